@@ -1,0 +1,1 @@
+"""In-database deep learning whose memory is planned tensor by tensor."""

@@ -1,0 +1,71 @@
+"""A memory plan: which tensor leaves the device in which gap between two of its accesses, and when.
+
+A *boundary* `k` is the moment before operator `k` starts. Residency begins and ends at boundaries that the
+plan names, so the peak is a property of the plan and is the same on every run; only time varies.
+
+Boundaries and operators are indices modulo the number of operators: a gap of a persistent tensor may cross
+the end of the iteration (TENSILE section IV-C, across-iteration scheduling), and then `free_at`, `in_at`
+and `needed_by` may be smaller than `out_after`.
+"""
+
+from dataclasses import dataclass
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.graph import OpIndex, TensorId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """One tensor leaves in one gap and returns before the access that ends the gap.
+
+    In the (cyclic) order of time:
+
+    - `out_after`: the last access before the gap; the copy to the host may start when it has ended.
+      Where the host copy is still valid (`copies` is False) nothing is copied.
+    - `free_at`: boundary at which the memory is given back; execution waits there for a copy that is late.
+    - `in_at`: boundary at which the memory is taken again and the copy back may start.
+    - `needed_by`: the access that ends the gap; it waits for a copy that is late.
+
+    Resident at operators out_after .. free_at - 1 and again from in_at on; away at free_at .. in_at - 1.
+    """
+
+    tensor: TensorId
+    out_after: OpIndex
+    free_at: OpIndex
+    in_at: OpIndex
+    needed_by: OpIndex
+    copies: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one job does with its memory in each iteration of one step graph.
+
+    `release` frees a tensor that does not persist after its last access (liveness); without it nothing is
+    freed before the iteration ends (vanilla). `away` are persistent tensors that this graph never accesses
+    and that stay on the host while it runs. Swaps are sorted by (tensor, out_after).
+    """
+
+    policy: str
+    swaps: tuple[Swap, ...] = ()
+    release: bool = True
+    away: frozenset[TensorId] = frozenset()
+
+    def __post_init__(self) -> None:
+        keys = [(s.tensor, s.out_after) for s in self.swaps]
+        if keys != sorted(set(keys)):
+            raise InvariantError(f"plan of policy {self.policy}: swaps are not sorted or repeat a gap: {keys}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infeasible:
+    """No plan fits: `needed_bytes` is the least that the request needs, `budget_bytes` what there is."""
+
+    needed_bytes: int
+    budget_bytes: int
+    reason: str
+
+    @property
+    def shortfall_bytes(self) -> int:
+        """How much more memory the least plan would need."""
+        return self.needed_bytes - self.budget_bytes
