@@ -6,7 +6,6 @@ A trainer that sees its end closed exits at once: nothing outlives its controlle
 import socket
 import struct
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -77,7 +76,10 @@ class Captured(Message, frozen=True, kw_only=True):
 
 
 class Calibrated(Message, frozen=True, kw_only=True):
-    """The graphs again with measured sizes, workspaces and latencies. `overflow_bytes` > 0: the grant was too small."""
+    """The graphs again with measured sizes, workspaces and latencies.
+
+    `overflow_bytes` > 0: the grant was too small by that much, and the controller asks again with more.
+    """
 
     job: JobId
     graphs: tuple[StepGraph, ...]

@@ -1,0 +1,1 @@
+"""Every claimed figure, one command each."""

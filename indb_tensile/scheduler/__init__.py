@@ -1,0 +1,1 @@
+"""What to move, when, and who may run; pure functions of frozen values."""

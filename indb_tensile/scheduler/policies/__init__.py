@@ -1,0 +1,1 @@
+"""One file a policy: from jobs, device and budget to plans."""

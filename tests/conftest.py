@@ -1,0 +1,84 @@
+"""What the whole suite shares: one private PostgreSQL cluster, and a fresh database for each test that asks."""
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from indb_tensile.catalog import install
+from indb_tensile.cli.cluster import Cluster, find_programs, system_user
+
+ROLES = ("postgres", "tensile_worker", "demo", "alice", "bob", "monitor", "admin")
+_TEMPLATE = "template_tensile"
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """One fresh database with the catalog installed; `demo`, `alice` and `bob` are ordinary users of it."""
+
+    name: str
+    cluster: Cluster
+
+    def dsn(self, user: str = "postgres") -> str:
+        """A connection string for one of ROLES."""
+        return self.cluster.dsn(user=user, database=self.name)
+
+    def connect(self, user: str = "postgres") -> psycopg.Connection:
+        """A connection in autocommit mode."""
+        return psycopg.connect(self.dsn(user), autocommit=True)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A running private cluster below a temporary directory."""
+    directory = Path(tempfile.mkdtemp(prefix="tensile-test-"))
+    directory.chmod(0o755)  # the cluster's system user must be able to enter
+    made = Cluster(directory=directory, programs=find_programs(), system_user=system_user())
+    made.create(roles=ROLES)
+    # The suite's cluster is thrown away: it need not survive a loss of power.
+    with (made.data / "tensile.conf").open("a") as configuration:
+        configuration.write("fsync = off\nmax_connections = 60\n")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop(mode="immediate")
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def template(cluster: Cluster) -> str:
+    """A database with the catalog installed, to be cloned."""
+    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(_TEMPLATE)))
+    with psycopg.connect(cluster.dsn(database=_TEMPLATE), autocommit=True) as connection:
+        install.install(connection)
+        for role in ("demo", "alice", "bob", "monitor", "admin"):
+            connection.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
+        connection.execute("alter role tensile_worker login")
+        connection.execute("grant tensile_user to demo, alice, bob")
+        connection.execute("grant tensile_monitor to monitor")
+        connection.execute("grant tensile_admin to admin")
+        connection.execute("grant create on schema public to demo, alice, bob")
+    return _TEMPLATE
+
+
+@pytest.fixture
+def database(cluster: Cluster, template: str) -> Iterator[Database]:
+    """A fresh database for one test."""
+    made = Database(name=f"test_{next(_numbers)}", cluster=cluster)
+    name = sql.Identifier(made.name)
+    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("create database {} template {} strategy file_copy").format(name, sql.Identifier(template))
+        )
+        # A clone is a database of its own: give the copied catalog its own installation.
+        yield made
+        connection.execute(sql.SQL("drop database {} with (force)").format(name))
