@@ -1,0 +1,90 @@
+# Sourced by quickstart.sh and tests/run.sh from the checkout's top folder: installs what is missing, says each step.
+# Nothing is done twice: once set up, no network is needed. Variables: TENSILE_PYTHON (the interpreter to use),
+# TENSILE_TORCH (what pip installs as torch, e.g. "torch==2.13.0").
+
+say() { printf '== %s\n' "$*"; }
+
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# What of Debian's packages is missing, one line. Programs are asked for, not packages: any origin will do.
+missing_packages() {
+  python=${TENSILE_PYTHON:-python3}
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || printf 'python3 '
+  "$python" -c 'import ensurepip, venv' 2>/dev/null || printf 'python3-venv '
+  "$python" -c 'import pathlib, sysconfig, sys; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' \
+    2>/dev/null || printf 'python3-dev '
+  command -v c++ >/dev/null || printf 'g++ '
+  command -v cmake >/dev/null || printf 'cmake '
+  command -v ninja >/dev/null || printf 'ninja-build '
+  ls /usr/share/postgresql/*/extension/plpython3u.control >/dev/null 2>&1 || printf 'postgresql postgresql-plpython3 '
+}
+
+install_packages() {
+  wanted=$(missing_packages)
+  [ -z "$wanted" ] && return 0
+  if [ "$(id -u)" -eq 0 ]; then as_root=; elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then as_root=sudo; else
+    as_root=none
+  fi
+  command -v apt-get >/dev/null || die "these are missing, and there is no apt-get to install them with: $wanted"
+  case "$wanted" in
+    *postgresql*)
+      version=$(apt-cache depends postgresql 2>/dev/null | sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1)
+      if [ -z "$version" ] && [ "$as_root" != none ]; then
+        say "refresh the list of Debian's packages"
+        $as_root apt-get update -qq || die "apt-get update failed: check the network and /etc/apt/sources.list"
+        version=$(apt-cache depends postgresql | sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1)
+      fi
+      version=${version:-15}
+      wanted=$(printf '%s' "$wanted" | sed "s/postgresql postgresql-plpython3/postgresql-$version postgresql-plpython3-$version/")
+      ;;
+  esac
+  if [ "$as_root" = none ]; then
+    die "system packages are missing and this user is neither root nor may use sudo; ask an administrator for:
+  apt-get install --no-install-recommends $wanted"
+  fi
+  say "install Debian's packages: $wanted"
+  # A server package makes and starts a cluster of its own unless told otherwise; ours is private.
+  quiet=/etc/postgresql-common/createcluster.d/tensile-setup.conf
+  $as_root mkdir -p /etc/postgresql-common/createcluster.d
+  printf 'create_main_cluster = false\n' | $as_root tee "$quiet" >/dev/null
+  code=0
+  # shellcheck disable=SC2086
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $wanted >.cache/apt.log 2>&1 ||
+    { $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -qq -y --no-install-recommends $wanted >.cache/apt.log 2>&1; } || code=$?
+  $as_root rm -f "$quiet"
+  [ "$code" -eq 0 ] || die "apt-get could not install $wanted: see .cache/apt.log"
+  [ -z "$(missing_packages)" ] || die "still missing after the installation: $(missing_packages)"
+}
+
+# A stamp per step holds the digest of what it was made from.
+fresh() { [ -f ".venv/.$1" ] && [ "$(cat ".venv/.$1")" = "$2" ]; }
+
+pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" || die "pip could not install: $*"; }
+
+# setup EXTRAS: the virtual environment with torch, the package and its native library.
+setup() {
+  mkdir -p .cache
+  install_packages
+  python=${TENSILE_PYTHON:-python3}
+  if [ ! -x .venv/bin/python ]; then
+    say "create the virtual environment .venv"
+    "$python" -m venv .venv || die "could not create .venv with $python"
+  fi
+  torch=${TENSILE_TORCH:-torch==2.13.0}
+  if ! fresh torch "$torch"; then
+    say "install $torch"
+    pip_install "$torch"
+    printf '%s' "$torch" >.venv/.torch
+  fi
+  made_from="$1 $(pwd) $(cat pyproject.toml native/CMakeLists.txt native/*/* 2>/dev/null | cksum)"
+  if ! fresh package "$made_from"; then
+    say "build the native library and install indb-tensile into .venv"
+    pip_install "scikit-build-core>=0.10" "nanobind>=2.4"
+    pip_install --no-build-isolation --editable ".$1"
+    printf '%s' "$made_from" >.venv/.package
+  fi
+}

@@ -1,0 +1,17 @@
+"""The command line's SQL, in named blocks of `statements.sql`."""
+
+from functools import cache
+from pathlib import Path
+from typing import LiteralString, cast
+
+from indb_tensile.catalog.queries import parse
+
+
+def statement(name: str) -> LiteralString:
+    """The statement of that name."""
+    return cast(LiteralString, _statements()[name])
+
+
+@cache
+def _statements() -> dict[str, str]:
+    return dict(parse(Path(__file__).with_name("statements.sql").read_text(encoding="utf-8")))
