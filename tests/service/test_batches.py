@@ -1,0 +1,162 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from indb_tensile.errors import InvariantError, RequestError, UnavailableError
+from indb_tensile.job import ModelVersionId
+from worker.serving.batches import MAX_BATCH_ROWS, Batches, Counters
+from worker.serving.requests import Kind
+
+from .fakes import Echo
+
+V1, V2 = ModelVersionId(1), ModelVersionId(2)
+
+
+class Broken:
+    def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+        raise ValueError("shapes do not match")
+
+
+class Short:
+    def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+        return []
+
+
+async def blocked(batches: Batches, model: Echo) -> asyncio.Task[list[Any]]:
+    """A request that the compute thread has begun and cannot end until the model's gate opens."""
+    model.gate.clear()
+    first = asyncio.ensure_future(batches.predict(V1, model, [0], Kind.VALUE))
+    await asyncio.to_thread(model.entered.wait)
+    return first
+
+
+async def queued(
+    batches: Batches, *requests: tuple[ModelVersionId, Any, list[Any], Kind]
+) -> list[asyncio.Task[list[Any]]]:
+    tasks = [asyncio.ensure_future(batches.predict(*request)) for request in requests]
+    await asyncio.sleep(0)  # one turn of the loop: each has put itself into the queue
+    return tasks
+
+
+def test_what_arrives_while_the_thread_computes_is_one_batch() -> None:
+    async def scene() -> tuple[list[Any], Counters, list[list[Any]]]:
+        batches, model = Batches(), Echo()
+        first = await blocked(batches, model)
+        later = await queued(batches, *((V1, model, [n, -n], Kind.VALUE) for n in range(1, 11)))
+        model.gate.set()
+        values = await asyncio.gather(first, *later)
+        batches.close()
+        return values, batches.counters, model.passes
+
+    values, counters, passes = asyncio.run(scene())
+    assert values == [[0], *([n, -n] for n in range(1, 11))]
+    assert counters == Counters(requests=11, batches=2, rows=21)
+    assert passes == [[0], [sign * n for n in range(1, 11) for sign in (1, -1)]]
+
+
+def test_a_batch_holds_one_model_and_one_kind_and_the_others_keep_their_order() -> None:
+    async def scene() -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
+        batches, model, other = Batches(), Echo(), Echo()
+        first = await blocked(batches, model)
+        later = await queued(
+            batches,
+            (V2, other, [1], Kind.VALUE),
+            (V1, model, [2], Kind.LABEL),
+            (V1, model, [3], Kind.VALUE),
+            (V2, other, [4], Kind.VALUE),
+            (V1, model, [5], Kind.LABEL),
+        )
+        model.gate.set()
+        values = await asyncio.gather(first, *later)
+        batches.close()
+        return values, model.passes, other.passes
+
+    values, passes, other_passes = asyncio.run(scene())
+    assert values == [[0], [1], ["label 2"], [3], [4], ["label 5"]]
+    assert other_passes == [[1, 4]]
+    assert passes == [[0], [2, 5], [3]]
+
+
+def test_the_fault_of_one_request_is_not_that_of_those_it_was_batched_with() -> None:
+    async def scene() -> list[list[Any] | BaseException]:
+        batches, model = Batches(), Echo()
+        first = await blocked(batches, model)
+        later = await queued(batches, *((V1, model, [row], Kind.VALUE) for row in (1, "bad", 3)))
+        model.gate.set()
+        values: list[list[Any] | BaseException] = await asyncio.gather(first, *later, return_exceptions=True)
+        batches.close()
+        return values
+
+    first, one, fault, three = asyncio.run(scene())
+    assert [first, one, three] == [[0], [1], [3]]
+    assert isinstance(fault, RequestError)
+    assert fault.message == "column a: 'bad' is not a number"
+
+
+@pytest.mark.parametrize("model", [Broken(), Short()])
+def test_a_model_that_fails_answers_with_an_error_and_the_thread_goes_on(model: Any) -> None:
+    async def scene() -> tuple[Any, Any]:
+        batches = Batches()
+        broken = await asyncio.gather(batches.predict(V1, model, [1], Kind.VALUE), return_exceptions=True)
+        sound = await batches.predict(V2, Echo(), [1], Kind.VALUE)
+        batches.close()
+        return broken[0], sound
+
+    broken, sound = asyncio.run(scene())
+    assert isinstance(broken, InvariantError)
+    assert "version 1" in broken.message
+    assert sound == [1]
+
+
+def test_a_request_whose_client_has_gone_is_not_computed() -> None:
+    async def scene() -> list[list[Any]]:
+        batches, model = Batches(), Echo()
+        first = await blocked(batches, model)
+        gone, stays = await queued(batches, (V1, model, ["gone"], Kind.VALUE), (V1, model, ["stays"], Kind.VALUE))
+        gone.cancel()
+        await asyncio.sleep(0)
+        model.gate.set()
+        assert await asyncio.gather(first, stays) == [[0], ["stays"]]
+        batches.close()
+        return model.passes
+
+    assert asyncio.run(scene()) == [[0], ["stays"]]
+
+
+def test_many_rows_go_in_parts() -> None:
+    async def scene() -> tuple[list[Any], list[int]]:
+        batches, model = Batches(), Echo()
+        values = await batches.predict(V1, model, list(range(2 * MAX_BATCH_ROWS + 1)), Kind.VALUE)
+        batches.close()
+        return values, [len(rows) for rows in model.passes]
+
+    values, sizes = asyncio.run(scene())
+    assert values == list(range(2 * MAX_BATCH_ROWS + 1))
+    assert sizes == [MAX_BATCH_ROWS, MAX_BATCH_ROWS, 1]
+
+
+def test_no_rows_need_no_model() -> None:
+    async def scene() -> list[Any]:
+        batches = Batches()
+        values = await batches.predict(V1, Broken(), [], Kind.VALUE)
+        batches.close()
+        return values
+
+    assert asyncio.run(scene()) == []
+
+
+def test_when_it_closes_what_waits_is_computed_and_what_comes_later_is_refused() -> None:
+    async def scene() -> list[Any]:
+        batches, model = Batches(), Echo()
+        first = await blocked(batches, model)
+        (waiting,) = await queued(batches, (V1, model, [1], Kind.VALUE))
+        closing = asyncio.ensure_future(asyncio.to_thread(batches.close))
+        model.gate.set()
+        values = [await first, await waiting]
+        await closing
+        with pytest.raises(UnavailableError, match="stopping"):
+            await batches.predict(V1, model, [2], Kind.VALUE)
+        return values
+
+    assert asyncio.run(scene()) == [[0], [1]]

@@ -1,0 +1,106 @@
+import json
+import math
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indb_tensile.errors import DataError
+from indb_tensile.job import JobSpec, ModelVersionId, Relation, Task
+from worker.serving.frames import ProtocolError
+from worker.serving.requests import (
+    VERBS,
+    AnyRequest,
+    Dataset,
+    Evaluate,
+    Explain,
+    Kind,
+    Ping,
+    Predict,
+    failure,
+    parse,
+    success,
+)
+
+SPEC = JobSpec(
+    model="digits",
+    relation=Relation(oid=16400, schema="public", name="digits"),
+    target="label",
+    task=Task.CLASSIFICATION,
+    architecture={"type": "mlp", "hidden": [64]},
+    features=("a", "b"),
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "request_"),
+    [
+        ({"verb": "ping"}, Ping()),
+        (
+            {"verb": "predict", "version": 3, "rows": [{"a": 1}, [1.5], 2, None], "kind": "label"},
+            Predict(version=ModelVersionId(3), rows=[{"a": 1}, [1.5], 2, None], kind=Kind.LABEL),
+        ),
+        (
+            {"verb": "evaluate", "version": 3, "rows": [{"a": 1}]},
+            Evaluate(version=ModelVersionId(3), rows=[{"a": 1}]),
+        ),
+        ({"verb": "dataset", "name": "digits"}, Dataset(name="digits", offset=0, limit=2000)),
+        (
+            {"verb": "explain", "spec": msgspec.to_builtins(SPEC), "columns": [], "rows": 10, "budget_bytes": 7},
+            Explain(spec=SPEC, columns=[], rows=10, budget_bytes=7),
+        ),
+    ],
+)
+def test_each_verb_is_read_into_its_request(written: dict[str, Any], request_: AnyRequest) -> None:
+    assert parse(json.dumps(written).encode()) == request_
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (b"", "is not understood"),
+        (b"[1]", "is not understood"),
+        (b'{"verb": 3}', "is not understood"),
+        (b'{"rows": []}', "missing required field `verb`"),
+        (b'{"verb": "shutdown"}', "knows no verb 'shutdown'"),
+        (b'{"verb": "predict", "rows": []}', "missing required field `version`"),
+        (b'{"verb": "predict", "version": "3", "rows": []}', "Expected `int`"),
+        (b'{"verb": "predict", "version": 3, "rows": {}}', "Expected `array`"),
+        (b'{"verb": "predict", "version": 3, "rows": [], "kind": "secret"}', "Invalid enum value 'secret'"),
+        (b'{"verb": "evaluate", "version": 3, "rows": [1]}', "Expected `object`"),
+        (b'{"verb": "\xff\xfe"}', "is not understood"),
+    ],
+)
+def test_what_is_not_a_request_is_refused_with_what_is_wrong(body: bytes, fault: str) -> None:
+    with pytest.raises(ProtocolError, match=fault):
+        parse(body)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_whatever_do_more_than_raise_a_protocol_error(body: bytes) -> None:
+    with suppress(ProtocolError):
+        parse(body)
+
+
+def test_an_unknown_verb_is_told_the_known_ones() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        parse(b'{"verb": "?"}')
+    assert caught.value.hint == "it knows dataset, evaluate, explain, ping, predict"
+    assert VERBS == ("dataset", "evaluate", "explain", "ping", "predict")
+
+
+def test_a_prediction_that_is_not_finite_stays_what_it_is() -> None:
+    values = json.loads(success([math.nan, math.inf, 1.5]))["result"]
+    assert math.isnan(values[0])
+    assert values[1:] == [math.inf, 1.5]
+
+
+def test_an_error_is_told_with_sqlstate_detail_and_hint() -> None:
+    answer = json.loads(failure(DataError("row 3: no", detail="a is missing", hint="give a")))
+    assert answer == {
+        "ok": False,
+        "error": {"sqlstate": "22000", "message": "row 3: no", "detail": "a is missing", "hint": "give a"},
+    }

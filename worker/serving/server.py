@@ -1,0 +1,162 @@
+"""Connections: frames in, one answer per frame in the same order, and nobody but the database server.
+
+One event loop for all of them; a connection works on one request at a time, and a client that goes away takes
+its request with it.
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+
+from indb_tensile.errors import InvariantError, TensileError
+
+from .endpoint import Endpoint
+from .frames import FrameBuffer, ProtocolError, frame
+from .peer import peer_uid, user_name
+from .requests import failure
+
+_AHEAD = 8  # requests kept in memory while one is worked on; reading goes on until then, to see a client leave
+
+Handle = Callable[[bytes], Awaitable[bytes]]
+
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """Accepts connections of one system user on the endpoint and answers each frame with `handle`."""
+
+    def __init__(self, endpoint: Endpoint, *, allowed_uid: int, handle: Handle) -> None:
+        self._endpoint = endpoint
+        self._allowed_uid = allowed_uid
+        self._handle = handle
+        self._connections: set[_Connection] = set()
+        self._refused: Counter[int] = Counter()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    async def start(self) -> None:
+        """Begin to accept."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _Connection(self), sock=self._endpoint.socket)
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept nobody any more, let requests in work end within `grace_s`, close every connection."""
+        if self._server is not None:
+            self._server.close()
+        self._endpoint.close()
+        working = [c.task for c in self._connections if c.task is not None]
+        if working:
+            await asyncio.wait(working, timeout=grace_s)
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def admit(self, connection: "_Connection", uid: int) -> bool:
+        """Whether this peer is answered; a refused one is logged."""
+        if uid == self._allowed_uid:
+            self._connections.add(connection)
+            return True
+        self._refused[uid] += 1
+        count = self._refused[uid]
+        if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: nobody fills the log by knocking
+            _log.warning(
+                "refused a connection of system user %s (%d so far): only %s is answered",
+                *(user_name(uid), count, user_name(self._allowed_uid)),
+            )
+        return False
+
+    def forget(self, connection: "_Connection") -> None:
+        """The connection has ended."""
+        self._connections.discard(connection)
+
+    async def answer(self, body: bytes) -> bytes:
+        """The answer's frame; whatever goes wrong becomes an answer too."""
+        try:
+            return frame(await self._handle(body))
+        except TensileError as error:
+            return frame(failure(error))
+        except Exception as error:  # noqa: BLE001 - the daemon's outermost loop: logged, told, and on with the next
+            _log.exception("a request of %d bytes failed", len(body))
+            told = InvariantError(
+                f"the service failed: {type(error).__name__}: {error}", hint="its log has the whole of it"
+            )
+            return frame(failure(told))
+
+
+class _Connection(asyncio.Protocol):
+    """One client's frames and answers."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._buffer = FrameBuffer()
+        self._bodies: deque[bytes | ProtocolError] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._broken = False  # no frame after this can be told apart
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if self._server.admit(self, peer_uid(transport.get_extra_info("socket"))):
+            self._transport = transport
+        else:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None:  # refused: what was on its way is not read
+            return
+        self._buffer.feed(data)
+        self._collect()
+        if len(self._bodies) >= _AHEAD or self._broken:
+            self._transport.pause_reading()  # a client that sends ahead waits in the kernel, not in our memory
+        if self._bodies and self.task is None:
+            self.task = asyncio.ensure_future(self._work())
+
+    def eof_received(self) -> bool:
+        return False  # close: an answer to half a connection helps nobody
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        self._transport = None
+        self._server.forget(self)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def close(self) -> None:
+        """End the connection and its request."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _collect(self) -> None:
+        try:
+            while (body := self._buffer.take()) is not None:
+                self._bodies.append(body)
+        except ProtocolError as error:
+            self._bodies.append(error)
+            self._broken = True
+
+    async def _work(self) -> None:
+        while self._bodies and self._transport is not None:
+            body = self._bodies.popleft()
+            if isinstance(body, ProtocolError):
+                self._transport.write(frame(failure(body)))
+                self._transport.close()  # the next frame's beginning cannot be found any more
+                return
+            answer = await self._server.answer(body)
+            if self._transport is None:
+                return
+            self._transport.write(answer)
+            await self._writable.wait()
+            if not self._broken:
+                self._transport.resume_reading()
+        self.task = None

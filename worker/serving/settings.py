@@ -1,0 +1,67 @@
+"""What the service runs with beyond the settings it shares with the controller."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from indb_tensile import config
+from indb_tensile.errors import RequestError
+from indb_tensile.job import WorkerId
+
+RESIDENT_BYTES = config.GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """One service's settings.
+
+    `peer_uid` is the system user whose connections are answered; None: the one that runs the database server.
+    `resident_bytes` bounds the weights kept in memory, of which the model just used is never dropped.
+    """
+
+    dsn: str
+    directory: Path
+    worker: WorkerId
+    peer_uid: int | None = None
+    resident_bytes: int = RESIDENT_BYTES
+    torch_threads: int = 1
+    log_level: str = "info"
+
+    @property
+    def name(self) -> str:
+        """The socket's name in its directory: a worker has one service."""
+        return f"worker-{self.worker}"
+
+
+def load(environ: Mapping[str, str]) -> ServiceSettings:
+    """The service's settings in this environment. Raises RequestError naming what is wrong or missing."""
+    shared = config.load(environ)
+    if not shared.service_directory:
+        raise RequestError(
+            "the service has no directory for its socket",
+            hint=f"set {config.variable('service_directory')}; a controller does so for the service it starts",
+        )
+    return ServiceSettings(
+        dsn=shared.dsn,
+        directory=Path(shared.service_directory),
+        worker=WorkerId(_number(environ, "TENSILE_WORKER_ID")),
+        peer_uid=_number(environ, "TENSILE_SERVICE_PEER_UID") if environ.get("TENSILE_SERVICE_PEER_UID") else None,
+        resident_bytes=_size(environ, "TENSILE_SERVICE_RESIDENT_BYTES"),
+        torch_threads=shared.torch_threads,
+        log_level=shared.log_level,
+    )
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    if not text.isdecimal():
+        raise RequestError(f"{name} is {text!r}: a whole number is needed")
+    return int(text)
+
+
+def _size(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    try:
+        return config.parse_bytes(text) if text else RESIDENT_BYTES
+    except ValueError:
+        raise RequestError(f"{name} is {text!r}: a size such as 512MB or 2GB is needed") from None
