@@ -1,0 +1,89 @@
+"""A trainer: one process, one job. Started ahead of need, it imports what takes long and waits to be assigned.
+
+Its end is its controller's: it dies with it, and a cancel is a signal that needs no handler here, since everything
+on the device is given back by the controller's crash protocol and everything in the catalog is guarded by the claim.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+
+import psycopg
+import torch
+
+from indb_tensile import config
+from indb_tensile.errors import LostClaimError, RequestError, TensileError
+from indb_tensile.job import JobId
+from indb_tensile.link import Assign, Failed, Finished, Link, Ready
+from indb_tensile.worker.serving.processes import die_with_parent
+from indb_tensile.worker.training.inbox import Inbox
+from indb_tensile.worker.training.run import TrainingRun
+
+log = logging.getLogger("trainer")
+
+
+def main() -> int:
+    """Serve one job; return the exit code."""
+    settings = config.load(os.environ)
+    inherited = config.inheritance(os.environ)
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s trainer[%(process)d] %(levelname)s %(message)s"
+    )
+    die_with_parent()
+    torch.set_num_threads(settings.torch_threads)
+    link = Link(socket.socket(fileno=inherited.link_fd))
+    inbox = Inbox(link)
+    link.send(Ready(pid=os.getpid()))
+    return _serve(settings, inherited.device_fd, link, inbox, inbox.expect(Assign))
+
+
+def _serve(settings: config.Settings, device_fd: int, link: Link, inbox: Inbox, assigned: Assign) -> int:
+    job = assigned.job.job
+    try:
+        TrainingRun(settings, device_fd, link, inbox, assigned).go()
+    except LostClaimError as error:
+        log.warning("job %s: %s", job, error)  # somebody else goes on with it: there is nobody to tell
+        return error.exit_code
+    except TensileError as error:
+        _report(link, job, error)
+        return error.exit_code
+    except psycopg.Error as error:
+        _report(link, job, _from_database(error))
+        return 1
+    except Exception as error:
+        log.exception("job %s", job)
+        _report(link, job, TensileError(f"the trainer failed: {type(error).__name__}: {error}"))
+        return 1
+    link.send(Finished(job=job))
+    return 0
+
+
+def _report(link: Link, job: JobId, error: TensileError) -> None:
+    log.warning("job %s: %s", job, error)
+    with contextlib.suppress(OSError):  # the controller is gone, and so are we
+        link.send(
+            Failed(
+                job=job,
+                sqlstate=error.sqlstate,
+                message=error.message,
+                detail=error.detail,
+                hint=error.hint,
+                retry=not isinstance(error, RequestError),
+            )
+        )
+
+
+def _from_database(error: psycopg.Error) -> TensileError:
+    told = TensileError(
+        error.diag.message_primary or str(error).strip(),
+        detail=error.diag.message_detail or "",
+        hint=error.diag.message_hint or "",
+    )
+    told.sqlstate = error.sqlstate or "08006"
+    return told
+
+
+if __name__ == "__main__":
+    sys.exit(main())

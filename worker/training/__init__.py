@@ -1,0 +1,1 @@
+"""The way of one job inside its trainer: read, capture, be admitted, train, publish."""
