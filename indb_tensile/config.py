@@ -1,0 +1,251 @@
+"""Settings: the only reader of the environment.
+
+A setting comes from the environment variable `TENSILE_` + its field's name in capitals (`lease_s` is
+`TENSILE_LEASE_S`), else from the TOML file that `TENSILE_CONFIG` names (keys are the fields' names), else it has
+the default below. Sizes are written as in PostgreSQL: a number of bytes, or a number with kB, MB, GB or TB, each
+1024 times the one before.
+
+The defaults describe the emulated device. Its link is slowed down as one core's memory is slower than that of
+the reference machine (RTX A6000: 768 GB/s of memory behind a link of 25 GB/s, a ratio of 31; one core moves 10
+to 13 GB/s): 400 MB/s each way keeps the ratio of operator time to copy time for operators bound by memory.
+Its 2 GiB hold any one of the quickstart's jobs unplanned, and not three.
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from indb_tensile.errors import RequestError
+
+PREFIX = "TENSILE_"
+CONFIG_VARIABLE = "TENSILE_CONFIG"
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+DEVICES = ("auto", "emulated")
+POLICIES = ("tensile", "liveness", "vanilla")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one controller, its trainers and its service run with.
+
+    `budget_bytes` is the part of the device's `capacity_bytes` that jobs may use together. A worker that could
+    not beat for `lease_s` stops its own trainers; other workers take its jobs over. `drift_threshold` is
+    TENSILE's |s' - s| / s. `service_directory` is where the service puts its socket; empty starts no service.
+    Raises RequestError where a value is out of range.
+    """
+
+    dsn: str = ""  # empty: libpq's own defaults and PG* variables
+    device: str = "auto"  # auto: a GPU where there is a back end for one, else the emulated device
+    capacity_bytes: int = 2 * GIB
+    budget_bytes: int = 2 * GIB
+    region_bytes: int = MIB
+    link_out_bytes_per_s: int = 400_000_000
+    link_in_bytes_per_s: int = 400_000_000
+    host_pool_bytes: int = 8 * GIB
+    lease_s: float = 15.0  # several beats, so that one slow statement loses nothing
+    beat_s: float = 1.0  # a cancel is seen within one beat
+    poll_s: float = 1.0  # correctness never needs a notification
+    spare_trainers: int = 2  # importing torch takes seconds; a job's first step should not
+    max_jobs: int = 8
+    policy: str = "tensile"
+    drift_threshold: float = 0.2
+    checkpoint_s: float = 30.0
+    stop_grace_s: float = 5.0  # between SIGTERM and SIGKILL
+    service_directory: str = ""
+    state_dir: str = ".tensile"
+    log_level: str = "info"
+    torch_threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise _fault(name, value, f"{_KINDS[name]} from {low} to {high}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise _fault(name, getattr(self, name), f"one of {', '.join(choices)}")
+        if self.budget_bytes > self.capacity_bytes:
+            raise _fault("budget_bytes", self.budget_bytes, f"at most the capacity of {self.capacity_bytes} bytes")
+        if self.budget_bytes < self.region_bytes:
+            raise _fault("budget_bytes", self.budget_bytes, f"at least one region of {self.region_bytes} bytes")
+        if self.lease_s < 3 * self.beat_s:
+            raise _fault("lease_s", self.lease_s, f"at least three beats of {self.beat_s} s")
+
+    def environment(self) -> dict[str, str]:
+        """The variables that give a child process these settings."""
+        return {variable(f.name): str(getattr(self, f.name)) for f in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inheritance:
+    """What a trainer gets from its controller besides the settings: two open file descriptors."""
+
+    link_fd: int
+    device_fd: int
+
+    def environment(self) -> dict[str, str]:
+        """The variables that name them to a child process."""
+        return {"TENSILE_LINK_FD": str(self.link_fd), "TENSILE_DEVICE_FD": str(self.device_fd)}
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """The settings of this environment and the file it names. Raises RequestError naming what is wrong."""
+    values = _from_file(environ)
+    for name in _KINDS:
+        text = environ.get(variable(name))
+        if text is not None:
+            values[name] = _convert(name, text, variable(name))
+    if "capacity_bytes" in values and "budget_bytes" not in values:
+        values["budget_bytes"] = values["capacity_bytes"]
+    return Settings(**values)
+
+
+def inheritance(environ: Mapping[str, str]) -> Inheritance:
+    """What a controller handed to this trainer. Raises RequestError when started by anything else."""
+    return Inheritance(
+        link_fd=_descriptor(environ, "TENSILE_LINK_FD"), device_fd=_descriptor(environ, "TENSILE_DEVICE_FD")
+    )
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def parse_bytes(text: str) -> int:
+    """Read `1536`, `512kB`, `1.5 GB`: units of 1024, as PostgreSQL's settings. Raises ValueError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    unit_bytes: int = _UNITS[match["unit"].lower()]
+    return round(float(match["number"]) * unit_bytes)
+
+
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>|B|[kMGT]i?B)", re.IGNORECASE)
+_UNITS: dict[str, int] = {"": 1, "b": 1} | {
+    spelling: 1024**power
+    for power, letter in enumerate("kmgt", start=1)
+    for spelling in (letter + "b", letter + "ib")
+}
+
+_KINDS: dict[str, str] = {
+    "dsn": "a libpq connection string",
+    "device": "a kind of device",
+    "capacity_bytes": "a size",
+    "budget_bytes": "a size",
+    "region_bytes": "a size",
+    "link_out_bytes_per_s": "a size",
+    "link_in_bytes_per_s": "a size",
+    "host_pool_bytes": "a size",
+    "lease_s": "a number of seconds",
+    "beat_s": "a number of seconds",
+    "poll_s": "a number of seconds",
+    "spare_trainers": "a whole number",
+    "max_jobs": "a whole number",
+    "policy": "a policy",
+    "drift_threshold": "a number",
+    "checkpoint_s": "a number of seconds",
+    "stop_grace_s": "a number of seconds",
+    "service_directory": "a directory",
+    "state_dir": "a directory",
+    "log_level": "a level",
+    "torch_threads": "a whole number",
+}
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "capacity_bytes": (MIB, 1024 * GIB),
+    "budget_bytes": (1, 1024 * GIB),
+    "region_bytes": (4096, GIB),
+    "link_out_bytes_per_s": (1000, 10**13),
+    "link_in_bytes_per_s": (1000, 10**13),
+    "host_pool_bytes": (MIB, 16 * 1024 * GIB),
+    "lease_s": (0.3, 3600),
+    "beat_s": (0.05, 600),
+    "poll_s": (0.05, 600),
+    "spare_trainers": (1, 64),
+    "max_jobs": (1, 64),  # the ledger has 64 slots
+    "drift_threshold": (0.01, 100),
+    "checkpoint_s": (0, 86400),
+    "stop_grace_s": (0, 600),
+    "torch_threads": (1, 1024),
+}
+
+_CHOICES = {"device": DEVICES, "policy": POLICIES, "log_level": LOG_LEVELS}
+
+
+def _from_file(environ: Mapping[str, str]) -> dict[str, Any]:
+    path = environ.get(CONFIG_VARIABLE, "")
+    if not path:
+        return {}
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(
+            f"the settings file {path} cannot be read: {error.strerror}", hint=f"Correct or unset {CONFIG_VARIABLE}."
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"the settings file {path} is not TOML: {error}") from error
+    unknown = sorted(set(table) - set(_KINDS))
+    if unknown:
+        raise RequestError(
+            f"the settings file {path} has no setting of the name {unknown[0]!r}",
+            hint=f"The settings are {', '.join(_KINDS)}.",
+        )
+    return {name: _convert(name, value, f"{name} in {path}") for name, value in table.items()}
+
+
+def _convert(name: str, value: object, where: str) -> object:
+    """The value as its field's type; `value` is text from the environment, or what TOML made of it."""
+    kind = _KINDS[name]
+    try:
+        match kind:
+            case "a size":
+                return value if _is_integer(value) else parse_bytes(_text(value))
+            case "a whole number":
+                return value if _is_integer(value) else int(_text(value))
+            case "a number" | "a number of seconds":
+                return _finite(value)
+            case _:
+                return _text(value)
+    except ValueError:
+        example = ", such as 512MB or 2GB" if kind == "a size" else ""
+        raise RequestError(f"{where} is {value!r}: {kind} is needed{example}") from None
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)  # noqa: TRY004 - one kind of fault for the one caller, which names the value
+    return value
+
+
+def _finite(value: object) -> float:
+    number = float(value) if isinstance(value, str | float) or _is_integer(value) else math.nan  # type: ignore[arg-type]
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
+
+
+def _descriptor(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    if not text.isdecimal():
+        raise RequestError(
+            f"{name} is {text!r}: the number of an open file descriptor is needed",
+            hint="A trainer is started by a controller: run tensile controller instead.",
+        )
+    return int(text)
+
+
+def _fault(name: str, value: object, needed: str) -> RequestError:
+    return RequestError(f"{name} ({variable(name)}) is {value!r}: {needed} is needed")
