@@ -46,7 +46,9 @@ def make_table(rows: Sequence[Row], *, title: str = "") -> Table:
     """A table with a column for each key of the first row; columns of numbers stand to the right."""
     table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for name in rows[0]:
-        numeric = all(isinstance(row[name], _NUMERIC | None) and not isinstance(row[name], bool) for row in rows)
+        numeric = all(
+            isinstance(row[name], (*_NUMERIC, type(None))) and not isinstance(row[name], bool) for row in rows
+        )
         table.add_column(_heading(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(cell(name, value) for name, value in row.items()))

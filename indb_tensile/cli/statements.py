@@ -2,14 +2,14 @@
 
 from functools import cache
 from pathlib import Path
-from typing import LiteralString, cast
+from typing import LiteralString
 
 from indb_tensile.catalog.queries import parse
 
 
 def statement(name: str) -> LiteralString:
     """The statement of that name."""
-    return cast(LiteralString, _statements()[name])
+    return _statements()[name]
 
 
 @cache

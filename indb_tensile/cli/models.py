@@ -1,0 +1,64 @@
+"""`tensile models`, `predict` and `plan`: what was learned, what it says, and how its memory was planned."""
+
+import json
+
+import click
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from indb_tensile.cli.connection import open_connection
+from indb_tensile.cli.options import dsn_option, json_option
+from indb_tensile.cli.output import show_one, show_rows
+from indb_tensile.cli.statements import statement
+from indb_tensile.errors import MissingError, RequestError
+
+
+@click.command()
+@dsn_option
+@json_option
+def models(dsn: str | None, as_json: bool) -> None:
+    """List models and the version that is deployed."""
+    with open_connection(dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(statement("models")).fetchall()
+    show_rows(rows, as_json=as_json, empty="no model yet: select tensile_train('model', 'table')")
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("model")
+@click.argument("row")
+@click.option("--version", type=int, help="number of the model's version; the deployed one if left out")
+@click.option("--label", is_flag=True, help="print the label as text")
+def predict(dsn: str | None, as_json: bool, model: str, row: str, version: int | None, label: bool) -> None:
+    """Predict with MODEL for one ROW, a JSON object such as '{"age": 41, "plan": "basic"}'."""
+    try:
+        features = json.loads(row)
+    except json.JSONDecodeError as error:
+        raise RequestError(
+            f"the row is not JSON: {error.msg} at character {error.pos + 1}: {row}",
+            hint="""write it as an object of columns, such as '{"age": 41}'""",
+        ) from error
+    with open_connection(dsn) as connection:
+        name = "predict_label" if label else "predict"
+        found = connection.execute(
+            statement(name), {"model": model, "row": Jsonb(features), "version": version}
+        ).fetchone()
+    assert found is not None
+    show_one({"prediction": found[0]}, as_json=as_json)
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("job_id", type=int)
+def plan(dsn: str | None, as_json: bool, job_id: int) -> None:
+    """Show how a job's memory was planned: peaks by policy, the plan's swaps, predicted and measured."""
+    with open_connection(dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(statement("plans"), {"job": job_id}).fetchall()
+    if not rows:
+        raise MissingError(
+            f"job {job_id} has no plan: it was not admitted yet, does not exist or is not yours",
+            hint="tensile jobs lists your jobs",
+        )
+    show_rows(rows, as_json=as_json)

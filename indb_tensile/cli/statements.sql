@@ -1,0 +1,101 @@
+-- database_exists --
+select 1 from pg_database where datname = %(name)s;
+
+-- prepare_embedded_roles --
+-- The embedded cluster is one user's: its ordinary role is demo, and its worker may read every table.
+do $$
+begin
+  if not exists (select from pg_roles where rolname = 'demo') then
+    create role demo login;
+  end if;
+  grant tensile_user to demo;
+  grant create on schema public to demo;
+  alter role tensile_worker login;
+  grant pg_read_all_data to tensile_worker;
+end
+$$;
+
+-- set_socket_directory --
+insert into tensile.settings (name, value) values ('socket_directory', to_jsonb(%(directory)s::text))
+    on conflict (name) do update set value = excluded.value, changed_at = now(), changed_by = current_user
+ where settings.value <> excluded.value;
+
+-- worker_is_ready --
+select 1 from tensile.workers where pid = %(pid)s and stopped_at is null and service_name is not null;
+
+-- catalog_exists --
+select 1 from pg_namespace where nspname = 'tensile';
+
+-- check --
+select * from tensile_check();
+
+-- versions --
+select tensile_version(), current_setting('server_version');
+
+-- jobs --
+select j.job_id, j.model_name as model, j.relation_name as relation, j.state, j.phase, p.epoch, p.epochs,
+       v.metric_name, v.metric, j.enqueued_at, j.finished_at - j.started_at as took,
+       coalesce(j.error_message, j.waits_for) as note
+  from tensile.jobs as j
+       left join tensile.job_progress as p using (job_id)
+       left join tensile.model_versions as v on v.version_id = j.version_id
+ where (%(state)s::text is null or j.state = %(state)s::tensile.job_state)
+   and (%(model)s::text is null or j.model_name = %(model)s)
+ order by j.job_id desc
+ limit %(limit)s;
+
+-- job --
+select j.job_id, j.model_name as model, format('%%I.%%I', j.relation_schema, j.relation_name) as relation,
+       j.state, j.phase, j.priority, j.attempt, p.epoch, p.epochs, p.step, p.steps, p.loss, p.valid_loss,
+       v.metric_name, v.metric, j.enqueued_at, j.started_at, j.finished_at, j.waits_for,
+       j.error_message as error, j.error_detail, j.error_hint
+  from tensile.jobs as j
+       left join tensile.job_progress as p using (job_id)
+       left join tensile.model_versions as v on v.version_id = j.version_id
+ where j.job_id = %(job)s;
+
+-- unended_jobs --
+select job_id from tensile.jobs where state in ('queued', 'starting', 'running') order by job_id;
+
+-- train --
+select tensile_train(
+  %(model)s, %(relation)s::regclass, target => %(target)s, task => %(task)s, architecture => %(architecture)s,
+  hyperparams => %(hyperparams)s, exclude => %(exclude)s, priority => %(priority)s, memory_limit => %(memory_limit)s);
+
+-- cancel --
+select tensile_cancel(%(job)s);
+
+-- watched_jobs --
+select j.job_id, j.model_name as model, j.state, j.phase, j.error_message as error, p.epoch, p.epochs, p.loss,
+       case when j.state = 'succeeded' then 100 else s.percent end as percent, p.eta - now() as eta,
+       d.used_bytes, d.granted_bytes
+  from tensile.jobs as j
+       left join tensile.job_progress as p using (job_id)
+       left join tensile.stat_progress_train as s using (job_id)
+       left join tensile.device_jobs as d using (job_id)
+ where j.job_id = any (%(jobs)s)
+ order by j.job_id;
+
+-- watched_devices --
+select d.worker_id, d.used_bytes, d.high_water_bytes, d.budget_bytes
+  from tensile.devices as d
+ where d.worker_id in (select worker_id from tensile.jobs where job_id = any (%(jobs)s))
+ order by d.worker_id;
+
+-- models --
+select * from tensile.model_list order by 1;
+
+-- predict --
+select tensile_predict(%(model)s, %(row)s, version => %(version)s);
+
+-- predict_label --
+select tensile_predict_label(%(model)s, %(row)s, version => %(version)s);
+
+-- plans --
+select p.generation, p.reason, p.policy, p.vanilla_peak_bytes, p.liveness_peak_bytes, p.floor_bytes,
+       p.predicted_peak_bytes, p.measured_peak_bytes, p.swaps, p.swapped_bytes,
+       p.predicted_iteration_ns / 1e6 as predicted_ms, p.measured_iteration_ns / 1e6 as measured_ms,
+       p.measured_stall_ns / 1e6 as stall_ms, p.planning_ns / 1e6 as planning_ms
+  from tensile.plans as p
+ where p.job_id = %(job)s
+ order by p.attempt, p.generation;
