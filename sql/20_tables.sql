@@ -48,6 +48,7 @@ create table tensile.model_versions (
   metric_name text,
   metric double precision,
   higher_is_better boolean,
+  metrics jsonb not null default '{}',
   parameters bigint not null,
   weights_bytes bigint not null,
   relation_oid oid,
@@ -76,6 +77,7 @@ comment on column tensile.model_versions.bundle is 'preprocessing, labels and wh
 comment on column tensile.model_versions.metric_name is 'name of the metric that judges it';
 comment on column tensile.model_versions.metric is 'that metric on the held-out rows';
 comment on column tensile.model_versions.higher_is_better is 'direction of the metric';
+comment on column tensile.model_versions.metrics is 'all figures that were computed on the held-out rows, by name';
 comment on column tensile.model_versions.parameters is 'count of its trained numbers';
 comment on column tensile.model_versions.weights_bytes is 'size of its weights';
 comment on column tensile.model_versions.relation_oid is 'table that it was trained on';
@@ -433,6 +435,12 @@ comment on column tensile.plans.plan is 'the plan itself';
 comment on column tensile.plans.created_at is 'when it was made';
 comment on column tensile.plans.adopted_at is 'when the trainer began to follow it';
 
+-- An interrupted job goes on at once where that helps, and ever later where it does not: 2 s, 4 s, … 5 min.
+create function tensile.back_off(attempt integer) returns interval
+  language sql immutable parallel safe
+  return pg_catalog.make_interval(secs => least(300, 2 ^ least(attempt, 10)));
+comment on function tensile.back_off(integer) is 'how long a job waits after its n-th attempt was interrupted';
+
 -- Changes of jobs --------------------------------------------------------------------------------------------
 
 -- A queued job is nobody's yet, so its cancellation needs nobody.
@@ -514,6 +522,9 @@ begin
     from before_change as o join after_change as n using (job_id)
    where o.state <> n.state;
 
+  delete from tensile.checkpoints as c using after_change as n
+   where c.job_id = n.job_id and n.state in ('succeeded', 'failed', 'cancelled');
+
   for told in
     select c.kind, count(*) as jobs, min(c.job_id) as one
       from (select n.job_id, case when o.state = n.state then 'cancel'
@@ -528,7 +539,8 @@ begin
   return null;
 end
 $$;
-comment on function tensile.record_job_changes() is 'trigger: writes an event per change of state, and notifies';
+comment on function tensile.record_job_changes() is
+  'trigger: writes an event per change of state, drops the checkpoint of what has ended, and notifies';
 
 create trigger jobs_changed after update on tensile.jobs
   referencing old table as before_change new table as after_change

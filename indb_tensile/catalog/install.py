@@ -1,0 +1,228 @@
+"""Installs the catalog, by `create extension` where its files can be placed, else by running the same source.
+
+`sql/*.sql` in the order of their names is the one source. Two words in it are replaced: `@VERSION@`, and
+`@SQL_API@` by the text of `indb_tensile/sql_api.py` as a Python literal, which the bridge function compiles.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.queries import query
+from indb_tensile.errors import DatabaseError, PrivilegeError, RequestError
+
+VERSION = "0.1.0"  # of the catalog and of the package; a test compares it with pyproject.toml
+
+EXTENSION = "extension"
+SCRIPT = "script"
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_EXTENSION_ONLY = "90_dump.sql"
+_FIRST_LINE = '\\echo Use "create extension tensile cascade" to load this file. \\quit\n'
+_UPGRADE = re.compile(r"tensile--(?P<old>[^-]+)--(?P<new>[^-]+)\.sql")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """How the catalog got into a database: `way` is EXTENSION or SCRIPT."""
+
+    way: str
+    version: str
+
+
+def install(connection: Connection, *, way: str | None = None) -> Installation:
+    """Install the catalog, or bring it up to VERSION, or find it there and change nothing.
+
+    `way` None means as it is installed already, else as an extension where the server has its files. Needs an
+    autocommit connection of a superuser. Raises PrivilegeError, or DatabaseError that names what is missing.
+    """
+    found = installed(connection)
+    if found is not None and way is not None and found.way != way:
+        raise _other_way(connection, found)
+    if found is not None and found.version == VERSION:
+        return found
+    _check_server(connection)
+    available = _extension_is_available(connection)
+    if way == EXTENSION and not available:
+        raise DatabaseError(
+            f"the server has no files of extension tensile {VERSION}",
+            hint="Write them into the folder that pg_config --sharedir names, below extension.",
+        )
+    if found is None:
+        chosen = way or (EXTENSION if available else SCRIPT)
+        _create(connection, chosen)
+        return Installation(way=chosen, version=VERSION)
+    _upgrade(connection, found, available=available)
+    return Installation(way=found.way, version=VERSION)
+
+
+def installed(connection: Connection) -> Installation | None:
+    """What is in this database now."""
+    way, has_schema = connection.execute(query("installed_way")).fetchone() or (None, False)
+    if way is None and not has_schema:
+        return None
+    return Installation(way=way or SCRIPT, version=_version(connection))
+
+
+def check_version(connection: Connection) -> None:
+    """Raise DatabaseError, naming the command that mends it, unless the catalog has this package's version."""
+    found = installed(connection)
+    database = connection.info.dbname
+    if found is None:
+        raise DatabaseError(
+            f'the catalog is not installed in database "{database}"',
+            hint=f"As a superuser: tensile init --dsn 'dbname={database}', or create extension tensile cascade.",
+        )
+    if found.version != VERSION:
+        raise DatabaseError(
+            f'the catalog in database "{database}" has version {found.version}, this program has {VERSION}',
+            hint=f"As a superuser: tensile init --dsn 'dbname={database}' brings an older catalog up; "
+            "for a newer catalog, install the newer package.",
+        )
+
+
+def script(extension: bool) -> str:
+    """The whole source, as `create extension` runs it, or without what only an extension may do."""
+    files = sorted(path for path in _sql_directory().glob("*.sql") if extension or path.name != _EXTENSION_ONLY)
+    source = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    api = (_PACKAGE / "sql_api.py").read_text(encoding="utf-8")
+    return source.replace("@VERSION@", VERSION).replace("@SQL_API@", literal(api))
+
+
+def literal(text: str) -> str:
+    """A Python literal of the text that ends no dollar quote: pure ASCII, and without a dollar sign."""
+    return ascii(text).replace("$", "\\x24")
+
+
+def write_extension(directory: Path) -> tuple[Path, ...]:
+    """Write the control file, the script and the upgrade scripts, for `create extension`; the paths written."""
+    control = (_sql_directory() / "tensile.control").read_text(encoding="utf-8")
+    texts = {
+        "tensile.control": control.replace("@VERSION@", VERSION),
+        f"tensile--{VERSION}.sql": _FIRST_LINE + script(extension=True),
+    }
+    texts.update({name: _FIRST_LINE + text for name, text in _upgrades().items()})
+    written = []
+    for name, text in texts.items():
+        path = directory / name
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o644)
+        written.append(path)
+    return tuple(written)
+
+
+def upgrade_path(old: str, new: str, steps: Mapping[tuple[str, str], str]) -> tuple[str, ...] | None:
+    """The shortest chain of scripts from one version to another, or None."""
+    reached: dict[str, tuple[str, ...]] = {old: ()}
+    waiting = [old]
+    while waiting:
+        at = waiting.pop(0)
+        if at == new:
+            return reached[at]
+        for (source, target), name in sorted(steps.items()):
+            if source == at and target not in reached:
+                reached[target] = (*reached[at], name)
+                waiting.append(target)
+    return None
+
+
+def _create(connection: Connection, way: str) -> None:
+    if way == EXTENSION:
+        connection.execute(query("create_extension"))
+    else:
+        _run(connection, script(extension=False))
+
+
+def _upgrade(connection: Connection, found: Installation, *, available: bool) -> None:
+    upgrades = _upgrades()
+    steps = {(match["old"], match["new"]): name for name in upgrades if (match := _UPGRADE.fullmatch(name))}
+    path = upgrade_path(found.version, VERSION, steps)
+    if path is None or (found.way == EXTENSION and not available):
+        raise DatabaseError(
+            f"the catalog has version {found.version}, and there is no way from it to {VERSION}",
+            hint="Place the newer extension's files on the server first."
+            if found.way == EXTENSION
+            else f"Install the package of version {found.version}, or one that is newer than {VERSION}.",
+        )
+    if found.way == EXTENSION:
+        connection.execute(query("update_extension"))
+    else:
+        _run(connection, "\n".join(upgrades[name] for name in path))
+
+
+def _run(connection: Connection, source: str) -> None:
+    """Run a script in one transaction, under the settings that `create extension` gives one."""
+    with connection.transaction():
+        connection.execute(query("script_settings"))
+        connection.execute(query("create_plpython"))
+        connection.execute(source)
+
+
+def _check_server(connection: Connection) -> None:
+    superuser, user, server_version, plpython = connection.execute(query("server_abilities")).fetchone() or (
+        False,
+        "",
+        0,
+        False,
+    )
+    if not superuser:
+        raise PrivilegeError(
+            f'"{user}" is not a superuser, and only a superuser can install functions in PL/Python',
+            hint="Run tensile init as postgres: sudo -u postgres tensile init --dsn 'dbname=…'.",
+        )
+    if server_version < 150000:
+        raise DatabaseError(
+            f"the server is PostgreSQL {server_version // 10000}", hint="PostgreSQL 15 or newer is needed."
+        )
+    if not plpython:
+        raise DatabaseError(
+            "the server has no PL/Python: extension plpython3u is not available",
+            hint=f"Install it; on Debian: apt-get install postgresql-plpython3-{server_version // 10000}.",
+        )
+
+
+def _extension_is_available(connection: Connection) -> bool:
+    return connection.execute(query("extension_is_available"), {"version": VERSION}).fetchone() is not None
+
+
+def _version(connection: Connection) -> str:
+    try:
+        row = connection.execute(query("catalog_version")).fetchone()
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise PrivilegeError(
+            f'"{connection.info.user}" may not use schema tensile',
+            hint=f"As an administrator: grant tensile_user to {connection.info.user}.",
+        ) from error
+    except psycopg.errors.UndefinedFunction as error:
+        raise RequestError(
+            f'database "{connection.info.dbname}" has a schema tensile that is not ours',
+            hint="Rename that schema, or use another database.",
+        ) from error
+    return str(row[0]) if row else ""
+
+
+def _other_way(connection: Connection, found: Installation) -> DatabaseError:
+    by = {EXTENSION: "create extension", SCRIPT: "tensile init's own script"}
+    return DatabaseError(
+        f'the catalog in database "{connection.info.dbname}" was installed by {by[found.way]}',
+        hint="Go on that way; or dump its models, drop it, and install it anew.",
+    )
+
+
+def _upgrades() -> dict[str, str]:
+    paths = sorted((_sql_directory() / "upgrade").glob("*.sql"))
+    return {path.name: path.read_text(encoding="utf-8").replace("@VERSION@", VERSION) for path in paths}
+
+
+def _sql_directory() -> Path:
+    """Beside the modules of an installed package, else at the top of the checkout."""
+    for directory in (_PACKAGE / "sql", _PACKAGE.parent / "sql"):
+        if (directory / "tensile.control").exists():
+            return directory
+    raise DatabaseError(
+        f"the package at {_PACKAGE} lacks its SQL files", hint="Install it anew: pip install indb-tensile."
+    )

@@ -1,0 +1,36 @@
+"""SQL in named blocks: a block begins with a line `-- name --` and ends where the next one begins."""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import LiteralString
+
+from indb_tensile.errors import InvariantError
+
+
+def query(name: str) -> LiteralString:
+    """The statement of that name in `queries.sql`."""
+    return _queries()[name]
+
+
+def parse(text: str) -> Mapping[str, str]:
+    """The blocks of a file by name. Raises InvariantError for a name that comes twice, or a block without SQL."""
+    parts = _NAME.split(text)
+    blocks: dict[str, str] = {}
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        if name in blocks:
+            raise InvariantError(f"the SQL block {name} is there twice")
+        if not _COMMENT.sub("", body).strip():
+            raise InvariantError(f"the SQL block {name} is empty")
+        blocks[name] = body.strip()
+    return blocks
+
+
+_NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
+
+
+@cache
+def _queries() -> Mapping[str, str]:
+    return parse(Path(__file__).with_name("queries.sql").read_text(encoding="utf-8"))

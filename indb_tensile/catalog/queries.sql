@@ -1,0 +1,365 @@
+-- Every statement that workers and controllers run on the catalog. A write for a job carries its claim token and
+-- the states that it may change; where no row matches, the job belongs to somebody else by now.
+
+-- register_worker --
+insert into tensile.workers (host, pid, device, version, lease_s)
+values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s)
+returning worker_id
+
+-- beat --
+-- One statement per beat: it renews the lease and returns what the worker must hear.
+with renewed as (
+  update tensile.workers set heartbeat_at = now()
+   where worker_id = %(worker)s and stopped_at is null
+  returning worker_id
+), held as (
+  select h.job_id, h.claim from unnest(%(jobs)s::bigint[], %(claims)s::bigint[]) as h (job_id, claim)
+), mine as (
+  select j.job_id, j.claim, j.cancel_requested from tensile.jobs as j
+   where j.worker_id = %(worker)s and j.state in ('starting', 'running')
+)
+select exists (select from renewed),
+       array(select m.job_id from mine as m where m.cancel_requested order by m.job_id),
+       array(select h.job_id from held as h
+              where not exists (select from tensile.jobs as j
+                                 where j.job_id = h.job_id and j.claim = h.claim and j.state <> 'queued')
+              order by h.job_id),
+       array(select m.job_id from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
+       array(select m.claim from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id)
+
+-- leave --
+with gone as (delete from tensile.device_jobs where worker_id = %(worker)s)
+update tensile.workers set stopped_at = now(), service_name = null
+ where worker_id = %(worker)s and stopped_at is null
+
+-- announce_service --
+update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
+
+-- claim_job --
+-- Hand the oldest queued job of the highest priority to this worker. Workers never wait for each other.
+update tensile.jobs as j
+   set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = %(worker)s,
+       claim = nextval('tensile.claim_seq'),  -- every later write must carry it
+       waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
+ where j.job_id = (select q.job_id from tensile.jobs as q
+                    where q.state = 'queued'
+                      and (q.not_before is null or q.not_before <= now())
+                      and q.installation = (select tensile.installation())
+                      and q.attempt < q.max_attempts
+                      and exists (select from tensile.workers as w
+                                   where w.worker_id = %(worker)s and w.stopped_at is null)
+                    order by q.priority desc, q.job_id
+                      for update skip locked limit 1)
+returning j.job_id, j.claim, j.attempt, j.owner_oid, j.spec::text
+
+-- foreign_jobs --
+select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()
+
+-- rescue --
+-- By lease, never by age: jobs of workers that left or stopped beating go back into the queue.
+with dead as (
+  update tensile.workers set stopped_at = now(), service_name = null
+   where stopped_at is null and heartbeat_at < now() - make_interval(secs => lease_s)
+  returning worker_id, host
+), gone as (
+  select worker_id, host from dead
+  union all
+  select worker_id, host from tensile.workers where stopped_at is not null
+), stranded as (
+  select j.job_id, j.worker_id, gone.host,
+         case when j.cancel_requested then 'cancelled'
+              when j.attempt >= j.max_attempts then 'failed'
+              else 'queued' end::tensile.job_state as state
+    from tensile.jobs as j join gone on gone.worker_id = j.worker_id
+   where j.state in ('starting', 'running')
+     for update of j skip locked
+), forgotten as (
+  delete from tensile.device_jobs as d using gone where d.worker_id = gone.worker_id
+)
+update tensile.jobs as j
+   set state = s.state, phase = null, worker_id = null, waits_for = null,
+       not_before = case when s.state = 'queued' then now() + tensile.back_off(j.attempt) end,
+       finished_at = case when s.state <> 'queued' then now() end,
+       error_sqlstate = '58000',
+       error_message = 'attempt ' || j.attempt || ' of ' || j.max_attempts || ' was interrupted: worker ' || s.worker_id
+                       || ' on host ' || s.host || ' is gone',
+       error_detail = null,
+       error_hint = 'The log of the controller on that host says more.'
+  from stranded as s
+ where j.job_id = s.job_id and j.worker_id = s.worker_id and j.state in ('starting', 'running')
+returning j.job_id
+
+-- start_running --
+update tensile.jobs set state = 'running', phase = 'training', waits_for = null
+ where job_id = %(job)s and claim = %(claim)s and state = 'starting'
+returning job_id
+
+-- set_phase --
+update tensile.jobs set phase = %(phase)s
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+returning job_id
+
+-- set_waits_for --
+update tensile.jobs set waits_for = %(reason)s
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+returning job_id
+
+-- set_queue_reason --
+-- Nobody holds a queued job, so there is no claim to carry. Unchanged rows are left alone.
+update tensile.jobs set waits_for = %(reason)s
+ where job_id = %(job)s and state = 'queued' and waits_for is distinct from %(reason)s
+
+-- report_progress --
+with mine as (
+  select job_id from tensile.jobs where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+), told as (
+  insert into tensile.job_progress as p
+    (job_id, epoch, epochs, step, steps, loss, valid_loss, metric_name, metric, samples_per_s, eta, updated_at)
+  select job_id, %(epoch)s, %(epochs)s, %(step)s, %(steps)s, %(loss)s, %(valid_loss)s, %(metric_name)s, %(metric)s,
+         %(samples_per_s)s, now() + make_interval(secs => %(eta_s)s), now()
+    from mine
+  on conflict (job_id) do update
+     set epoch = excluded.epoch, epochs = excluded.epochs, step = excluded.step, steps = excluded.steps,
+         loss = coalesce(excluded.loss, p.loss), valid_loss = coalesce(excluded.valid_loss, p.valid_loss),
+         metric_name = coalesce(excluded.metric_name, p.metric_name), metric = coalesce(excluded.metric, p.metric),
+         samples_per_s = coalesce(excluded.samples_per_s, p.samples_per_s), eta = excluded.eta,
+         updated_at = excluded.updated_at
+), figures as (
+  insert into tensile.metrics (job_id, epoch, name, value)
+  select mine.job_id, %(epoch)s, m.name, m.value
+    from mine, unnest(%(names)s::text[], %(values)s::double precision[]) as m (name, value)
+  on conflict (job_id, epoch, name) do update set value = excluded.value  -- an epoch that a later attempt repeats
+)
+select job_id from mine
+
+-- fail --
+-- A fault that may pass goes back into the queue, unless attempts are used up or the owner wants it stopped.
+with mine as (
+  select o.job_id,
+         case when o.cancel_requested then 'cancelled'
+              when %(retry)s and o.attempt < o.max_attempts then 'queued'
+              else 'failed' end::tensile.job_state as state
+    from tensile.jobs as o
+   where o.job_id = %(job)s and o.claim = %(claim)s and o.state in ('starting', 'running')
+     for update  -- so that a cancellation in this moment is seen
+)
+update tensile.jobs as j
+   set state = mine.state, phase = null, worker_id = null, waits_for = null,
+       not_before = case when mine.state = 'queued' then now() + tensile.back_off(j.attempt) end,
+       finished_at = case when mine.state <> 'queued' then now() end,
+       error_sqlstate = %(sqlstate)s, error_message = %(message)s, error_detail = %(detail)s, error_hint = %(hint)s
+  from mine
+ where j.job_id = mine.job_id and j.claim = %(claim)s and j.state in ('starting', 'running')
+returning j.state::text
+
+-- cancelled --
+update tensile.jobs
+   set state = 'cancelled', phase = null, worker_id = null, waits_for = null, finished_at = now()
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+returning job_id
+
+-- requeue --
+-- Not the job's fault: the attempt does not count, and it may start again at once.
+with mine as (
+  update tensile.jobs
+     set state = case when cancel_requested then 'cancelled' else 'queued' end::tensile.job_state,
+         phase = null, worker_id = null, waits_for = null, attempt = attempt - 1, not_before = null,
+         finished_at = case when cancel_requested then now() end
+   where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+  returning job_id
+), told as (
+  insert into tensile.job_events (job_id, kind, detail)
+  select job_id, 'requeued', jsonb_build_object('reason', %(reason)s::text) from mine
+)
+select job_id from mine
+
+-- record_event --
+insert into tensile.job_events (job_id, kind, detail)
+select job_id, %(kind)s, %(detail)s from tensile.jobs where job_id = %(job)s and claim = %(claim)s
+returning event_id
+
+-- lock_claimed --
+select model_name, owner_oid, owner_name, relation_oid, relation_schema, relation_name, spec
+  from tensile.jobs
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+   for update
+
+-- published_version --
+select version_id from tensile.jobs
+ where job_id = %(job)s and claim = %(claim)s and state = 'succeeded' and version_id is not null
+
+-- create_model --
+insert into tensile.models (name, owner_oid, owner_name)
+values (%(name)s, %(owner_oid)s, %(owner_name)s)
+on conflict (name) do nothing
+
+-- lock_model --
+select model_id, owner_oid, owner_name from tensile.models where name = %(name)s for update
+
+-- incumbent --
+select version_id, metric_name, metric from tensile.model_versions where model_id = %(model)s and deployed
+
+-- undeploy --
+update tensile.model_versions set deployed = false where model_id = %(model)s and deployed
+
+-- insert_version --
+insert into tensile.model_versions
+  (model_id, number, job_id, task, target, architecture, bundle, metric_name, metric, higher_is_better, metrics,
+   parameters, weights_bytes, relation_oid, relation_schema, relation_name, data_digest, deployed)
+select %(model)s, coalesce(max(v.number), 0) + 1, %(job)s, %(task)s, %(target)s, %(architecture)s, %(bundle)s,
+       %(metric_name)s, %(metric)s, %(higher_is_better)s, %(metrics)s, %(parameters)s, %(weights_bytes)s,
+       %(relation_oid)s, %(relation_schema)s, %(relation_name)s, %(data_digest)s, %(deployed)s
+  from tensile.model_versions as v where v.model_id = %(model)s
+returning version_id
+
+-- insert_version_chunk --
+insert into tensile.artifacts (version_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
+
+-- insert_checkpoint_chunk --
+insert into tensile.artifacts (job_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
+
+-- remember_spec --
+update tensile.models set last_spec = %(spec)s where model_id = %(model)s
+
+-- succeed --
+update tensile.jobs
+   set state = 'succeeded', phase = null, worker_id = null, waits_for = null, finished_at = now(),
+       version_id = %(version)s, error_sqlstate = null, error_message = null, error_detail = null, error_hint = null
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+returning job_id
+
+-- load_version --
+select v.version_id, v.model_id, m.name, m.owner_oid, v.number, v.task::text, v.target, v.architecture, v.bundle,
+       v.metric_name, v.metric, v.higher_is_better, v.metrics, v.parameters, v.weights_bytes, v.data_digest, v.deployed
+  from tensile.model_versions as v join tensile.models as m using (model_id)
+ where v.version_id = %(version)s
+
+-- version_chunks --
+select chunk from tensile.artifacts where version_id = %(owner)s order by chunk_no
+
+-- deployed_version --
+select v.version_id
+  from tensile.model_versions as v join tensile.models as m using (model_id)
+ where m.name = %(name)s and v.deployed
+
+-- save_checkpoint --
+insert into tensile.checkpoints (job_id, position, size_bytes)
+values (%(job)s, %(position)s, %(size_bytes)s)
+on conflict (job_id) do update
+   set position = excluded.position, size_bytes = excluded.size_bytes, saved_at = now()
+
+-- delete_checkpoint_chunks --
+delete from tensile.artifacts where job_id = %(job)s
+
+-- load_checkpoint --
+select position, size_bytes from tensile.checkpoints where job_id = %(job)s
+
+-- checkpoint_chunks --
+select chunk from tensile.artifacts where job_id = %(owner)s order by chunk_no
+
+-- known_latencies --
+select signature, latency_ns, workspace_bytes from tensile.op_latency
+ where device_kind = %(device_kind)s and signature = any (%(signatures)s)
+
+-- record_latencies --
+-- A moving average: each new measurement weighs a quarter, so that drift shows and one slow sample does not.
+-- In the order of the key, so that two trainers cannot wait for each other.
+insert into tensile.op_latency as o
+  (signature, device_kind, name, latency_ns, workspace_bytes, samples, predicted_ns)
+select r.signature, %(device_kind)s, r.name, r.latency_ns, r.workspace_bytes, r.samples, r.predicted_ns
+  from unnest(%(signatures)s::text[], %(names)s::text[], %(latencies)s::bigint[], %(workspaces)s::bigint[],
+              %(samples)s::bigint[], %(predictions)s::bigint[])
+    as r (signature, name, latency_ns, workspace_bytes, samples, predicted_ns)
+ order by r.signature
+on conflict (signature, device_kind) do update
+   set latency_ns = (3 * o.latency_ns + excluded.latency_ns + 2) / 4,
+       workspace_bytes = greatest(o.workspace_bytes, excluded.workspace_bytes),
+       samples = o.samples + excluded.samples, predicted_ns = coalesce(o.predicted_ns, excluded.predicted_ns),
+       updated_at = now()
+
+-- record_graph --
+insert into tensile.graphs (signature, summary) values (%(signature)s, %(summary)s) on conflict (signature) do nothing
+
+-- record_plan --
+insert into tensile.plans
+  (job_id, attempt, generation, reason, policy, vanilla_peak_bytes, liveness_peak_bytes, floor_bytes,
+   predicted_peak_bytes, predicted_iteration_ns, predicted_stall_ns, swaps, swapped_bytes, planning_ns, plan)
+select j.job_id, j.attempt, %(generation)s, %(reason)s, %(policy)s, %(vanilla_peak_bytes)s, %(liveness_peak_bytes)s,
+       %(floor_bytes)s, %(predicted_peak_bytes)s, %(predicted_iteration_ns)s, %(predicted_stall_ns)s, %(swaps)s,
+       %(swapped_bytes)s, %(planning_ns)s, %(plan)s
+  from tensile.jobs as j
+ where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
+on conflict (job_id, attempt, generation) do update set reason = excluded.reason  -- the same plan, told twice
+returning plan_id
+
+-- plan_adopted --
+update tensile.plans as p set adopted_at = coalesce(p.adopted_at, now())
+  from tensile.jobs as j
+ where j.job_id = %(job)s and j.claim = %(claim)s and p.job_id = j.job_id and p.attempt = j.attempt
+   and p.generation = %(generation)s
+returning p.plan_id
+
+-- plan_measured --
+update tensile.plans as p
+   set measured_peak_bytes = greatest(p.measured_peak_bytes, %(peak_bytes)s),
+       measured_iteration_ns = %(iteration_ns)s, measured_stall_ns = %(stall_ns)s
+  from tensile.jobs as j
+ where j.job_id = %(job)s and j.claim = %(claim)s and p.job_id = j.job_id and p.attempt = j.attempt
+   and p.generation = %(generation)s
+returning p.plan_id
+
+-- record_device --
+insert into tensile.devices as d
+  (worker_id, kind, capacity_bytes, budget_bytes, granted_bytes, used_bytes, high_water_bytes, host_bytes)
+values (%(worker)s, %(kind)s, %(capacity_bytes)s, %(budget_bytes)s, %(granted_bytes)s, %(used_bytes)s,
+        %(high_water_bytes)s, %(host_bytes)s)
+on conflict (worker_id) do update
+   set kind = excluded.kind, capacity_bytes = excluded.capacity_bytes, budget_bytes = excluded.budget_bytes,
+       granted_bytes = excluded.granted_bytes, used_bytes = excluded.used_bytes,
+       high_water_bytes = greatest(d.high_water_bytes, excluded.high_water_bytes), host_bytes = excluded.host_bytes,
+       updated_at = now()
+
+-- record_device_jobs --
+with told as (
+  insert into tensile.device_jobs (worker_id, job_id, granted_bytes, used_bytes, high_water_bytes)
+  select %(worker)s, u.job_id, u.granted_bytes, u.used_bytes, u.high_water_bytes
+    from unnest(%(jobs)s::bigint[], %(granted)s::bigint[], %(used)s::bigint[], %(high_water)s::bigint[])
+      as u (job_id, granted_bytes, used_bytes, high_water_bytes)
+    join tensile.jobs as j using (job_id)
+  on conflict (worker_id, job_id) do update
+     set granted_bytes = excluded.granted_bytes, used_bytes = excluded.used_bytes,
+         high_water_bytes = greatest(device_jobs.high_water_bytes, excluded.high_water_bytes), updated_at = now()
+)
+delete from tensile.device_jobs where worker_id = %(worker)s and job_id <> all (%(jobs)s::bigint[])
+
+-- installed_way --
+select case when exists (select from pg_catalog.pg_extension where extname = 'tensile') then 'extension' end,
+       exists (select from pg_catalog.pg_namespace where nspname = 'tensile')
+
+-- catalog_version --
+select tensile.catalog_version()
+
+-- server_abilities --
+select r.rolsuper, r.rolname, current_setting('server_version_num')::integer,
+       exists (select from pg_catalog.pg_available_extensions where name = 'plpython3u')
+  from pg_catalog.pg_roles as r where r.rolname = current_user
+
+-- extension_is_available --
+select from pg_catalog.pg_available_extension_versions where name = 'tensile' and version = %(version)s
+
+-- create_extension --
+create extension tensile cascade
+
+-- update_extension --
+alter extension tensile update
+
+-- script_settings --
+set local search_path = public, pg_temp;
+set local check_function_bodies = off;
+set local client_min_messages = warning
+
+-- create_plpython --
+create extension if not exists plpython3u
+
+-- listen --
+listen tensile
