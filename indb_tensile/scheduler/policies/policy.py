@@ -1,0 +1,18 @@
+"""What a policy is: a pure function from jobs, link and budget to plans."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.simulate import Link
+from indb_tensile.scheduler.workload import Workload
+
+
+class Policy(Protocol):
+    """Equal arguments give equal plans; the budget is a goal, and the planner judges whether it was met."""
+
+    def __call__(
+        self, workloads: Sequence[Workload], *, budget_bytes: int, link: Link
+    ) -> tuple[tuple[Plan, ...], ...]:
+        """For each job one plan per graph."""
+        ...

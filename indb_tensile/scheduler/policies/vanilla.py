@@ -1,0 +1,14 @@
+"""The papers' baseline: nothing is freed before the iteration ends."""
+
+from collections.abc import Sequence
+
+from indb_tensile.scheduler.peak import VANILLA
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.simulate import Link
+from indb_tensile.scheduler.workload import Workload
+
+
+def vanilla(workloads: Sequence[Workload], *, budget_bytes: int, link: Link) -> tuple[tuple[Plan, ...], ...]:
+    """The same plan for every graph, whatever the budget."""
+    del budget_bytes, link
+    return tuple((VANILLA,) * len(workload.graphs) for workload in workloads)

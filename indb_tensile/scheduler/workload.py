@@ -1,0 +1,48 @@
+"""What a policy plans for: a job's graphs with their latencies and limits."""
+
+from dataclasses import dataclass
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.graph import StepGraph, Tensor
+from indb_tensile.scheduler.peak import floor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One job: the training step first, then its other graphs, which share its persistent tensors.
+
+    `limit_bytes` is the most that this job's peak may be, whatever the budget. `max_swapping_rate` is
+    TENSILE's priority (section IV-C): the job's share of all swapped tensors above which other jobs are
+    asked first; a lower rate means a higher priority.
+    """
+
+    job: JobId
+    graphs: tuple[StepGraph, ...]
+    latency_ns: tuple[tuple[int, ...], ...]
+    limit_bytes: int | None = None
+    max_swapping_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.graphs or len(self.graphs) != len(self.latency_ns):
+            raise InvariantError(f"job {self.job}: {len(self.latency_ns)} latency rows for {len(self.graphs)} graphs")
+        for number, (graph, latency) in enumerate(zip(self.graphs, self.latency_ns, strict=True)):
+            if len(latency) != len(graph.operators):
+                count = len(graph.operators)
+                raise InvariantError(f"job {self.job}, graph {number}: {len(latency)} latencies for {count} operators")
+            if min(latency) < 0 or sum(latency) == 0:
+                raise InvariantError(f"job {self.job}, graph {number}: latencies must not be negative nor all 0")
+            if _persistent(graph) != _persistent(self.graphs[0]):
+                raise InvariantError(f"job {self.job}, graph {number}: persistent tensors are not those of graph 0")
+        if not 0.0 <= self.max_swapping_rate <= 1.0:
+            rate = self.max_swapping_rate
+            raise InvariantError(f"job {self.job}: max_swapping_rate is {rate}, not between 0 and 1")
+
+
+def least_bytes(workload: Workload) -> int:
+    """The floor over the job's graphs: no plan for it needs less."""
+    return max(floor(graph) for graph in workload.graphs)
+
+
+def _persistent(graph: StepGraph) -> list[Tensor]:
+    return [tensor for tensor in graph.tensors if tensor.persistent]
