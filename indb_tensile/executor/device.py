@@ -4,12 +4,21 @@ One interface, several back ends behind it: the emulated device of the native li
 in-memory fake for tests, which run through the same suite.
 """
 
+import atexit
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol, Self
+from weakref import WeakSet
+
+from indb_tensile import _native
+from indb_tensile.errors import InvariantError
+from indb_tensile.job import Slot
+
+REGION_BYTES: Final = 1 << 20  # the unit of grants on an emulated device
 
 Ticket = NewType("Ticket", int)
 HostBuffer = NewType("HostBuffer", int)  # an address in the pinned host pool
+Clock = Callable[[], int]  # monotonic nanoseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,4 +69,194 @@ class Device(Protocol):
         ...
 
 
-Clock = Callable[[], int]  # monotonic nanoseconds
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUsage:
+    """One process's bytes in the host pool; sizes count rounded up to 64 bytes."""
+
+    limit_bytes: int
+    used_bytes: int
+    high_water_bytes: int
+    resident_bytes: int  # faulted in so far; stays for reuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotUsage:
+    """One claimed slot of the ledger."""
+
+    slot: Slot
+    epoch: int
+    pid: int
+    granted_bytes: int
+    used_bytes: int
+    high_water_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneUsage:
+    """One link between host and device, over all processes since the ledger was made."""
+
+    bytes_per_s: int
+    free_ns: int  # monotonic clock at which what is reserved so far will have passed
+    reserved_ns: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUsage:
+    """The device as a whole."""
+
+    capacity_bytes: int
+    region_bytes: int
+    granted_bytes: int
+    used_bytes: int
+    high_water_bytes: int  # of all jobs together at one moment, since the ledger was made
+    out_lane: LaneUsage
+    in_lane: LaneUsage
+
+
+class EmulatedDevice(_native.EmulatedDevice):
+    """A device for machines without one: memory by account, copies by two threads at the links' rates.
+
+    Bound to one claim of the ledger behind `ledger_fd`, which stays the caller's and may be closed afterwards.
+    Raises DeviceError when the claim's epoch is over, here and at every move. Beyond the protocol: `done(ticket)`
+    asks without blocking, `drain()` waits for all copies, `close()` drains and ends the copying threads, which
+    the end of the process does too. The pool's limit is this process's own.
+    """
+
+    def __init__(
+        self, ledger_fd: int, slot: int, epoch: int, host_pool_bytes: int, *, chunk_bytes: int = _native.CHUNK_BYTES
+    ) -> None:
+        super().__init__(ledger_fd, slot, epoch, host_pool_bytes, chunk_bytes)
+        _open_devices.add(self)
+
+    def usage(self) -> Usage:
+        """What the ledger says of this job."""
+        _, _, _, granted_bytes, used_bytes, high_water_bytes = self._slot()
+        return Usage(granted_bytes=granted_bytes, used_bytes=used_bytes, high_water_bytes=high_water_bytes)
+
+    def host_usage(self) -> HostUsage:
+        """What this process holds of the host pool."""
+        limit_bytes, used_bytes, high_water_bytes, resident_bytes = self._host()
+        return HostUsage(
+            limit_bytes=limit_bytes,
+            used_bytes=used_bytes,
+            high_water_bytes=high_water_bytes,
+            resident_bytes=resident_bytes,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Ledger:
+    """The device's account of bytes in shared memory: the controller's end of it.
+
+    Trainers get its descriptor (`fd`) and their claim. Grants are whole regions and never exceed the capacity in
+    all; a job's use never exceeds its grant; whatever a killed process had comes back by `release_slot`.
+    """
+
+    def __init__(self, native: _native.Ledger) -> None:
+        self._held: _native.Ledger | None = native
+
+    @classmethod
+    def create(cls, capacity_bytes: int, region_bytes: int, out_bytes_per_s: int, in_bytes_per_s: int) -> Self:
+        """A new device; the rates are those of its links, from device to host and from host to device."""
+        return cls(_native.Ledger.create(capacity_bytes, region_bytes, out_bytes_per_s, in_bytes_per_s))
+
+    @classmethod
+    def attach(cls, fd: int) -> Self:
+        """The device behind an inherited descriptor, which stays the caller's. Raises DeviceError if it is none."""
+        return cls(_native.Ledger.attach(fd))
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to hand to trainers (`pass_fds`); this object closes it."""
+        return self._open.fd()
+
+    def claim_slot(self, pid: int) -> tuple[Slot, int]:
+        """A free slot and its epoch. Raises DeviceError when all are taken."""
+        slot, epoch = self._open.claim_slot(pid)
+        return Slot(slot), epoch
+
+    def set_pid(self, slot: Slot, pid: int) -> None:
+        """Say which process uses the slot, where that was not known at the claim."""
+        self._open.set_pid(slot, pid)
+
+    def grant(self, slot: Slot, size_bytes: int) -> int:
+        """Let the slot use this many bytes from now on, more or fewer than before; returns them in whole regions.
+
+        Raises DeviceMemoryError, and changes nothing, when the capacity is too small for it beside the other
+        grants, or when the slot uses more than it would be left with.
+        """
+        return self._open.grant(slot, size_bytes)
+
+    def release_slot(self, slot: Slot) -> None:
+        """Take back all that a slot had, once its process has ended, however it ended."""
+        self._open.release_slot(slot)
+
+    def usage(self, slot: Slot) -> SlotUsage:
+        """One claimed slot. Raises InvariantError when nobody has claimed it."""
+        return _slot_usage(self._open.slot(slot))
+
+    def slots(self) -> tuple[SlotUsage, ...]:
+        """All claimed slots, by number."""
+        return tuple(_slot_usage(row) for row in self._open.slots())
+
+    def device_usage(self) -> DeviceUsage:
+        """The device as a whole; while jobs move bytes, not all of one instant."""
+        capacity_bytes, region_bytes, granted_bytes, used_bytes, high_water_bytes = self._open.pool()
+        return DeviceUsage(
+            capacity_bytes=capacity_bytes,
+            region_bytes=region_bytes,
+            granted_bytes=granted_bytes,
+            used_bytes=used_bytes,
+            high_water_bytes=high_water_bytes,
+            out_lane=_lane_usage(self._open.out_lane()),
+            in_lane=_lane_usage(self._open.in_lane()),
+        )
+
+    def close(self) -> None:
+        """Close the descriptor and unmap the memory, which lives on while another process has it."""
+        self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _open(self) -> _native.Ledger:
+        if self._held is None:
+            raise InvariantError("the device ledger is closed")
+        return self._held
+
+
+def _slot_usage(row: tuple[int, int, int, int, int, int]) -> SlotUsage:
+    slot, epoch, pid, granted_bytes, used_bytes, high_water_bytes = row
+    return SlotUsage(
+        slot=Slot(slot),
+        epoch=epoch,
+        pid=pid,
+        granted_bytes=granted_bytes,
+        used_bytes=used_bytes,
+        high_water_bytes=high_water_bytes,
+    )
+
+
+def _lane_usage(row: tuple[int, int, int, int]) -> LaneUsage:
+    bytes_per_s, free_ns, reserved_ns, reserved_bytes = row
+    return LaneUsage(bytes_per_s=bytes_per_s, free_ns=free_ns, reserved_ns=reserved_ns, reserved_bytes=reserved_bytes)
+
+
+_open_devices: "WeakSet[EmulatedDevice]" = WeakSet()
+
+
+@atexit.register
+def _close_devices() -> None:
+    # While the interpreter still holds the tensors that queued copies read and write.
+    for device in tuple(_open_devices):
+        device.close()

@@ -1,0 +1,25 @@
+#include "account.hpp"
+
+namespace tensile {
+
+Account::Account(Ledger ledger, const Claim& claim) : ledger_(std::move(ledger)), claim_(claim) {
+  ledger_.check(claim_);
+}
+
+void Account::move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
+  const std::lock_guard lock(moving_);
+  ledger_.move(claim_, freed_bytes, taken_bytes);
+}
+
+void Account::reset_high_water() {
+  const std::lock_guard lock(moving_);
+  ledger_.reset_high_water(claim_);
+}
+
+SlotUsage Account::usage() const {
+  const std::lock_guard lock(moving_);
+  ledger_.check(claim_);
+  return ledger_.usage(claim_.slot);
+}
+
+}  // namespace tensile

@@ -1,0 +1,55 @@
+// A device for machines without one: its memory is this process's own, accounted for in the shared ledger, and its
+// copy engines are two threads that copy no faster than the links they stand for.
+#pragma once
+
+#include <mutex>
+#include <unordered_map>
+
+#include "account.hpp"
+#include "device.hpp"
+#include "host_pool.hpp"
+#include "lane.hpp"
+
+namespace tensile {
+
+class EmulatedDevice final : public Device {
+ public:
+  static constexpr std::size_t default_chunk_bytes = std::size_t{1} << 20;
+
+  EmulatedDevice(Ledger ledger, const Claim& claim, std::uint64_t host_pool_bytes,
+                 std::size_t chunk_bytes = default_chunk_bytes);
+
+  void move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) override;
+  SlotUsage usage() const override;
+  void reset_high_water() override;
+
+  Ticket copy_out(std::byte* host, DeviceAddress device, std::size_t size_bytes) override;
+  Ticket copy_in(DeviceAddress device, const std::byte* host, std::size_t size_bytes) override;
+  bool done(Ticket ticket) const override;
+  bool wait_for(Ticket ticket, std::chrono::nanoseconds limit) override;
+  bool drain_for(std::chrono::nanoseconds limit) override;
+
+  std::byte* host_allocate(std::uint64_t size_bytes) override;
+  void host_free(const std::byte* host) override;
+  HostUsage host_usage() const override;
+
+  void close() noexcept override;
+
+ private:
+  // The latest copy in each direction that uses a host buffer.
+  struct Uses {
+    std::uint64_t out = 0;
+    std::uint64_t in = 0;
+  };
+
+  void check_host(const std::byte* host, std::size_t size_bytes) const;
+
+  Account account_;
+  HostPool pool_;
+  std::mutex copying_;
+  std::unordered_map<const std::byte*, Uses> uses_;
+  Lane out_;  // the lanes last: their threads end before what they copy from goes
+  Lane in_;
+};
+
+}  // namespace tensile

@@ -1,0 +1,60 @@
+// Host memory that copies go to and come from, faulted in before it is needed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "shared_memory.hpp"
+
+namespace tensile {
+
+struct HostUsage {
+  std::uint64_t limit_bytes;
+  std::uint64_t used_bytes;  // sizes rounded up to 64 bytes
+  std::uint64_t high_water_bytes;
+  std::uint64_t resident_bytes;  // what has been faulted in so far; it stays for reuse
+};
+
+// One process's pool: the limit is the process's too, so a controller divides the machine's memory itself.
+//
+// All buffers lie in one range of addresses, as long as the limit, which gets memory in steps from its start. The
+// smallest free range that fits is taken, so a size that comes back finds the range it left; neighbours merge, so
+// the sizes of a new plan can use what the old one left. The lowest such range, so equal calls give equal places.
+class HostPool {
+ public:
+  explicit HostPool(std::uint64_t limit_bytes);
+
+  // Aligned to 64 bytes. Raises a memory fault when no free range under the limit is long enough.
+  std::byte* allocate(std::uint64_t size_bytes);
+
+  // Both raise an invariant fault for what is not a live buffer of this pool.
+  void free(const std::byte* buffer);
+  std::uint64_t size_bytes(const std::byte* buffer) const;
+
+  HostUsage usage() const;
+
+ private:
+  using Offset = std::uint64_t;
+
+  bool grow(std::uint64_t needed_bytes);
+  void add_free(Offset offset, std::uint64_t size_bytes);
+  std::map<Offset, std::uint64_t>::iterator remove_free(std::map<Offset, std::uint64_t>::iterator range);
+  std::unordered_map<const std::byte*, std::uint64_t>::const_iterator find(const std::byte* buffer) const;
+
+  const std::uint64_t limit_bytes_;
+  const Mapping range_;
+  mutable std::mutex mutex_;
+  std::uint64_t resident_bytes_ = 0;
+  std::uint64_t used_bytes_ = 0;
+  std::uint64_t high_water_bytes_ = 0;
+  std::map<Offset, std::uint64_t> free_by_offset_;
+  std::set<std::pair<std::uint64_t, Offset>> free_by_size_;
+  std::unordered_map<const std::byte*, std::uint64_t> live_;
+};
+
+}  // namespace tensile

@@ -1,0 +1,178 @@
+#include "lane.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "fault.hpp"
+
+namespace tensile {
+namespace {
+
+// How many forks lie between this process and the one that loaded the library.
+std::atomic<std::uint64_t> fork_depth{0};
+
+std::uint64_t watched_fork_depth() {
+  static const int watching = ::pthread_atfork(nullptr, nullptr, [] { fork_depth.fetch_add(1); });
+  static_cast<void>(watching);
+  return fork_depth.load();
+}
+
+// The interpreter's signal handlers run in its main thread: a lane's thread must not take signals from it.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+struct Copy {
+  std::uint64_t number;
+  std::byte* to;
+  const std::byte* from;
+  std::size_t size_bytes;
+  std::uint64_t queued_ns;
+};
+
+}  // namespace
+
+struct Lane::State {
+  State(LaneClock lane_clock, std::size_t chunk) : clock(lane_clock), chunk_bytes(chunk) {}
+
+  void run(const char* name);
+  bool take(Copy& copy);
+  void perform(const Copy& copy);
+  void finish(std::uint64_t number);
+
+  LaneClock clock;
+  const std::size_t chunk_bytes;
+  const std::uint64_t born_at_depth = watched_fork_depth();
+  std::uint64_t previous_end_ns = 0;  // the thread's own
+
+  mutable std::mutex mutex;
+  std::condition_variable queued;
+  std::condition_variable finished;
+  std::deque<Copy> copies;
+  std::uint64_t latest = 0;
+  bool closing = false;
+  std::atomic<std::uint64_t> completed{0};
+
+  std::thread thread;
+};
+
+Lane::Lane(const char* name, LaneClock clock, std::size_t chunk_bytes)
+    : state_(std::make_unique<State>(clock, chunk_bytes)) {
+  // A clock's nanoseconds per chunk must fit 64 bits.
+  if (chunk_bytes == 0 || chunk_bytes > (std::size_t{1} << 30)) {
+    throw Fault(Fault::Kind::invariant, text("chunks of ", chunk_bytes, " bytes: between 1 and 2^30 are possible"));
+  }
+  const SignalsBlocked blocked;
+  state_->thread = std::thread([state = state_.get(), name] { state->run(name); });
+}
+
+Lane::~Lane() {
+  close();
+  // In a forked child the thread is not there to be joined and the locks may be held by nobody: let them be.
+  if (state_->born_at_depth != fork_depth.load()) static_cast<void>(state_.release());
+}
+
+std::uint64_t Lane::submit(std::byte* to, const std::byte* from, std::size_t size_bytes) {
+  State& state = here();
+  if (size_bytes == 0) throw Fault(Fault::Kind::invariant, "a copy of 0 bytes");
+  const std::lock_guard lock(state.mutex);
+  if (state.closing) throw Fault(Fault::Kind::invariant, "the device is closed, it copies nothing more");
+  state.copies.push_back({++state.latest, to, from, size_bytes, now_ns()});
+  state.queued.notify_one();
+  return state.latest;
+}
+
+bool Lane::done(std::uint64_t number) const {
+  if (number <= state_->completed.load(std::memory_order_acquire)) return true;
+  if (number > latest()) throw Fault(Fault::Kind::invariant, text("copy ", number, " was never queued"));
+  return false;
+}
+
+bool Lane::wait_for(std::uint64_t number, std::chrono::nanoseconds limit) {
+  if (done(number)) return true;
+  State& state = here();
+  std::unique_lock lock(state.mutex);
+  return state.finished.wait_until(lock, std::chrono::steady_clock::now() + limit,
+                                   [&] { return number <= state.completed.load(std::memory_order_relaxed); });
+}
+
+std::uint64_t Lane::latest() const {
+  const State& state = here();
+  const std::lock_guard lock(state.mutex);
+  return state.latest;
+}
+
+void Lane::close() noexcept {
+  if (state_->born_at_depth != fork_depth.load() || !state_->thread.joinable()) return;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->closing = true;
+    state_->queued.notify_one();
+  }
+  state_->thread.join();
+}
+
+Lane::State& Lane::here() const {
+  if (state_->born_at_depth != fork_depth.load()) {
+    throw Fault(Fault::Kind::invariant, "the device was opened before this process was forked",
+                "Open the device in the process that uses it.");
+  }
+  return *state_;
+}
+
+void Lane::State::run(const char* name) {
+  ::pthread_setname_np(::pthread_self(), name);
+  ::prctl(PR_SET_TIMERSLACK, 1UL);  // wake up when asked to, not within the default 50 us after
+  Copy copy{};
+  while (take(copy)) {
+    perform(copy);
+    finish(copy.number);
+  }
+}
+
+bool Lane::State::take(Copy& copy) {
+  std::unique_lock lock(mutex);
+  queued.wait(lock, [&] { return closing || !copies.empty(); });
+  if (copies.empty()) return false;
+  copy = copies.front();
+  copies.pop_front();
+  return true;
+}
+
+void Lane::State::perform(const Copy& copy) {
+  for (std::size_t offset = 0; offset < copy.size_bytes; offset += chunk_bytes) {
+    const std::size_t size_bytes = std::min(chunk_bytes, copy.size_bytes - offset);
+    const std::uint64_t ready_ns = std::max(copy.queued_ns, previous_end_ns);
+    previous_end_ns = clock.reserve(ready_ns, size_bytes);
+    std::memcpy(copy.to + offset, copy.from + offset, size_bytes);
+    LaneClock::sleep_until(previous_end_ns);
+  }
+}
+
+void Lane::State::finish(std::uint64_t number) {
+  const std::lock_guard lock(mutex);
+  completed.store(number, std::memory_order_release);
+  finished.notify_all();
+}
+
+}  // namespace tensile

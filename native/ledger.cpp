@@ -1,0 +1,316 @@
+#include "ledger.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "fault.hpp"
+
+namespace tensile {
+
+using layout::Intent;
+using layout::Tally;
+using layout::Word;
+
+namespace {
+
+// All orders are sequentially consistent: a grant and a move each write one word and then read the other's, and
+// on the machines we run on the weaker orders are not measurably faster here.
+
+void raise_to(Word& mark, std::uint64_t value) {
+  std::uint64_t seen = mark.load();
+  while (seen < value && !mark.compare_exchange_weak(seen, value)) {
+  }
+}
+
+bool is_open(const Intent& intent, const Tally& tally) { return intent.sequence != tally.sequence; }
+
+// What the slot uses now or will in a moment.
+std::uint64_t promised_bytes(const layout::Slot& record) {
+  const Intent intent = Intent::unpacked(record.intent.load());
+  const Tally tally = Tally::unpacked(record.tally.load());
+  const bool coming = intent.sequence == layout::next(tally.sequence) && intent.change_bytes > 0;
+  return tally.used_bytes + (coming ? static_cast<std::uint64_t>(intent.change_bytes) : 0);
+}
+
+// What a slot has in the pool's tally, given the tally as it is now: its own, and its open move's if that was
+// posted. The tally is read before `posted`, which is written before the tally is replaced.
+std::uint64_t share_bytes(const layout::Slot& record, std::uint32_t slot, const Tally& pool, const Intent& intent) {
+  const Tally own = Tally::unpacked(record.tally.load());
+  if (!is_open(intent, own)) return own.used_bytes;
+  const bool signs_pool = pool.slot == slot && pool.sequence == intent.sequence;
+  const bool was_posted = signs_pool || record.posted.load() == intent.sequence;
+  return own.used_bytes + (was_posted ? static_cast<std::uint64_t>(intent.change_bytes) : 0);
+}
+
+[[noreturn]] void throw_stale(const Claim& claim, std::uint64_t epoch) {
+  throw Fault(Fault::Kind::device,
+              text("slot ", claim.slot, ": epoch ", claim.epoch, " is over, the device's ledger is at epoch ", epoch),
+              "The controller has taken this slot back; this process must end.");
+}
+
+[[noreturn]] void throw_unclaimed(std::uint32_t slot, std::uint64_t epoch) {
+  throw Fault(Fault::Kind::invariant, text("slot ", slot, ": nobody has claimed it (epoch ", epoch, ")"));
+}
+
+[[noreturn]] void throw_over_grant(std::uint32_t slot, std::uint64_t used, std::uint64_t freed, std::uint64_t taken,
+                                   std::uint64_t granted) {
+  throw Fault(Fault::Kind::memory,
+              text("slot ", slot, ": taking ", taken, " bytes after giving back ", freed, " of ", used,
+                   " bytes in use exceeds the grant of ", granted, " bytes by ", used - freed + taken - granted),
+              "Ask the controller for a larger grant, or follow a plan with a lower peak.");
+}
+
+}  // namespace
+
+Ledger::Ledger(SharedMemory memory)
+    : memory_(std::move(memory)), words_(std::launder(reinterpret_cast<layout::Ledger*>(memory_.address()))) {}
+
+Ledger Ledger::create(const DeviceShape& shape) {
+  if (shape.region_bytes == 0 || shape.capacity_bytes < shape.region_bytes ||
+      shape.capacity_bytes > layout::max_bytes) {
+    throw Fault(Fault::Kind::invariant,
+                text("a device of ", shape.capacity_bytes, " bytes in regions of ", shape.region_bytes,
+                     " bytes: it must hold a region and at most ", layout::max_bytes, " bytes"));
+  }
+  if (shape.out_bytes_per_s == 0 || shape.in_bytes_per_s == 0) {
+    throw Fault(Fault::Kind::invariant,
+                text("a device whose links carry ", shape.out_bytes_per_s, " bytes/s out and ", shape.in_bytes_per_s,
+                     " bytes/s in: both must be above 0"));
+  }
+  SharedMemory memory = SharedMemory::create("tensile-device-ledger", sizeof(layout::Ledger));
+  auto* words = new (memory.address()) layout::Ledger();
+  words->header.version = layout::version;
+  words->header.slot_count = layout::slot_count;
+  words->header.capacity_bytes = shape.capacity_bytes;
+  words->header.region_bytes = shape.region_bytes;
+  words->out.bytes_per_s = shape.out_bytes_per_s;
+  words->in.bytes_per_s = shape.in_bytes_per_s;
+  for (layout::Slot& slot : words->slots) slot.epoch = 1;
+  words->header.magic = layout::magic;
+  return Ledger(std::move(memory));
+}
+
+Ledger Ledger::attach(int fd) {
+  Ledger ledger(SharedMemory::attach(fd, sizeof(layout::Ledger)));
+  const layout::Header& header = ledger.words_->header;
+  if (header.magic.load() != layout::magic) {
+    throw Fault(Fault::Kind::device, text("descriptor ", fd, " is no device ledger"),
+                "Pass the descriptor that Ledger.create made.");
+  }
+  if (header.version != layout::version) {
+    throw Fault(Fault::Kind::device,
+                text("the device ledger has layout ", header.version, ", this process knows ", layout::version),
+                "Run controller and trainers from one installation.");
+  }
+  return ledger;
+}
+
+Claim Ledger::claim_slot(std::uint64_t pid) {
+  for (std::uint32_t slot = 0; slot < layout::slot_count; ++slot) {
+    layout::Slot& record = words_->slots[slot];
+    std::uint64_t state = layout::state_free;
+    if (!record.state.compare_exchange_strong(state, layout::state_claimed)) continue;
+    record.pid = pid;
+    return {slot, record.epoch.load()};
+  }
+  throw Fault(Fault::Kind::device, text("all ", layout::slot_count, " slots of the device are taken"),
+              "Run fewer jobs at once on this device.");
+}
+
+void Ledger::set_pid(std::uint32_t slot, std::uint64_t pid) { claimed(slot).pid = pid; }
+
+std::uint64_t Ledger::grant(std::uint32_t slot, std::uint64_t size_bytes) {
+  layout::Slot& record = claimed(slot);
+  const std::uint64_t region_bytes = words_->header.region_bytes;
+  const std::uint64_t regions = size_bytes / region_bytes + (size_bytes % region_bytes != 0 ? 1 : 0);
+  if (regions > layout::max_bytes / region_bytes) reserve(slot, record.granted_bytes, size_bytes);
+  const std::uint64_t wanted_bytes = regions * region_bytes;
+  const std::uint64_t held_bytes = record.granted_bytes;
+  if (wanted_bytes > held_bytes) {
+    reserve(slot, held_bytes, wanted_bytes);
+    record.granted_bytes = wanted_bytes;
+  } else if (wanted_bytes < held_bytes) {
+    lower(slot, held_bytes, wanted_bytes);
+  }
+  return wanted_bytes;
+}
+
+// The pool's total first, so that the slots never hold more than it says.
+void Ledger::reserve(std::uint32_t slot, std::uint64_t held_bytes, std::uint64_t wanted_bytes) {
+  const std::uint64_t capacity_bytes = words_->header.capacity_bytes;
+  std::uint64_t granted_bytes = words_->pool.granted_bytes.load();
+  do {
+    const std::uint64_t others_bytes = granted_bytes - held_bytes;
+    if (wanted_bytes > capacity_bytes - others_bytes) {
+      throw Fault(Fault::Kind::memory,
+                  text("slot ", slot, ": a grant of ", wanted_bytes, " bytes does not fit beside ", others_bytes,
+                       " bytes granted to others on a device of ", capacity_bytes, " bytes"),
+                  "Lower other grants first, or wait until a job ends.");
+    }
+  } while (
+      !words_->pool.granted_bytes.compare_exchange_weak(granted_bytes, granted_bytes - held_bytes + wanted_bytes));
+}
+
+// The grant is lowered before use is looked at, and a move states its intent before it looks at the grant: of two
+// that happen at once at least one sees the other.
+void Ledger::lower(std::uint32_t slot, std::uint64_t held_bytes, std::uint64_t wanted_bytes) {
+  layout::Slot& record = words_->slots[slot];
+  record.granted_bytes = wanted_bytes;
+  const std::uint64_t needed_bytes = promised_bytes(record);
+  if (needed_bytes > wanted_bytes) {
+    record.granted_bytes = held_bytes;
+    throw Fault(Fault::Kind::memory,
+                text("slot ", slot, ": its grant of ", held_bytes, " bytes cannot be lowered to ", wanted_bytes,
+                     " bytes while ", needed_bytes, " bytes are in use"),
+                "Lower a grant only after the job has adopted the plan that needs less.");
+  }
+  words_->pool.granted_bytes -= held_bytes - wanted_bytes;
+}
+
+void Ledger::release_slot(std::uint32_t slot) {
+  layout::Slot& record = claimed(slot);
+  std::uint64_t state = layout::state_claimed;
+  if (!record.state.compare_exchange_strong(state, layout::state_releasing)) throw_unclaimed(slot, record.epoch);
+  // From here on the job's process, should it still run, can begin no move (the intent is not what it expects)
+  // and finish none (whoever reads the tally that we write below sees the new epoch).
+  ++record.epoch;
+  std::uint64_t intent_word = record.intent.load();
+  Intent intent = Intent::unpacked(intent_word);
+  while (!record.intent.compare_exchange_weak(intent_word, Intent{layout::next(intent.sequence), 0}.packed())) {
+    intent = Intent::unpacked(intent_word);
+  }
+  const std::uint64_t last = layout::next(intent.sequence);
+  for (;;) {
+    std::uint64_t word = words_->pool.tally.load();
+    const Tally pool = Tally::unpacked(word);
+    const std::uint64_t used_bytes = pool.used_bytes - share_bytes(record, slot, pool, intent);
+    if (settle(word) && words_->pool.tally.compare_exchange_strong(word, Tally{last, slot, used_bytes}.packed()))
+      break;
+  }
+  record.tally = Tally{last, slot, 0}.packed();
+  words_->pool.granted_bytes -= record.granted_bytes.exchange(0);
+  record.high_water_bytes = 0;
+  record.pid = 0;
+  record.state = layout::state_free;
+}
+
+void Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
+  layout::Slot& record = live(claim);
+  std::uint64_t before_word = record.tally.load();
+  const Tally before = Tally::unpacked(before_word);
+  if (freed_bytes > before.used_bytes) {
+    throw Fault(Fault::Kind::invariant, text("slot ", claim.slot, ": giving back ", freed_bytes,
+                                             " bytes of which only ", before.used_bytes, " are in use"));
+  }
+  if (taken_bytes > layout::max_bytes) {
+    throw_over_grant(claim.slot, before.used_bytes, freed_bytes, taken_bytes, record.granted_bytes);
+  }
+  const Intent intent{layout::next(before.sequence),
+                      static_cast<std::int64_t>(taken_bytes) - static_cast<std::int64_t>(freed_bytes)};
+  publish(claim, record, before, intent);
+  const Tally after{intent.sequence, claim.slot, before.used_bytes - freed_bytes + taken_bytes};
+  const std::uint64_t granted_bytes = record.granted_bytes.load();
+  if (taken_bytes > freed_bytes && after.used_bytes > granted_bytes) {
+    withdraw(record, before, intent);
+    throw_over_grant(claim.slot, before.used_bytes, freed_bytes, taken_bytes, granted_bytes);
+  }
+  post(claim, record, intent);
+  if (!record.tally.compare_exchange_strong(before_word, after.packed())) throw_stale(claim, record.epoch);
+  if (taken_bytes > freed_bytes) raise_to(record.high_water_bytes, after.used_bytes);
+}
+
+// Step 1 of a move. The grant is looked at only after this: see `lower`.
+void Ledger::publish(const Claim& claim, layout::Slot& record, const Tally& before, const Intent& intent) {
+  std::uint64_t word = record.intent.load();
+  if (!is_open(Intent::unpacked(word), before) && record.intent.compare_exchange_strong(word, intent.packed()))
+    return;
+  live(claim);  // raises when the slot was released under us, the likely reason
+  throw Fault(Fault::Kind::invariant,
+              text("slot ", claim.slot, ": two processes move bytes in epoch ", claim.epoch, " at once"));
+}
+
+// A failure means that the slot was released under us, and its intent is no longer ours.
+void Ledger::withdraw(layout::Slot& record, const Tally& before, const Intent& intent) {
+  std::uint64_t word = intent.packed();
+  record.intent.compare_exchange_strong(word, Intent{before.sequence, 0}.packed());
+}
+
+// Step 2: into the pool's tally, signed. The epoch is read between the tally and its replacement, so a release,
+// which replaces the tally after advancing the epoch, is either seen or makes the replacement fail.
+void Ledger::post(const Claim& claim, layout::Slot& record, const Intent& intent) {
+  for (;;) {
+    std::uint64_t word = words_->pool.tally.load();
+    const std::uint64_t epoch = record.epoch.load();
+    if (epoch != claim.epoch) throw_stale(claim, epoch);
+    const std::uint64_t used_bytes =
+        Tally::unpacked(word).used_bytes + static_cast<std::uint64_t>(intent.change_bytes);
+    const Tally after{intent.sequence, claim.slot, used_bytes};
+    if (settle(word) && words_->pool.tally.compare_exchange_strong(word, after.packed())) return;
+  }
+}
+
+// Before the pool's tally is replaced: tell the slot that signed it that its move has happened, and keep the mark.
+// False when the tally has changed and all must be read again.
+bool Ledger::settle(std::uint64_t word) {
+  const Tally pool = Tally::unpacked(word);
+  Word& posted = words_->slots[pool.slot].posted;
+  std::uint64_t known = posted.load();
+  if (words_->pool.tally.load() != word) return false;  // else `known` could be newer than this signature
+  if (known != pool.sequence && !posted.compare_exchange_strong(known, pool.sequence)) return false;
+  raise_to(words_->pool.high_water_bytes, pool.used_bytes);
+  return true;
+}
+
+void Ledger::reset_high_water(const Claim& claim) {
+  layout::Slot& record = live(claim);
+  record.high_water_bytes = Tally::unpacked(record.tally.load()).used_bytes;
+}
+
+void Ledger::check(const Claim& claim) const { live(claim); }
+
+SlotUsage Ledger::usage(std::uint32_t slot) const {
+  const layout::Slot& record = claimed(slot);
+  const std::uint64_t used_bytes = Tally::unpacked(record.tally.load()).used_bytes;
+  return {.slot = slot,
+          .epoch = record.epoch,
+          .pid = record.pid,
+          .granted_bytes = record.granted_bytes,
+          .used_bytes = used_bytes,
+          .high_water_bytes = std::max(record.high_water_bytes.load(), used_bytes)};
+}
+
+PoolUsage Ledger::usage() const {
+  const std::uint64_t used_bytes = Tally::unpacked(words_->pool.tally.load()).used_bytes;
+  return {.capacity_bytes = words_->header.capacity_bytes,
+          .region_bytes = words_->header.region_bytes,
+          .granted_bytes = words_->pool.granted_bytes,
+          .used_bytes = used_bytes,
+          .high_water_bytes = std::max(words_->pool.high_water_bytes.load(), used_bytes)};
+}
+
+std::vector<SlotUsage> Ledger::claimed_slots() const {
+  std::vector<SlotUsage> found;
+  for (std::uint32_t slot = 0; slot < layout::slot_count; ++slot) {
+    if (words_->slots[slot].state.load() == layout::state_claimed) found.push_back(usage(slot));
+  }
+  return found;
+}
+
+layout::Slot& Ledger::claimed(std::uint32_t slot) const {
+  if (slot >= layout::slot_count) {
+    throw Fault(Fault::Kind::invariant, text("slot ", slot, ": the device has slots 0 to ", layout::slot_count - 1));
+  }
+  layout::Slot& record = words_->slots[slot];
+  if (record.state.load() != layout::state_claimed) throw_unclaimed(slot, record.epoch);
+  return record;
+}
+
+layout::Slot& Ledger::live(const Claim& claim) const {
+  if (claim.slot >= layout::slot_count) return claimed(claim.slot);
+  layout::Slot& record = words_->slots[claim.slot];
+  const std::uint64_t epoch = record.epoch.load();
+  if (epoch != claim.epoch) throw_stale(claim, epoch);
+  return record;
+}
+
+}  // namespace tensile

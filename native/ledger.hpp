@@ -1,0 +1,96 @@
+// The device's account of bytes, shared by all processes that use the device: who may use how much, and who does.
+//
+// Atomics only, no lock: a process may be killed at any instruction and nobody waits for it. See ledger_layout.hpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ledger_layout.hpp"
+#include "shared_memory.hpp"
+
+namespace tensile {
+
+struct DeviceShape {
+  std::uint64_t capacity_bytes;
+  std::uint64_t region_bytes;  // the unit of grants
+  std::uint64_t out_bytes_per_s;
+  std::uint64_t in_bytes_per_s;
+};
+
+struct Claim {
+  std::uint32_t slot;
+  std::uint64_t epoch;
+};
+
+struct SlotUsage {
+  std::uint32_t slot;
+  std::uint64_t epoch;
+  std::uint64_t pid;
+  std::uint64_t granted_bytes;
+  std::uint64_t used_bytes;
+  std::uint64_t high_water_bytes;
+};
+
+struct PoolUsage {
+  std::uint64_t capacity_bytes;
+  std::uint64_t region_bytes;
+  std::uint64_t granted_bytes;
+  std::uint64_t used_bytes;
+  std::uint64_t high_water_bytes;
+};
+
+class Ledger {
+ public:
+  static Ledger create(const DeviceShape& shape);
+  static Ledger attach(int fd);
+
+  int fd() const noexcept { return memory_.fd(); }
+
+  // --- the controller's: one thread at a time per slot ---
+
+  Claim claim_slot(std::uint64_t pid);
+  void set_pid(std::uint32_t slot, std::uint64_t pid);
+
+  // Let a slot use this much, in whole regions; returns what it was rounded up to. Never grants more than the
+  // capacity in all, never lowers a grant below what is in use.
+  std::uint64_t grant(std::uint32_t slot, std::uint64_t size_bytes);
+
+  // Take back whatever a job had, at whichever instruction its process ended; its epoch is over. A process that
+  // still runs is refused from here on, but only once it has ended is its memory really unused.
+  void release_slot(std::uint32_t slot);
+
+  // --- the trainer's: one thread at a time per claim (see Account) ---
+
+  // Give back, then take, as one change. The slot's use never passes its grant.
+  void move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t taken_bytes);
+  void reset_high_water(const Claim& claim);
+  void check(const Claim& claim) const;
+
+  // --- anybody's ---
+
+  SlotUsage usage(std::uint32_t slot) const;
+  PoolUsage usage() const;
+  std::vector<SlotUsage> claimed_slots() const;
+
+  // The words themselves, for lanes and for tests of what a killed process leaves behind.
+  layout::Ledger& words() const noexcept { return *words_; }
+
+ private:
+  explicit Ledger(SharedMemory memory);
+
+  layout::Slot& claimed(std::uint32_t slot) const;
+  layout::Slot& live(const Claim& claim) const;
+  void reserve(std::uint32_t slot, std::uint64_t held_bytes, std::uint64_t wanted_bytes);
+  void lower(std::uint32_t slot, std::uint64_t held_bytes, std::uint64_t wanted_bytes);
+  void publish(const Claim& claim, layout::Slot& record, const layout::Tally& before, const layout::Intent& intent);
+  static void withdraw(layout::Slot& record, const layout::Tally& before, const layout::Intent& intent);
+  void post(const Claim& claim, layout::Slot& record, const layout::Intent& intent);
+  bool settle(std::uint64_t word);
+
+  SharedMemory memory_;
+  layout::Ledger* words_;
+};
+
+}  // namespace tensile

@@ -1,0 +1,80 @@
+// File descriptors and mappings, owned: what a ledger and a host pool are made of.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace tensile {
+
+// Owns one file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int number) noexcept : number_(number) {}
+  ~FileDescriptor();
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+
+  int number() const noexcept { return number_; }
+
+ private:
+  int number_ = -1;
+};
+
+// Owns one mapping of this process.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(void* address, std::size_t size_bytes) noexcept
+      : address_(static_cast<std::byte*>(address)), size_bytes_(size_bytes) {}
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  Mapping(Mapping&& other) noexcept
+      : address_(std::exchange(other.address_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(address_, other.address_);
+    std::swap(size_bytes_, other.size_bytes_);
+    return *this;
+  }
+
+  std::byte* address() const noexcept { return address_; }
+  std::size_t size_bytes() const noexcept { return size_bytes_; }
+
+ private:
+  std::byte* address_ = nullptr;
+  std::size_t size_bytes_ = 0;
+};
+
+// Memory without a name that processes share by handing on a file descriptor. Its size is sealed, so nobody
+// who holds the descriptor can make another process's access fail.
+class SharedMemory {
+ public:
+  static SharedMemory create(const char* name, std::size_t size_bytes);
+
+  // Duplicates `fd`, which stays the caller's; a file smaller than `size_bytes` is refused.
+  static SharedMemory attach(int fd, std::size_t size_bytes);
+
+  int fd() const noexcept { return fd_.number(); }
+  std::byte* address() const noexcept { return mapping_.address(); }
+
+ private:
+  SharedMemory(FileDescriptor fd, Mapping mapping) : fd_(std::move(fd)), mapping_(std::move(mapping)) {}
+
+  FileDescriptor fd_;
+  Mapping mapping_;
+};
+
+// Address space without memory behind it; `populate` gives it memory.
+Mapping reserve_address_space(std::size_t size_bytes);
+
+// Fault the pages of a private range in now, so that no later access has to. Raises a memory fault when the
+// system has none left.
+void populate(std::byte* address, std::size_t size_bytes);
+
+}  // namespace tensile
