@@ -1,0 +1,189 @@
+"""Networks from declarations: `mlp`, `cnn`, or a list of layers. The first two are lists in short.
+
+Untrusted input: every name, type and size is checked, shapes are worked out on the meta device, and memory is
+taken only when the whole network is known to fit together.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from indb_tensile.errors import RequestError
+from indb_tensile.learning.layers import ACTIVATIONS, MOST_UNITS, Shape, check_layers, output_shape, stack
+from indb_tensile.learning.parameters import Specification, check_parameters
+
+MOST_PARAMETERS = 2_000_000_000
+
+_DROPOUT: Specification = {"type": "number", "minimum": 0, "below": 1, "default": 0.0}
+_ACTIVATION: Specification = {"type": "choice", "values": list(ACTIVATIONS), "default": "relu"}
+_INPUT_SHAPE: Specification = {
+    "type": "integers",
+    "minimum": 1,
+    "maximum": MOST_UNITS,
+    "length": [1, 3],
+    "default": None,
+}
+_WIDTHS: Specification = {"type": "integers", "minimum": 1, "maximum": MOST_UNITS, "length": [0, 64]}
+
+ARCHITECTURES: dict[str, dict[str, Specification]] = {
+    "auto": {"input_shape": _INPUT_SHAPE},
+    "mlp": {
+        "hidden": {**_WIDTHS, "default": [128, 64]},
+        "activation": _ACTIVATION,
+        "dropout": _DROPOUT,
+        "batch_norm": {"type": "boolean", "default": False},
+        "input_shape": _INPUT_SHAPE,
+    },
+    "cnn": {
+        "channels": {**_WIDTHS, "length": [1, 32], "default": [32, 64]},
+        "kernel": {"type": "integer", "minimum": 1, "maximum": 31, "default": 3},
+        "depth": {"type": "integer", "minimum": 1, "maximum": 16, "default": 1},
+        "hidden": {**_WIDTHS, "default": [128]},
+        "activation": _ACTIVATION,
+        "dropout": _DROPOUT,
+        "batch_norm": {"type": "boolean", "default": True},
+        "input_shape": _INPUT_SHAPE,
+    },
+    "layers": {"layers": {"type": "layers"}, "input_shape": _INPUT_SHAPE},
+}
+
+
+def check(architecture: Mapping[str, Any]) -> None:
+    """Raise RequestError, naming the wrong key or value and the known ones, for what cannot be built."""
+    values = _values(architecture)
+    if architecture["type"] == "layers":
+        if not values["layers"]:
+            raise RequestError("architecture: the list of layers is empty", hint='End it with {"type": "linear"}.')
+        check_layers(values["layers"])
+
+
+def build(architecture: Mapping[str, Any], input_shape: Shape, outputs: int, *, seed: int = 0) -> nn.Module:
+    """The network for rows of `input_shape`, giving (batch, outputs); equal seeds give equal parameters.
+
+    Raises RequestError, with the layer's number and the shapes, where layers do not fit together.
+    """
+    check(architecture)
+    layers = expand(architecture, input_shape)
+    with torch.device("meta"):
+        module = stack(layers, input_shape, outputs)
+    own = output_shape(module, input_shape, "the network")
+    if own != (outputs,):
+        raise RequestError(
+            f"architecture: the network gives {list(own)} per row, the task needs {[outputs]}",
+            hint='End the layers with {"type": "flatten"}, {"type": "linear"}.',
+        )
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    if parameters > MOST_PARAMETERS:
+        hint = "Make its layers narrower."
+        raise RequestError(f"architecture: {parameters} parameters are more than {MOST_PARAMETERS}", hint=hint)
+    return _initialised(module.to_empty(device="cpu"), seed)
+
+
+def expand(architecture: Mapping[str, Any], input_shape: Shape) -> list[dict[str, Any]]:
+    """Any architecture as a list of layers."""
+    values = _values(architecture)
+    match architecture["type"]:
+        case "mlp":
+            return [{"type": "flatten"}, *_dense(values), {"type": "linear"}]
+        case "cnn":
+            return [*_stages(values, input_shape), {"type": "flatten"}, *_dense(values), {"type": "linear"}]
+        case "layers":
+            return [dict(layer) for layer in values["layers"]]
+        case _:
+            return expand(default(input_shape, rows=0), input_shape)
+
+
+def default(input_shape: Shape, rows: int) -> dict[str, Any]:
+    """The network for `auto`: convolutions for images, else fully connected; smaller and blunter for few rows."""
+    if len(input_shape) == 3:
+        return {"type": "cnn", "channels": [32, 64], "hidden": [128], "dropout": 0.2, "batch_norm": True}
+    if rows < _FEW_ROWS:
+        return {"type": "mlp", "hidden": [32], "dropout": 0.2}
+    return {"type": "mlp", "hidden": [128, 64], "dropout": 0.1}
+
+
+_FEW_ROWS = 2000
+
+
+def natural_shape(architecture: Mapping[str, Any], arrays: tuple[Shape, ...], alone: bool) -> Shape | None:
+    """The shape of a row's tensor: what the architecture says, else that of the only feature, an array.
+
+    None is a flat row. `alone` says that there is no feature but one array. A two-dimensional array is an image
+    of one channel to `cnn` and `auto`, and a sequence (steps, features) to `layers`. Raises RequestError where
+    `cnn` is left without an image.
+    """
+    given = _values(architecture)["input_shape"]
+    kind = architecture["type"]
+    if given is not None:
+        shape: Shape | None = tuple(given)
+    elif not alone or kind == "mlp" or len(arrays[0]) < 2:
+        shape = None
+    else:
+        shape = (1, *arrays[0]) if len(arrays[0]) == 2 and kind != "layers" else arrays[0]
+    if kind == "auto" and shape is not None and len(shape) != 3:
+        return None
+    if kind == "cnn" and (shape is None or len(shape) != 3):
+        raise RequestError(
+            f"architecture: cnn needs images, the features give {'a flat row' if shape is None else list(shape)}",
+            hint='Give the images\' shape as channels, height, width: "input_shape": [1, 28, 28].',
+        )
+    return shape
+
+
+def _values(architecture: Mapping[str, Any]) -> dict[str, Any]:
+    kind = architecture.get("type") if isinstance(architecture, Mapping) else None
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        shown = f'"{kind}"' if isinstance(kind, str) else repr(kind)
+        hint = f"Known types: {', '.join(ARCHITECTURES)}."
+        raise RequestError(f"architecture: unknown type {shown}", hint=hint)
+    given = {name: value for name, value in architecture.items() if name != "type"}
+    return check_parameters(f"architecture ({kind})", given, ARCHITECTURES[kind])
+
+
+def _dense(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    layers: list[dict[str, Any]] = []
+    for units in values["hidden"]:
+        layers.append({"type": "linear", "out": units})
+        if values["batch_norm"]:
+            layers.append({"type": "batch_norm1d"})
+        layers.append({"type": values["activation"]})
+        if values["dropout"]:
+            layers.append({"type": "dropout", "p": values["dropout"]})
+    return layers
+
+
+def _stages(values: Mapping[str, Any], input_shape: Shape) -> list[dict[str, Any]]:
+    """Per entry of `channels`: `depth` convolutions, then the image halved as long as it can be."""
+    layers: list[dict[str, Any]] = []
+    height, width = input_shape[1:]
+    even = values["kernel"] % 2 == 0
+    for channels in values["channels"]:
+        for _ in range(values["depth"]):
+            layers.append({"type": "conv2d", "out": channels, "kernel": values["kernel"]})
+            height, width = height + even, width + even
+            if values["batch_norm"]:
+                layers.append({"type": "batch_norm2d"})
+            layers.append({"type": values["activation"]})
+        if min(height, width) >= 2:
+            layers.append({"type": "max_pool2d", "kernel": 2})
+            height, width = height // 2, width // 2
+    return layers
+
+
+def _initialised(module: nn.Module, seed: int) -> nn.Module:
+    """Every parameter and buffer drawn anew, in the order of the modules, without touching the global state."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for part in module.modules():
+            reset = getattr(part, "reset_parameters", None)
+            if reset is not None:
+                reset()
+    return module
+
+
+def parameter_count(module: nn.Module) -> int:
+    """How many numbers are learned."""
+    return sum(math.prod(parameter.shape) for parameter in module.parameters())

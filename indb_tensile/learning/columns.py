@@ -1,0 +1,100 @@
+"""Columns as they are described by PostgreSQL and as they lie in memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, LiteralString
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]  # positions of rows in a table
+Mask = npt.NDArray[np.bool_]
+
+
+class Kind(StrEnum):
+    """How a column is understood, whatever its exact SQL type."""
+
+    INTEGER = "integer"
+    FLOAT = "float"
+    BOOLEAN = "boolean"
+    TEXT = "text"
+    TIME = "time"
+    ARRAY = "array"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """How a value travels in COPY's binary format: its kind, its item's dtype, the cast that makes it so.
+
+    `item` is the big-endian numpy dtype of a scalar or of an array's element, empty for text. `cast` is empty
+    where the type travels as it is.
+    """
+
+    kind: Kind
+    item: str
+    cast: LiteralString = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a relation. `wire` is None for a type that cannot be learned from."""
+
+    name: str
+    type: str
+    wire: Wire | None
+    not_null: bool = False
+    primary_key: bool = False
+    identity: bool = False
+    generated: bool = False
+    dims: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ColumnData:
+    """The values of one column and which of them are NULL.
+
+    `values` is int64, float64, bool, object (str), float64 seconds since 1970 (times), or for arrays
+    float32 or float64 of shape (rows, *shape). What lies at a missing position is of no meaning.
+    """
+
+    kind: Kind
+    values: npt.NDArray[Any]
+    missing: Mask
+
+    def take(self, rows: Rows) -> "ColumnData":
+        """These rows only, in this order."""
+        return ColumnData(kind=self.kind, values=self.values[rows], missing=self.missing[rows])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one value: () for a scalar."""
+        return tuple(self.values.shape[1:])
+
+    def numbers(self) -> npt.NDArray[np.float64]:
+        """The values as float64, NaN where missing."""
+        numbers = self.values.astype(np.float64)
+        numbers[self.missing] = np.nan
+        return numbers
+
+
+Columns = Mapping[str, ColumnData]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Table:
+    """What was read of a relation in one snapshot, in physical order.
+
+    `row_hash` identifies each row by its primary key, else by its values; `digest` is the SHA-256 of names,
+    types and all content in hexadecimal.
+    """
+
+    columns: dict[str, ColumnData]
+    described: tuple[Column, ...]
+    rows: int
+    row_hash: npt.NDArray[np.uint64]
+    digest: str
+
+    def take(self, rows: Rows) -> dict[str, ColumnData]:
+        """These rows of every column."""
+        return {name: data.take(rows) for name, data in self.columns.items()}

@@ -1,0 +1,348 @@
+"""COPY's binary format, decoded with numpy.
+
+A row is a 16-bit field count and, per field, a 32-bit length (-1 for NULL) and that many bytes. Rows of one
+layout (same lengths) follow one another at one stride, so a run of them is a strided view and costs nothing to
+find; text and NULLs end a run, and there a plain loop walks the rows. Both give segments with the same face.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indb_tensile.errors import DataError, InvariantError
+from indb_tensile.learning.columns import ColumnData, Kind, Mask, Wire
+
+SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
+
+_COUNT = struct.Struct(">h")
+_LENGTH = struct.Struct(">i")
+_SHORTEST_RUN_ROWS = 64  # below this a strided view costs more than the loop
+_LONGEST_WALK_ROWS = 4096  # then look for a run again
+_LONGEST_BLOCK_ROWS = 65536  # a run is checked in blocks that stay in the cache
+_GATHER_BYTES = 16  # up to here an index per byte is cheaper than a slice per value
+_EPOCH_S = 946_684_800  # 2000-01-01, PostgreSQL's day zero, in seconds since 1970
+_ARRAY_HEADER_BYTES = 12  # dimensions, flags, element type; then size and lower bound of each dimension
+_MOST_DIMENSIONS = 6  # PostgreSQL's MAXDIM
+
+
+def decode(data: bytearray | bytes, fields: Sequence[tuple[str, Wire]]) -> tuple[dict[str, ColumnData], int]:
+    """The columns of a whole COPY stream, and its number of rows.
+
+    Raises DataError, with column and row (from 1), for arrays that do not make a tensor.
+    """
+    segments = tuple(_segments(data, len(fields)))
+    rows = sum(segment.rows for segment in segments)
+    columns = {name: _column(segments, f, name, wire, rows) for f, (name, wire) in enumerate(fields)}
+    return columns, rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Rows of one layout at one stride."""
+
+    data: bytearray | bytes
+    rows: int
+    stride_bytes: int
+    starts: tuple[int, ...]  # of the first row's values
+    lengths: tuple[int, ...]
+
+    def spans(self, field: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where each row's value starts, and its length (-1: NULL)."""
+        starts = self.starts[field] + self.stride_bytes * np.arange(self.rows, dtype=np.int64)
+        return starts, np.full(self.rows, self.lengths[field], dtype=np.int64)
+
+    def gather(self, field: int, present: Mask, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """The bytes of the present values, (rows, size_bytes); each must be that long."""
+        if self.lengths[field] < 0:
+            return np.empty((0, size_bytes), np.uint8)
+        strides = (self.stride_bytes, 1)
+        return np.ndarray((self.rows, size_bytes), np.uint8, self.data, self.starts[field], strides)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Walk:
+    """Rows whose values lie where a loop found them."""
+
+    data: bytearray | bytes
+    rows: int
+    starts: npt.NDArray[np.int64]  # (rows, fields)
+    lengths: npt.NDArray[np.int64]
+
+    def spans(self, field: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        return self.starts[:, field], self.lengths[:, field]
+
+    def gather(self, field: int, present: Mask, size_bytes: int) -> npt.NDArray[np.uint8]:
+        starts = self.starts[present, field]
+        if size_bytes <= _GATHER_BYTES:
+            every = np.frombuffer(self.data, np.uint8)
+            gathered: npt.NDArray[np.uint8] = every[starts[:, None] + np.arange(size_bytes)]
+            return gathered
+        view = memoryview(self.data)
+        joined = b"".join([view[start : start + size_bytes] for start in starts.tolist()])
+        return np.frombuffer(joined, np.uint8).reshape(len(starts), size_bytes)
+
+
+_Segment = _Run | _Walk
+
+
+def _segments(data: bytearray | bytes, fields: int) -> Iterator[_Segment]:
+    position = _header_end(data)
+    while not _at_end(data, position):
+        run = _run(data, position, fields)
+        if run.rows >= _SHORTEST_RUN_ROWS:
+            position += run.rows * run.stride_bytes
+            yield run
+        else:
+            walk, position = _walk(data, position, fields, _LONGEST_WALK_ROWS)
+            yield walk
+
+
+def _header_end(data: bytearray | bytes) -> int:
+    if bytes(data[: len(SIGNATURE)]) != SIGNATURE:
+        raise InvariantError(f"COPY's stream starts with {bytes(data[:11])!r}, not with its signature")
+    flags_end = len(SIGNATURE) + 4
+    return flags_end + 4 + int(_LENGTH.unpack_from(data, flags_end)[0])
+
+
+def _at_end(data: bytearray | bytes, position: int) -> bool:
+    if position + _COUNT.size > len(data):
+        raise InvariantError(f"COPY's stream ends at byte {len(data)} without its trailer")
+    return bool(_COUNT.unpack_from(data, position)[0] == -1)
+
+
+def _run(data: bytearray | bytes, position: int, fields: int) -> _Run:
+    """The rows from `position` on that have the first one's layout."""
+    first, end = _walk(data, position, fields, 1)
+    stride = end - position
+    starts, lengths = first.starts[0].tolist(), first.lengths[0].tolist()
+    most = (len(data) - position) // stride
+    rows, block = 1, _SHORTEST_RUN_ROWS
+    while rows < most:
+        size = min(block, most - rows)
+        alike = _alike(data, position + rows * stride, stride, size, position, starts, lengths)
+        rows += alike
+        if alike < size:
+            break
+        block = min(2 * block, _LONGEST_BLOCK_ROWS)
+    return _Run(data, rows, stride, tuple(starts), tuple(lengths))
+
+
+def _alike(
+    data: bytearray | bytes,
+    at: int,
+    stride: int,
+    rows: int,
+    first: int,
+    starts: Sequence[int],
+    lengths: Sequence[int],
+) -> int:
+    """How many of the next rows repeat the layout of the row at `first`."""
+    same = np.ndarray((rows,), ">i2", data, at, (stride,)) == len(starts)
+    for start, length in zip(starts, lengths, strict=True):
+        offset = start - _LENGTH.size - first
+        same &= np.ndarray((rows,), ">i4", data, at + offset, (stride,)) == length
+    return rows if same.all() else int(np.argmin(same))
+
+
+def _walk(data: bytearray | bytes, position: int, fields: int, limit: int) -> tuple[_Walk, int]:
+    """Up to `limit` rows one by one, and where they end."""
+    length_at, starts, lengths, rows = _LENGTH.unpack_from, [], [], 0
+    while rows < limit and not _at_end(data, position):
+        count = _COUNT.unpack_from(data, position)[0]
+        if count != fields:
+            raise InvariantError(f"row {rows + 1} of COPY's stream has {count} fields instead of {fields}")
+        position += _COUNT.size
+        for _ in range(fields):
+            length = length_at(data, position)[0]
+            position += _LENGTH.size
+            starts.append(position)
+            lengths.append(length)
+            if length > 0:
+                position += length
+        rows += 1
+    shape = (rows, fields)
+    walk = _Walk(data, rows, np.array(starts, np.int64).reshape(shape), np.array(lengths, np.int64).reshape(shape))
+    return walk, position
+
+
+def _column(segments: Sequence[_Segment], field: int, name: str, wire: Wire, rows: int) -> ColumnData:
+    missing = np.empty(rows, np.bool_)
+    row = 0
+    for segment in segments:
+        missing[row : row + segment.rows] = segment.spans(field)[1] < 0
+        row += segment.rows
+    if wire.kind is Kind.ARRAY:
+        return ColumnData(kind=wire.kind, values=_arrays(segments, field, name, wire, missing), missing=missing)
+    if wire.kind is Kind.TEXT:
+        return ColumnData(kind=wire.kind, values=_texts(segments, field, missing), missing=missing)
+    values = np.zeros(rows, np.dtype(wire.item).newbyteorder("="))
+    row = 0
+    for segment in segments:
+        present = ~missing[row : row + segment.rows]
+        raw = _scalars(segment, field, name, wire, present)
+        values[row : row + segment.rows][present] = raw
+        row += segment.rows
+    return ColumnData(kind=wire.kind, values=_meaning(values, wire), missing=missing)
+
+
+def _scalars(segment: _Segment, field: int, name: str, wire: Wire, present: Mask) -> npt.NDArray[Any]:
+    item = np.dtype(wire.item)
+    lengths = segment.spans(field)[1][present]
+    if (lengths != item.itemsize).any():
+        raise InvariantError(f'column "{name}" travels in values of {lengths[0]} bytes, not {item.itemsize}')
+    return segment.gather(field, present, item.itemsize).view(item)[:, 0]
+
+
+def _meaning(values: npt.NDArray[Any], wire: Wire) -> npt.NDArray[Any]:
+    """From what travels to what `ColumnData` promises."""
+    match wire.kind:
+        case Kind.INTEGER:
+            return values.astype(np.int64)
+        case Kind.FLOAT:
+            return values.astype(np.float64)
+        case Kind.BOOLEAN:
+            return values.astype(np.bool_)
+        case _:
+            return _seconds(values)
+
+
+def _seconds(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Seconds since 1970 of days (4 bytes) or microseconds (8 bytes) since 2000; infinity stays infinite."""
+    limits = np.iinfo(values.dtype)
+    scale = 86_400.0 if values.dtype.itemsize == 4 else 1e-6
+    seconds = values.astype(np.float64) * scale + _EPOCH_S
+    seconds[values == limits.max] = np.inf
+    seconds[values == limits.min] = -np.inf
+    return seconds
+
+
+def _texts(segments: Sequence[_Segment], field: int, missing: Mask) -> npt.NDArray[np.object_]:
+    values = np.empty(len(missing), object)
+    known: dict[bytes, str] = {}  # categories repeat: one str each
+    row = 0
+    for segment in segments:
+        view = memoryview(segment.data)
+        starts, lengths = segment.spans(field)
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            if length >= 0:
+                raw = bytes(view[start : start + length])
+                text = known.get(raw)
+                if text is None:
+                    text = known[raw] = raw.decode("utf-8", "replace")
+                values[row] = text
+            row += 1
+    return values
+
+
+def _arrays(
+    segments: Sequence[_Segment], field: int, name: str, wire: Wire, missing: Mask
+) -> npt.NDArray[np.floating[Any]]:
+    item = np.dtype(wire.item)
+    shape = _first_shape(segments, field, name)
+    values = np.zeros((len(missing), *shape), item.newbyteorder("="))
+    row = 0
+    for segment in segments:
+        present = ~missing[row : row + segment.rows]
+        if present.any():
+            part = _tensors(segment, field, name, item, shape, present, row)
+            values[row : row + segment.rows][present] = part
+        row += segment.rows
+    return values
+
+
+def _first_shape(segments: Sequence[_Segment], field: int, name: str) -> tuple[int, ...]:
+    row = 0
+    for segment in segments:
+        starts, lengths = segment.spans(field)
+        present = np.flatnonzero(lengths >= 0)
+        if len(present):
+            start = int(starts[present[0]])
+            raw = bytes(memoryview(segment.data)[start : start + int(lengths[present[0]])])
+            shape, _ = _array_header(raw)
+            _check_array(raw, shape, name, row + int(present[0]) + 1)
+            return shape
+        row += segment.rows
+    return (0,)
+
+
+def _tensors(
+    segment: _Segment,
+    field: int,
+    name: str,
+    item: np.dtype[Any],
+    shape: tuple[int, ...],
+    present: Mask,
+    first_row: int,
+) -> npt.NDArray[Any]:
+    header = _ARRAY_HEADER_BYTES + 8 * len(shape)
+    size = header + int(np.prod(shape)) * (4 + item.itemsize)
+    starts, lengths = segment.spans(field)
+    wrong = present & (lengths != size)
+    if not wrong.any():
+        raw = segment.gather(field, present, size)
+        elements = raw[:, header:].view(np.dtype([("size", ">i4"), ("value", item)]))
+        odd = (elements["size"] != item.itemsize).any(axis=1) | ~_headers_alike(raw, shape)
+        if not odd.any():
+            return elements["value"].reshape(-1, *shape)
+        wrong = np.zeros_like(present)
+        wrong[np.flatnonzero(present)[odd]] = True
+    at = int(np.argmax(wrong))
+    raw_value = bytes(memoryview(segment.data)[int(starts[at]) : int(starts[at] + lengths[at])])
+    _check_array(raw_value, shape, name, first_row + at + 1)
+    raise InvariantError(f'column "{name}", row {first_row + at + 1}: an array of {lengths[at]} bytes is malformed')
+
+
+def _headers_alike(raw: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Mask:
+    """Which arrays have these dimensions, each from one on; the flag for NULLs may be set without any."""
+    dims = np.array([part for size in shape for part in (size, 1)], ">i4").tobytes()
+    same: Mask = (raw[:, :4] == np.frombuffer(_LENGTH.pack(len(shape)), np.uint8)).all(axis=1)
+    bounds = raw[:, _ARRAY_HEADER_BYTES : _ARRAY_HEADER_BYTES + len(dims)]
+    same &= (bounds == np.frombuffer(dims, np.uint8)).all(axis=1)
+    return same
+
+
+def _array_header(raw: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and lower bounds of an array's dimensions."""
+    dims = _LENGTH.unpack_from(raw, 0)[0]
+    if not 0 <= dims <= _MOST_DIMENSIONS:
+        raise InvariantError(f"an array of {dims} dimensions in COPY's stream")
+    words = struct.unpack_from(f">{2 * dims}i", raw, _ARRAY_HEADER_BYTES)
+    return words[::2], words[1::2]
+
+
+def _check_array(raw: bytes, shape: tuple[int, ...], name: str, row: int) -> None:
+    """Raise DataError where this array is not a full one of this shape."""
+    own, bounds = _array_header(raw)
+    where = f'column "{name}", row {row}'
+    if not own:
+        raise DataError(f"{where}: the array is empty", hint="Fill it, or set it to NULL to count it as missing.")
+    if any(bound != 1 for bound in bounds):
+        written = ", ".join(map(str, bounds))
+        hint = "Store it with subscripts from 1, as array[...] and '{...}' do."
+        raise DataError(f"{where}: the array's subscripts start at {written}, not at 1", hint=hint)
+    if own != shape:
+        raise DataError(
+            f"{where}: the array has shape {_by(own)}, the rows before it have {_by(shape)}",
+            hint="Arrays of one column must have one shape: pad or cut them, or leave the column out with exclude.",
+        )
+    if _has_null(raw, len(own)):
+        hint = "Replace the NULL elements, or set the whole array to NULL to count it as missing."
+        raise DataError(f"{where}: the array contains NULL", hint=hint)
+
+
+def _has_null(raw: bytes, dims: int) -> bool:
+    position = _ARRAY_HEADER_BYTES + 8 * dims
+    while position < len(raw):
+        length = _LENGTH.unpack_from(raw, position)[0]
+        if length < 0:
+            return True
+        position += 4 + length
+    return False
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))

@@ -1,0 +1,261 @@
+"""Columns to numbers: one encoder per kind, each fitted once and then plain data.
+
+Whatever is missing (NULL or not finite) becomes the mean of the training rows, which is zero after
+standardising, unless the `missing` option says otherwise. Texts and times never need an option.
+"""
+
+import datetime
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.preprocessing import StandardScaler
+
+from indb_tensile.errors import DataError
+from indb_tensile.learning.columns import ColumnData, Mask
+
+Matrix = npt.NDArray[np.float64]
+Missing = str | float  # "mean", "zero", "indicator", "error" or the number to put there
+
+TIME_PARTS = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
+MISSING_CATEGORY, OTHER_CATEGORY = "(missing)", "(other)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """All scalar columns side by side, then one 0/1 column for each of `indicators` (positions in `names`)."""
+
+    names: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    fill: tuple[float, ...]
+    required: tuple[int, ...] = ()
+    indicators: tuple[int, ...] = ()
+
+    @classmethod
+    def fit(
+        cls, names: Sequence[str], raw: Matrix, standardize: Sequence[bool], missing: Sequence[Missing]
+    ) -> "Numbers":
+        """From the training rows of the columns, NaN where missing. Raises DataError for values too large."""
+        mean, scale = _moments(np.where(np.isfinite(raw), raw, np.nan), names)
+        keep = ~np.array(standardize, np.bool_)
+        return cls(
+            names=tuple(names),
+            mean=tuple(np.where(keep, 0.0, mean).tolist()),
+            scale=tuple(np.where(keep, 1.0, scale).tolist()),
+            fill=tuple(_fill(rule, float(own)) for rule, own in zip(missing, mean, strict=True)),
+            required=tuple(i for i, rule in enumerate(missing) if rule == "error"),
+            indicators=tuple(i for i, rule in enumerate(missing) if rule == "indicator"),
+        )
+
+    def apply(self, raw: Matrix) -> Matrix:
+        """(rows, columns) with NaN where missing, to (rows, columns + indicators)."""
+        mean, scale, fill = self._arrays
+        absent = ~np.isfinite(raw)
+        if not absent.any() and not self.indicators:
+            return (raw - mean) / scale
+        for position in self.required:
+            _require(self.names[position], absent[:, position])
+        scaled = (np.where(absent, fill, raw) - mean) / scale
+        return np.hstack([scaled, absent[:, list(self.indicators)].astype(np.float64)])
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The name of each column of the result."""
+        return (*self.names, *(f"{self.names[i]} {MISSING_CATEGORY}" for i in self.indicators))
+
+    @cached_property
+    def _arrays(self) -> tuple[Matrix, Matrix, Matrix]:
+        return np.array(self.mean), np.array(self.scale), np.array(self.fill)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """One column per frequent category, one for every other text, one for missing ones."""
+
+    name: str
+    categories: tuple[str, ...]
+    required: bool = False
+
+    @classmethod
+    def fit(cls, name: str, data: ColumnData, most: int, missing: Missing) -> "Texts":
+        """The `most` most frequent categories of the training rows; of equals, the first in text order."""
+        counts = Counter(data.values[~data.missing].tolist())
+        frequent = sorted(counts, key=lambda text: (-counts[text], text))[:most]
+        return cls(name=name, categories=tuple(sorted(frequent)), required=missing == "error")
+
+    def apply(self, data: ColumnData) -> Matrix:
+        """(rows, categories + 2), one 1 per row."""
+        if self.required:
+            _require(self.name, data.missing)
+        other, absent = len(self.categories), len(self.categories) + 1
+        place = self._places
+        at = [
+            absent if gone else place.get(text, other) for text, gone in zip(data.values, data.missing, strict=True)
+        ]
+        hot = np.zeros((len(at), absent + 1))
+        hot[np.arange(len(at)), at] = 1.0
+        return hot
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The name of each column of the result."""
+        return tuple(f"{self.name} = {c}" for c in (*self.categories, OTHER_CATEGORY, MISSING_CATEGORY))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {category: position for position, category in enumerate(self.categories)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """A moment: its standardised epoch, and where it lies in the year and in the week (UTC); infinity is missing."""
+
+    name: str
+    mean: float
+    scale: float
+    required: bool = False
+    indicator: bool = False
+
+    @classmethod
+    def fit(cls, name: str, data: ColumnData, missing: Missing) -> "Times":
+        """From the training rows."""
+        seconds = data.numbers()
+        mean, scale = _moments(np.where(np.isfinite(seconds), seconds, np.nan)[:, None], [name])
+        return cls(
+            name=name,
+            mean=float(mean[0]),
+            scale=float(scale[0]),
+            required=missing == "error",
+            indicator=missing == "indicator",
+        )
+
+    def apply(self, data: ColumnData) -> Matrix:
+        """(rows, 5), or 6 with the indicator; a missing moment is all zeros."""
+        seconds = data.numbers()
+        absent = ~np.isfinite(seconds)
+        if self.required:
+            _require(self.name, absent)
+        known = np.where(absent, 0.0, seconds)
+        month, weekday = _calendar(known)
+        parts = [(known - self.mean) / self.scale, *_circle(month, 12), *_circle(weekday, 7)]
+        matrix = np.where(absent[:, None], 0.0, np.column_stack(parts))
+        return np.column_stack([matrix, absent]) if self.indicator else matrix
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The name of each column of the result."""
+        own = tuple(f"{self.name} {part}" for part in TIME_PARTS)
+        return (*own, f"{self.name} {MISSING_CATEGORY}") if self.indicator else own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrays:
+    """Arrays of one shape, flattened. A vector is standardised by element, an array of more dimensions as a whole.
+
+    `mean` and `scale` hold one number per element or one for all. In an image a pixel that is always dark should
+    stay as comparable as its neighbours, hence the common scale.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    fill: tuple[float, ...]
+    required: bool = False
+    indicator: bool = False
+
+    @classmethod
+    def fit(cls, name: str, data: ColumnData, *, standardize: bool, missing: Missing) -> "Arrays":
+        """From the training rows. Raises DataError for values too large."""
+        flat = _flattened(data)
+        known = np.where(np.isfinite(flat), flat, np.nan)
+        units = known if len(data.shape) == 1 else known.reshape(-1, 1)
+        mean, scale = _moments(units, [name] * units.shape[1])
+        fill = np.array([_fill(missing, float(own)) for own in mean])
+        if not standardize:
+            mean, scale = np.zeros_like(mean), np.ones_like(scale)
+        return cls(
+            name=name,
+            shape=data.shape,
+            mean=tuple(mean.tolist()),
+            scale=tuple(scale.tolist()),
+            fill=tuple(fill.tolist()),
+            required=missing == "error",
+            indicator=missing == "indicator",
+        )
+
+    def apply(self, data: ColumnData) -> Matrix:
+        """(rows, elements), or one column more with the indicator of a missing array."""
+        if data.shape != self.shape and not data.missing.all():
+            own, wanted = " x ".join(map(str, data.shape)), " x ".join(map(str, self.shape))
+            raise DataError(f'column "{self.name}" holds arrays of shape {own}; the model was trained on {wanted}')
+        if data.shape != self.shape:  # nothing but NULL: no array told its shape
+            flat = np.full((len(data.missing), int(np.prod(self.shape))), np.nan)
+        else:
+            flat = _flattened(data)
+        absent = ~np.isfinite(flat)
+        if self.required:
+            _require(self.name, absent.any(axis=1))
+        scaled = (np.where(absent, np.array(self.fill), flat) - np.array(self.mean)) / np.array(self.scale)
+        return np.column_stack([scaled, data.missing]) if self.indicator else scaled
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The name of each column of the result, subscripts from 1 as in SQL."""
+        own = tuple(self.name + "".join(f"[{i + 1}]" for i in position) for position in np.ndindex(*self.shape))
+        return (*own, f"{self.name} {MISSING_CATEGORY}") if self.indicator else own
+
+
+def _flattened(data: ColumnData) -> Matrix:
+    return data.numbers().reshape(len(data.values), -1)
+
+
+def _moments(known: Matrix, names: Sequence[str]) -> tuple[Matrix, Matrix]:
+    """Mean and scale by column, NaN ignored: 0 and 1 for a column without a value, scale 1 for a constant one."""
+    seen: Mask = np.asarray(np.isfinite(known).any(axis=0))
+    largest = np.abs(np.nan_to_num(known)).max(axis=0, initial=0.0)
+    if (largest > 1e150).any():  # its square overflows
+        at = int(np.argmax(largest))
+        hint = "Scale the column in SQL, or leave it out with exclude."
+        raise DataError(f'column "{names[at]}" holds {largest[at]:g}, too large to standardise', hint=hint)
+    mean, scale = np.zeros(known.shape[1]), np.ones(known.shape[1])
+    if seen.any():
+        scaler = StandardScaler().fit(known[:, seen])
+        mean[seen], scale[seen] = scaler.mean_, scaler.scale_
+    return mean, scale
+
+
+def _fill(rule: Missing, mean: float) -> float:
+    if isinstance(rule, str):
+        return 0.0 if rule == "zero" else mean
+    return float(rule)
+
+
+def _require(name: str, absent: Mask) -> None:
+    if absent.any():
+        raise DataError(
+            f'column "{name}", row {int(np.argmax(absent)) + 1}: the value is missing',
+            detail=f"{int(absent.sum())} rows have no finite value there.",
+            hint=f'Fill it, or allow it with preprocess => \'{{"missing": {{"{name}": "mean"}}}}\'.',
+        )
+
+
+def _calendar(seconds: Matrix) -> tuple[Matrix, Matrix]:
+    """Month (0: January) and weekday (0: Monday) of each moment, in UTC."""
+    days = np.floor(seconds / 86_400).astype(np.int64).astype("datetime64[D]")
+    months = days.astype("datetime64[M]").astype(np.int64) % 12
+    weekdays = (days.astype(np.int64) + _EPOCH_WEEKDAY) % 7
+    return months.astype(np.float64), weekdays.astype(np.float64)
+
+
+_EPOCH_WEEKDAY = datetime.date(1970, 1, 1).weekday()
+
+
+def _circle(position: Matrix, size: int) -> tuple[Any, Any]:
+    angle = 2 * np.pi * position / size
+    return np.sin(angle), np.cos(angle)

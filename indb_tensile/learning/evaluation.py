@@ -1,0 +1,108 @@
+"""How good a model is: metrics by scikit-learn, each with the direction in which it is better."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn import metrics
+
+from indb_tensile.errors import RequestError
+from indb_tensile.job import Task
+from indb_tensile.learning.features import Preprocessor
+
+HIGHER_IS_BETTER: dict[str, bool] = {
+    "loss": False,  # what training minimises
+    "accuracy": True,
+    "balanced_accuracy": True,
+    "f1_macro": True,
+    "log_loss": False,
+    "roc_auc": True,
+    "r2": True,
+    "rmse": False,
+    "mae": False,
+}
+
+METRICS: dict[Task, tuple[str, ...]] = {
+    Task.CLASSIFICATION: ("accuracy", "balanced_accuracy", "f1_macro", "log_loss", "roc_auc"),
+    Task.REGRESSION: ("r2", "rmse", "mae"),
+}
+
+Array = npt.NDArray[Any]
+
+
+def evaluate(task: Task, outputs: Array, targets: Array, preprocessor: Preprocessor) -> dict[str, float]:
+    """Every metric that these rows define, regression in the target's own unit.
+
+    `outputs` are the network's, (rows, outputs); `targets` the encoded ones. Undefined, and left out: `roc_auc`
+    unless there are two classes and both occur, `r2` unless the targets differ; everything for no rows.
+    """
+    if not len(targets):
+        return {}
+    if task is Task.CLASSIFICATION:
+        return _classification(outputs.astype(np.float64), targets)
+    target = preprocessor.target
+    return _regression(target.restore(outputs), target.restore(targets))
+
+
+def default_metric(task: Task) -> str:
+    """The metric by which versions are compared when none is named."""
+    return METRICS[task][0]
+
+
+def check_metric(task: Task, metric: str | None) -> str:
+    """The metric to compare by; raises RequestError for one that the task does not have."""
+    if metric is None:
+        return default_metric(task)
+    if metric not in METRICS[task]:
+        hint = f"Metrics of {task}: {', '.join(METRICS[task])}."
+        raise RequestError(f'unknown metric "{metric}" for {task}', hint=hint)
+    return metric
+
+
+def better(metric: str, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+    """Whether `new` beats `old` in this metric; an undefined or non-finite value beats nothing."""
+    ours, theirs = new.get(metric, np.nan), old.get(metric, np.nan)
+    if not np.isfinite(theirs):
+        return bool(np.isfinite(ours))
+    return bool(ours > theirs) if HIGHER_IS_BETTER[metric] else bool(ours < theirs)
+
+
+def probabilities(outputs: Array) -> npt.NDArray[np.float64]:
+    """Softmax of each row."""
+    shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
+    normal: npt.NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    return normal
+
+
+def _classification(outputs: Array, targets: Array) -> dict[str, float]:
+    if not np.isfinite(outputs).all():
+        # A network that diverged tells nothing apart; scikit-learn would refuse it.
+        outputs = np.zeros_like(outputs)
+    chance = probabilities(outputs)
+    said = outputs.argmax(axis=1)
+    present = np.unique(targets)
+    values = {
+        "accuracy": float(metrics.accuracy_score(targets, said)),
+        # The mean recall of the classes that occur, which is scikit-learn's, without its warning about the others.
+        "balanced_accuracy": float(
+            metrics.recall_score(targets, said, labels=present, average="macro", zero_division=0)
+        ),
+        "f1_macro": float(metrics.f1_score(targets, said, average="macro", zero_division=0)),
+        "log_loss": float(metrics.log_loss(targets, chance, labels=np.arange(outputs.shape[1]))),
+    }
+    if outputs.shape[1] == 2 and len(present) == 2:
+        values["roc_auc"] = float(metrics.roc_auc_score(targets, chance[:, 1]))
+    return values
+
+
+def _regression(predicted: Array, targets: Array) -> dict[str, float]:
+    if not np.isfinite(predicted).all():
+        return {"rmse": float("inf"), "mae": float("inf")}
+    values = {
+        "rmse": float(metrics.root_mean_squared_error(targets, predicted)),
+        "mae": float(metrics.mean_absolute_error(targets, predicted)),
+    }
+    if len(targets) > 1 and targets.min() != targets.max():
+        values = {"r2": float(metrics.r2_score(targets, predicted)), **values}
+    return values

@@ -1,0 +1,313 @@
+"""Preprocessing as data: fitted once on the training rows, stored as JSON, applied to tables and to single rows.
+
+The features lie side by side in this order: all scalars (numbers and booleans) as the table has them, their
+missing indicators, texts, times, arrays. An `input_shape` folds that row into an image or a sequence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
+from indb_tensile.learning.columns import Column, ColumnData, Columns, Kind, Rows
+from indb_tensile.learning.encoders import Arrays, Matrix, Missing, Numbers, Texts, Times
+from indb_tensile.learning.jsonrows import column_of, named, number
+from indb_tensile.learning.targets import Target
+
+Tensor32 = npt.NDArray[np.float32]
+
+FORMAT = 1  # of the stored form; a reader refuses a newer one
+MISSING_RULES = ("mean", "zero", "indicator", "error")
+DEFAULT_CATEGORIES = 32
+_MOST_CATEGORIES = 10_000
+_SCALARS = (Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that turns rows into tensors, as plain data. `features` are the columns in their own order."""
+
+    format: int
+    features: tuple[str, ...]
+    numbers: Numbers
+    texts: tuple[Texts, ...]
+    times: tuple[Times, ...]
+    arrays: tuple[Arrays, ...]
+    target: Target
+    input_shape: tuple[int, ...]
+
+
+class Preprocessor:
+    """A recipe at work. Thread-safe: it changes nothing."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Preprocessor":
+        """The preprocessor that `to_json` described. Raises DatabaseError for anything else."""
+        try:
+            recipe = msgspec.convert(stored, Recipe)
+        except msgspec.ValidationError as error:
+            raise DatabaseError(f"the stored preprocessing cannot be read: {error}") from error
+        if recipe.format != FORMAT:
+            raise DatabaseError(f"the stored preprocessing has format {recipe.format}, this version reads {FORMAT}")
+        return cls(recipe)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that JSON can hold."""
+        stored: dict[str, Any] = msgspec.to_builtins(self.recipe)
+        return stored
+
+    @property
+    def target(self) -> Target:
+        """What the model's output means."""
+        return self.recipe.target
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one row's tensor."""
+        return self.recipe.input_shape
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The name of each number of a row's tensor, before it is folded."""
+        others = [name for part in self._others for name in part.outputs]
+        return (*self.recipe.numbers.outputs, *others)
+
+    def transform(self, columns: Columns) -> Tensor32:
+        """(rows, *input_shape). Raises MissingError for a column that is not there, DataError for missing values."""
+        names = self.recipe.features
+        absent = [name for name in names if name not in columns]
+        if absent:
+            raise MissingError(f"the model needs column {', '.join(absent)}, which the table does not have")
+        numbers = [columns[name].numbers() for name in self.recipe.numbers.names]
+        rows = len(columns[names[0]].missing)
+        return self._assembled(np.column_stack(numbers) if numbers else np.empty((rows, 0)), columns)
+
+    def transform_rows(self, rows: Sequence[Any]) -> Tensor32:
+        """The same for rows from SQL: objects, arrays in the features' order, or the single feature's values."""
+        recipe = self.recipe
+        objects = [named(row, recipe.features, single_array=bool(recipe.arrays)) for row in rows]
+        names = recipe.numbers.names
+        raw = np.array([[number(name, row[name]) for name in names] for row in objects], np.float64)
+        others = {
+            part.name: column_of(part.name, kind, [row[part.name] for row in objects])
+            for kind, parts in ((Kind.TEXT, recipe.texts), (Kind.TIME, recipe.times), (Kind.ARRAY, recipe.arrays))
+            for part in parts
+        }
+        return self._assembled(raw.reshape(len(objects), len(names)), others)
+
+    def targets_of(self, rows: Sequence[Mapping[str, Any]]) -> npt.NDArray[Any]:
+        """The encoded targets of rows from SQL, for an evaluation."""
+        name = self.target.name
+        if any(name not in row for row in rows):
+            raise MissingError(f'a row has no target column "{name}"')
+        data = column_of(name, self.target.kind, [row[name] for row in rows])
+        if data.missing.any():
+            raise DataError(f'target "{name}" is NULL in row {int(np.argmax(data.missing)) + 1}')
+        return self.target.encode(data)
+
+    def _assembled(self, raw: Matrix, columns: Columns) -> Tensor32:
+        parts = [self.recipe.numbers.apply(raw), *(part.apply(columns[part.name]) for part in self._others)]
+        whole = np.hstack(parts) if len(parts) > 1 else parts[0]
+        # A value beyond float32 would be infinite, and so would everything computed from it.
+        return whole.clip(-_FLOAT32_MAX, _FLOAT32_MAX).astype(np.float32).reshape(len(raw), *self.input_shape)
+
+    @cached_property
+    def _others(self) -> tuple[Texts | Times | Arrays, ...]:
+        return (*self.recipe.texts, *self.recipe.times, *self.recipe.arrays)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureOptions:
+    """What `preprocess` said: what is standardised, how many categories a text has, what missing becomes."""
+
+    standardize: bool | dict[str, bool]
+    categories: int
+    missing: dict[str, Missing]
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> "FeatureOptions":
+        """Raises RequestError for an unknown name, a wrong type or an unknown rule."""
+        known = ("standardize", "categories", "missing")
+        for name in given:
+            if name not in known:
+                raise RequestError(f'preprocess: unknown option "{name}"', hint=f"Known options: {', '.join(known)}.")
+        return cls(
+            standardize=_checked_standardize(given.get("standardize", True)),
+            categories=_checked_categories(given.get("categories", DEFAULT_CATEGORIES)),
+            missing=_checked_missing(given.get("missing", {})),
+        )
+
+    def standardizes(self, name: str) -> bool:
+        """Whether this column is centred and scaled."""
+        if isinstance(self.standardize, bool):
+            return self.standardize
+        return self.standardize.get(name, True)
+
+    def rule(self, name: str) -> Missing:
+        """What becomes of this column's missing values."""
+        return self.missing.get(name, "mean")
+
+    @property
+    def named(self) -> set[str]:
+        """The columns that an option names."""
+        chosen = set() if isinstance(self.standardize, bool) else set(self.standardize)
+        return chosen | set(self.missing)
+
+
+def choose_features(
+    described: Sequence[Column],
+    target: str,
+    features: Sequence[str] | None,
+    exclude: Sequence[str] = (),
+    options: FeatureOptions | None = None,
+) -> tuple[str, ...]:
+    """The columns to learn from: those named, else all but the target, the excluded ones, keys and identities.
+
+    Raises MissingError for an unknown column, RequestError for a contradiction or when none is left.
+    """
+    names = [column.name for column in described]
+    named_by_options = sorted(options.named) if options else []
+    for name in (target, *(features or ()), *exclude, *named_by_options):
+        if name not in names:
+            detail = f"The table's columns are: {', '.join(names)}."
+            raise MissingError(f'column "{name}" does not exist in the table', detail=detail)
+    if features is not None:
+        _check_named(target, features, exclude)
+        chosen = tuple(features)
+    else:
+        out = {target, *exclude}
+        chosen = tuple(c.name for c in described if c.name not in out and not c.primary_key and not c.identity)
+    if not chosen:
+        detail = "The target, excluded columns, and primary-key and identity columns are left out by themselves."
+        raise RequestError(
+            "no column is left to learn from", detail=detail, hint="Name some with features => '{...}'."
+        )
+    stray = [name for name in named_by_options if name not in chosen]
+    if stray:
+        raise RequestError(f'preprocess names column "{stray[0]}", which is not among the features')
+    return chosen
+
+
+def fit(
+    columns: Columns,
+    *,
+    target: Target,
+    features: Sequence[str],
+    options: FeatureOptions,
+    train: Rows,
+    input_shape: tuple[int, ...] | None = None,
+) -> Preprocessor:
+    """Learn means, scales and categories from the `train` rows. Without `input_shape` a row stays flat.
+
+    Raises DataError where every feature is constant, RequestError where an option does not suit its column or
+    the features do not fill `input_shape`.
+    """
+    learned = {name: columns[name].take(train) for name in features}
+    _check_rules(learned, options)
+    scalars = [name for name in features if learned[name].kind in _SCALARS]
+    recipe = Recipe(
+        format=FORMAT,
+        features=tuple(features),
+        numbers=_fit_numbers(learned, scalars, options),
+        texts=tuple(
+            Texts.fit(name, data, options.categories, options.rule(name)) for name, data in _of(learned, Kind.TEXT)
+        ),
+        times=tuple(Times.fit(name, data, options.rule(name)) for name, data in _of(learned, Kind.TIME)),
+        arrays=tuple(
+            Arrays.fit(name, data, standardize=options.standardizes(name), missing=options.rule(name))
+            for name, data in _of(learned, Kind.ARRAY)
+        ),
+        target=target,
+        input_shape=(),
+    )
+    width = len(Preprocessor(recipe).outputs)
+    shape = (width,) if input_shape is None else input_shape
+    if int(np.prod(shape)) != width:
+        raise RequestError(
+            f"input_shape {list(shape)} holds {int(np.prod(shape))} numbers, the features give {width}",
+            detail=f"The features are: {', '.join(features)}.",
+        )
+    fitted = Preprocessor(replace(recipe, input_shape=shape))
+    _require_variety(fitted.transform(learned), features)
+    return fitted
+
+
+def _of(learned: Columns, kind: Kind) -> list[tuple[str, ColumnData]]:
+    return [(name, data) for name, data in learned.items() if data.kind is kind]
+
+
+def _fit_numbers(learned: Columns, names: Sequence[str], options: FeatureOptions) -> Numbers:
+    rows = len(next(iter(learned.values())).missing)
+    raw = np.column_stack([learned[name].numbers() for name in names]) if names else np.empty((rows, 0))
+    # Booleans are 0 and 1 already.
+    scaled = [options.standardizes(name) and learned[name].kind is not Kind.BOOLEAN for name in names]
+    return Numbers.fit(names, raw, scaled, [options.rule(name) for name in names])
+
+
+def _require_variety(x: Tensor32, features: Sequence[str]) -> None:
+    if not (x != x[:1]).any():
+        raise DataError(
+            f"every feature has one value in all {len(x)} training rows: there is nothing to learn from",
+            detail=f"The features are: {', '.join(features)}.",
+            hint="Add rows that differ, or name other columns with features => '{...}'.",
+        )
+
+
+def _check_named(target: str, features: Sequence[str], exclude: Sequence[str]) -> None:
+    for name in features:
+        if features.count(name) > 1:
+            raise RequestError(f'feature "{name}" is named {features.count(name)} times', hint="Name it once.")
+        if name == target:
+            raise RequestError(f'column "{name}" is both the target and a feature', hint="Leave it out of features.")
+        if name in exclude:
+            raise RequestError(f'column "{name}" is both a feature and excluded', hint="Leave it out of one of them.")
+
+
+def _check_rules(learned: Columns, options: FeatureOptions) -> None:
+    """Raise RequestError for a rule that has no meaning for its column's kind."""
+    for name, rule in options.missing.items():
+        kind = learned[name].kind
+        allowed = {Kind.TEXT: ("error",), Kind.TIME: ("mean", "indicator", "error")}.get(kind, MISSING_RULES)
+        numeric = kind not in (Kind.TEXT, Kind.TIME)
+        if not (rule in allowed if isinstance(rule, str) else numeric):
+            own = "A missing text is a category of its own." if kind is Kind.TEXT else "A missing moment is its mean."
+            raise RequestError(
+                f'preprocess: "missing" of {kind} column "{name}" cannot be {rule}',
+                detail=own,
+                hint=f"Use {' or '.join(allowed)}, or leave it out.",
+            )
+
+
+def _checked_standardize(given: Any) -> bool | dict[str, bool]:
+    by_column = isinstance(given, dict) and all(isinstance(value, bool) for value in given.values())
+    if isinstance(given, bool) or by_column:
+        return given  # type: ignore[no-any-return]
+    hint = 'Give true, false, or an object such as {"price": false}.'
+    raise RequestError(f'preprocess: "standardize" is {given!r}', hint=hint)
+
+
+def _checked_categories(given: Any) -> int:
+    if isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= _MOST_CATEGORIES:
+        return given
+    hint = f"Give an integer from 1 to {_MOST_CATEGORIES}."
+    raise RequestError(f'preprocess: "categories" is {given!r}', hint=hint)
+
+
+def _checked_missing(given: Any) -> dict[str, Missing]:
+    hint = f'Give an object such as {{"price": "zero"}}; a rule is one of {", ".join(MISSING_RULES)}, or a number.'
+    if not isinstance(given, dict):
+        raise RequestError(f'preprocess: "missing" is {given!r}', hint=hint)
+    for name, rule in given.items():
+        is_number = isinstance(rule, int | float) and not isinstance(rule, bool) and np.isfinite(rule)
+        if rule not in MISSING_RULES and not is_number:
+            raise RequestError(f'preprocess: "missing" of column "{name}" is {rule!r}', hint=hint)
+    return {name: rule if isinstance(rule, str) else float(rule) for name, rule in given.items()}

@@ -1,0 +1,101 @@
+"""How a network is trained: names, ranges and defaults, and the learning rate as a function of the step."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from indb_tensile.errors import RequestError
+from indb_tensile.learning.parameters import Specification, check_parameters
+
+HYPERPARAMS: dict[str, Specification] = {
+    "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 40},
+    "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": 64},
+    "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw"], "default": "adamw"},
+    "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
+    "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},
+    "warmup": {"type": "number", "minimum": 0, "below": 1, "default": 0.0},
+    "decay": {"type": "number", "above": 0, "maximum": 1, "default": 0.1},
+    "decay_at": {"type": "numbers", "above": 0, "below": 1, "length": [1, 16], "default": [0.5, 0.75]},
+    "momentum": {"type": "number", "minimum": 0, "below": 1, "default": None},
+    "nesterov": {"type": "boolean", "default": False},
+    "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": [0.9, 0.999]},
+    "eps": {"type": "number", "above": 0, "maximum": 1, "default": 1e-8},
+    "weight_decay": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
+    "clip_norm": {"type": "number", "above": 0, "default": None},
+    "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
+}
+
+# Parameters that mean nothing unless another one has this value: given all the same, they are an error.
+_ONLY_WITH = {
+    "momentum": ("optimizer", ("sgd",)),
+    "nesterov": ("optimizer", ("sgd",)),
+    "betas": ("optimizer", ("adam", "adamw")),
+    "eps": ("optimizer", ("adam", "adamw")),
+    "decay": ("schedule", ("step",)),
+    "decay_at": ("schedule", ("step",)),
+}
+_LEARNING_RATE = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
+_WEIGHT_DECAY = {"sgd": 0.0, "adam": 0.0, "adamw": 1e-2}  # torch's own defaults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """What `hyperparams` said, with a default for the rest.
+
+    `warmup` and `decay_at` are shares of the whole run. `clip_norm` bounds the norm of all gradients together,
+    None leaves them.
+    """
+
+    epochs: int
+    batch_size: int
+    optimizer: str
+    learning_rate: float
+    schedule: str
+    warmup: float
+    decay: float
+    decay_at: tuple[float, ...]
+    momentum: float
+    nesterov: bool
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    clip_norm: float | None
+    seed: int
+
+    @classmethod
+    def parse(cls, hyperparams: Mapping[str, Any]) -> "TrainingSettings":
+        """Raises RequestError, naming what is known, for an unknown name, a wrong type or a value out of range."""
+        values = check_parameters("hyperparams", hyperparams, HYPERPARAMS)
+        for name, (switch, allowed) in _ONLY_WITH.items():
+            if hyperparams.get(name) is not None and values[switch] not in allowed:
+                hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
+                raise RequestError(f'hyperparams: "{name}" means nothing with {switch} {values[switch]}', hint=hint)
+        optimizer = values["optimizer"]
+        if values["learning_rate"] is None:
+            values["learning_rate"] = _LEARNING_RATE[optimizer]
+        if values["weight_decay"] is None:
+            values["weight_decay"] = _WEIGHT_DECAY[optimizer]
+        if values["momentum"] is None:
+            values["momentum"] = 0.9 if optimizer == "sgd" else 0.0
+        if values["nesterov"] and values["momentum"] == 0:
+            raise RequestError('hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
+        for name in ("betas", "decay_at"):
+            values[name] = tuple(float(value) for value in values[name])
+        return cls(**values)
+
+
+def learning_rate(settings: TrainingSettings, step: int, total_steps: int) -> float:
+    """The rate of step `step` (from 0) of `total_steps`: a linear warm-up, then the schedule."""
+    warm_steps = math.ceil(settings.warmup * total_steps)
+    if step < warm_steps:
+        return settings.learning_rate * (step + 1) / warm_steps
+    match settings.schedule:
+        case "cosine":
+            done = (step - warm_steps) / max(1, total_steps - warm_steps)
+            return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        case "step":
+            passed = sum(step >= share * total_steps for share in settings.decay_at)
+            return float(settings.learning_rate * settings.decay**passed)
+        case _:
+            return settings.learning_rate

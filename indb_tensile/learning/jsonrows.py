@@ -1,0 +1,124 @@
+"""Rows as SQL sends them for a prediction: JSON objects, arrays or single values."""
+
+import datetime
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indb_tensile.errors import DataError, RequestError
+from indb_tensile.learning.columns import ColumnData, Kind
+
+_INFINITE = {"infinity": math.inf, "-infinity": -math.inf}
+
+
+def named(row: Any, names: Sequence[str], *, single_array: bool) -> dict[str, Any]:
+    """A row as an object: by name, by position, or the bare value of the single feature.
+
+    Raises RequestError where a feature is not in it or the number of values is another.
+    """
+    if isinstance(row, dict):
+        absent = [name for name in names if name not in row]
+        if absent:
+            hint = f"The model's features are: {', '.join(names)}. Give NULL for what is not known."
+            raise RequestError(f"the row has no column {', '.join(absent[:10])}", hint=hint)
+        return row
+    if len(names) == 1 and (single_array or not isinstance(row, list)):
+        return {names[0]: row}
+    if isinstance(row, list) and len(row) == len(names):
+        return dict(zip(names, row, strict=True))
+    count = f"{len(row)} values" if isinstance(row, list) else "one value"
+    hint = f"Give them in this order, or as a row or a jsonb object with these names: {', '.join(names)}."
+    raise RequestError(f"{count} given for the model's {len(names)} features", hint=hint)
+
+
+def column_of(name: str, kind: Kind, values: Sequence[Any]) -> ColumnData:
+    """One column of JSON values; null is missing. Raises DataError for a value of another kind."""
+    missing = np.fromiter((value is None for value in values), np.bool_, len(values))
+    match kind:
+        case Kind.TEXT:
+            texts = np.empty(len(values), object)
+            texts[:] = [None if value is None else text(value) for value in values]
+            return ColumnData(kind=kind, values=texts, missing=missing)
+        case Kind.ARRAY:
+            return ColumnData(kind=kind, values=_tensors(name, values), missing=missing)
+        case Kind.TIME:
+            moments = np.array([moment(name, value) for value in values], np.float64)
+            return ColumnData(kind=kind, values=moments, missing=missing)
+        case _:
+            numbers = np.array([number(name, value) for value in values], np.float64)
+            dtype = {Kind.INTEGER: np.int64, Kind.BOOLEAN: np.bool_}.get(kind, np.float64)
+            known = np.where(missing, 0.0, numbers)
+            return ColumnData(kind=kind, values=known.astype(dtype), missing=missing)
+
+
+def number(name: str, value: Any) -> float:
+    """A JSON number, boolean or numeric text; NaN for null."""
+    if value is None:
+        return math.nan
+    if isinstance(value, int | float | str):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            pass
+    raise DataError(f'column "{name}": {_shown(value)} is not a number')
+
+
+def moment(name: str, value: Any) -> float:
+    """Seconds since 1970 of an ISO date or timestamp, UTC where it names no zone; NaN for null."""
+    if value is None:
+        return math.nan
+    if isinstance(value, str):
+        if value in _INFINITE:
+            return _INFINITE[value]
+        try:
+            parsed = datetime.datetime.fromisoformat(value)
+        except ValueError:
+            pass
+        else:
+            return (parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)).timestamp()
+    raise DataError(f'column "{name}": {_shown(value)} is not a date or timestamp in ISO form')
+
+
+def text(value: Any) -> str:
+    """A JSON value as PostgreSQL's text output writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _tensors(name: str, values: Sequence[Any]) -> npt.NDArray[np.float64]:
+    arrays = [None if value is None else _tensor(name, value) for value in values]
+    shape = next((array.shape for array in arrays if array is not None), (0,))
+    stacked = np.zeros((len(values), *shape))
+    for position, array in enumerate(arrays):
+        if array is None:
+            continue
+        if array.shape != shape:
+            raise DataError(f'column "{name}": an array of shape {array.shape} beside one of shape {shape}')
+        stacked[position] = array
+    return stacked
+
+
+def _tensor(name: str, value: Any) -> npt.NDArray[np.float64]:
+    if not isinstance(value, list):
+        raise DataError(f'column "{name}": {_shown(value)} is not an array')
+    try:
+        array = np.asarray(value, np.float64)
+    except (ValueError, TypeError) as error:
+        raise DataError(f'column "{name}": {_shown(value)} is not an array of numbers of one shape') from error
+    if np.isnan(array).any() and _has_null(value):
+        hint = "Replace the NULL elements, or give NULL for the whole array to count it as missing."
+        raise DataError(f'column "{name}": the array contains NULL', hint=hint)
+    return array
+
+
+def _has_null(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and any(_has_null(item) for item in value))
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."

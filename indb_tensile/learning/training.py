@@ -1,0 +1,228 @@
+"""From a job's specification to everything its training loop needs; the loop itself is the executor's.
+
+Order of what can go wrong: the request is checked before the table is read, the table before anything is built.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from indb_tensile.errors import DataError, RequestError
+from indb_tensile.job import JobSpec, Task
+from indb_tensile.learning import architectures
+from indb_tensile.learning.columns import ColumnData, Columns, Rows, Table
+from indb_tensile.learning.earlystop import EarlyStop
+from indb_tensile.learning.evaluation import check_metric
+from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit
+from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.relation import Connection, read
+from indb_tensile.learning.splits import Split, divide
+from indb_tensile.learning.targets import Target, fit_target, labeled
+
+_FEWEST_TRAIN_ROWS = 2  # batch normalisation and every spread need two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Part:
+    """Rows on the host: `x` (rows, *input_shape) float32; `y` int64 (rows,) classes or float32 (rows, 1) values."""
+
+    x: Tensor
+    y: Tensor
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.y)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prepared:
+    """A job ready to be captured and trained.
+
+    `architecture` is the resolved one (never `auto`). `valid` may have no rows. `held_out` are the test rows as
+    they were read, on which another version of the model can be judged. `unlabeled_rows` had no target and take
+    no part.
+    """
+
+    module: nn.Module
+    loss: nn.Module
+    train: Part
+    valid: Part
+    test: Part
+    preprocessor: Preprocessor
+    data_digest: str
+    settings: TrainingSettings
+    early_stop: EarlyStop
+    metric: str
+    architecture: dict[str, Any]
+    outputs: int
+    input_shape: tuple[int, ...]
+    task: Task
+    held_out: Columns
+    unlabeled_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """An epoch in batches: `full` of `full_rows` each, then one of `tail_rows` unless that is 0."""
+
+    full_rows: int
+    full: int
+    tail_rows: int
+
+    @property
+    def steps(self) -> int:
+        """Batches in one epoch."""
+        return self.full + (self.tail_rows > 0)
+
+
+def prepare(connection: Connection, spec: JobSpec, *, owner_oid: int | None = None) -> Prepared:
+    """Check the request, read the table in one snapshot, and build what trains on it.
+
+    The connection must be idle, and is again when this returns. With `owner_oid` that role must be able to read
+    the columns too. Raises RequestError and its kinds for what the user can mend.
+    """
+    _Checked.of(spec)
+    options = FeatureOptions.parse(spec.preprocess)
+
+    def choose(described: Any) -> tuple[str, ...]:
+        return (*choose_features(described, spec.target, spec.features, spec.exclude, options), spec.target)
+
+    return assemble(read(connection, spec.relation, choose, owner_oid=owner_oid), spec)
+
+
+def assemble(table: Table, spec: JobSpec) -> Prepared:
+    """The same from a table already read."""
+    checked = _Checked.of(spec)
+    features = choose_features(table.described, spec.target, spec.features, spec.exclude, checked.options)
+    known = labeled(spec.target, table.columns[spec.target])
+    _require_rows(table, known)
+    parts = divide(table.row_hash[known], checked.split)
+    train, valid, test = (known[part] for part in (parts.train, parts.valid, parts.test))
+    target = fit_target(spec.target, spec.task, table.columns[spec.target].take(known), parts.train)
+    preprocessor = _fitted(table, spec, target, features, train)
+    architecture = dict(spec.architecture)
+    if architecture["type"] == "auto":
+        architecture = architectures.default(preprocessor.input_shape, rows=len(train))
+    settings = checked.settings
+    module = architectures.build(architecture, preprocessor.input_shape, target.outputs, seed=settings.seed)
+    _require_batches(module, len(train), settings)
+    return Prepared(
+        module=module,
+        loss=nn.CrossEntropyLoss() if spec.task is Task.CLASSIFICATION else nn.MSELoss(),
+        train=part_of(table.take(train), preprocessor),
+        valid=part_of(table.take(valid), preprocessor),
+        test=part_of(table.take(test), preprocessor),
+        preprocessor=preprocessor,
+        data_digest=table.digest,
+        settings=settings,
+        early_stop=checked.early_stop,
+        metric=checked.metric,
+        architecture=architecture,
+        outputs=target.outputs,
+        input_shape=preprocessor.input_shape,
+        task=spec.task,
+        held_out=table.take(test),
+        unlabeled_rows=table.rows - len(known),
+    )
+
+
+def part_of(columns: Columns, preprocessor: Preprocessor) -> Part:
+    """These rows as tensors."""
+    y = preprocessor.target.encode(columns[preprocessor.target.name])
+    return Part(x=torch.from_numpy(preprocessor.transform(columns)), y=torch.from_numpy(y))
+
+
+def batch_plan(rows: int, settings: TrainingSettings) -> BatchPlan:
+    """How `rows` rows are cut into batches.
+
+    Fewer rows than a batch make one batch. A last batch of a single row is left out of its epoch: batch
+    normalisation cannot take it, and the shuffle leaves out another row each time. (Not so for batches of one.)
+    """
+    full_rows = min(settings.batch_size, rows)
+    full, tail = divmod(rows, full_rows) if full_rows else (0, 0)
+    return BatchPlan(full_rows=full_rows, full=full, tail_rows=0 if tail == 1 else tail)
+
+
+def batches(part: Part, epoch: int, settings: TrainingSettings) -> Iterator[Tensor]:
+    """The rows of each batch of this epoch (from 0), shuffled by seed and epoch alone: full ones, then the tail."""
+    plan = batch_plan(part.rows, settings)
+    # Seeds of epochs must not be those of another seed's: one generator per pair.
+    mixed = np.random.SeedSequence((settings.seed, epoch)).generate_state(1, np.uint64)[0]
+    order = torch.randperm(part.rows, generator=torch.Generator().manual_seed(int(mixed >> np.uint64(1))))
+    yield from _cut(order[: plan.full * plan.full_rows + plan.tail_rows], plan.full_rows)
+
+
+def ordered_batches(part: Part, size: int) -> Iterator[Tensor]:
+    """Every row once, in order, for a validation pass: full batches, then a smaller one, were it of one row."""
+    yield from _cut(torch.arange(part.rows), size)
+
+
+def _cut(order: Tensor, size: int) -> Iterator[Tensor]:
+    for start in range(0, len(order), max(size, 1)):
+        yield order[start : start + size]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checked:
+    """The request's own parts, each checked."""
+
+    settings: TrainingSettings
+    split: Split
+    options: FeatureOptions
+    early_stop: EarlyStop
+    metric: str
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> "_Checked":
+        architectures.check(spec.architecture)
+        return cls(
+            settings=TrainingSettings.parse(spec.hyperparams),
+            split=Split.parse(spec.split),
+            options=FeatureOptions.parse(spec.preprocess),
+            early_stop=EarlyStop.parse(spec.early_stop, spec.task),
+            metric=check_metric(spec.task, spec.metric),
+        )
+
+
+def _fitted(table: Table, spec: JobSpec, target: Target, features: tuple[str, ...], train: Rows) -> Preprocessor:
+    learned = [table.columns[name] for name in features]
+    _require_known_shapes(features, learned)
+    arrays = tuple(data.shape for data in learned if data.shape)
+    alone = len(learned) == 1 and bool(arrays)
+    shape = architectures.natural_shape(spec.architecture, arrays, alone)
+    options = FeatureOptions.parse(spec.preprocess)
+    return fit(table.columns, target=target, features=features, options=options, train=train, input_shape=shape)
+
+
+def _require_known_shapes(features: tuple[str, ...], learned: list[ColumnData]) -> None:
+    for name, data in zip(features, learned, strict=True):
+        if data.shape == (0,):
+            hint = "Fill it, or leave it out with exclude."
+            raise DataError(
+                f'column "{name}" is NULL in all {len(data.missing)} rows: its shape is unknown', hint=hint
+            )
+
+
+def _require_rows(table: Table, known: Rows) -> None:
+    fewest = _FEWEST_TRAIN_ROWS + 1
+    if len(known) < fewest:
+        raise DataError(
+            f"the table has {len(known)} rows with a target, {fewest} are the fewest to train and test on",
+            detail=f"It has {table.rows} rows in all.",
+            hint="Insert rows, commit, and call tensile_train again.",
+        )
+
+
+def _require_batches(module: nn.Module, rows: int, settings: TrainingSettings) -> None:
+    if rows < _FEWEST_TRAIN_ROWS:
+        hint = "Add rows, or make the test and validation parts smaller with split."
+        raise DataError(f"{rows} row falls to the training part, {_FEWEST_TRAIN_ROWS} are needed", hint=hint)
+    normalises = any(isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) for part in module.modules())
+    if normalises and settings.batch_size == 1:
+        hint = 'Set "batch_size" to 2 or more, or train without batch normalisation.'
+        raise RequestError("batch normalisation cannot learn from batches of one row", hint=hint)
