@@ -1,0 +1,276 @@
+"""Records operator calls on fake tensors and finds out which storages each one reads, writes and makes.
+
+A call on fakes allocates nothing and yields exact shapes, strides and storage sharing, so views, in-place
+updates and outputs with a common storage are told apart by storage identity alone, never by operator name.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from indb_tensile.errors import GraphError
+from indb_tensile.scheduler.graph import Role, Stage
+
+StorageKey = int
+
+
+class Runtime(StrEnum):
+    """What an iteration is given beside its batch."""
+
+    LEARNING_RATE = "learning_rate"
+    IS_FIRST = "is_first"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value of the step, by name, where a call's argument stands."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What must be known of a value to make one like it."""
+
+    storage: StorageKey
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One recorded call. `results` has one name per returned tensor, None where nothing is returned.
+
+    `view` calls run no kernel: all they return shares storage with what they are given.
+    """
+
+    target: Callable[..., Any]
+    stage: Stage
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[str | None, ...]
+    single: bool
+    view: bool
+    random: bool
+    reads: tuple[StorageKey, ...]
+    writes: tuple[StorageKey, ...]
+    signature: str
+    flops: int
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the values it is given, in order, each once."""
+        return tuple(dict.fromkeys(ref.name for ref in refs((self.args, self.kwargs))))
+
+
+@dataclass(slots=True)
+class StorageInfo:
+    """One storage as first seen. `opaque`: the fake kernel does not know how large it is."""
+
+    name: str
+    role: Role
+    size_bytes: int
+    opaque: bool = False
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Runs calls on fakes of one mode and keeps what they did."""
+
+    mode: Any
+    calls: list[Call] = field(default_factory=list)
+    storages: dict[StorageKey, StorageInfo] = field(default_factory=dict)
+    values: dict[str, Shape] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
+    _fakes: dict[str, torch.Tensor] = field(default_factory=dict)  # alive, so that no identity is used twice
+
+    def declare(self, name: str, role: Role, fake: torch.Tensor) -> torch.Tensor:
+        """A value that is there before the step starts, or that an upload brings."""
+        self._bind(name, fake, role)
+        return fake
+
+    def call(
+        self,
+        stage: Stage,
+        target: Callable[..., Any],
+        *args: Any,
+        name: str = "",
+        mutates: tuple[torch.Tensor, ...] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Record one call and return its fake result.
+
+        `mutates` overrides what the schema says is written: fused updates call gradients mutable.
+        """
+        written = list(_mutable(target, args, kwargs) if mutates is None else mutates)
+        given = list(_tensors((args, kwargs)))
+        result = None if _returns_nothing(target) else self._run(target, args, kwargs)
+        single = not isinstance(result, list | tuple)
+        outputs = [result] if single else list(result)
+        known = {_key(t) for t in given}
+        fresh = [t for t in outputs if isinstance(t, torch.Tensor) and _key(t) not in known]
+        names = tuple(self._name(t, name, i, single) for i, t in enumerate(outputs))
+        made = dict.fromkeys(_key(t) for t in fresh)
+        call = Call(
+            target=target,
+            stage=stage,
+            args=tuple(self._template(args)),
+            kwargs=dict(self._template(kwargs)),
+            results=names,
+            single=single,
+            view=bool(given) and not fresh and not written,
+            random=torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
+            reads=tuple(dict.fromkeys(_key(t) for t in given)),
+            writes=tuple(dict.fromkeys([*(_key(t) for t in written), *made])),
+            signature=_signature(stage, target, args, kwargs),
+            flops=_flops(target, args, kwargs, result),
+        )
+        self.calls.append(call)
+        return result
+
+    def name_of(self, fake: torch.Tensor) -> str:
+        """The name under which this very tensor was recorded."""
+        return self._names[id(fake)]
+
+    def fake(self, name: str) -> torch.Tensor:
+        """The fake tensor that stands for this value."""
+        return self._fakes[name]
+
+    def key_of(self, fake: torch.Tensor) -> StorageKey:
+        """The storage this tensor lives in."""
+        return _key(fake)
+
+    def mark_opaque(self, name: str, estimate_bytes: int) -> None:
+        """The storage of this value is really larger than its fake; calibration finds its size."""
+        info = self.storages[self.values[name].storage]
+        info.opaque, info.size_bytes = True, estimate_bytes
+
+    def _run(self, target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        with self.mode:
+            return target(*_concrete(args), **_concrete(kwargs))
+
+    def _name(self, result: Any, base: str, index: int, single: bool) -> str | None:
+        if not isinstance(result, torch.Tensor):
+            return None
+        if id(result) in self._names:
+            return self._names[id(result)]
+        name = base or f"made_{len(self.calls)}"
+        return self._bind(name if single else f"{name}_{index}", result, Role.ACTIVATION)
+
+    def _bind(self, name: str, fake: torch.Tensor, role: Role) -> str:
+        if name in self.values:
+            raise GraphError(f"two values of one step are called {name}")
+        key = _key(fake)
+        size_bytes = int(fake.untyped_storage().nbytes())
+        self.storages.setdefault(key, StorageInfo(name=name, role=role, size_bytes=size_bytes))
+        self.values[name] = Shape(
+            storage=key,
+            shape=tuple(int(n) for n in fake.shape),
+            stride=tuple(int(n) for n in fake.stride()),
+            offset=int(fake.storage_offset()),
+            dtype=fake.dtype,
+        )
+        self._names[id(fake)] = name
+        self._fakes[name] = fake
+        return name
+
+    def _template(self, item: Any) -> Any:
+        return _map(item, lambda t: Ref(self._names[id(t)]))
+
+
+def refs(item: Any) -> Iterator[Ref]:
+    """Every value named in a call's arguments."""
+    if isinstance(item, Ref):
+        yield item
+    elif isinstance(item, list | tuple):
+        for part in item:
+            yield from refs(part)
+    elif isinstance(item, dict):
+        yield from refs(list(item.values()))
+
+
+def _key(tensor: torch.Tensor) -> StorageKey:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _map(item: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(item, torch.Tensor):
+        return change(item)
+    if isinstance(item, list):
+        return [_map(part, change) for part in item]
+    if isinstance(item, tuple):
+        return tuple(_map(part, change) for part in item)
+    if isinstance(item, dict):
+        return {key: _map(part, change) for key, part in item.items()}
+    return item
+
+
+def _concrete(item: Any) -> Any:
+    if isinstance(item, Runtime):
+        return 1.0 if item is Runtime.LEARNING_RATE else False
+    if isinstance(item, list):
+        return [_concrete(part) for part in item]
+    if isinstance(item, tuple):
+        return tuple(_concrete(part) for part in item)
+    if isinstance(item, dict):
+        return {key: _concrete(part) for key, part in item.items()}
+    return item
+
+
+def _tensors(item: Any) -> Iterator[torch.Tensor]:
+    if isinstance(item, torch.Tensor):
+        yield item
+    elif isinstance(item, list | tuple):
+        for part in item:
+            yield from _tensors(part)
+    elif isinstance(item, dict):
+        yield from _tensors(list(item.values()))
+
+
+def _returns_nothing(target: Callable[..., Any]) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is not None and not schema.returns
+
+
+def _mutable(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    schema = getattr(target, "_schema", None)
+    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            yield from _tensors(given)
+
+
+def _signature(stage: Stage, target: Callable[..., Any], args: Any, kwargs: Any) -> str:
+    name = "upload" if stage is Stage.UPLOAD else str(target)
+    described = json.dumps([name, _describe(args), _describe(kwargs)], separators=(",", ":"))
+    return hashlib.sha256(described.encode()).hexdigest()
+
+
+def _describe(item: Any) -> Any:
+    if isinstance(item, torch.Tensor):
+        # The offset counts: it decides alignment and with it the kernel's path.
+        shape, stride = list(map(int, item.shape)), list(map(int, item.stride()))
+        return ["tensor", str(item.dtype), shape, stride, int(item.storage_offset())]
+    if isinstance(item, list | tuple):
+        return [_describe(part) for part in item]
+    if isinstance(item, dict):
+        return [[key, _describe(item[key])] for key in sorted(item)]
+    if item is None or isinstance(item, bool | int | str):
+        return item
+    return [type(item).__name__, str(item)]
+
+
+def _flops(target: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> int:
+    counter = flop_registry.get(getattr(target, "overloadpacket", None))
+    if counter is not None:
+        return int(counter(*args, **kwargs, out_val=result))
+    sizes = [t.numel() for t in _tensors((args, kwargs, result))]
+    return int(max(sizes, default=0))

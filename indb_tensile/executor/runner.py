@@ -1,0 +1,194 @@
+"""Runs a job's steps under the plans it is given: one iteration per call, with the memory the plan names."""
+
+import ctypes
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter_ns
+
+import torch
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.executor.capture import CapturedStep, Kind, check_alike
+from indb_tensile.executor.device import Clock, Device, Ticket
+from indb_tensile.executor.lanes import Lanes
+from indb_tensile.executor.program import Program, bind, compile_program, empty_carried
+from indb_tensile.executor.residency import Residency
+from indb_tensile.executor.state import State
+from indb_tensile.executor.trace import INPUTS
+from indb_tensile.scheduler.plan import Plan
+
+_SAMPLES_KEPT = 64  # medians of more change little, and an hour of them must not pile up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Medians over the sampled training iterations since the last report, and the peak of all."""
+
+    latency_ns: tuple[int, ...]
+    iteration_ns: int
+    stall_ns: int
+    peak_bytes: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    latency_ns: tuple[int, ...]
+    iteration_ns: int
+    stall_ns: int
+
+
+class Runner:
+    """One job on one device. Nothing is on the device before `adopt` and after `close`."""
+
+    def __init__(
+        self,
+        device: Device,
+        state: State,
+        steps: tuple[CapturedStep, ...],
+        *,
+        sample_every: int = 16,
+        clock: Clock = perf_counter_ns,
+    ) -> None:
+        """`steps` come in the order of the plans: the training step first. Every `sample_every`-th is timed."""
+        check_alike(steps)
+        self._device = device
+        self._state = state
+        self._steps = steps
+        self._clock = clock
+        self._sample_every = sample_every
+        self._lanes = state.lanes = Lanes(device)
+        self._residency = Residency(device, self._lanes, state)
+        self._programs: tuple[Program, ...] = ()
+        self._current: Program | None = None
+        self._carried: list[Ticket | None] = []
+        self._samples: deque[_Sample] = deque(maxlen=_SAMPLES_KEPT)
+        self._iterations = 0
+        self.generation = 0
+
+    def adopt(self, plans: tuple[Plan, ...], generation: int) -> None:
+        """Follow these plans, one per step, from now on; moves to the first step's home at once.
+
+        When it returns, memory that only the old plans needed has been given back. Called between iterations.
+        Raises InvariantError for a plan that breaks its rules; the old plans then stay.
+        """
+        if len(plans) != len(self._steps):
+            raise InvariantError(f"{len(plans)} plans were given for {len(self._steps)} steps")
+        programs = tuple(compile_program(step, plan) for step, plan in zip(self._steps, plans, strict=True))
+        self._leave()
+        self._residency.exchange(self._programs, programs)
+        self._programs, self.generation = programs, generation
+        self._samples.clear()
+        self._enter(programs[0])
+
+    def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
+        """One iteration of the training step for this batch size; returns the loss, on the host."""
+        program = self._program(Kind.TRAINING, x)
+        self._iterations += 1
+        timed = self._iterations % self._sample_every == 0 and program is self._programs[0]
+        (loss,) = self._run(program, x, y, lr, timed=timed)
+        self._state.steps += 1
+        return loss
+
+    def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss and the model's outputs for a batch, on the host; the state does not change."""
+        loss, outputs = self._run(self._program(Kind.EVALUATION, x), x, y, 0.0, timed=False)
+        return loss, outputs
+
+    def measured(self) -> Measurement | None:
+        """What was sampled since the last call; None where nothing was. Starts a new high-water mark."""
+        if not self._samples:
+            return None
+        samples = tuple(self._samples)
+        self._samples.clear()
+        peak_bytes = self._device.usage().high_water_bytes
+        self._device.reset_high_water()
+        return Measurement(
+            latency_ns=tuple(int(median(column)) for column in zip(*(s.latency_ns for s in samples), strict=True)),
+            iteration_ns=int(median(s.iteration_ns for s in samples)),
+            stall_ns=int(median(s.stall_ns for s in samples)),
+            peak_bytes=peak_bytes,
+            samples=len(samples),
+        )
+
+    def close(self) -> None:
+        """Give everything back: to the device and to the host pool. The state can still be exported."""
+        self._lanes.drain()
+        self._current = None
+        self._residency.give_up(self._programs)
+        self._programs = ()
+
+    def _program(self, kind: Kind, x: torch.Tensor) -> Program:
+        for program in self._programs:
+            if program.step.kind is kind and program.step.batch_size == x.shape[0]:
+                return program
+        known = [f"{s.kind} of {s.batch_size}" for s in self._steps]
+        raise InvariantError(
+            f"no {kind} step for a batch of {x.shape[0]} has a plan",
+            detail=f"captured: {', '.join(known)}; plans adopted: {len(self._programs)}",
+        )
+
+    def _run(
+        self, program: Program, x: torch.Tensor, y: torch.Tensor, lr: float, *, timed: bool
+    ) -> tuple[torch.Tensor, ...]:
+        if program is not self._current:
+            self._leave()
+            self._enter(program)
+        _stage(program, (x, y))
+        returned = tuple(_result(program.step, name) for name in (program.step.loss, program.step.outputs) if name)
+        training = program.step.kind is Kind.TRAINING
+        with torch.set_grad_enabled(training):
+            # Forward runs with gradients on, as in eager: some kernels choose their path by it. No tensor here
+            # requires a gradient, so nothing is recorded.
+            if timed:
+                self._run_timed(program, lr, returned)
+            else:
+                assert program.plain is not None
+                program.plain(lr, self._state.steps == 0, self._carried, returned, None, None)
+        self._residency.finished(program.timeline)
+        return returned
+
+    def _run_timed(self, program: Program, lr: float, returned: tuple[torch.Tensor, ...]) -> None:
+        assert program.timed is not None
+        count = len(program.step.steps)
+        times, stalls = [0] * (count + 1), [0] * (count + 1)
+        stall_ns = program.timed(lr, self._state.steps == 0, self._carried, returned, times, stalls)
+        latency_ns = tuple(times[k + 1] - times[k] - (stalls[k + 1] - stalls[k]) for k in range(count))
+        self._samples.append(_Sample(latency_ns, times[-1] - times[0], stall_ns))
+
+    def _leave(self) -> None:
+        """Between two programs no copy is under way."""
+        self._lanes.drain()
+        self._current = None
+
+    def _enter(self, program: Program) -> None:
+        self._residency.go_home(program.timeline)
+        if program.plain is None:
+            bind(program, self._state, self._device, self._lanes, self._clock)
+        self._carried = empty_carried(program)
+        self._residency.start_outgoing(program.timeline, self._carried)
+        self._current = program
+
+
+def _stage(program: Program, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    for name, tensor in zip(INPUTS, batch, strict=True):
+        shape = program.step.values[name]
+        if tuple(tensor.shape) != shape.shape or tensor.dtype != shape.dtype:
+            raise InvariantError(
+                f"batch {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
+                f"the step was captured for {shape.dtype} of shape {shape.shape}"
+            )
+        fill(program, name, tensor)
+
+
+def fill(program: Program, name: str, tensor: torch.Tensor) -> None:
+    """Put what an upload will copy into its host buffer."""
+    if name in program.staging:
+        dense = tensor.detach().contiguous()
+        ctypes.memmove(program.staging[name], dense.data_ptr(), dense.nbytes)
+
+
+def _result(step: CapturedStep, name: str) -> torch.Tensor:
+    value = step.values[name]
+    return torch.empty(value.shape, dtype=value.dtype)

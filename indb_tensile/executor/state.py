@@ -1,0 +1,137 @@
+"""What a job keeps from one iteration to the next: parameters, buffers and optimizer state.
+
+Each persistent storage is on the device or in a host buffer, or both; before the first plan is adopted it
+is in neither and waits as a host tensor. Views stay valid throughout: what moves is the storage's memory.
+"""
+
+import ctypes
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from indb_tensile.errors import DataError
+from indb_tensile.executor.device import HostBuffer
+from indb_tensile.executor.lanes import Lanes
+from indb_tensile.executor.layout import Stored, Value, layout
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.scheduler.graph import TensorId
+
+STEPS_NAME = "steps"  # no module path or optimizer state is called so: one has a dot or a slash, or is a tensor's
+
+
+class State:
+    """The persistent storages of one job, by the ids its graphs give them.
+
+    `tensors` are the live values by name, whose memory comes and goes; `storages`, `resident`, `host`,
+    `valid` and `seeds` belong to the runner that moves them. `steps` counts finished training iterations.
+    """
+
+    def __init__(self, stored: tuple[Stored, ...]) -> None:
+        self.layout = tuple(s for s in stored if s.size_bytes > 0)
+        self.sizes = tuple(s.size_bytes for s in self.layout)
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.storages: list[torch.UntypedStorage] = []
+        self.resident: set[TensorId] = set()
+        self.host: dict[TensorId, HostBuffer] = {}
+        self.valid: set[TensorId] = set()  # ids whose host buffer holds the present bytes
+        self.seeds: dict[TensorId, torch.Tensor] = {}  # bytes of what has never been placed; none is zeros
+        self.lanes: Lanes | None = None
+        self.steps = 0
+        for one in self.layout:
+            self._make(one)
+        for one in stored:
+            if one.size_bytes == 0:
+                self.tensors.update({v.name: torch.empty(v.shape, dtype=v.dtype) for v in one.values})
+
+    @classmethod
+    def create(cls, module: nn.Module, optimizer: OptimizerSettings) -> "State":
+        """The state a module starts with; optimizer state is zero. The module keeps its own tensors."""
+        state = cls(layout(module, optimizer))
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        state._write({name: tensor.detach() for name, tensor in named.items()})
+        return state
+
+    def export(self) -> dict[str, torch.Tensor]:
+        """A copy of everything, by name, on the host. Nothing moves and the ledger does not change."""
+        self._settle()
+        exported = {STEPS_NAME: torch.tensor(self.steps)}
+        for tensor_id, one in enumerate(self.layout):
+            memory = self._bytes(TensorId(tensor_id))
+            exported.update(
+                {v.name: _value_in(memory, v).clone(memory_format=torch.contiguous_format) for v in one.values}
+            )
+        exported.update({name: t.clone() for name, t in self.tensors.items() if t.numel() == 0})
+        return exported
+
+    def load(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Continue from what `export` gave. Raises DataError where names or shapes are not this job's."""
+        expected = {STEPS_NAME, *self.tensors}
+        if set(values) != expected:
+            odd = sorted(expected.symmetric_difference(values))
+            raise DataError(f"the checkpoint is of another model: {len(odd)} names differ, first {odd[0]}")
+        for name, tensor in self.tensors.items():
+            if values[name].shape != tensor.shape or values[name].dtype != tensor.dtype:
+                raise DataError(
+                    f"the checkpoint's {name} is {values[name].dtype} of shape {tuple(values[name].shape)}, "
+                    f"not {tensor.dtype} of shape {tuple(tensor.shape)}"
+                )
+        self._settle()
+        self._write({name: value for name, value in values.items() if name != STEPS_NAME})
+        self.steps = int(values[STEPS_NAME])
+
+    def _make(self, one: Stored) -> None:
+        tensor_id = TensorId(len(self.storages))
+        memory = torch.empty(one.size_bytes, dtype=torch.uint8)
+        self.tensors.update({value.name: _value_in(memory, value) for value in one.values})
+        self.storages.append(memory.untyped_storage())
+        self.storages[tensor_id].resize_(0)
+
+    def _write(self, values: Mapping[str, torch.Tensor]) -> None:
+        for position, one in enumerate(self.layout):
+            tensor_id = TensorId(position)
+            given = [v for v in one.values if v.name in values]
+            if not given:
+                continue
+            memory = self._bytes(tensor_id)
+            for value in given:
+                _value_in(memory, value).copy_(values[value.name])
+            self._put(tensor_id, memory)
+
+    def _bytes(self, tensor_id: TensorId) -> torch.Tensor:
+        """The present bytes of a storage, wherever they are; writing to them changes a resident one only."""
+        if tensor_id in self.resident:
+            return torch.empty(0, dtype=torch.uint8).set_(self.storages[tensor_id])
+        if tensor_id in self.host:
+            return host_bytes(self.host[tensor_id], self.sizes[tensor_id])
+        seed = self.seeds.get(tensor_id)
+        return torch.zeros(self.sizes[tensor_id], dtype=torch.uint8) if seed is None else seed
+
+    def _put(self, tensor_id: TensorId, memory: torch.Tensor) -> None:
+        if tensor_id in self.resident:
+            self.valid.discard(tensor_id)
+        elif tensor_id not in self.host:
+            self.seeds[tensor_id] = memory
+
+    def _settle(self) -> None:
+        if self.lanes is not None:
+            self.lanes.drain()
+
+
+def rng_state() -> torch.Tensor:
+    """Where torch's random numbers are, to be kept beside an exported state."""
+    return torch.get_rng_state()
+
+
+def restore_rng_state(saved: torch.Tensor) -> None:
+    """Go on with the random numbers from there."""
+    torch.set_rng_state(saved)
+
+
+def host_bytes(buffer: HostBuffer, size_bytes: int) -> torch.Tensor:
+    """A host buffer as a tensor of bytes; it is a view, valid as long as the buffer is."""
+    return torch.frombuffer((ctypes.c_char * size_bytes).from_address(buffer), dtype=torch.uint8)
+
+
+def _value_in(memory: torch.Tensor, value: Value) -> torch.Tensor:
+    return torch.empty(0, dtype=value.dtype).set_(memory.untyped_storage(), value.offset, value.shape, value.stride)

@@ -1,0 +1,128 @@
+"""The optimizer's part of a captured step: clipping, the step counter, one fused update per parameter.
+
+Each call is the one that `torch.optim` with `fused=True` and `torch.nn.utils.clip_grad_norm_` make for a
+single tensor, so the results are equal bit for bit.
+"""
+
+from typing import Any
+
+import torch
+
+from indb_tensile.executor.layout import STEP_NAME
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.record import Recorder, Runtime
+from indb_tensile.scheduler.graph import Stage
+
+_aten = torch.ops.aten
+
+
+def record_update(recorder: Recorder, settings: OptimizerSettings, gradients: dict[str, torch.Tensor]) -> None:
+    """Record how every parameter with a gradient is updated in place."""
+    ready = {name: _like_parameter(recorder, name, gradient) for name, gradient in gradients.items()}
+    if settings.clip_norm is not None:
+        ready = _clipped(recorder, settings.clip_norm, ready)
+    if settings.counts_steps:
+        recorder.call(Stage.OPTIMIZER, _aten.add_.Tensor, recorder.fake(STEP_NAME), 1)
+    for name, gradient in ready.items():
+        if settings.kind == "sgd":
+            _record_sgd(recorder, settings, name, gradient)
+        else:
+            _record_adam(recorder, settings, name, gradient)
+
+
+def _like_parameter(recorder: Recorder, name: str, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient in its parameter's memory order, which fused updates take for granted.
+
+    Eager's gradient accumulation copies such gradients too.
+    """
+    parameter = recorder.fake(name)
+    if gradient.stride() == parameter.stride() and gradient.dtype == parameter.dtype:
+        return gradient
+    ordered: torch.Tensor = recorder.call(
+        Stage.BACKWARD,
+        _aten.empty_strided.default,
+        list(parameter.shape),
+        list(parameter.stride()),
+        dtype=parameter.dtype,
+        device=torch.device("cpu"),
+        name=f"grad_{name}",
+    )
+    return _write(recorder, Stage.BACKWARD, _aten.copy_.default, ordered, gradient)
+
+
+def _write(recorder: Recorder, stage: Stage, target: Any, into: torch.Tensor, *args: Any) -> torch.Tensor:
+    recorder.call(stage, target, into, *args)
+    return into
+
+
+def _clipped(recorder: Recorder, clip_norm: float, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def call(target: Any, *args: Any, **kwargs: Any) -> Any:
+        return recorder.call(Stage.OPTIMIZER, target, *args, **kwargs)
+
+    norms = [call(_aten.linalg_vector_norm.default, gradient, 2.0) for gradient in gradients.values()]
+    total = call(_aten.linalg_vector_norm.default, call(_aten.stack.default, norms), 2.0)
+    inverse = call(_aten.reciprocal.default, call(_aten.add.Tensor, total, 1e-6))
+    scale = call(_aten.clamp.default, call(_aten.mul.Tensor, inverse, clip_norm), None, 1.0)
+    shared = _shared(recorder, gradients)
+    return {
+        name: call(_aten.mul.Tensor, gradient, scale)
+        if name in shared
+        else _write(recorder, Stage.OPTIMIZER, _aten.mul_.Tensor, gradient, scale)
+        for name, gradient in gradients.items()
+    }
+
+
+def _shared(recorder: Recorder, gradients: dict[str, torch.Tensor]) -> set[str]:
+    """Gradients whose storage holds another gradient too: scaled in place they would be scaled twice."""
+    owners: dict[int, list[str]] = {}
+    for name, gradient in gradients.items():
+        owners.setdefault(recorder.key_of(gradient), []).append(name)
+    return {name for names in owners.values() if len(names) > 1 for name in names}
+
+
+def _record_adam(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
+    parameter, mean, square = (recorder.fake(n) for n in (name, *_state_names(settings, name)))
+    target = _aten._fused_adam_.default if settings.kind == "adam" else _aten._fused_adamw_.default
+    recorder.call(
+        Stage.OPTIMIZER,
+        target,
+        [parameter],
+        [gradient],
+        [mean],
+        [square],
+        [],
+        [recorder.fake(STEP_NAME)],
+        mutates=(parameter, mean, square),
+        lr=Runtime.LEARNING_RATE,
+        beta1=settings.betas[0],
+        beta2=settings.betas[1],
+        weight_decay=settings.weight_decay,
+        eps=settings.eps,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+def _record_sgd(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
+    parameter = recorder.fake(name)
+    buffers = [recorder.fake(state) for state in _state_names(settings, name)]
+    recorder.call(
+        Stage.OPTIMIZER,
+        _aten._fused_sgd_.default,
+        [parameter],
+        [gradient],
+        buffers,
+        mutates=(parameter, *buffers),
+        weight_decay=settings.weight_decay,
+        momentum=settings.momentum,
+        lr=Runtime.LEARNING_RATE,
+        dampening=0.0,
+        nesterov=settings.nesterov,
+        maximize=False,
+        # The first momentum is the gradient itself; 0 * momentum + gradient would lose the sign of a zero.
+        is_first_step=Runtime.IS_FIRST if buffers else False,
+    )
+
+
+def _state_names(settings: OptimizerSettings, name: str) -> list[str]:
+    return [f"optimizer/{state}/{name}" for state in settings.states]

@@ -1,0 +1,66 @@
+"""The plain PyTorch loop that every captured step must equal, bit for bit."""
+
+import copy
+
+import torch
+from torch import nn
+
+from indb_tensile.executor.optimizer import OptimizerSettings
+from tests.executor.models import LOSS, Job
+
+RATES = (1e-2, 5e-3, 2e-3)
+
+
+class Eager:
+    """`torch.optim` with `fused=True`, and the state under the names that a captured job gives it."""
+
+    def __init__(self, job: Job) -> None:
+        self.module = copy.deepcopy(job.module)
+        self.settings = job.settings
+        self.optimizer = _optimizer(self.module, job.settings)
+        self.steps = 0
+
+    def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
+        self.module.train()
+        self.optimizer.param_groups[0]["lr"] = lr
+        self.optimizer.zero_grad()
+        loss: torch.Tensor = LOSS(self.module(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.settings.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.clip_norm)
+        self.optimizer.step()
+        self.steps += 1
+        return loss.detach()
+
+    def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.module.eval()
+        with torch.no_grad():
+            outputs = self.module(x)
+            return LOSS(outputs, y), outputs
+
+    def export(self) -> dict[str, torch.Tensor]:
+        found = {name: p.detach().clone() for name, p in self.module.named_parameters()}
+        found |= {name: b.detach().clone() for name, b in self.module.named_buffers()}
+        found["steps"] = torch.tensor(self.steps)
+        if self.settings.counts_steps:
+            found["optimizer/step"] = torch.tensor(float(self.steps))
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad:
+                kept = self.optimizer.state.get(parameter, {})
+                for state in self.settings.states:
+                    found[f"optimizer/{state}/{name}"] = kept.get(state, torch.zeros_like(parameter)).detach()
+        return found
+
+
+def _optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    trained = [p for p in module.parameters() if p.requires_grad]
+    if settings.kind == "sgd":
+        return torch.optim.SGD(
+            trained,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            nesterov=settings.nesterov,
+            fused=True,
+        )
+    make = torch.optim.Adam if settings.kind == "adam" else torch.optim.AdamW
+    return make(trained, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay, fused=True)

@@ -1,0 +1,69 @@
+"""A device in this process's memory: the account is exact, copies are done at once or when waited for."""
+
+import ctypes
+
+from indb_tensile.errors import DeviceMemoryError
+from indb_tensile.executor.device import HostBuffer, Ticket, Usage
+
+
+class MemoryDevice:
+    """Copies lazily: a queued copy is done when it, or a later one of its lane, is waited for.
+
+    The latest moment at which a copy may be done is the one that finds a wait that is missing.
+    """
+
+    def __init__(self, granted_bytes: int = 1 << 40) -> None:
+        self.granted_bytes = granted_bytes
+        self.used_bytes = 0
+        self.high_water_bytes = 0
+        self.loads: list[int] = []
+        self.buffers: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self.copied_bytes = 0
+        self._queue: list[tuple[int, int, int, int]] = []
+        self._tickets = 0
+
+    def move(self, freed_bytes: int, taken_bytes: int) -> None:
+        assert freed_bytes <= self.used_bytes
+        self.used_bytes += taken_bytes - freed_bytes
+        if self.used_bytes > self.granted_bytes:
+            raise DeviceMemoryError(f"{self.used_bytes} bytes exceed the grant of {self.granted_bytes}")
+        self.high_water_bytes = max(self.high_water_bytes, self.used_bytes)
+        self.loads.append(self.used_bytes)
+
+    def copy_out(self, host: HostBuffer, address: int, size_bytes: int) -> Ticket:
+        return self._enqueue(host, address, size_bytes)
+
+    def copy_in(self, address: int, host: HostBuffer, size_bytes: int) -> Ticket:
+        return self._enqueue(address, host, size_bytes)
+
+    def wait(self, ticket: Ticket) -> int:
+        waited = 0
+        while self._queue and self._queue[0][0] <= ticket:
+            _, target, source, size_bytes = self._queue.pop(0)
+            ctypes.memmove(target, source, size_bytes)
+            waited += size_bytes
+        return waited
+
+    def host_allocate(self, size_bytes: int) -> HostBuffer:
+        buffer = ctypes.create_string_buffer(size_bytes)
+        self.buffers[ctypes.addressof(buffer)] = buffer
+        return HostBuffer(ctypes.addressof(buffer))
+
+    def host_free(self, buffer: HostBuffer) -> None:
+        del self.buffers[buffer]
+
+    def usage(self) -> Usage:
+        return Usage(
+            granted_bytes=self.granted_bytes, used_bytes=self.used_bytes, high_water_bytes=self.high_water_bytes
+        )
+
+    def reset_high_water(self) -> None:
+        self.high_water_bytes = self.used_bytes
+
+    def _enqueue(self, target: int, source: int, size_bytes: int) -> Ticket:
+        assert target
+        assert source
+        self._tickets += 1
+        self._queue.append((self._tickets, target, source, size_bytes))
+        self.copied_bytes += size_bytes
+        return Ticket(self._tickets)

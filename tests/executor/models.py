@@ -1,0 +1,136 @@
+"""Small models that between them use what captured steps must get right, and a plain eager loop beside them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.state import State
+
+LOSS = nn.CrossEntropyLoss()
+BATCH = 8
+TAIL = 3
+CLASSES = 5
+
+
+class Lstm(nn.Module):
+    """The last output of an LSTM, classified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 12, batch_first=True)
+        self.head = nn.Linear(12, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.lstm(x)[0][:, -1])
+        return logits
+
+
+class Constant(nn.Module):
+    """Uses a tensor that is neither parameter nor buffer, one weight twice, and a parameter never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.head = nn.Linear(6, CLASSES)
+        self.unused = nn.Parameter(torch.ones(3))
+        self.frozen = nn.Parameter(torch.full((6,), 0.5), requires_grad=False)
+        self.scale = (torch.linspace(0.5, 1.5, 6),)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.first(x)) * self.scale[0] + self.frozen
+        logits: torch.Tensor = self.head(torch.tanh(self.first(hidden)))
+        return logits
+
+
+class Stretched(nn.Module):
+    """Makes expanded, transposed and sliced gradients, and updates a buffer in place that it reads again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 6).t())  # not contiguous
+        self.bias = nn.Parameter(torch.zeros(4))
+        self.register_buffer("seen", torch.zeros(4))
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = x @ self.weight + self.bias.expand(x.shape[0], 4)
+        if self.training:
+            self.seen.mul_(0.9).add_(hidden.detach().mean(0), alpha=0.1)
+        left, right = (hidden + self.seen).split(2, dim=1)
+        logits: torch.Tensor = self.head(torch.cat([right.sin(), left], dim=1))
+        return logits
+
+
+def mlp() -> nn.Module:
+    """Two layers and nothing else."""
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+def cnn() -> nn.Module:
+    """Convolutions with BatchNorm, dropout and pooling."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 4, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, CLASSES),
+    )
+
+
+def transformer() -> nn.Module:
+    """One encoder layer with dropout."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.1)
+    return nn.Sequential(layer, nn.Flatten(), nn.Linear(40, CLASSES))
+
+
+SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (mlp, (6,)),
+    "cnn": (cnn, (1, 8, 8)),
+    "transformer": (transformer, (5, 8)),
+    "lstm": (Lstm, (7, 6)),
+    "constant": (Constant, (6,)),
+    "stretched": (Stretched, (6,)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A model, its data and its captured steps: training, tail batch, evaluation."""
+
+    module: nn.Module
+    settings: OptimizerSettings
+    batches: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    held_out: tuple[torch.Tensor, torch.Tensor]
+
+    @property
+    def steps(self) -> tuple[CapturedStep, ...]:
+        """Captured anew at each call."""
+        full, tail = self.batches[0], self.batches[-1]
+        return (
+            capture_training(self.module, LOSS, *full, self.settings),
+            capture_training(self.module, LOSS, *tail, self.settings),
+            capture_evaluation(self.module, LOSS, *self.held_out, self.settings),
+        )
+
+    def state(self) -> State:
+        """A state at the model's initial values."""
+        return State.create(self.module, self.settings)
+
+
+def make_job(kind: str, seed: int = 0, settings: OptimizerSettings | None = None, batches: int = 3) -> Job:
+    """A model with seeded weights, `batches - 1` full batches and a tail."""
+    torch.manual_seed(seed)
+    build, shape = SHAPES[kind]
+    module = build()
+    sizes = [BATCH] * (batches - 1) + [TAIL]
+    data = tuple((torch.randn(n, *shape), torch.randint(0, CLASSES, (n,))) for n in sizes)
+    held_out = (torch.randn(BATCH, *shape), torch.randint(0, CLASSES, (BATCH,)))
+    return Job(module=module, settings=settings or OptimizerSettings(), batches=data, held_out=held_out)
