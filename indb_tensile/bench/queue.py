@@ -1,0 +1,102 @@
+"""How fast workers empty the queue, and that no job is claimed twice.
+
+    python -m indb_tensile.bench.queue --dsn "host=… user=postgres" [--jobs 10000] [--claimers 8] [--json]
+
+Each claimer is a process with a connection of its own; it claims a job and ends it, until none is left. All of it
+happens in a database that is made for the purpose and dropped, so the dsn needs a superuser.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from indb_tensile.catalog import install, jobs
+from indb_tensile.catalog.connection import connect
+from indb_tensile.catalog.queries import parse
+
+JOBS = 10_000
+CLAIMERS = 8
+LEASE_S = 600.0
+
+_SQL = parse(Path(__file__).with_name("queue.sql").read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    """Print one object."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--dsn", default="", help="of a superuser, to any database of the server")
+    parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--claimers", type=int, default=CLAIMERS)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    name = f"tensile_bench_queue_{os.getpid()}"
+    with connect(arguments.dsn, application_name="tensile bench queue") as connection:
+        connection.execute(sql.SQL(_SQL["create_database"]).format(sql.Identifier(name)))
+        try:
+            figures = measure(make_conninfo(arguments.dsn, dbname=name), arguments.jobs, arguments.claimers)
+        finally:
+            connection.execute(sql.SQL(_SQL["drop_database"]).format(sql.Identifier(name)))
+    if arguments.json:
+        print(json.dumps(figures))
+    else:
+        for key, value in figures.items():
+            print(f"{key:<18} {value}")
+
+
+def measure(dsn: str, count: int, claimers: int) -> dict[str, float | int]:
+    """Install the catalog, fill the queue, empty it; `duplicates` counts claims beyond one for each job."""
+    with connect(dsn, application_name="tensile bench queue") as connection:
+        install.install(connection)
+        connection.execute(_SQL["fill"], {"count": count})
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(claimers)
+    with context.Pool(claimers, initializer=_receive, initargs=(ready,)) as pool:
+        parts = pool.map(_empty, [dsn] * claimers, chunksize=1)
+    claimed = [job for jobs_claimed, _, _ in parts for job in jobs_claimed]
+    elapsed_s = max(end for _, _, end in parts) - min(start for _, start, _ in parts)
+    return {
+        "jobs": count,
+        "claimers": claimers,
+        "claims": len(claimed),
+        "duplicates": len(claimed) - len(set(claimed)),
+        "left_over": count - len(set(claimed)),
+        "seconds": round(elapsed_s, 2),
+        "jobs_per_s": round(len(claimed) / elapsed_s),
+    }
+
+
+def _receive(ready: "multiprocessing.synchronize.Barrier") -> None:
+    """Runs in each claimer's process: what can only be inherited."""
+    global _ready
+    _ready = ready
+
+
+def _empty(dsn: str) -> tuple[Sequence[int], float, float]:
+    """Claim and end jobs until there are none: the jobs, and from when to when on the machine's clock."""
+    claimed = []
+    with connect(dsn, application_name="tensile bench queue") as connection:
+        worker = jobs.register_worker(
+            connection, host=socket.gethostname(), pid=os.getpid(), device_kind="bench", lease_s=LEASE_S
+        )
+        _ready.wait()  # nobody begins before all are there, and each process takes exactly one part
+        start = time.monotonic()
+        while (job := jobs.claim_job(connection, worker)) is not None:
+            claimed.append(int(job.job))
+            jobs.cancelled(connection, job.job, job.claim)
+        end = time.monotonic()
+        jobs.leave(connection, worker)
+    return claimed, start, end
+
+
+_ready: "multiprocessing.synchronize.Barrier"
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+-- The statements of queue.py.
+
+-- create_database --
+create database {}
+
+-- drop_database --
+drop database {} with (force)
+
+-- fill --
+insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
+select 'bench', 1, 'public', 'bench',
+       '{"model": "bench", "relation": {"oid": 1, "schema": "public", "name": "bench"}, "target": "y",
+         "task": "regression", "architecture": {"type": "mlp"}}'
+  from generate_series(1, %(count)s)

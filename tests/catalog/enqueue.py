@@ -1,0 +1,79 @@
+"""Jobs for the tests of the catalog, as tensile_train would insert them."""
+
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from indb_tensile.catalog import jobs
+from indb_tensile.catalog.models import Publication
+from indb_tensile.job import ClaimedJob, JobId, Task, WorkerId
+
+LEASE_S = 30.0
+
+
+def enqueue(connection: psycopg.Connection[Any], model: str = "m", **columns: Any) -> JobId:
+    """One queued job of the connection's role; `columns` are further columns of `tensile.jobs`."""
+    spec = columns.pop("spec", {})
+    values = {
+        "model_name": model,
+        "relation_oid": 1,
+        "relation_schema": "public",
+        "relation_name": "t",
+        "spec": Jsonb(specification(model) | spec),
+        **columns,
+    }
+    names = ", ".join(values)
+    places = ", ".join(f"%({name})s" for name in values)
+    row = connection.execute(
+        f"insert into tensile.jobs ({names}) values ({places}) returning job_id", values
+    ).fetchone()
+    assert row is not None
+    return JobId(row[0])
+
+
+def specification(model: str) -> dict[str, Any]:
+    """The least that JobSpec needs."""
+    return {
+        "model": model,
+        "relation": {"oid": 1, "schema": "public", "name": "t"},
+        "target": "y",
+        "task": "regression",
+        "architecture": {"type": "mlp"},
+    }
+
+
+def register(connection: psycopg.Connection[Any], *, lease_s: float = LEASE_S) -> WorkerId:
+    """A worker that has just beaten."""
+    return jobs.register_worker(connection, host="host", pid=1, device_kind="emulated:test", lease_s=lease_s)
+
+
+def claim(connection: psycopg.Connection[Any], worker: WorkerId) -> ClaimedJob:
+    """The next job; there must be one."""
+    claimed = jobs.claim_job(connection, worker)
+    assert claimed is not None
+    return claimed
+
+
+def publication(**changes: Any) -> Publication:
+    """A version with a few bytes of weights."""
+    values: dict[str, Any] = {
+        "task": Task.REGRESSION,
+        "target": "y",
+        "architecture": {"type": "mlp"},
+        "bundle": {"columns": ["a"]},
+        "weights": b"weights",
+        "parameters": 7,
+        "metric_name": "r2",
+        "metric": 0.5,
+        "higher_is_better": True,
+        "metrics": {"r2": 0.5},
+    }
+    return Publication(**(values | changes))
+
+
+def state(connection: psycopg.Connection[Any], job: JobId) -> str:
+    """The job's state as this role sees it."""
+    row = connection.execute("select state::text from tensile.jobs where job_id = %s", (job,)).fetchone()
+    assert row is not None
+    return str(row[0])

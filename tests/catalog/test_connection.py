@@ -1,0 +1,111 @@
+"""What a connection says when it cannot be made, and what survives an outage."""
+
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from indb_tensile.catalog.connection import Session, UnreachableError, connect, is_outage, retrying
+from indb_tensile.errors import DatabaseError, RequestError
+from tests.conftest import Database
+
+
+def test_no_server_names_the_host_the_port_and_what_to_do() -> None:
+    with pytest.raises(DatabaseError) as caught:
+        connect("host=/nowhere port=5999 dbname=x", application_name="test")
+    assert 'at host "/nowhere", port 5999' in caught.value.message
+    assert caught.value.hint == "Is PostgreSQL running there? tensile up starts the embedded one."
+
+
+def test_an_unreadable_connection_string_is_the_callers_fault() -> None:
+    with pytest.raises(RequestError, match="the connection string cannot be read"):
+        connect("host", application_name="test")
+
+
+def test_retrying_goes_on_until_the_database_is_back_and_pauses_longer_each_time() -> None:
+    outcomes = iter([UnreachableError("gone"), psycopg.OperationalError("gone"), UnreachableError("gone")])
+    pauses: list[float] = []
+
+    def action() -> str:
+        for error in outcomes:
+            raise error
+        return "done"
+
+    assert retrying(action, patience_s=60, pause=pauses.append) == "done"
+    assert pauses == [0.1, 0.2, 0.4]
+
+
+def test_retrying_gives_up_when_its_patience_is_over() -> None:
+    def action() -> None:
+        raise UnreachableError("the server is down")
+
+    with pytest.raises(DatabaseError, match="did not come back within 0 s: the server is down"):
+        retrying(action, patience_s=0, pause=lambda _: None)
+
+
+def test_a_fault_that_is_no_outage_passes_through_at_once() -> None:
+    def action() -> None:
+        raise psycopg.errors.UniqueViolation("twice")
+
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        retrying(action, patience_s=60, pause=lambda _: pytest.fail("there is nothing to wait for"))
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [
+        (psycopg.OperationalError("server closed the connection unexpectedly"), True),
+        (psycopg.errors.AdminShutdown("terminating connection"), True),
+        (psycopg.errors.CannotConnectNow("starting up"), True),
+        (psycopg.InterfaceError("the connection is closed"), True),
+        (psycopg.errors.DeadlockDetected("deadlock"), False),
+        (psycopg.errors.OutOfMemory("memory"), False),
+        (psycopg.errors.SyntaxError("syntax"), False),
+    ],
+)
+def test_only_a_database_that_went_away_is_an_outage(error: psycopg.Error, outage: bool) -> None:
+    assert is_outage(error) is outage
+
+
+@pytest.mark.postgres
+def test_a_connection_notices_a_dead_network_and_says_who_it_is(database: Database) -> None:
+    with connect(database.dsn("tensile_worker"), application_name="tensile trainer") as connection:
+        parameters = connection.info.get_parameters()
+        assert connection.autocommit
+        assert parameters["tcp_user_timeout"] == "10000"
+        assert parameters["keepalives_idle"] == "4"
+        assert connection.execute("show application_name").fetchone() == ("tensile trainer",)
+
+
+@pytest.mark.postgres
+def test_what_the_connection_string_says_goes_first(database: Database) -> None:
+    dsn = f"{database.dsn()} tcp_user_timeout=5000 application_name=mine"
+    with connect(dsn, application_name="tensile") as connection:
+        assert connection.info.get_parameters()["tcp_user_timeout"] == "5000"
+        assert connection.execute("show application_name").fetchone() == ("mine",)
+
+
+@pytest.mark.postgres
+def test_a_missing_database_gives_a_hint(database: Database) -> None:
+    with pytest.raises(DatabaseError) as caught:
+        connect(database.cluster.dsn(database="nothing"), application_name="test")
+    assert 'database "nothing" does not exist' in caught.value.message
+    assert caught.value.hint.startswith("Create it, or name another")
+
+
+@pytest.mark.postgres
+def test_a_session_does_its_work_again_on_a_new_connection(database: Database) -> None:
+    served: list[int] = []
+
+    def backend(connection: psycopg.Connection[Any]) -> int:
+        served.append(connection.info.backend_pid)
+        if len(served) == 1:
+            with database.connect() as other:
+                other.execute(sql.SQL("select pg_terminate_backend({})").format(connection.info.backend_pid))
+        row = connection.execute("select pg_backend_pid()").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    with Session(database.dsn(), application_name="test", patience_s=30) as session:
+        assert session.run(backend) == served[1] != served[0]

@@ -1,0 +1,369 @@
+"""The queue: claims, stale claims, rescue, cancellation."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from indb_tensile.catalog import jobs, models
+from indb_tensile.catalog.jobs import Beat, Progress
+from indb_tensile.errors import DataError, DeviceError, LostClaimError
+from indb_tensile.job import ClaimedJob, JobId, JobState, Phase
+from tests.catalog.enqueue import claim, enqueue, publication, register, specification, state
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+
+def test_eight_claimers_take_each_of_a_thousand_jobs_once(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)"
+            " select 'm', 1, 'public', 't', %s from generate_series(1, 1000)",
+            (Jsonb(specification("m")),),
+        )
+    claimed: list[list[JobId]] = [[] for _ in range(8)]
+    barrier = threading.Barrier(8)
+
+    def empty(mine: list[JobId]) -> None:
+        with database.connect("tensile_worker") as connection:
+            worker = register(connection)
+            barrier.wait()
+            while (job := jobs.claim_job(connection, worker)) is not None:
+                mine.append(job.job)
+
+    threads = [threading.Thread(target=empty, args=(mine,)) for mine in claimed]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(job for mine in claimed for job in mine) == list(range(1, 1001))
+    assert sum(bool(mine) for mine in claimed) > 1, "one claimer did everything: nothing was concurrent"
+
+
+def test_higher_priority_goes_first_then_the_older_job(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        order = [enqueue(alice, priority=priority) for priority in (0, 5, 0, 5)]
+        worker = register(connection)
+        assert [claim(connection, worker).job for _ in order] == [order[1], order[3], order[0], order[2]]
+        assert jobs.claim_job(connection, worker) is None
+
+
+def test_a_claimed_job_is_the_whole_request(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice, spec={"features": ["a", "b"], "hyperparams": {"epochs": 3}})
+        claimed = claim(connection, register(connection))
+        assert (claimed.job, claimed.attempt, claimed.spec.features) == (job, 1, ("a", "b"))
+        assert claimed.spec.hyperparams == {"epochs": 3}
+        row = alice.execute("select current_user::regrole::oid").fetchone()
+        assert row == (claimed.owner_oid,)
+
+
+def test_a_job_is_not_claimed_before_its_time(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice, not_before=datetime.now(UTC) + timedelta(hours=1))
+        due = enqueue(alice, not_before=datetime.now(UTC) - timedelta(hours=1))
+        worker = register(connection)
+        assert claim(connection, worker).job == due
+        assert jobs.claim_job(connection, worker) is None
+
+
+def test_a_job_of_another_installation_is_never_claimed(database: Database) -> None:
+    with database.connect() as connection:
+        enqueue(connection, installation="00000000-0000-0000-0000-000000000000")
+        assert jobs.claim_job(connection, register(connection)) is None
+        assert jobs.foreign_jobs(connection) == 1
+
+
+def test_a_worker_that_left_claims_nothing(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        worker = register(connection)
+        jobs.leave(connection, worker)
+        assert jobs.claim_job(connection, worker) is None
+
+
+def test_a_job_whose_specification_cannot_be_read_fails_and_the_next_one_is_claimed(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        broken = enqueue(alice, spec={"task": "poetry"})
+        good = enqueue(alice)
+        assert claim(connection, register(connection)).job == good
+        assert state(alice, broken) == "failed"
+        row = alice.execute("select error_message from tensile.jobs where job_id = %s", (broken,)).fetchone()
+        assert row is not None
+        assert "the specification of job" in row[0]
+        assert "poetry" in row[0]
+
+
+def test_states_and_phases_follow_one_another_and_leave_events(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        claimed = claim(connection, register(connection))
+        jobs.set_phase(connection, claimed.job, claimed.claim, Phase.WAITING)
+        jobs.set_waits_for(connection, claimed.job, claimed.claim, "40 MB more memory")
+        row = alice.execute("select state::text, phase::text, waits_for from tensile.jobs").fetchone()
+        assert row == ("starting", "waiting for memory", "40 MB more memory")
+        jobs.start_running(connection, claimed.job, claimed.claim)
+        row = alice.execute("select state::text, phase::text, waits_for from tensile.jobs").fetchone()
+        assert row == ("running", "training", None)
+        jobs.cancelled(connection, claimed.job, claimed.claim)
+        kinds = alice.execute("select kind from tensile.job_events order by event_id").fetchall()
+        assert kinds == [("starting",), ("running",), ("cancelled",)]
+
+
+def test_running_begins_once(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        claimed = claim(connection, register(connection))
+        jobs.start_running(connection, claimed.job, claimed.claim)
+        with pytest.raises(LostClaimError):
+            jobs.start_running(connection, claimed.job, claimed.claim)
+
+
+def test_progress_keeps_what_is_not_said_anew(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        claimed = claim(connection, register(connection))
+        first = Progress(
+            epoch=1, epochs=2, step=5, steps=5, loss=0.5, valid_loss=0.6, metric_name="r2", metric=0.1, eta_s=9.0,
+            figures={"loss": 0.5, "valid_loss": None},
+        )  # fmt: skip
+        jobs.report_progress(connection, claimed.job, claimed.claim, first)
+        second = Progress(epoch=2, epochs=2, step=1, steps=5, loss=0.4, samples_per_s=100.0)
+        jobs.report_progress(connection, claimed.job, claimed.claim, second)
+        row = alice.execute(
+            "select epoch, epochs, step, steps, loss, valid_loss, metric_name, metric, samples_per_s, eta"
+            " from tensile.job_progress"
+        ).fetchone()
+        assert row == (2, 2, 1, 5, 0.4, 0.6, "r2", 0.1, 100.0, None)
+        rows = alice.execute("select epoch, name, value from tensile.metrics order by name").fetchall()
+        assert rows == [(1, "loss", 0.5), (1, "valid_loss", None)]
+
+
+def test_a_stale_claim_changes_nothing(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        worker = register(connection)
+        stale = claim(connection, worker)
+        jobs.requeue(connection, stale.job, stale.claim, "the controller stops")
+        fresh = claim(connection, worker)
+        before = _everything(database)
+        for attempt in _writes(connection, stale):
+            with pytest.raises(LostClaimError, match=f"job {job} no longer belongs to claim {stale.claim}"):
+                attempt()
+        assert _everything(database) == before
+        jobs.start_running(connection, fresh.job, fresh.claim)
+
+
+def test_an_interrupted_job_waits_a_little_longer_each_time_and_fails_at_the_last(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        waits = []
+        for _ in range(3):
+            claimed = claim(connection, register(connection))
+            outcome = jobs.fail(connection, job, claimed.claim, DeviceError("the device is gone"), retry=True)
+            waits.append(
+                alice.execute("select extract(epoch from not_before - now())::float8 from tensile.jobs").fetchone()
+            )
+            with database.connect() as postgres:
+                postgres.execute("update tensile.jobs set not_before = null")
+        assert outcome is JobState.FAILED
+        first, second, last = (row[0] for row in waits if row is not None)
+        assert 1 < first < 2 < second < 4
+        assert last is None
+        row = alice.execute("select error_sqlstate, error_message, attempt from tensile.jobs").fetchone()
+        assert row == ("58000", "the device is gone", 3)
+
+
+def test_the_requests_fault_is_not_tried_again(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        claimed = claim(connection, register(connection))
+        error = DataError("column y is all NULL", detail="of 10 rows", hint="Choose another target.")
+        assert jobs.fail(connection, job, claimed.claim, error, retry=False) is JobState.FAILED
+        row = alice.execute(
+            "select error_sqlstate, error_message, error_detail, error_hint, worker_id, phase from tensile.jobs"
+        ).fetchone()
+        assert row == ("22000", "column y is all NULL", "of 10 rows", "Choose another target.", None, None)
+
+
+def test_a_requeued_job_starts_again_at_once_and_its_attempt_does_not_count(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        worker = register(connection)
+        claimed = claim(connection, worker)
+        jobs.requeue(connection, claimed.job, claimed.claim, "the controller stops")
+        again = claim(connection, worker)
+        assert (again.attempt, again.claim > claimed.claim) == (1, True)
+        row = alice.execute("select detail from tensile.job_events where kind = 'requeued'").fetchone()
+        assert row == ({"reason": "the controller stops"},)
+
+
+def test_jobs_of_a_worker_whose_lease_is_over_are_rescued(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        dead, living = register(connection), register(connection)
+        claimed = claim(connection, dead)
+        assert jobs.rescue(connection) == ()
+        _let_lease_end(database, dead)
+        assert jobs.rescue(connection) == (job,)
+        assert jobs.rescue(connection) == ()
+        assert jobs.beat(connection, dead) == Beat(cancelled=(), lost=(), alive=False)
+        assert jobs.beat(connection, dead, {job: claimed.claim}).lost == (job,)
+        assert jobs.beat(connection, living).alive
+        row = alice.execute("select state::text, error_message, not_before > now() from tensile.jobs").fetchone()
+        assert row == ("queued", f"attempt 1 of 3 was interrupted: worker {dead} on host host is gone", True)
+
+
+def test_age_alone_rescues_nothing(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        claim(connection, register(connection))
+        with database.connect() as postgres:
+            postgres.execute("update tensile.jobs set started_at = now() - interval '1 year'")
+        assert jobs.rescue(connection) == ()
+        assert state(alice, job) == "starting"
+
+
+def test_jobs_of_a_worker_that_left_are_rescued_without_waiting(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        worker = register(connection)
+        claim(connection, worker)
+        jobs.leave(connection, worker)
+        assert jobs.rescue(connection) == (job,)
+        assert state(alice, job) == "queued"
+
+
+def test_rescue_fails_a_job_whose_attempts_are_used_up_and_drops_its_checkpoint(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        with database.connect() as postgres:
+            postgres.execute("update tensile.jobs set max_attempts = 1")
+        worker = register(connection)
+        claimed = claim(connection, worker)
+        models.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
+        jobs.leave(connection, worker)
+        assert jobs.rescue(connection) == (job,)
+        assert state(alice, job) == "failed"
+        assert models.load_checkpoint(connection, job) is None
+
+
+def test_rescue_cancels_what_should_stop(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        worker = register(connection)
+        claim(connection, worker)
+        alice.execute("update tensile.jobs set cancel_requested = true")
+        jobs.leave(connection, worker)
+        assert jobs.rescue(connection) == (job,)
+        assert state(alice, job) == "cancelled"
+
+
+def test_a_queued_job_is_cancelled_at_once_without_any_worker(database: Database) -> None:
+    with database.connect("alice") as alice:
+        job = enqueue(alice)
+        alice.execute("update tensile.jobs set cancel_requested = true where job_id = %s", (job,))
+        row = alice.execute("select state::text, finished_at is not null from tensile.jobs").fetchone()
+        assert row == ("cancelled", True)
+
+
+def test_a_running_job_is_cancelled_by_its_worker_which_hears_it_at_the_next_beat(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        worker = register(connection)
+        claimed = claim(connection, worker)
+        alice.execute("update tensile.jobs set cancel_requested = true")
+        assert state(alice, job) == "starting"
+        held = {job: claimed.claim}
+        assert jobs.beat(connection, worker, held) == Beat(cancelled=(job,), lost=(), alive=True)
+        jobs.cancelled(connection, job, claimed.claim)
+        assert jobs.beat(connection, worker, held) == Beat(cancelled=(), lost=(), alive=True)
+        assert state(alice, job) == "cancelled"
+
+
+@pytest.mark.parametrize("ending", ["fail", "requeue"])
+def test_a_cancelled_job_does_not_go_back_into_the_queue(database: Database, ending: str) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        claimed = claim(connection, register(connection))
+        alice.execute("update tensile.jobs set cancel_requested = true")
+        if ending == "fail":
+            outcome = jobs.fail(connection, job, claimed.claim, DeviceError("gone"), retry=True)
+            assert outcome is JobState.CANCELLED
+        else:
+            jobs.requeue(connection, job, claimed.claim, "the controller stops")
+        assert state(alice, job) == "cancelled"
+
+
+def test_a_beat_tells_of_claims_that_the_worker_never_heard_of(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        worker = register(connection)
+        claimed = claim(connection, worker)
+        assert jobs.beat(connection, worker, {}).strays == ((job, claimed.claim),)
+        assert jobs.beat(connection, worker, {job: claimed.claim}).strays == ()
+        assert jobs.beat(connection, worker).strays == ()
+
+
+def test_a_beat_is_a_heap_only_update(database: Database) -> None:
+    with database.connect("tensile_worker") as connection, database.connect() as postgres:
+        worker = register(connection)
+        for _ in range(5):
+            jobs.beat(connection, worker)
+        connection.execute("select pg_stat_force_next_flush()")
+        connection.execute("select 1")
+        row = postgres.execute(
+            "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relid = 'tensile.workers'::regclass"
+        ).fetchone()
+        assert row == (5, 5)
+
+
+def test_an_announced_service_is_gone_when_its_worker_leaves(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        worker = register(connection)
+        jobs.announce_service(connection, worker, "s-1.sock")
+        assert connection.execute("select service_name from tensile.workers").fetchone() == ("s-1.sock",)
+        jobs.leave(connection, worker)
+        assert connection.execute("select service_name from tensile.workers").fetchone() == (None,)
+
+
+def test_an_idempotency_key_is_one_job_of_one_owner(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("bob") as bob:
+        enqueue(alice, "a", idempotency_key="k")
+        enqueue(bob, "b", idempotency_key="k")
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            enqueue(alice, "a", idempotency_key="k")
+
+
+def _writes(connection: psycopg.Connection, claimed: ClaimedJob) -> list[Any]:
+    job, token = claimed.job, claimed.claim
+    progress = Progress(epoch=9, epochs=9, step=9, steps=9, figures={"loss": 9.0})
+    return [
+        lambda: jobs.start_running(connection, job, token),
+        lambda: jobs.set_phase(connection, job, token, Phase.TRAINING),
+        lambda: jobs.set_waits_for(connection, job, token, "x"),
+        lambda: jobs.report_progress(connection, job, token, progress),
+        lambda: jobs.fail(connection, job, token, DataError("x"), retry=False),
+        lambda: jobs.cancelled(connection, job, token),
+        lambda: jobs.requeue(connection, job, token, "x"),
+        lambda: jobs.record_event(connection, job, token, "x", {}),
+        lambda: models.save_checkpoint(connection, job, token, b"x", {}),
+        lambda: models.publish_version(connection, claimed, publication()),
+    ]
+
+
+def _everything(database: Database) -> list[Any]:
+    tables = ("jobs", "job_progress", "metrics", "job_events", "checkpoints", "artifacts", "models", "model_versions")
+    with database.connect() as connection:
+        return [connection.execute(f"select t::text from tensile.{table} as t").fetchall() for table in tables]
+
+
+def _let_lease_end(database: Database, worker: int) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            "update tensile.workers set heartbeat_at = now() - interval '1 hour' where worker_id = %s", (worker,)
+        )
