@@ -17,9 +17,10 @@ from indb_tensile import config
 from indb_tensile.errors import LostClaimError, RequestError, TensileError
 from indb_tensile.job import JobId
 from indb_tensile.link import Assign, Failed, Finished, Link, Ready
-from indb_tensile.worker.serving.processes import die_with_parent
-from indb_tensile.worker.training.inbox import Inbox
-from indb_tensile.worker.training.run import TrainingRun
+
+from .serving.processes import die_with_parent
+from .training.inbox import Inbox
+from .training.run import TrainingRun
 
 log = logging.getLogger("trainer")
 

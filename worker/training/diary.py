@@ -1,0 +1,39 @@
+"""What a trainer tells the catalog and its controller while it works: not more often than anybody could read."""
+
+import time
+
+from indb_tensile.catalog import jobs
+from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.jobs import Progress
+from indb_tensile.job import ClaimedJob, Phase
+from indb_tensile.link import Link, Progressed
+
+PROGRESS_S = 0.5
+
+
+class Diary:
+    """Writes phases and progress under the job's claim."""
+
+    def __init__(self, session: Session, link: Link, job: ClaimedJob) -> None:
+        self.session = session
+        self.link = link
+        self.job = job
+        self._phase: Phase | None = None
+        self._due = 0.0
+
+    def enter(self, phase: Phase) -> None:
+        """The job is in this phase now; said once."""
+        if phase is self._phase:
+            return
+        self.session.run(lambda c: jobs.set_phase(c, self.job.job, self.job.claim, phase))
+        self._phase = phase
+
+    def report(self, progress: Progress, *, at_once: bool = False) -> None:
+        """Write how far the job is, if it is time again or `at_once`."""
+        now = time.monotonic()
+        if now < self._due and not at_once:
+            return
+        self._due = now + PROGRESS_S
+        self.session.run(lambda c: jobs.report_progress(c, self.job.job, self.job.claim, progress))
+        phase = self._phase or Phase.TRAINING
+        self.link.send(Progressed(job=self.job.job, phase=phase, epoch=progress.epoch, step=progress.step))

@@ -1,0 +1,246 @@
+"""The epochs of one job: batches, validation, early stop, checkpoints, and new plans between two iterations."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from indb_tensile.catalog import models, plans
+from indb_tensile.catalog.jobs import Progress
+from indb_tensile.catalog.plans import OpMeasurement
+from indb_tensile.errors import InvariantError
+from indb_tensile.executor.hardware import emulated_kind
+from indb_tensile.executor.runner import Runner
+from indb_tensile.executor.state import State, restore_rng_state, rng_state
+from indb_tensile.job import Phase
+from indb_tensile.learning.artifacts import Checkpoint
+from indb_tensile.learning.earlystop import EarlyStop
+from indb_tensile.learning.evaluation import evaluate
+from indb_tensile.learning.hyperparams import learning_rate
+from indb_tensile.learning.training import Part, Prepared, batch_plan, batches, ordered_batches
+from indb_tensile.link import Adopt, Adopted, Measured
+
+from .diary import Diary
+from .inbox import Inbox
+from .steps import Steps
+
+MEASURED_S = 1.0  # between two reports of latencies
+REMEMBERED_S = 10.0  # between two that the catalog keeps
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """Trains from the job's checkpoint, or from the start, to the last epoch."""
+
+    prepared: Prepared
+    state: State
+    runner: Runner
+    inbox: Inbox
+    diary: Diary
+    steps: Steps
+    checkpoint_s: float
+    epochs_done: int = 0
+    early_stop: EarlyStop = field(init=False)
+    _best: dict[str, torch.Tensor] = field(default_factory=dict)
+    _measured_at: float = 0.0
+    _remembered_at: float = field(default_factory=time.monotonic)
+    _saved_at: float = field(default_factory=time.monotonic)
+    _rows_trained: int = 0
+    _seconds_trained: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.early_stop = self.prepared.early_stop
+
+    def go(self) -> None:
+        """Every epoch that is left; nothing is trained twice."""
+        self._resume()
+        self.diary.enter(Phase.TRAINING)
+        while self.epochs_done < self.prepared.settings.epochs and not self.early_stop.stopped:
+            loss = self._train_epoch()
+            self._close_epoch(loss)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers to publish: the best epoch's under early stopping, else the last one's."""
+        return self._best or self._present_weights()
+
+    def _train_epoch(self) -> float:
+        """One pass over the training rows; the mean loss over them."""
+        prepared, epoch = self.prepared, self.epochs_done
+        per_epoch = batch_plan(prepared.train.rows, prepared.settings).steps
+        total_steps = per_epoch * prepared.settings.epochs
+        losses: list[tuple[torch.Tensor, int]] = []
+        for step, rows in enumerate(batches(prepared.train, epoch, prepared.settings)):
+            self._follow_plans()
+            started = time.monotonic()
+            rate = learning_rate(prepared.settings, epoch * per_epoch + step, total_steps)
+            loss = self.runner.train(prepared.train.x[rows], prepared.train.y[rows], rate)
+            losses.append((loss, len(rows)))
+            self._rows_trained += len(rows)
+            self._seconds_trained += time.monotonic() - started
+            self._measure()
+            first_of_all = epoch == 0 and step == 0
+            self.diary.report(self._progress(step + 1, per_epoch, _mean(losses)), at_once=first_of_all)
+        return _mean(losses)
+
+    def _close_epoch(self, loss: float) -> None:
+        """Validate, remember the best, report, and keep a checkpoint when one is due."""
+        figures: dict[str, float | None] = {"loss": loss}
+        if self.prepared.valid.rows:
+            self.diary.enter(Phase.VALIDATING)
+            valid_loss, metrics = self._validate(self.prepared.valid)
+            figures |= {"valid_loss": valid_loss, **metrics}
+            watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric, np.nan)
+        else:
+            watched = loss
+        self.early_stop = self.early_stop.observe(self.epochs_done, watched)
+        if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
+            self._best = self._present_weights()
+        self.epochs_done += 1
+        steps = batch_plan(self.prepared.train.rows, self.prepared.settings).steps
+        self.diary.report(self._progress(steps, steps, loss, figures), at_once=True)
+        self._save_checkpoint()
+        self.diary.enter(Phase.TRAINING)
+
+    def _validate(self, part: Part) -> tuple[float, dict[str, float]]:
+        """Mean loss and metrics over these rows, by the evaluation step."""
+        outputs = self.outputs(part)
+        loss = float(self.prepared.loss(outputs, part.y))
+        metrics = evaluate(self.prepared.task, outputs.numpy(), part.y.numpy(), self.prepared.preprocessor)
+        return loss, metrics
+
+    def outputs(self, part: Part) -> torch.Tensor:
+        """What the network gives for these rows, in order.
+
+        The evaluation step has one batch size: a smaller last batch is filled up with its first row, and what
+        comes of that is dropped. Rows do not see each other in evaluation mode.
+        """
+        size = self.steps.evaluation_rows
+        parts = []
+        for rows in ordered_batches(part, size):
+            self._follow_plans()
+            filled = torch.cat([rows, rows[:1].expand(size - len(rows))])
+            _, outputs = self.runner.evaluate(part.x[filled], part.y[filled])
+            parts.append(outputs[: len(rows)])
+        return torch.cat(parts)
+
+    def _follow_plans(self) -> None:
+        """Adopt what the controller has sent since the last iteration."""
+        while (message := self.inbox.poll()) is not None:
+            if not isinstance(message, Adopt):
+                raise InvariantError(f"the controller sent {type(message).__name__} to a job that trains")
+            self.runner.adopt(message.plans, message.generation)
+            self.diary.link.send(Adopted(job=self.diary.job.job, generation=message.generation))
+
+    def _measure(self) -> None:
+        """Tell the controller what iterations take, and now and then the catalog what operators do."""
+        now = time.monotonic()
+        if now < self._measured_at + MEASURED_S:
+            return
+        measured = self.runner.measured()
+        if measured is None:
+            return
+        self._measured_at = now
+        self.diary.link.send(
+            Measured(
+                job=self.diary.job.job,
+                generation=self.runner.generation,
+                latency_ns=measured.latency_ns,
+                iteration_ns=measured.iteration_ns,
+                stall_ns=measured.stall_ns,
+                peak_bytes=measured.peak_bytes,
+            )
+        )
+        if now >= self._remembered_at + REMEMBERED_S:
+            self._remembered_at = now
+            self._remember(measured.latency_ns, measured.samples)
+
+    def _remember(self, latency_ns: tuple[int, ...], samples: int) -> None:
+        operators = self.steps.graphs[0].operators
+        rows = [
+            OpMeasurement(
+                signature=o.signature,
+                name=o.name,
+                latency_ns=ns,
+                workspace_bytes=o.workspace_bytes,
+                samples=samples,
+            )
+            for o, ns in zip(operators, latency_ns, strict=True)
+        ]
+        self.diary.session.run(lambda c: plans.record_latencies(c, emulated_kind(), rows))
+
+    def _progress(
+        self, step: int, steps: int, loss: float, figures: dict[str, float | None] | None = None
+    ) -> Progress:
+        settings, metric = self.prepared.settings, self.prepared.metric
+        done = figures is not None
+        epoch = self.epochs_done if done else self.epochs_done + 1
+        left = (settings.epochs - epoch) * steps + (steps - step)
+        rate = self._rows_trained / self._seconds_trained if self._seconds_trained else None
+        rows_per_step = self.prepared.train.rows / steps
+        return Progress(
+            epoch=epoch,
+            epochs=settings.epochs,
+            step=step,
+            steps=steps,
+            loss=loss,
+            valid_loss=figures.get("valid_loss") if figures else None,
+            metric_name=metric,
+            metric=figures.get(metric) if figures else None,
+            samples_per_s=rate,
+            eta_s=left * rows_per_step / rate if rate else None,
+            figures=figures or {},
+        )
+
+    def _present_weights(self) -> dict[str, torch.Tensor]:
+        names = set(self.prepared.module.state_dict())
+        return {name: tensor for name, tensor in self.state.export().items() if name in names}
+
+    def _save_checkpoint(self) -> None:
+        now = time.monotonic()
+        if now < self._saved_at + self.checkpoint_s or self.epochs_done == self.prepared.settings.epochs:
+            return
+        values = self.state.export()
+        names = set(self.prepared.module.state_dict())
+        position = {
+            "epochs_done": self.epochs_done,
+            "early_stop": self.early_stop.to_json(),
+            "data_digest": self.prepared.data_digest,
+        }
+        checkpoint = Checkpoint(
+            weights={name: tensor for name, tensor in values.items() if name in names}
+            | {_BEST + name: tensor for name, tensor in self._best.items()},
+            optimizer={name: tensor for name, tensor in values.items() if name not in names},
+            random={"torch": rng_state()},
+            position=position,
+        )
+        data = checkpoint.to_bytes()
+        job, claim = self.diary.job.job, self.diary.job.claim
+        self.diary.session.run(lambda c: models.save_checkpoint(c, job, claim, data, position))
+        self._saved_at = time.monotonic()
+
+    def _resume(self) -> None:
+        """Go on from the job's checkpoint where there is one and the rows are still the same."""
+        stored = self.diary.session.run(lambda c: models.load_checkpoint(c, self.diary.job.job))
+        if stored is None:
+            return
+        checkpoint = Checkpoint.from_bytes(stored[0])
+        position = checkpoint.position
+        if position["data_digest"] != self.prepared.data_digest:
+            return  # the table has changed since: half of a training on other rows would be of neither
+        best = {name: tensor for name, tensor in checkpoint.weights.items() if name.startswith(_BEST)}
+        present = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
+        self.state.load(present | checkpoint.optimizer)
+        restore_rng_state(checkpoint.random["torch"])
+        self._best = {name.removeprefix(_BEST): tensor for name, tensor in best.items()}
+        self.early_stop = EarlyStop.from_json(position["early_stop"])
+        self.epochs_done = int(position["epochs_done"])
+
+
+_BEST = "best/"  # no module path begins so: layers are numbered
+
+
+def _mean(losses: list[tuple[torch.Tensor, int]]) -> float:
+    """Mean over rows of the batches' mean losses."""
+    rows = sum(count for _, count in losses)
+    return sum(float(loss) * count for loss, count in losses) / rows if rows else float("nan")

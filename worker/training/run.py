@@ -1,0 +1,111 @@
+"""One job from its claimed row to its published version."""
+
+import torch
+
+from indb_tensile import config
+from indb_tensile.catalog import jobs, models
+from indb_tensile.catalog.connection import Session
+from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.executor.runner import Runner
+from indb_tensile.executor.state import State
+from indb_tensile.job import Phase
+from indb_tensile.learning.training import Prepared, prepare
+from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, Link
+
+from .diary import Diary
+from .inbox import Inbox
+from .loop import Loop
+from .publication import judge, publication
+from .steps import Steps, optimizer_settings
+
+SAMPLE_EVERY = 4  # an emulated device's operators take milliseconds: timing a quarter of the iterations costs nothing
+
+
+class TrainingRun:
+    """Reads, captures, is admitted, trains and publishes; everything written carries the job's claim."""
+
+    def __init__(self, settings: config.Settings, device_fd: int, link: Link, inbox: Inbox, assigned: Assign) -> None:
+        self._settings = settings
+        self._device_fd = device_fd
+        self._link = link
+        self._inbox = inbox
+        self._assigned = assigned
+        self._job = assigned.job
+
+    def go(self) -> None:
+        """All of it. Raises TensileError and its kinds; the job's row then still belongs to the claim."""
+        # A database that was restarted is waited for as long as the claim can last.
+        patience_s = max(60.0, 2 * self._settings.lease_s)
+        name = f"tensile trainer {self._job.job}"
+        with Session(self._settings.dsn, application_name=name, patience_s=patience_s) as session:
+            diary = Diary(session, self._link, self._job)
+            prepared = self._read(session, diary)
+            steps = self._capture(session, diary, prepared)
+            first = self._be_admitted(diary, steps)
+            weights = self._train(session, diary, prepared, steps, first)
+            diary.enter(Phase.PUBLISHING)
+            found = publication(self._job, prepared, judge(session, self._job, prepared, weights))
+            session.run(lambda c: models.publish_version(c, self._job, found))
+
+    def _read(self, session: Session, diary: Diary) -> Prepared:
+        diary.enter(Phase.READING)
+        owner = self._job.owner_oid
+        return session.run(lambda c: prepare(c, self._job.spec, owner_oid=owner))
+
+    def _capture(self, session: Session, diary: Diary, prepared: Prepared) -> Steps:
+        diary.enter(Phase.CAPTURING)
+        steps = Steps.capture(prepared)
+        steps.look_up(session)
+        return steps
+
+    def _be_admitted(self, diary: Diary, steps: Steps) -> Adopt:
+        """Tell what the job needs, measure what is unknown, and wait until its plan fits beside the others'."""
+        job = self._job.job
+        self._link.send(
+            Captured(job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, unknown=len(steps.unknown))
+        )
+        while True:
+            message = self._inbox.next() if steps.unknown else self._waiting(diary)
+            if isinstance(message, Adopt):
+                return message
+            if isinstance(message, Calibrate):
+                diary.enter(Phase.CALIBRATING)
+                overflow_bytes = steps.calibrate(diary.session, message.grant_bytes)
+                self._link.send(
+                    Calibrated(
+                        job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, overflow_bytes=overflow_bytes
+                    )
+                )
+
+    def _waiting(self, diary: Diary) -> object:
+        message = self._inbox.poll()
+        if message is None:
+            diary.enter(Phase.WAITING)
+            message = self._inbox.next()
+        return message
+
+    def _train(
+        self, session: Session, diary: Diary, prepared: Prepared, steps: Steps, first: Adopt
+    ) -> dict[str, torch.Tensor]:
+        assigned = self._assigned
+        state = State.create(prepared.module, optimizer_settings(prepared.settings))
+        torch.manual_seed(prepared.settings.seed)
+        with EmulatedDevice(self._device_fd, assigned.slot, assigned.epoch, self._settings.host_pool_bytes) as device:
+            runner = Runner(device, state, steps.captured, sample_every=SAMPLE_EVERY)
+            try:
+                runner.adopt(first.plans, first.generation)
+                self._link.send(Adopted(job=self._job.job, generation=first.generation))
+                session.run(lambda c: jobs.start_running(c, self._job.job, self._job.claim))
+                loop = Loop(
+                    prepared=prepared,
+                    state=state,
+                    runner=runner,
+                    inbox=self._inbox,
+                    diary=diary,
+                    steps=steps,
+                    checkpoint_s=self._settings.checkpoint_s,
+                )
+                loop.go()
+                return loop.weights()
+            finally:
+                runner.close()

@@ -1,0 +1,112 @@
+"""The captured steps of one job, and what is known about their operators on this kind of device."""
+
+import torch
+
+from indb_tensile.catalog import plans
+from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.plans import OpMeasurement
+from indb_tensile.executor.calibrate import calibrate
+from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
+from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.training import Prepared, batch_plan
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.latency import estimate
+
+
+class Steps:
+    """The training step, the last smaller batch where there is one, and the validation pass, in this order."""
+
+    def __init__(self, captured: tuple[CapturedStep, ...], evaluation_rows: int) -> None:
+        self.captured = captured
+        self.evaluation_rows = evaluation_rows
+        self._known: dict[str, tuple[int, int]] = {}
+
+    @classmethod
+    def capture(cls, prepared: Prepared) -> "Steps":
+        """Every graph that the job's epochs run."""
+        settings = optimizer_settings(prepared.settings)
+        plan = batch_plan(prepared.train.rows, prepared.settings)
+        module, loss, part = prepared.module, prepared.loss, prepared.train
+        sizes = (plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,)
+        trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings) for rows in sizes]
+        rows = plan.full_rows
+        evaluated = capture_evaluation(module, loss, part.x[:rows], part.y[:rows], settings)
+        return cls((*trained, evaluated), rows)
+
+    @property
+    def graphs(self) -> tuple[StepGraph, ...]:
+        """The step graphs, in order."""
+        return tuple(step.graph for step in self.captured)
+
+    @property
+    def latency_ns(self) -> tuple[tuple[int, ...], ...]:
+        """The best that is known for each operator: measured on this kind of device, else estimated."""
+        return tuple(self._latency(graph) for graph in self.graphs)
+
+    @property
+    def unknown(self) -> frozenset[str]:
+        """Signatures of operators that have never run on this kind of device."""
+        return frozenset(o.signature for graph in self.graphs for o in graph.operators) - set(self._known)
+
+    def look_up(self, session: Session) -> None:
+        """Ask the catalog what earlier jobs learned about these operators."""
+        found = session.run(lambda c: plans.known_latencies(c, emulated_kind(), self.unknown))
+        self._learn(found)
+
+    def calibrate(self, session: Session, grant_bytes: int) -> int:
+        """Run the unknown operators once and remember what they took; the bytes by which the grant was too small."""
+        predicted = self._predictions()
+        outcome = calibrate(self.captured, self.unknown, self._known, grant_bytes)
+        if outcome.overflow_bytes:
+            return outcome.overflow_bytes
+        names = {o.signature: o.name for graph in self.graphs for o in graph.operators}
+        rows = [
+            OpMeasurement(
+                signature=signature,
+                name=names[signature],
+                latency_ns=latency_ns,
+                workspace_bytes=workspace_bytes,
+                predicted_ns=predicted[signature],
+            )
+            for signature, (latency_ns, workspace_bytes) in outcome.measured.items()
+        ]
+        session.run(lambda c: plans.record_latencies(c, emulated_kind(), rows))
+        self._learn(outcome.measured)
+        return 0
+
+    def _learn(self, found: dict[str, tuple[int, int]]) -> None:
+        self._known |= found
+        workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in self._known.items()}
+        self.captured = tuple(step.with_measured(workspace, {}) for step in self.captured)
+
+    def _latency(self, graph: StepGraph) -> tuple[int, ...]:
+        guesses = estimate(graph, EMULATED_SPEED)
+        pairs = zip(graph.operators, guesses, strict=True)
+        return tuple(self._known[o.signature][0] if o.signature in self._known else guess for o, guess in pairs)
+
+    def _predictions(self) -> dict[str, int]:
+        return {
+            o.signature: guess
+            for graph in self.graphs
+            for o, guess in zip(graph.operators, estimate(graph, EMULATED_SPEED), strict=True)
+        }
+
+
+def optimizer_settings(settings: TrainingSettings) -> OptimizerSettings:
+    """The part of the hyper-parameters that is captured into the step; the learning rate is not."""
+    return OptimizerSettings(
+        kind=settings.optimizer,
+        momentum=settings.momentum,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        nesterov=settings.nesterov,
+        clip_norm=settings.clip_norm,
+    )
+
+
+def parameters_of(module: torch.nn.Module) -> int:
+    """How many trained numbers the module has."""
+    return sum(parameter.numel() for parameter in module.parameters())
