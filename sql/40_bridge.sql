@@ -1,0 +1,64 @@
+-- From SQL to Python, and an error's way back.
+
+-- The body is a loader: it holds the text of indb_tensile/sql_api.py as one literal and compiles it once per
+-- session. GD keeps the module under its text's digest, so that a catalog upgraded within a session is followed;
+-- SD belongs to this function alone and spares every later call the digest.
+create function tensile.bridge(verb text, request jsonb) returns jsonb
+  language plpython3u volatile parallel unsafe
+as $bridge$
+import json
+
+if "handle" not in SD:
+    import hashlib
+    import types
+
+    source = @SQL_API@
+    digest = "tensile.sql_api." + hashlib.sha256(source.encode()).hexdigest()
+    if digest not in GD:
+        module = types.ModuleType("tensile_sql_api")
+        exec(compile(source, "sql_api.py", "exec"), module.__dict__)
+        GD[digest] = module
+    SD["handle"] = GD[digest].handle
+return json.dumps(SD["handle"](plpy, verb, json.loads(request or "{}")))
+$bridge$;
+comment on function tensile.bridge(text, jsonb) is
+  'checks and enqueues a request, or puts it to the service, with the caller''s privileges; an error is in its answer';
+
+create function tensile.raise_error(code text, message text, more text, way_out text) returns void
+  language plpgsql stable
+as $$
+begin
+  -- An empty DETAIL or HINT would be shown as one.
+  if more <> '' and way_out <> '' then
+    raise exception '%', message using errcode = code, detail = more, hint = way_out;
+  elsif more <> '' then
+    raise exception '%', message using errcode = code, detail = more;
+  elsif way_out <> '' then
+    raise exception '%', message using errcode = code, hint = way_out;
+  end if;
+  raise exception '%', message using errcode = code;
+end
+$$;
+comment on function tensile.raise_error(text, text, text, text) is
+  'raises an error with this SQLSTATE, message, DETAIL and HINT';
+
+-- PL/Python would put its exception's class before each message; raised here, a message arrives as it was written.
+create function tensile.call(verb text, request jsonb) returns jsonb
+  language plpgsql volatile parallel unsafe
+as $$
+declare
+  answer constant jsonb := tensile.bridge(verb, request);
+begin
+  if not (answer -> 'ok')::boolean then
+    perform tensile.raise_error(answer #>> '{error,sqlstate}', answer #>> '{error,message}',
+                                answer #>> '{error,detail}', answer #>> '{error,hint}');
+  end if;
+  return answer -> 'result';
+end
+$$;
+comment on function tensile.call(text, jsonb) is 'the result of tensile.bridge, or its error';
+
+revoke execute on function tensile.bridge(text, jsonb), tensile.call(text, jsonb),
+  tensile.raise_error(text, text, text, text) from public;
+grant execute on function tensile.bridge(text, jsonb), tensile.call(text, jsonb),
+  tensile.raise_error(text, text, text, text) to tensile_user;
