@@ -2,7 +2,7 @@
 -- by `tensile init`, whose tables are dumped like any others.
 --
 -- Models go with everything; jobs only when they have ended, and what hangs on a job goes with it. Workers, devices
--- and checkpoints belong to running processes and stay behind.
+-- and checkpoints belong to running processes and stay behind. One call per statement, since each changes the same row of the system catalog.
 
 select pg_catalog.pg_extension_config_dump('tensile.settings', '');
 select pg_catalog.pg_extension_config_dump('tensile.models', '');
@@ -12,11 +12,19 @@ select pg_catalog.pg_extension_config_dump('tensile.artifacts', 'where version_i
 select pg_catalog.pg_extension_config_dump('tensile.graphs', '');
 select pg_catalog.pg_extension_config_dump('tensile.op_latency', '');
 select pg_catalog.pg_extension_config_dump('tensile.jobs', $$where state in ('succeeded', 'failed', 'cancelled')$$);
-select pg_catalog.pg_extension_config_dump(children.relation,
-  $$where job_id in (select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$)
-  from (values ('tensile.job_progress'::regclass), ('tensile.job_events'), ('tensile.metrics'), ('tensile.plans'))
-    as children (relation);
-select pg_catalog.pg_extension_config_dump(sequences.relation::regclass, '')
-  from (values ('tensile.models_model_id_seq'), ('tensile.model_versions_version_id_seq'),
-               ('tensile.artifacts_artifact_id_seq'), ('tensile.jobs_job_id_seq'), ('tensile.claim_seq'),
-               ('tensile.job_events_event_id_seq'), ('tensile.plans_plan_id_seq')) as sequences (relation);
+select pg_catalog.pg_extension_config_dump('tensile.job_progress', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+select pg_catalog.pg_extension_config_dump('tensile.job_events', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+select pg_catalog.pg_extension_config_dump('tensile.metrics', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+select pg_catalog.pg_extension_config_dump('tensile.plans', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+
+select pg_catalog.pg_extension_config_dump('tensile.models_model_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.model_versions_version_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.artifacts_artifact_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.jobs_job_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.claim_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.job_events_event_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.plans_plan_id_seq', '');

@@ -200,8 +200,9 @@ def _decide(connection: Connection, model: int, wish: str, publication: Publicat
         return should_deploy(wish, has_incumbent=False, incumbent_metric=None, publication=publication)
     version, metric_name, metric = row
     judged = publication.incumbent_metric
-    if version != publication.incumbent and publication.incumbent_metric is None:
-        # Another version was deployed meanwhile: what it scored on its own rows is the best that is known of it.
+    if publication.incumbent != version and (publication.incumbent is not None or judged is None):
+        # Another version was deployed since the caller judged: what that one scored on its own rows is the best
+        # that is known of it.
         judged = metric if metric_name == publication.metric_name else None
     return should_deploy(wish, has_incumbent=True, incumbent_metric=judged, publication=publication)
 

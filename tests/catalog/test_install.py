@@ -1,0 +1,232 @@
+"""Installation: one source, two ways, one catalog; and what a dump carries."""
+
+import ast
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from psycopg import sql
+
+from indb_tensile.catalog import install, jobs, models
+from indb_tensile.catalog.install import EXTENSION, SCRIPT, Installation
+from indb_tensile.cli.cluster import Cluster, find_programs
+from indb_tensile.errors import DatabaseError, PrivilegeError
+from tests.catalog.enqueue import claim, enqueue, publication, register
+from tests.catalog.own_server import own_server
+from tests.conftest import ROLES, Database
+
+ROOT = Path(install.__file__).parents[2]
+
+
+@given(st.text())
+def test_a_literal_is_the_same_text_and_ends_no_dollar_quote(text: str) -> None:
+    written = install.literal(text)
+    assert ast.literal_eval(written) == text
+    assert "$" not in written
+    assert written.isascii()
+
+
+def test_the_versions_of_the_catalog_and_the_package_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == install.VERSION
+
+
+def test_no_placeholder_is_left_in_the_script() -> None:
+    for extension in (True, False):
+        source = install.script(extension)
+        assert "@VERSION@" not in source
+        assert "@SQL_API@" not in source
+        assert ("pg_extension_config_dump" in source) is extension
+
+
+def test_an_upgrade_takes_the_shortest_chain_of_scripts() -> None:
+    steps = {("1", "2"): "a", ("2", "3"): "b", ("3", "4"): "c", ("2", "4"): "d"}
+    assert install.upgrade_path("1", "4", steps) == ("a", "d")
+    assert install.upgrade_path("4", "4", steps) == ()
+    assert install.upgrade_path("4", "1", steps) is None
+
+
+@pytest.mark.postgres
+def test_installing_again_changes_nothing(database: Database) -> None:
+    with database.connect() as connection:
+        before = _catalog(connection)
+        assert install.install(connection) == Installation(way=SCRIPT, version=install.VERSION)
+        assert _catalog(connection) == before
+        install.check_version(connection)
+
+
+@pytest.mark.postgres
+def test_a_catalog_of_another_version_is_refused_and_the_way_out_is_named(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create or replace function tensile.catalog_version() returns text return '9.9'")
+        for refuse in (install.check_version, install.install):
+            with pytest.raises(DatabaseError, match=r"version 9\.9"):
+                refuse(connection)
+        with pytest.raises(DatabaseError) as caught:
+            install.check_version(connection)
+        assert "tensile init" in caught.value.hint
+
+
+@pytest.mark.postgres
+def test_a_database_without_the_catalog_is_told_how_to_get_one(cluster: Cluster) -> None:
+    with psycopg.connect(cluster.dsn(database="template1"), autocommit=True) as connection:
+        with pytest.raises(DatabaseError) as caught:
+            install.check_version(connection)
+        assert caught.value.message == 'the catalog is not installed in database "template1"'
+        assert "tensile init" in caught.value.hint
+
+
+@pytest.mark.postgres
+def test_only_a_superuser_installs(database: Database, cluster: Cluster) -> None:
+    with database.connect() as connection:
+        connection.execute("create database bare owner alice")
+    try:
+        with psycopg.connect(cluster.dsn(user="alice", database="bare"), autocommit=True) as connection:
+            with pytest.raises(PrivilegeError, match='"alice" is not a superuser'):
+                install.install(connection)
+            assert install.installed(connection) is None
+    finally:
+        with database.connect() as connection:
+            connection.execute("drop database bare with (force)")
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Cluster]:
+    """A server of its own that has the extension's files."""
+    directory = Path(tempfile.mkdtemp(prefix="tensile-own-"))
+    directory.chmod(0o755)
+    cluster, extensions = own_server(directory)
+    install.write_extension(extensions)
+    cluster.create(roles=ROLES)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop(mode="immediate")
+        shutil.rmtree(directory)
+
+
+@pytest.mark.postgres
+def test_the_extension_and_the_script_make_the_same_catalog(own: Cluster) -> None:
+    with _new_database(own, "extended") as extended, _new_database(own, "scripted") as scripted:
+        assert install.install(extended).way == EXTENSION
+        assert install.install(scripted, way=SCRIPT).way == SCRIPT
+        assert _catalog(extended) == _catalog(scripted)
+        assert len(_catalog(extended)) > 300
+        for connection, other in ((extended, SCRIPT), (scripted, EXTENSION)):
+            with pytest.raises(DatabaseError, match="was installed by"):
+                install.install(connection, way=other)
+        with pytest.raises(psycopg.errors.DuplicateSchema, match='schema "tensile" already exists'):
+            scripted.execute("create extension tensile cascade")
+        extended.execute("drop extension tensile")
+        assert install.installed(extended) is None
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("way", [EXTENSION, SCRIPT])
+def test_a_dump_carries_models_and_never_runs_the_queue_of_what_it_copies(own: Cluster, way: str) -> None:
+    with _new_database(own, f"production_{way}") as production:
+        install.install(production, way=way)
+        version = _fill(production)
+        stored = models.load_version(production, version)
+        with _new_database(own, f"copied_{way}") as copied:
+            _copy(own, f"production_{way}", f"copied_{way}")
+            assert models.load_version(copied, version) == stored
+            assert jobs.claim_job(copied, register(copied)) is None
+            carried = copied.execute("select state::text from tensile.jobs order by job_id").fetchall()
+            assert carried == ([("succeeded",)] if way == EXTENSION else [("succeeded",), ("queued",), ("starting",)])
+            assert copied.execute("select value from tensile.settings").fetchall() == [("/run/x",)]
+            kinds = copied.execute(
+                "select kind from tensile.job_events where job_id = 1 order by event_id"
+            ).fetchall()
+            assert kinds == [("starting",), ("succeeded",)]
+            fresh = enqueue(copied)
+            assert fresh > 3, "the copy counts on where production was"
+            assert claim(copied, register(copied)).job == fresh
+
+
+def _fill(connection: psycopg.Connection[Any]) -> Any:
+    """One finished job with its model, one queued, one claimed, a setting."""
+    worker = register(connection)
+    enqueue(connection)
+    version = models.publish_version(connection, claim(connection, worker), publication())
+    enqueue(connection, priority=0)
+    enqueue(connection, priority=1)
+    claim(connection, worker)
+    connection.execute("insert into tensile.settings (name, value) values ('socket_directory', '\"/run/x\"')")
+    return version
+
+
+def _new_database(cluster: Cluster, name: str) -> psycopg.Connection[Any]:
+    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    return psycopg.connect(cluster.dsn(database=name), autocommit=True)
+
+
+def _copy(cluster: Cluster, source: str, target: str) -> None:
+    """pg_dump into psql, stopping at the first error."""
+    programs = find_programs()
+    dump = subprocess.run(
+        [programs.path("pg_dump"), "-d", cluster.dsn(database=source)], capture_output=True, check=False
+    )
+    assert dump.returncode == 0, dump.stderr.decode()
+    restore = subprocess.run(
+        [programs.path("psql"), "-q", "-X", "-v", "ON_ERROR_STOP=1", "-d", cluster.dsn(database=target)],
+        input=dump.stdout,
+        capture_output=True,
+        check=False,
+    )
+    assert restore.returncode == 0, restore.stderr.decode()
+
+
+def _catalog(connection: psycopg.Connection[Any]) -> list[str]:
+    """Everything that the installation made, one line each."""
+    return [
+        row[0]
+        for row in connection.execute(
+            """
+            with mine as (select 'tensile'::regnamespace as schema)
+            select format('column %s.%s %s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+                          a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attacl)
+              from mine, pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0
+              left join pg_attrdef as d on d.adrelid = c.oid and d.adnum = a.attnum
+             where c.relnamespace = mine.schema and c.relkind in ('r', 'v')
+            union all
+            select format('relation %s %s %s %s %s', c.relname, c.relkind, c.relacl, c.relrowsecurity, c.reloptions)
+              from mine, pg_class as c where c.relnamespace = mine.schema
+            union all
+            select format('constraint %s %s', conname, pg_get_constraintdef(k.oid))
+              from mine, pg_constraint as k where connamespace = mine.schema
+            union all
+            select indexdef from pg_indexes where schemaname = 'tensile'
+            union all
+            select format('view %s %s', viewname, definition) from pg_views where schemaname = 'tensile'
+            union all
+            select format('trigger %s', pg_get_triggerdef(t.oid))
+              from mine, pg_trigger as t join pg_class as c on c.oid = t.tgrelid
+             where c.relnamespace = mine.schema and not t.tgisinternal
+            union all
+            select format('policy %s %s %s %s %s %s', tablename, policyname, roles, cmd, qual, with_check)
+              from pg_policies where schemaname = 'tensile'
+            union all
+            select format('function %s %s %s %s', p.oid::regprocedure, md5(pg_get_functiondef(p.oid)), proacl,
+                          obj_description(p.oid, 'pg_proc'))
+              from mine, pg_proc as p
+             where pronamespace = mine.schema or (pronamespace = 'public'::regnamespace and proname like 'tensile%')
+            union all
+            select format('enum %s %s', t.typname, e.enumlabel)
+              from mine, pg_enum as e join pg_type as t on t.oid = e.enumtypid where t.typnamespace = mine.schema
+            union all
+            select format('schema %s', nspacl) from mine, pg_namespace as n where n.oid = mine.schema
+            order by 1
+            """
+        )
+    ]

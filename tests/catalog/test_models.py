@@ -1,0 +1,216 @@
+"""Publishing: one version per success, deployed as asked; checkpoints; bytes come back as they were."""
+
+import math
+from typing import Any
+
+import psycopg
+import pytest
+
+from indb_tensile.catalog import jobs, models
+from indb_tensile.catalog.models import should_deploy
+from indb_tensile.errors import DatabaseError, LostClaimError, MissingError, PrivilegeError
+from indb_tensile.job import ClaimedJob, ClaimToken, ModelVersionId
+from tests.catalog.enqueue import claim, enqueue, publication, register, specification, state
+from tests.conftest import Database
+
+
+@pytest.mark.parametrize(
+    ("wish", "metric", "higher", "incumbent", "deployed"),
+    [
+        ("always", 0.1, True, 0.9, True),
+        ("never", 0.9, True, 0.1, False),
+        ("if_better", 0.9, True, 0.1, True),
+        ("if_better", 0.1, True, 0.9, False),
+        ("if_better", 0.5, True, 0.5, False),
+        ("if_better", 0.1, False, 0.9, True),
+        ("if_better", 0.9, False, 0.1, False),
+        ("if_better", -0.1, True, -0.9, True),
+        ("if_better", math.nan, True, 0.1, False),
+        ("if_better", None, None, 0.1, False),
+        ("if_better", 0.1, True, None, True),
+        ("if_better", 0.1, True, math.nan, True),
+    ],
+)
+def test_a_version_is_deployed_as_the_job_wishes(
+    wish: str, metric: float | None, higher: bool | None, incumbent: float | None, deployed: bool
+) -> None:
+    made = publication(metric=metric, higher_is_better=higher)
+    assert should_deploy(wish, has_incumbent=True, incumbent_metric=incumbent, publication=made) is deployed
+
+
+def test_the_first_version_is_deployed_unless_never_was_asked() -> None:
+    made = publication(metric=math.nan)
+    assert should_deploy("if_better", has_incumbent=False, incumbent_metric=None, publication=made)
+    assert not should_deploy("never", has_incumbent=False, incumbent_metric=None, publication=made)
+
+
+@pytest.mark.postgres
+def test_a_published_version_comes_back_whole(database: Database) -> None:
+    weights = bytes(range(256)) * (models.CHUNK_BYTES // 256) + b"and a bit"
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        claimed = _running(connection)
+        version = models.publish_version(connection, claimed, publication(weights=weights, data_digest="d"))
+        assert models.deployed_version(connection, "m") == version
+        assert models.load_version(connection, version) == models.StoredVersion(
+            version=version,
+            model_id=1,
+            model="m",
+            owner_oid=claimed.owner_oid,
+            number=1,
+            task=publication().task,
+            target="y",
+            architecture={"type": "mlp"},
+            bundle={"columns": ["a"]},
+            weights=weights,
+            parameters=7,
+            metric_name="r2",
+            metric=0.5,
+            higher_is_better=True,
+            metrics={"r2": 0.5},
+            data_digest="d",
+            deployed=True,
+        )
+        row = alice.execute("select state::text, version_id, worker_id from tensile.jobs").fetchone()
+        assert row == ("succeeded", version, None)
+        assert alice.execute("select name, owner_name, last_spec from tensile.models").fetchone() == (
+            "m",
+            "alice",
+            specification("m"),
+        )
+        assert connection.execute("select count(*) from tensile.artifacts").fetchone() == (2,)
+        assert job == claimed.job
+
+
+@pytest.mark.postgres
+def test_publishing_again_after_an_outage_finds_what_was_published(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        claimed = _running(connection)
+        version = models.publish_version(connection, claimed, publication())
+        assert models.publish_version(connection, claimed, publication()) == version
+        assert connection.execute("select count(*) from tensile.model_versions").fetchone() == (1,)
+
+
+@pytest.mark.postgres
+def test_a_claim_that_was_lost_publishes_nothing(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        claimed = _running(connection)
+        stale = ClaimToken(claimed.claim - 1)
+        with pytest.raises(LostClaimError):
+            models.publish_version(connection, _with_claim(claimed, stale), publication())
+        assert connection.execute("select count(*) from tensile.models").fetchone() == (0,)
+
+
+@pytest.mark.postgres
+def test_versions_count_up_and_only_the_better_one_is_deployed(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        worker = register(connection)
+        first = _publish(alice, connection, worker, metric=0.5)
+        worse = _publish(alice, connection, worker, metric=0.4, incumbent=first, incumbent_metric=0.5)
+        better = _publish(alice, connection, worker, metric=0.6, incumbent=first, incumbent_metric=0.5)
+        rows = alice.execute("select version_id, number, deployed from tensile.model_versions order by number")
+        assert rows.fetchall() == [(first, 1, False), (worse, 2, False), (better, 3, True)]
+
+
+@pytest.mark.postgres
+def test_a_version_deployed_meanwhile_is_judged_by_what_it_scored(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        worker = register(connection)
+        seen = _publish(alice, connection, worker, metric=0.5)
+        meanwhile = _publish(alice, connection, worker, metric=0.9, incumbent=seen, incumbent_metric=0.5)
+        _publish(alice, connection, worker, metric=0.6, incumbent=seen, incumbent_metric=0.5)
+        assert models.deployed_version(connection, "m") == meanwhile
+
+
+@pytest.mark.postgres
+def test_a_name_that_another_owner_took_meanwhile_is_refused_and_nothing_is_left(database: Database) -> None:
+    with (
+        database.connect("alice") as alice,
+        database.connect("bob") as bob,
+        database.connect("tensile_worker") as connection,
+    ):
+        job = enqueue(alice)
+        claimed = _running(connection)
+        bob.execute("insert into tensile.models (name) values ('m')")
+        with pytest.raises(PrivilegeError, match='model "m" belongs to another role, not to "alice"'):
+            models.publish_version(connection, claimed, publication())
+        assert state(alice, job) == "running"
+        assert connection.execute("select count(*) from tensile.model_versions").fetchone() == (0,)
+
+
+@pytest.mark.postgres
+def test_a_missing_version_is_named(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        assert models.deployed_version(connection, "nothing") is None
+        with pytest.raises(MissingError, match="model version 7 is not there"):
+            models.load_version(connection, ModelVersionId(7))
+
+
+@pytest.mark.postgres
+def test_weights_that_lost_a_chunk_are_not_handed_out(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        version = models.publish_version(connection, _running(connection), publication())
+        with database.connect() as postgres:
+            postgres.execute("delete from tensile.artifacts")
+        with pytest.raises(DatabaseError, match=f"the bytes stored for version {version} are 0, not 7"):
+            models.load_version(connection, version)
+
+
+@pytest.mark.postgres
+def test_a_checkpoint_is_replaced_as_a_whole_and_outlives_a_requeue(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        claimed = _running(connection)
+        assert models.load_checkpoint(connection, job) is None
+        long = b"x" * (2 * models.CHUNK_BYTES + 1)
+        models.save_checkpoint(connection, job, claimed.claim, long, {"epoch": 1})
+        assert models.load_checkpoint(connection, job) == (long, {"epoch": 1})
+        models.save_checkpoint(connection, job, claimed.claim, b"short", {"epoch": 2})
+        jobs.requeue(connection, job, claimed.claim, "the controller stops")
+        assert models.load_checkpoint(connection, job) == (b"short", {"epoch": 2})
+        assert connection.execute("select count(*) from tensile.artifacts").fetchone() == (1,)
+
+
+@pytest.mark.postgres
+def test_a_job_that_ended_leaves_no_checkpoint(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        claimed = _running(connection)
+        models.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
+        models.publish_version(connection, claimed, publication())
+        assert models.load_checkpoint(connection, job) is None
+        assert connection.execute("select count(*) from tensile.artifacts where job_id is not null").fetchone() == (
+            0,
+        )
+
+
+@pytest.mark.postgres
+def test_a_dropped_model_takes_its_versions_and_weights_and_leaves_the_jobs(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        models.publish_version(connection, _running(connection), publication())
+        alice.execute("delete from tensile.models")
+        assert connection.execute("select count(*) from tensile.artifacts").fetchone() == (0,)
+        assert alice.execute("select state::text, version_id from tensile.jobs").fetchone() == ("succeeded", None)
+
+
+def _running(connection: psycopg.Connection[Any]) -> ClaimedJob:
+    claimed = claim(connection, register(connection))
+    jobs.start_running(connection, claimed.job, claimed.claim)
+    return claimed
+
+
+def _publish(
+    alice: psycopg.Connection[Any], connection: psycopg.Connection[Any], worker: Any, **changes: Any
+) -> ModelVersionId:
+    enqueue(alice)
+    return models.publish_version(connection, claim(connection, worker), publication(**changes))
+
+
+def _with_claim(claimed: ClaimedJob, token: ClaimToken) -> ClaimedJob:
+    return ClaimedJob(
+        job=claimed.job, claim=token, attempt=claimed.attempt, owner_oid=claimed.owner_oid, spec=claimed.spec
+    )

@@ -1,0 +1,130 @@
+"""What is remembered about operators, plans and devices."""
+
+import pytest
+
+from indb_tensile.catalog import jobs, plans
+from indb_tensile.catalog.plans import DeviceUse, JobUse, OpMeasurement, PlanRecord
+from indb_tensile.errors import LostClaimError
+from indb_tensile.job import JobId
+from tests.catalog.enqueue import claim, enqueue, register
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+
+def test_latencies_are_known_by_operator_and_kind_of_device(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        plans.record_latencies(connection, "gpu", [_op("a", 100, 5), _op("b", 200, 0)])
+        plans.record_latencies(connection, "cpu", [_op("a", 9000, 7)])
+        assert plans.known_latencies(connection, "gpu", ["a", "b", "c", "a"]) == {"a": (100, 5), "b": (200, 0)}
+        assert plans.known_latencies(connection, "cpu", ["a", "b"]) == {"a": (9000, 7)}
+        assert plans.known_latencies(connection, "cpu", []) == {}
+
+
+def test_a_latency_moves_towards_what_is_measured_and_a_workspace_only_grows(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        plans.record_latencies(connection, "gpu", [_op("a", 100, 5)])
+        plans.record_latencies(connection, "gpu", [_op("a", 200, 4)])
+        assert plans.known_latencies(connection, "gpu", ["a"]) == {"a": (125, 5)}
+        for _ in range(60):
+            plans.record_latencies(connection, "gpu", [_op("a", 1_000_000, 9)])
+        latency_ns, workspace_bytes = plans.known_latencies(connection, "gpu", ["a"])["a"]
+        assert abs(latency_ns - 1_000_000) <= 2
+        assert workspace_bytes == 9
+
+
+def test_measurements_of_one_operator_in_one_report_count_once(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        plans.record_latencies(connection, "gpu", [_op("a", 100, 5), _op("a", 300, 6)])
+        plans.record_latencies(connection, "gpu", [])
+        assert plans.known_latencies(connection, "gpu", ["a"]) == {"a": (300, 6)}
+
+
+def test_a_plan_is_predicted_then_adopted_then_measured(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        claimed = claim(connection, register(connection))
+        record = PlanRecord(
+            generation=1, reason="start", policy="tensile", predicted_peak_bytes=80, swaps=2, swapped_bytes=64
+        )
+        plans.record_plan(connection, claimed.job, claimed.claim, record, {"swaps": []})
+        plans.record_plan(connection, claimed.job, claimed.claim, record, {"swaps": []})
+        plans.plan_adopted(connection, claimed.job, claimed.claim, 1)
+        for peak_bytes, iteration_ns in ((80, 10), (70, 12)):
+            plans.plan_measured(
+                connection,
+                claimed.job,
+                claimed.claim,
+                1,
+                peak_bytes=peak_bytes,
+                iteration_ns=iteration_ns,
+                stall_ns=1,
+            )
+        rows = alice.execute(
+            "select attempt, generation, reason, predicted_peak_bytes, measured_peak_bytes, measured_iteration_ns,"
+            " measured_stall_ns, swaps, plan, adopted_at is not null from tensile.plans"
+        ).fetchall()
+        assert rows == [(1, 1, "start", 80, 80, 12, 1, 2, {"swaps": []}, True)]
+
+
+def test_a_second_attempt_counts_its_generations_anew(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        worker = register(connection)
+        record = PlanRecord(generation=1, reason="start", policy="tensile")
+        stale = claim(connection, worker)
+        plans.record_plan(connection, stale.job, stale.claim, record)
+        jobs.leave(connection, worker)
+        jobs.rescue(connection)
+        with database.connect() as postgres:
+            postgres.execute("update tensile.jobs set not_before = null")
+        fresh = claim(connection, register(connection))
+        plans.record_plan(connection, fresh.job, fresh.claim, record)
+        assert alice.execute("select attempt from tensile.plans order by 1").fetchall() == [(1,), (2,)]
+        with pytest.raises(LostClaimError):
+            plans.record_plan(connection, stale.job, stale.claim, record)
+        with pytest.raises(LostClaimError):
+            plans.plan_adopted(connection, stale.job, stale.claim, 1)
+
+
+def test_a_graph_is_remembered_once(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        plans.record_graph(connection, "g", {"ops": 3})
+        plans.record_graph(connection, "g", {"ops": 4})
+        assert connection.execute("select signature, summary from tensile.graphs").fetchall() == [("g", {"ops": 3})]
+
+
+def test_device_use_is_replaced_and_jobs_that_left_are_gone(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        first, second = enqueue(alice), enqueue(alice)
+        worker = register(connection)
+        plans.record_device(connection, worker, _use(90), [_part(first, 90), _part(second, 10)])
+        plans.record_device(connection, worker, _use(50), [_part(second, 5)])
+        rows = connection.execute("select used_bytes, high_water_bytes from tensile.devices").fetchall()
+        assert rows == [(50, 90)]
+        rows = connection.execute("select job_id, used_bytes, high_water_bytes from tensile.device_jobs").fetchall()
+        assert rows == [(second, 5, 10)]
+        plans.record_device(connection, worker, _use(0))
+        assert connection.execute("select from tensile.device_jobs").fetchall() == []
+
+
+def _op(signature: str, latency_ns: int, workspace_bytes: int) -> OpMeasurement:
+    return OpMeasurement(
+        signature=signature, name="aten.mm", latency_ns=latency_ns, workspace_bytes=workspace_bytes, predicted_ns=50
+    )
+
+
+def _use(used_bytes: int) -> DeviceUse:
+    return DeviceUse(
+        kind="gpu",
+        capacity_bytes=100,
+        budget_bytes=100,
+        granted_bytes=100,
+        used_bytes=used_bytes,
+        high_water_bytes=used_bytes,
+        host_bytes=0,
+    )
+
+
+def _part(job: JobId, used_bytes: int) -> JobUse:
+    return JobUse(job=job, granted_bytes=100, used_bytes=used_bytes, high_water_bytes=used_bytes)
