@@ -199,6 +199,7 @@ void Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t t
   std::uint64_t before_word = record.tally.load();
   const Tally before = Tally::unpacked(before_word);
   if (freed_bytes > before.used_bytes) {
+    live(claim);  // here and below: a release under us is the better explanation
     throw Fault(Fault::Kind::invariant, text("slot ", claim.slot, ": giving back ", freed_bytes,
                                              " bytes of which only ", before.used_bytes, " are in use"));
   }
@@ -212,6 +213,7 @@ void Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t t
   const std::uint64_t granted_bytes = record.granted_bytes.load();
   if (taken_bytes > freed_bytes && after.used_bytes > granted_bytes) {
     withdraw(record, before, intent);
+    live(claim);
     throw_over_grant(claim.slot, before.used_bytes, freed_bytes, taken_bytes, granted_bytes);
   }
   post(claim, record, intent);
@@ -224,7 +226,7 @@ void Ledger::publish(const Claim& claim, layout::Slot& record, const Tally& befo
   std::uint64_t word = record.intent.load();
   if (!is_open(Intent::unpacked(word), before) && record.intent.compare_exchange_strong(word, intent.packed()))
     return;
-  live(claim);  // raises when the slot was released under us, the likely reason
+  live(claim);
   throw Fault(Fault::Kind::invariant,
               text("slot ", claim.slot, ": two processes move bytes in epoch ", claim.epoch, " at once"));
 }

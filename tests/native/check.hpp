@@ -1,0 +1,34 @@
+// A test runner in a page: TEST registers, CHECK counts and goes on, CHECK_FAULT expects a fault by kind and words.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "fault.hpp"
+
+namespace check {
+
+bool add(const char* name, std::function<void()> body);
+void fail(const char* file, int line, const std::string& what);
+void expect_fault(const char* file, int line, tensile::Fault::Kind kind, const std::string& words,
+                  const std::function<void()>& body);
+
+template <typename Left, typename Right>
+void equal(const char* file, int line, const char* source, const Left& left, const Right& right) {
+  if (!(left == right)) fail(file, line, tensile::text(source, ": ", left, " is not ", right));
+}
+
+}  // namespace check
+
+#define TEST(name)                                           \
+  static void name();                                        \
+  static const bool name##_added = check::add(#name, &name); \
+  static void name()
+
+#define CHECK(condition) \
+  if (!(condition)) check::fail(__FILE__, __LINE__, #condition)
+
+#define CHECK_EQUAL(left, right) check::equal(__FILE__, __LINE__, #left " == " #right, left, right)
+
+#define CHECK_FAULT(kind, words, expression) \
+  check::expect_fault(__FILE__, __LINE__, tensile::Fault::Kind::kind, words, [&] { static_cast<void>(expression); })

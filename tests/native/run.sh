@@ -1,0 +1,35 @@
+#!/bin/sh
+# Build the device library with warnings as errors and run its C++ tests: plain, under the address and
+# undefined-behaviour sanitizers, and under the thread sanitizer. Needs cmake, ninja and a C++20 compiler.
+#
+#   sh tests/native/run.sh                 all three
+#   sh tests/native/run.sh thread          one of: plain, address, thread
+set -eu
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+
+run() {
+    build="$root/.build/native-$1"
+    cmake -S "$root/native" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+        -DTENSILE_PYTHON_MODULE=OFF -DTENSILE_NATIVE_TESTS=ON -DTENSILE_SANITIZE="$2" >"$build.log" 2>&1 ||
+        { cat "$build.log" >&2; exit 1; }
+    cmake --build "$build" >"$build.log" 2>&1 || { cat "$build.log" >&2; exit 1; }
+    echo "native tests, $1:"
+    ctest --test-dir "$build" --output-on-failure --no-tests=error
+}
+
+mkdir -p "$root/.build"
+case "${1:-all}" in
+    plain) run plain "" ;;
+    address) run address address,undefined ;;
+    thread) run thread thread ;;
+    all)
+        run plain ""
+        run address address,undefined
+        run thread thread
+        ;;
+    *)
+        echo "run.sh: '$1' is not one of plain, address, thread" >&2
+        exit 2
+        ;;
+esac

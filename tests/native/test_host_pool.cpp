@@ -1,0 +1,129 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "check.hpp"
+#include "host_pool.hpp"
+
+using namespace tensile;
+
+namespace {
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+
+}  // namespace
+
+TEST(buffers_are_aligned_apart_and_writable) {
+  HostPool pool(4 * mib);
+  std::vector<std::byte*> buffers;
+  for (const std::uint64_t size_bytes : {1UL, 64UL, 65UL, 1000UL, 100'000UL}) {
+    std::byte* buffer = pool.allocate(size_bytes);
+    CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(buffer) % 64, 0U);
+    CHECK_EQUAL(pool.size_bytes(buffer), (size_bytes + 63) / 64 * 64);
+    std::memset(buffer, 0xA5, size_bytes);
+    buffers.push_back(buffer);
+  }
+  std::sort(buffers.begin(), buffers.end());
+  for (std::size_t i = 1; i < buffers.size(); ++i) {
+    CHECK(buffers[i - 1] + pool.size_bytes(buffers[i - 1]) <= buffers[i]);
+  }
+  CHECK_EQUAL(pool.usage().used_bytes, 64U + 64 + 128 + 1024 + 100'032);
+}
+
+TEST(a_size_that_comes_back_finds_the_place_it_left) {
+  HostPool pool(4 * mib);
+  std::byte* small = pool.allocate(1000);
+  pool.allocate(64);
+  std::byte* large = pool.allocate(50'000);
+  pool.allocate(64);
+  pool.free(small);
+  pool.free(large);
+  CHECK(pool.allocate(50'000) == large);
+  CHECK(pool.allocate(1000) == small);
+}
+
+TEST(neighbours_that_are_free_become_one) {
+  HostPool pool(mib);
+  std::vector<std::byte*> quarters;
+  for (int quarter = 0; quarter < 4; ++quarter) quarters.push_back(pool.allocate(mib / 4));
+  pool.free(quarters[0]);
+  pool.free(quarters[2]);
+  CHECK_FAULT(memory, "no 524288 bytes in one piece: 524288 of its limit of 1048576 bytes are in use",
+              pool.allocate(mib / 2));
+  pool.free(quarters[1]);
+  CHECK(pool.allocate(3 * mib / 4) == quarters[0]);
+}
+
+TEST(the_limit_holds_and_what_is_given_back_can_be_taken_again) {
+  HostPool pool(mib);
+  std::byte* all = pool.allocate(mib);
+  CHECK_FAULT(memory, "1048576 of its limit of 1048576 bytes are in use", pool.allocate(1));
+  pool.free(all);
+  CHECK_FAULT(memory, "no 1048640 bytes in one piece", pool.allocate(mib + 64));
+  CHECK_FAULT(memory, "in one piece", pool.allocate(UINT64_MAX));
+  CHECK(pool.allocate(mib) == all);
+  CHECK_EQUAL(pool.usage().high_water_bytes, mib);
+}
+
+TEST(memory_is_there_before_it_is_used) {
+  HostPool pool(64 * mib);
+  CHECK_EQUAL(pool.usage().resident_bytes, 0U);
+  std::byte* buffer = pool.allocate(20 * mib);
+  CHECK_EQUAL(pool.usage().resident_bytes, 32 * mib);
+  std::vector<unsigned char> pages(20 * mib / 4096);
+  CHECK_EQUAL(::mincore(buffer, 20 * mib, pages.data()), 0);
+  CHECK(std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }));
+  pool.allocate(20 * mib);  // 12 MiB are there already, at the end
+  CHECK_EQUAL(pool.usage().resident_bytes, 48 * mib);
+}
+
+TEST(what_is_no_live_buffer_is_refused) {
+  HostPool pool(mib);
+  std::byte* buffer = pool.allocate(1000);
+  CHECK_FAULT(invariant, "is no buffer of the host pool", pool.free(buffer + 64));
+  CHECK_FAULT(invariant, "a host buffer of 0 bytes", pool.allocate(0));
+  pool.free(buffer);
+  CHECK_FAULT(invariant, "is no buffer of the host pool", pool.free(buffer));
+  CHECK_FAULT(invariant, "is no buffer of the host pool", pool.size_bytes(buffer));
+  HostPool none(0);
+  CHECK_FAULT(memory, "limit of 0 bytes", none.allocate(1));
+}
+
+TEST(random_use_never_overlaps_and_ends_as_one_free_range) {
+  constexpr std::uint64_t limit_bytes = 40 * mib + 64;
+  HostPool pool(limit_bytes);
+  std::minstd_rand random(11);
+  std::map<std::byte*, std::uint64_t> live;
+  std::uint64_t used_bytes = 0;
+  for (int turn = 0; turn < 5000; ++turn) {
+    if (random() % 5 < 3) {
+      const std::uint64_t size_bytes = (random() % (random() % 8 == 0 ? 4 * mib : 100'000) / 64 + 1) * 64;
+      std::byte* buffer = nullptr;
+      try {
+        buffer = pool.allocate(size_bytes);
+      } catch (const Fault&) {
+        continue;
+      }
+      const auto after = live.lower_bound(buffer);
+      CHECK(after == live.end() || buffer + size_bytes <= after->first);
+      CHECK(after == live.begin() || std::prev(after)->first + std::prev(after)->second <= buffer);
+      live.emplace(buffer, size_bytes);
+      used_bytes += size_bytes;
+    } else if (!live.empty()) {
+      const auto chosen = std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
+      pool.free(chosen->first);
+      used_bytes -= chosen->second;
+      live.erase(chosen);
+    }
+    CHECK_EQUAL(pool.usage().used_bytes, used_bytes);
+  }
+  for (const auto& [buffer, size_bytes] : live) pool.free(buffer);
+  CHECK_EQUAL(pool.usage().used_bytes, 0U);
+  CHECK(pool.allocate(limit_bytes) != nullptr);
+}
