@@ -9,7 +9,7 @@ from indb_tensile.errors import UnavailableError
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def die_with_parent(signal_number: signal.Signals) -> None:
+def die_with_parent(signal_number: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel send this signal when the process that started us ends, however it ends.
 
     Raises UnavailableError where it has ended already.

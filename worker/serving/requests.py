@@ -11,8 +11,6 @@ from indb_tensile.job import JobSpec, ModelVersionId
 
 from .frames import ProtocolError
 
-ColumnStatistic = dict[str, Any]
-
 
 class Kind(StrEnum):
     """Which form a prediction takes."""
@@ -42,15 +40,29 @@ class Evaluate(Request, frozen=True, kw_only=True):
     rows: list[dict[str, Any]]
 
 
+class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one column before it is read; `kind` is that of `learning/columns.py`.
+
+    `distinct` counts the different values in a sample (None for arrays), `shape` is that of one array.
+    """
+
+    name: str
+    kind: str
+    type: str = ""
+    distinct: int | None = None
+    ndims: int = 0
+    shape: tuple[int, ...] = ()
+
+
 class Explain(Request, frozen=True, kw_only=True):
-    """Say what a training would need, from statistics of its columns alone.
+    """Say what a training would need, from statistics of its columns alone: the features and the target.
 
     `limit_bytes` is what the job may use, None for no limit of its own; `budget_bytes` is what the device has
     left for it now, None where no controller has said.
     """
 
     spec: JobSpec
-    columns: list[ColumnStatistic]
+    columns: list[ColumnStatistics]
     rows: int
     limit_bytes: int | None = None
     budget_bytes: int | None = None

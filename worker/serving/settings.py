@@ -13,19 +13,21 @@ RESIDENT_BYTES = config.GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """One service's settings.
+    """One service's settings; `shared` are those of its controller.
 
     `peer_uid` is the system user whose connections are answered; None: the one that runs the database server.
     `resident_bytes` bounds the weights kept in memory, of which the model just used is never dropped.
     """
 
-    dsn: str
-    directory: Path
+    shared: config.Settings
     worker: WorkerId
     peer_uid: int | None = None
     resident_bytes: int = RESIDENT_BYTES
-    torch_threads: int = 1
-    log_level: str = "info"
+
+    @property
+    def directory(self) -> Path:
+        """Where the socket is."""
+        return Path(self.shared.service_directory)
 
     @property
     def name(self) -> str:
@@ -42,13 +44,10 @@ def load(environ: Mapping[str, str]) -> ServiceSettings:
             hint=f"set {config.variable('service_directory')}; a controller does so for the service it starts",
         )
     return ServiceSettings(
-        dsn=shared.dsn,
-        directory=Path(shared.service_directory),
+        shared=shared,
         worker=WorkerId(_number(environ, "TENSILE_WORKER_ID")),
         peer_uid=_number(environ, "TENSILE_SERVICE_PEER_UID") if environ.get("TENSILE_SERVICE_PEER_UID") else None,
         resident_bytes=_size(environ, "TENSILE_SERVICE_RESIDENT_BYTES"),
-        torch_threads=shared.torch_threads,
-        log_level=shared.log_level,
     )
 
 

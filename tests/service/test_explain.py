@@ -1,0 +1,117 @@
+import resource
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from indb_tensile.config import GIB, MIB, Settings
+from indb_tensile.errors import RequestError
+from indb_tensile.job import JobSpec, Relation, Task
+from worker.serving.explain import Explainer
+from worker.serving.requests import ColumnStatistics, Explain
+
+SPEC = JobSpec(
+    model="m",
+    relation=Relation(oid=1, schema="public", name="t"),
+    target="label",
+    task=Task.CLASSIFICATION,
+    architecture={"type": "mlp", "hidden": [1024, 1024, 1024, 1024]},
+    hyperparams={"batch_size": 2048},
+)
+COLUMNS = [
+    ColumnStatistics(name="pixels", kind="array", ndims=1, shape=(64,)),
+    ColumnStatistics(name="label", kind="integer", distinct=10),
+]
+
+
+class Catalog:
+    """Remembers nothing, or one latency for every operator that is asked for."""
+
+    def __init__(self, latency_ns: int | None = None) -> None:
+        self.latency_ns = latency_ns
+        self.asked: frozenset[str] = frozenset()
+
+    def measured(self, signatures: Iterable[str]) -> dict[str, tuple[int, int]]:
+        self.asked = frozenset(signatures)
+        return {} if self.latency_ns is None else dict.fromkeys(self.asked, (self.latency_ns, 0))
+
+
+def explain(
+    spec: JobSpec = SPEC,
+    *,
+    catalog: Catalog | None = None,
+    limit_bytes: int | None = None,
+    budget_bytes: int | None = GIB,
+    rows: int = 20_000,
+) -> list[dict[str, Any]]:
+    explainer = Explainer((catalog or Catalog()).measured, Settings(capacity_bytes=GIB, budget_bytes=GIB))
+    request = Explain(spec=spec, columns=COLUMNS, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
+    return explainer.explain(request)
+
+
+def test_each_policy_has_a_row_and_planning_needs_no_more_than_liveness() -> None:
+    rows = explain()
+    assert [row["policy"] for row in rows] == ["vanilla", "liveness", "tensile"]
+    vanilla, liveness, tensile = (row["peak_bytes"] for row in rows)
+    assert vanilla > liveness >= tensile
+    assert {row["floor_bytes"] for row in rows} == {rows[0]["floor_bytes"]}
+    assert rows[0]["floor_bytes"] <= tensile
+    assert (rows[1]["overhead"], rows[1]["swaps"], rows[1]["swapped_bytes"]) == (1.0, 0, 0)
+    assert [row["starts_now"] for row in rows] == [True, True, True]
+    assert all(row["iteration_ms"] > 0 for row in rows)
+
+
+def test_with_less_free_memory_than_liveness_needs_the_plan_swaps_and_starts_now() -> None:
+    liveness_bytes = explain()[1]["peak_bytes"]
+    free_bytes = int(liveness_bytes * 0.85) // MIB * MIB
+    _, liveness, tensile = explain(budget_bytes=free_bytes)
+    assert (liveness["starts_now"], tensile["starts_now"]) == (False, True)
+    assert tensile["peak_bytes"] <= free_bytes
+    assert tensile["swaps"] > 0
+    assert tensile["swapped_bytes"] > 0
+    assert tensile["overhead"] >= 1.0
+    assert "waits" in liveness["note"]
+
+
+def test_with_less_free_memory_than_any_plan_needs_it_is_planned_for_the_whole_device_and_waits() -> None:
+    tensile = explain(budget_bytes=MIB)[-1]
+    assert tensile["starts_now"] is False
+    assert tensile["peak_bytes"] == explain()[-1]["peak_bytes"]
+    assert "1 MB are free now" in tensile["note"]
+
+
+def test_a_limit_below_the_floor_is_said_to_be_impossible() -> None:
+    rows = explain(limit_bytes=MIB)
+    assert [row["starts_now"] for row in rows] == [False, False, False]
+    assert rows[-1]["iteration_ms"] is None
+    assert rows[-1]["peak_bytes"] == rows[-1]["floor_bytes"]
+    assert "more than its memory limit of 1 MB" in rows[-1]["note"]
+
+
+def test_whether_it_starts_is_unknown_while_nobody_says_what_is_free() -> None:
+    assert [row["starts_now"] for row in explain(budget_bytes=None)] == [None, None, None]
+
+
+def test_measured_operators_replace_the_estimate() -> None:
+    catalog = Catalog(latency_ns=7_000_000)
+    rows = explain(catalog=catalog)
+    assert len(catalog.asked) > 10
+    assert rows[-1]["note"] == "operator times as measured on this kind of device"
+    assert rows[1]["iteration_ms"] > 7 * len(catalog.asked) / 2
+    assert "the others estimated" in explain()[-1]["note"]
+
+
+def test_a_training_of_many_gigabytes_is_explained_without_taking_them() -> None:
+    wide = replace(SPEC, architecture={"type": "mlp", "hidden": [20_000, 20_000, 20_000]})
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    rows = explain(wide)
+    grown_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) * 1024
+    assert rows[1]["peak_bytes"] > 10 * GIB
+    assert grown_bytes < GIB // 4
+    assert "more than the device's budget" in rows[-1]["note"]
+
+
+def test_what_could_not_be_trained_cannot_be_explained() -> None:
+    with pytest.raises(RequestError, match="unknown type"):
+        explain(replace(SPEC, architecture={"type": "rnn"}))

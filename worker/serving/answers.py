@@ -1,0 +1,47 @@
+"""A predictor's predictions in the form that was asked for."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from indb_tensile.errors import RequestError
+from indb_tensile.job import ModelVersionId, Task
+from indb_tensile.learning.artifacts import Prediction, Predictor
+
+from .requests import Kind
+
+
+class Answers:
+    """One version, as the compute thread asks it."""
+
+    def __init__(self, version: ModelVersionId, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self._forms = _forms(version, predictor)
+
+    def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
+        """One answer per row. Raises RequestError where the model has no answer of this kind."""
+        form = self._forms[Kind(kind)]
+        if isinstance(form, RequestError):
+            # A new one each time: a raised exception collects its traces.
+            raise type(form)(form.message, hint=form.hint)
+        return [form(prediction) for prediction in self._predictor.predict_rows(rows)]
+
+
+_Form = Callable[[Prediction], Any]
+
+
+def _forms(version: ModelVersionId, predictor: Predictor) -> dict[Kind, _Form | RequestError]:
+    labels = predictor.labels
+    forms: dict[Kind, _Form | RequestError] = {
+        Kind.VALUE: lambda p: p.value,
+        Kind.LABEL: lambda p: p.label,
+        Kind.PROBA: lambda p: dict(zip(labels, p.probabilities, strict=True)),
+        Kind.VECTOR: lambda p: list(p.vector),
+    }
+    if predictor.task is Task.REGRESSION:
+        hint = "ask for its value with tensile_predict"
+        forms[Kind.LABEL] = RequestError(f"version {version} predicts a number and has no labels", hint=hint)
+        forms[Kind.PROBA] = RequestError(f"version {version} predicts a number and has no probabilities", hint=hint)
+    elif predictor.preprocessor.target.numbers is None:
+        hint = "ask for it with tensile_predict_label"
+        forms[Kind.VALUE] = RequestError(f"version {version} predicts a text label, not a number", hint=hint)
+    return forms

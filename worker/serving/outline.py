@@ -1,0 +1,138 @@
+"""A training in outline: its network and the sizes of its batches, from statistics of the columns alone.
+
+Nothing is read and nothing is allocated: the network is built on the meta device.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from indb_tensile.errors import DataError, MissingError, RequestError
+from indb_tensile.job import JobSpec, Task
+from indb_tensile.learning import architectures, layers
+from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.encoders import TIME_PARTS
+from indb_tensile.learning.features import FeatureOptions
+from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.splits import Split
+from indb_tensile.learning.training import batch_plan
+
+from .requests import ColumnStatistics
+
+Shape = tuple[int, ...]
+
+_FEWEST_ROWS = 3  # two to train, which every spread needs, and one to test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """What is to be captured. `batches` are the sizes of the training steps: full batches, then the tail, if any.
+
+    `valid_rows` is the size of one validation pass, 0 where no rows validate.
+    """
+
+    module: nn.Module
+    input_shape: Shape
+    outputs: int
+    task: Task
+    settings: TrainingSettings
+    batches: tuple[int, ...]
+    valid_rows: int
+
+    def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """`x` and `y` of a batch, without memory."""
+        x = torch.empty((rows, *self.input_shape), device="meta")
+        if self.task is Task.CLASSIFICATION:
+            return x, torch.empty(rows, dtype=torch.int64, device="meta")
+        return x, torch.empty((rows, 1), device="meta")
+
+    @property
+    def loss(self) -> nn.Module:
+        """What training minimises."""
+        return nn.CrossEntropyLoss() if self.task is Task.CLASSIFICATION else nn.MSELoss()
+
+
+def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int) -> Outline:
+    """The training that this specification would be. Raises RequestError for what cannot be built."""
+    architectures.check(spec.architecture)
+    settings, split = TrainingSettings.parse(spec.hyperparams), Split.parse(spec.split)
+    known = {column.name: column for column in columns}
+    if spec.target not in known:
+        raise MissingError(f'there are no statistics of the target "{spec.target}"')
+    features = [column for column in columns if column.name != spec.target]
+    input_shape = _input_shape(spec, features)
+    train_rows, valid_rows = _expected_rows(rows, split)
+    architecture: Mapping[str, Any] = spec.architecture
+    if architecture["type"] == "auto":
+        architecture = architectures.default(input_shape, rows=train_rows)
+    outputs = 1 if spec.task is Task.REGRESSION else max(2, known[spec.target].distinct or 0)
+    cut = batch_plan(train_rows, settings)
+    return Outline(
+        module=_network(architecture, input_shape, outputs),
+        input_shape=input_shape,
+        outputs=outputs,
+        task=spec.task,
+        settings=settings,
+        batches=(cut.full_rows, cut.tail_rows) if cut.tail_rows else (cut.full_rows,),
+        valid_rows=min(cut.full_rows, valid_rows),
+    )
+
+
+def width(column: ColumnStatistics, options: FeatureOptions) -> int:
+    """How many numbers a column becomes, as `learning/encoders.py` makes them."""
+    rule = options.rule(column.name)
+    indicator = int(rule == "indicator")
+    match column.kind:
+        case Kind.TEXT:
+            return min(column.distinct or 0, options.categories) + 2  # every other text, and missing
+        case Kind.TIME:
+            return len(TIME_PARTS) + indicator
+        case Kind.ARRAY:
+            return math.prod(column.shape) + indicator
+        case _:
+            return 1 + indicator
+
+
+def _input_shape(spec: JobSpec, features: list[ColumnStatistics]) -> Shape:
+    if not features:
+        raise RequestError("no column is left to learn from")
+    for column in features:
+        if column.kind == Kind.ARRAY and not column.shape:
+            raise DataError(
+                f'column "{column.name}" holds no array in the sampled rows: its shape is unknown',
+                hint="fill it, or leave it out with exclude",
+            )
+    options = FeatureOptions.parse(spec.preprocess)
+    arrays = tuple(column.shape for column in features if column.kind == Kind.ARRAY)
+    flat = sum(width(column, options) for column in features)
+    shape = architectures.natural_shape(spec.architecture, arrays, len(features) == 1 and bool(arrays))
+    if shape is None:
+        return (flat,)
+    if math.prod(shape) != flat:
+        raise RequestError(f"input_shape {list(shape)} holds {math.prod(shape)} numbers, the features give {flat}")
+    return shape
+
+
+def _expected_rows(rows: int, split: Split) -> tuple[int, int]:
+    """Rows that train and validate, as the seeded hash divides them on average."""
+    valid = round(rows * split.valid_size)
+    train = rows - round(rows * split.test_size) - valid
+    if rows < _FEWEST_ROWS or train < _FEWEST_ROWS - 1:
+        raise DataError(f"the table has {rows} rows, too few to train and test on", hint="insert rows")
+    return train, valid
+
+
+def _network(architecture: Mapping[str, Any], input_shape: Shape, outputs: int) -> nn.Module:
+    with torch.device("meta"):
+        module = layers.stack(architectures.expand(architecture, input_shape), input_shape, outputs)
+    own = layers.output_shape(module, input_shape, "the network")
+    if own != (outputs,):
+        raise RequestError(
+            f"architecture: the network gives {list(own)} per row, the task needs {[outputs]}",
+            hint='End the layers with {"type": "flatten"}, {"type": "linear"}.',
+        )
+    return module

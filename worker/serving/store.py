@@ -1,0 +1,63 @@
+"""Versions out of the catalog, on a connection of its own that survives a restart of the database."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import psycopg
+
+from indb_tensile.catalog import models, plans
+from indb_tensile.catalog.connection import Connection, Session
+from indb_tensile.errors import DatabaseError
+from indb_tensile.executor import hardware
+from indb_tensile.job import ModelVersionId
+from indb_tensile.learning.artifacts import Predictor
+
+# Whoever asks is connected to the same database: an outage is over soon, or the asker is gone too.
+_PATIENCE_S = 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A version ready to predict, and the bytes of its weights."""
+
+    predictor: Predictor
+    size_bytes: int
+
+
+class Store:
+    """Loads versions. Belongs to one thread at a time."""
+
+    def __init__(self, dsn: str, purpose: str) -> None:
+        self.session = Session(dsn, application_name=f"tensile {purpose}", patience_s=_PATIENCE_S)
+
+    def load(self, version: ModelVersionId) -> Loaded:
+        """Raises MissingError where there is no such version, DatabaseError where it cannot be read."""
+        stored = self._run(lambda connection: models.load_version(connection, version), f"version {version}")
+        return Loaded(predictor=Predictor.load(stored.bundle, stored.weights), size_bytes=len(stored.weights))
+
+    def latencies(self, signatures: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Nanoseconds and workspace bytes of the operators that have run on this kind of device."""
+        kind = hardware.emulated_kind()
+        return self._run(lambda connection: plans.known_latencies(connection, kind, signatures), "latencies")
+
+    def _run(self, action: Callable[[Connection], T], subject: str) -> T:
+        try:
+            return self.session.run(action)
+        except psycopg.Error as error:
+            raise DatabaseError(
+                f"{subject} cannot be read from the catalog: {str(error).strip()}",
+                hint="the service's role needs the grants of tensile_worker",
+            ) from error
+
+    def close(self) -> None:
+        """End the connection."""
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
