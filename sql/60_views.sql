@@ -1,0 +1,274 @@
+-- What can be watched, in PostgreSQL's own manner. Every view is a security invoker: each shows the rows of its
+-- tables that the reader may see. Totals that count other users' jobs come from functions that give aggregates only.
+
+create function tensile.queue_positions(jobs bigint[]) returns table (job_id bigint, place bigint)
+  language sql stable security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+  select q.job_id, q.place
+    from (select j.job_id, row_number() over (order by j.priority desc, j.job_id) as place
+            from tensile.jobs as j where j.state = 'queued') as q
+   where q.job_id = any (jobs)
+$$;
+comment on function tensile.queue_positions(bigint[]) is
+  'how many queued jobs, whoever owns them, are before each of these, itself included';
+
+create function tensile.active_jobs() returns table (worker_id bigint, jobs bigint)
+  language sql stable security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+  select j.worker_id, count(*) from tensile.jobs as j where j.state in ('starting', 'running') group by j.worker_id
+$$;
+comment on function tensile.active_jobs() is 'how many jobs, whoever owns them, each worker has';
+
+revoke execute on function tensile.queue_positions(bigint[]), tensile.active_jobs() from public;
+grant execute on function tensile.queue_positions(bigint[]), tensile.active_jobs()
+  to tensile_user, tensile_monitor, tensile_worker;
+
+-- Jobs ---------------------------------------------------------------------------------------------------------
+
+create view tensile.stat_progress_train with (security_invoker) as
+select j.job_id, j.model_name as model, j.owner_name as owner, j.state, j.phase, p.epoch, p.epochs, p.step, p.steps,
+       round(case when p.epochs > 0 and p.epoch > 0
+                  then least(100, 100.0 * (p.epoch - 1 + coalesce(p.step::numeric / nullif(p.steps, 0), 0)) / p.epochs)
+                  else 0 end, 1) as percent,
+       p.loss, p.valid_loss, p.metric_name, p.metric, p.samples_per_s, p.eta,
+       d.used_bytes, d.granted_bytes, v.budget_bytes as device_budget_bytes, j.worker_id, p.updated_at
+  from tensile.jobs as j
+  left join tensile.job_progress as p on p.job_id = j.job_id
+  left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
+  left join tensile.devices as v on v.worker_id = j.worker_id
+ where j.state in ('starting', 'running');
+comment on view tensile.stat_progress_train is 'trainings that are under way, and how far they are';
+
+create view tensile.stat_jobs with (security_invoker) as
+select j.job_id, j.model_name as model, j.owner_name as owner,
+       format('%I.%I', j.relation_schema, j.relation_name) as relation, j.state, j.phase, j.priority, j.attempt,
+       j.enqueued_at, j.started_at, j.finished_at,
+       coalesce(j.finished_at, now()) - j.started_at as duration,
+       j.cancel_requested, v.number as version, v.metric_name, v.metric,
+       j.error_sqlstate, j.error_message, j.error_detail, j.error_hint
+  from tensile.jobs as j
+  left join tensile.model_versions as v on v.version_id = j.version_id;
+comment on view tensile.stat_jobs is 'every job that was asked for, and what became of it';
+
+create view tensile.stat_queue with (security_invoker) as
+select q.place as position, j.job_id, j.model_name as model, j.owner_name as owner, j.priority, j.state, j.phase,
+       case when j.state = 'queued' and j.not_before > now() then format('not before %s', j.not_before)
+            when j.waits_for <> '' then j.waits_for
+            when j.state = 'starting' then 'memory'
+            when not exists (select from tensile.workers as w
+                              where w.stopped_at is null
+                                and w.heartbeat_at > now() - make_interval(secs => w.lease_s))
+              then 'a controller: none is alive'
+            when q.place > 1 then format('its turn: %s before it', q.place - 1)
+            else 'a controller to take it' end as waits_for,
+       j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting
+  from tensile.jobs as j
+  left join tensile.queue_positions(array(select o.job_id from tensile.jobs as o where o.state = 'queued')) as q
+    on q.job_id = j.job_id
+ where j.state = 'queued' or j.state = 'starting' and j.phase = 'waiting for memory'
+ order by q.place nulls first, j.job_id;
+comment on view tensile.stat_queue is 'jobs that wait, in the order in which they will be taken, and what for';
+
+-- Devices ------------------------------------------------------------------------------------------------------
+
+create view tensile.stat_device with (security_invoker) as
+select d.worker_id, w.host, d.kind as device,
+       w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s) as alive,
+       coalesce(a.jobs, 0) as jobs, d.capacity_bytes, d.budget_bytes, d.granted_bytes, d.used_bytes,
+       round(100.0 * d.used_bytes / nullif(d.budget_bytes, 0), 1) as percent_used,
+       d.high_water_bytes, d.host_bytes as swapped_bytes, d.updated_at
+  from tensile.devices as d
+  join tensile.workers as w on w.worker_id = d.worker_id
+  left join tensile.active_jobs() as a on a.worker_id = d.worker_id;
+comment on view tensile.stat_device is 'memory of each device, all users'' jobs together';
+
+create view tensile.stat_device_jobs with (security_invoker) as
+select d.worker_id, d.job_id, j.model_name as model, j.owner_name as owner, d.granted_bytes, d.used_bytes,
+       d.high_water_bytes, d.updated_at
+  from tensile.device_jobs as d
+  join tensile.jobs as j on j.job_id = d.job_id;
+comment on view tensile.stat_device_jobs is 'memory of each device by job';
+
+create view tensile.stat_workers with (security_invoker) as
+select w.worker_id, w.host, w.pid, w.device, w.version, w.service_name,
+       w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s) as alive,
+       coalesce(a.jobs, 0) as jobs, make_interval(secs => w.lease_s) as lease, w.started_at, w.heartbeat_at, w.stopped_at
+  from tensile.workers as w
+  left join tensile.active_jobs() as a on a.worker_id = w.worker_id;
+comment on view tensile.stat_workers is 'controllers, those that run and those that have run';
+
+-- Plans and latencies --------------------------------------------------------------------------------------------
+
+create view tensile.stat_plan with (security_invoker) as
+select p.job_id, j.model_name as model, j.owner_name as owner, p.attempt, p.generation, p.reason, p.policy,
+       p.vanilla_peak_bytes, p.liveness_peak_bytes, p.floor_bytes, p.predicted_peak_bytes, p.measured_peak_bytes,
+       p.predicted_iteration_ns / 1e6 as predicted_iteration_ms, p.measured_iteration_ns / 1e6 as measured_iteration_ms,
+       p.predicted_stall_ns / 1e6 as predicted_stall_ms, p.measured_stall_ns / 1e6 as measured_stall_ms,
+       p.swaps, p.swapped_bytes, p.planning_ns / 1e6 as planning_ms, p.created_at, p.adopted_at
+  from tensile.plans as p
+  join tensile.jobs as j on j.job_id = p.job_id;
+comment on view tensile.stat_plan is 'memory plans of jobs: why each was made, what it predicted and what was measured';
+
+create view tensile.stat_latency with (security_invoker) as
+select l.device_kind as device, l.name as operator, l.signature, l.samples, l.latency_ns / 1e3 as measured_us,
+       l.predicted_ns / 1e3 as predicted_us,
+       (l.predicted_ns - l.latency_ns)::double precision / nullif(l.latency_ns, 0) as error,
+       l.workspace_bytes, l.updated_at
+  from tensile.op_latency as l;
+comment on view tensile.stat_latency is 'what operators take on each kind of device, and how far the prediction was off';
+
+-- Models ---------------------------------------------------------------------------------------------------------
+
+create view tensile.model_list with (security_invoker) as
+select m.name as model, m.owner_name as owner, count(v.version_id) as versions,
+       max(v.number) filter (where v.deployed) as deployed,
+       coalesce(max(v.task) filter (where v.deployed), max(v.task)) as task,
+       coalesce(max(v.target) filter (where v.deployed), max(v.target)) as target,
+       max(v.metric_name) filter (where v.deployed) as metric_name,
+       max(v.metric) filter (where v.deployed) as metric,
+       max(v.parameters) filter (where v.deployed) as parameters,
+       m.created_at, max(v.created_at) as trained_at
+  from tensile.models as m
+  left join tensile.model_versions as v on v.model_id = m.model_id
+ group by m.model_id;
+comment on view tensile.model_list is 'models that you own or may predict with';
+
+-- Columns --------------------------------------------------------------------------------------------------------
+
+comment on column tensile.stat_progress_train.job_id is 'the job';
+comment on column tensile.stat_progress_train.model is 'model that it trains';
+comment on column tensile.stat_progress_train.owner is 'who asked for it';
+comment on column tensile.stat_progress_train.state is 'starting or running';
+comment on column tensile.stat_progress_train.phase is 'what it is doing';
+comment on column tensile.stat_progress_train.epoch is 'epoch it is in, from 1';
+comment on column tensile.stat_progress_train.epochs is 'epochs it trains at most';
+comment on column tensile.stat_progress_train.step is 'steps done in this epoch';
+comment on column tensile.stat_progress_train.steps is 'steps of one epoch';
+comment on column tensile.stat_progress_train.percent is
+  'how much of all epochs is done; early stopping may end it sooner';
+comment on column tensile.stat_progress_train.loss is 'mean training loss of this epoch so far';
+comment on column tensile.stat_progress_train.valid_loss is 'loss on the validation rows after the last whole epoch';
+comment on column tensile.stat_progress_train.metric_name is 'name of the metric';
+comment on column tensile.stat_progress_train.metric is
+  'that metric on the validation rows after the last whole epoch';
+comment on column tensile.stat_progress_train.samples_per_s is 'rows trained per second';
+comment on column tensile.stat_progress_train.eta is 'when training should be over';
+comment on column tensile.stat_progress_train.used_bytes is 'device memory that it uses now';
+comment on column tensile.stat_progress_train.granted_bytes is 'device memory that it may use';
+comment on column tensile.stat_progress_train.device_budget_bytes is 'device memory that all jobs may use together';
+comment on column tensile.stat_progress_train.worker_id is 'worker that trains it';
+comment on column tensile.stat_progress_train.updated_at is 'when its progress was last written';
+comment on column tensile.stat_jobs.job_id is 'the job';
+comment on column tensile.stat_jobs.model is 'model that it trains';
+comment on column tensile.stat_jobs.owner is 'who asked for it';
+comment on column tensile.stat_jobs.relation is 'table that it trains on';
+comment on column tensile.stat_jobs.state is 'where it is: queued, starting, running, succeeded, failed or cancelled';
+comment on column tensile.stat_jobs.phase is 'what it is doing while starting or running';
+comment on column tensile.stat_jobs.priority is 'higher goes first';
+comment on column tensile.stat_jobs.attempt is 'how often it was begun';
+comment on column tensile.stat_jobs.enqueued_at is 'when it was asked for';
+comment on column tensile.stat_jobs.started_at is 'when it was taken for the first time';
+comment on column tensile.stat_jobs.finished_at is 'when it ended';
+comment on column tensile.stat_jobs.duration is 'from its start to its end, or until now';
+comment on column tensile.stat_jobs.cancel_requested is 'its owner wants it stopped';
+comment on column tensile.stat_jobs.version is 'version of the model that it published';
+comment on column tensile.stat_jobs.metric_name is 'name of the metric that judges that version';
+comment on column tensile.stat_jobs.metric is 'that metric on the held-out rows';
+comment on column tensile.stat_jobs.error_sqlstate is 'SQLSTATE of the last error';
+comment on column tensile.stat_jobs.error_message is 'what went wrong';
+comment on column tensile.stat_jobs.error_detail is 'what helps to see why';
+comment on column tensile.stat_jobs.error_hint is 'the way out';
+comment on column tensile.stat_queue.position is
+  'place among all queued jobs, other users'' included; null once a worker has it';
+comment on column tensile.stat_queue.job_id is 'the job';
+comment on column tensile.stat_queue.model is 'model that it trains';
+comment on column tensile.stat_queue.owner is 'who asked for it';
+comment on column tensile.stat_queue.priority is 'higher goes first';
+comment on column tensile.stat_queue.state is 'queued, or starting';
+comment on column tensile.stat_queue.phase is 'waiting for memory, for a job that a worker has';
+comment on column tensile.stat_queue.waits_for is 'what it waits for, in words';
+comment on column tensile.stat_queue.not_before is 'earliest time of its start';
+comment on column tensile.stat_queue.enqueued_at is 'when it was asked for';
+comment on column tensile.stat_queue.waiting is 'for how long';
+comment on column tensile.stat_device.worker_id is 'worker that rules the device';
+comment on column tensile.stat_device.host is 'machine that it is in';
+comment on column tensile.stat_device.device is 'kind of device';
+comment on column tensile.stat_device.alive is 'whether that worker beats';
+comment on column tensile.stat_device.jobs is 'jobs that the worker has, all users'' together';
+comment on column tensile.stat_device.capacity_bytes is 'memory of the device';
+comment on column tensile.stat_device.budget_bytes is 'memory that jobs may use together';
+comment on column tensile.stat_device.granted_bytes is 'sum of what the jobs were granted';
+comment on column tensile.stat_device.used_bytes is 'what they use now';
+comment on column tensile.stat_device.percent_used is 'that, as a part of the budget';
+comment on column tensile.stat_device.high_water_bytes is 'the most that was in use at once';
+comment on column tensile.stat_device.swapped_bytes is 'host memory that holds what was swapped out';
+comment on column tensile.stat_device.updated_at is 'when this was written';
+comment on column tensile.stat_device_jobs.worker_id is 'worker that rules the device';
+comment on column tensile.stat_device_jobs.job_id is 'the job';
+comment on column tensile.stat_device_jobs.model is 'model that it trains';
+comment on column tensile.stat_device_jobs.owner is 'who asked for it';
+comment on column tensile.stat_device_jobs.granted_bytes is 'the most it may use';
+comment on column tensile.stat_device_jobs.used_bytes is 'what it uses now';
+comment on column tensile.stat_device_jobs.high_water_bytes is 'the most it has used at once';
+comment on column tensile.stat_device_jobs.updated_at is 'when this was written';
+comment on column tensile.stat_workers.worker_id is 'the worker';
+comment on column tensile.stat_workers.host is 'machine that it runs on';
+comment on column tensile.stat_workers.pid is 'its process there';
+comment on column tensile.stat_workers.device is 'kind of its device';
+comment on column tensile.stat_workers.version is 'version of its code';
+comment on column tensile.stat_workers.service_name is 'name of its service''s socket; null while none answers';
+comment on column tensile.stat_workers.alive is 'whether it has beaten within its lease';
+comment on column tensile.stat_workers.jobs is 'jobs that it has, all users'' together';
+comment on column tensile.stat_workers.lease is 'time without a heartbeat after which its jobs are rescued';
+comment on column tensile.stat_workers.started_at is 'when it began';
+comment on column tensile.stat_workers.heartbeat_at is 'its last heartbeat';
+comment on column tensile.stat_workers.stopped_at is 'when it left or was found to be gone';
+comment on column tensile.stat_plan.job_id is 'the job';
+comment on column tensile.stat_plan.model is 'model that it trains';
+comment on column tensile.stat_plan.owner is 'who asked for it';
+comment on column tensile.stat_plan.attempt is 'attempt that the plan was made for';
+comment on column tensile.stat_plan.generation is 'number of the plan within the attempt';
+comment on column tensile.stat_plan.reason is 'why it was made: start, another job''s start or end, drift';
+comment on column tensile.stat_plan.policy is 'policy that made it';
+comment on column tensile.stat_plan.vanilla_peak_bytes is
+  'peak if nothing were freed before the end of the iteration';
+comment on column tensile.stat_plan.liveness_peak_bytes is 'peak if every tensor were freed after its last access';
+comment on column tensile.stat_plan.floor_bytes is 'least peak that any plan could have';
+comment on column tensile.stat_plan.predicted_peak_bytes is 'peak of the plan, by simulation';
+comment on column tensile.stat_plan.measured_peak_bytes is 'peak on the device';
+comment on column tensile.stat_plan.predicted_iteration_ms is 'time of one iteration, by simulation';
+comment on column tensile.stat_plan.measured_iteration_ms is 'median time of one iteration';
+comment on column tensile.stat_plan.predicted_stall_ms is 'part of it spent waiting for copies, by simulation';
+comment on column tensile.stat_plan.measured_stall_ms is 'part of it spent waiting for copies, measured';
+comment on column tensile.stat_plan.swaps is 'tensors that leave the device in each iteration';
+comment on column tensile.stat_plan.swapped_bytes is 'their size together';
+comment on column tensile.stat_plan.planning_ms is 'time that planning took';
+comment on column tensile.stat_plan.created_at is 'when it was made';
+comment on column tensile.stat_plan.adopted_at is 'when the trainer began to follow it';
+comment on column tensile.stat_latency.device is 'kind of device';
+comment on column tensile.stat_latency.operator is 'name of the operator';
+comment on column tensile.stat_latency.signature is 'digest of its kind, shapes and types';
+comment on column tensile.stat_latency.samples is 'how many measurements are in the average';
+comment on column tensile.stat_latency.measured_us is 'its latency: a moving average';
+comment on column tensile.stat_latency.predicted_us is 'what was predicted before it was measured';
+comment on column tensile.stat_latency.error is
+  'how far the prediction was off, as a part of the measured latency; above 0 it was too long';
+comment on column tensile.stat_latency.workspace_bytes is 'the most memory it took beside its outputs';
+comment on column tensile.stat_latency.updated_at is 'when it was last measured';
+comment on column tensile.model_list.model is 'name of the model';
+comment on column tensile.model_list.owner is 'who owns it';
+comment on column tensile.model_list.versions is 'how many versions it has';
+comment on column tensile.model_list.deployed is 'number of the version that predicts';
+comment on column tensile.model_list.task is 'what it learned';
+comment on column tensile.model_list.target is 'column that it predicts';
+comment on column tensile.model_list.metric_name is 'name of the metric of the deployed version';
+comment on column tensile.model_list.metric is 'that metric on the held-out rows';
+comment on column tensile.model_list.parameters is 'count of the deployed version''s trained numbers';
+comment on column tensile.model_list.created_at is 'when it was defined or first trained';
+comment on column tensile.model_list.trained_at is 'when its last version was published';
+
+grant select on tensile.stat_progress_train, tensile.stat_jobs, tensile.stat_queue, tensile.stat_device, tensile.stat_device_jobs,
+  tensile.stat_workers, tensile.stat_plan, tensile.stat_latency, tensile.model_list
+  to tensile_user, tensile_monitor, tensile_worker;
