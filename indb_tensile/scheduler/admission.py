@@ -14,7 +14,6 @@ exponential weight, as the paper does, and leave a transition between two divisi
 from dataclasses import replace
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.job import JobId
 from indb_tensile.scheduler.latency import correct, drift
 from indb_tensile.scheduler.pool import (
     Adoption,
@@ -105,9 +104,9 @@ def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line
         case Exit():
             _exited(draft, event)
         case CancelRequest(job=job):
-            _end_job(draft, job, Cancelled(), Manner.TERMINATE)
-        case ClaimLoss(job=job):
-            _end_job(draft, job, Lost(), Manner.KILL)
+            _end_job(draft, draft.pool.of_job(job), Cancelled(), Manner.TERMINATE)
+        case ClaimLoss(claim=claim):
+            _end_job(draft, draft.pool.of_claim(claim), Lost(), Manner.KILL)
         case BudgetChange(budget_bytes=budget_bytes):
             draft.pool = replace(draft.pool, budget_bytes=budget_bytes)
             replan(draft, PlanReason.BUDGET)
@@ -234,9 +233,8 @@ def _failed(draft: Draft, failure: Failure) -> None:
     draft.end(member, outcome, Manner.LET_EXIT)
 
 
-def _end_job(draft: Draft, job: JobId, outcome: Cancelled | Lost, manner: Manner) -> None:
+def _end_job(draft: Draft, member: Member | None, outcome: Cancelled | Lost, manner: Manner) -> None:
     """What is decided stays, save that a cancel beats another attempt and a lost claim beats all but success."""
-    member = draft.pool.of_job(job)
     beaten = Interrupted | None if isinstance(outcome, Cancelled) else Interrupted | Broken | Cancelled | None
     if member is None or not isinstance(member.outcome, beaten):
         return

@@ -185,6 +185,10 @@ class Pool:
         """The member that runs this job."""
         return next((m for m in self.members if m.job.job == job), None)
 
+    def of_claim(self, claim: ClaimToken) -> Member | None:
+        """The member that holds this claim."""
+        return next((m for m in self.members if m.job.claim == claim), None)
+
     def of_trainer(self, trainer: TrainerId) -> Member | None:
         """The member that this trainer serves."""
         return next((m for m in self.members if m.trainer == trainer), None)
@@ -298,7 +302,7 @@ class CancelRequest:
 class ClaimLoss:
     """The claim is another worker's, or this worker's lease has run out."""
 
-    job: JobId
+    claim: ClaimToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

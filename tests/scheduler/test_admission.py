@@ -4,12 +4,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from indb_tensile.scheduler.planner import JobPlan
 
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
 from indb_tensile.scheduler.admission import decide, finished
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
+from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.pool import (
     Adoption,
     AssignJob,
@@ -476,7 +476,7 @@ def test_a_job_that_published_before_its_cancel_arrived_has_succeeded() -> None:
 def test_a_lost_claim_kills_at_once_writes_nothing_and_holds_back_the_next_claim() -> None:
     drive = Drive(10)
     trainer = drive.start(1, 4)
-    orders = drive.send(ClaimLoss(job=JobId(1)))
+    orders = drive.send(ClaimLoss(claim=ClaimToken(1001)))
     assert orders[0] == EndTrainer(trainer=trainer, manner=Manner.KILL)
     drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
     assert drive.orders == ()
@@ -544,7 +544,7 @@ def test_late_messages_of_unknown_trainers_change_nothing() -> None:
         Failure(trainer=TrainerId(99), fault=Fault(sqlstate="XX000", message="?")),
         Capture(trainer=TrainerId(99), graphs=(graph(1),), latency_ns=((1,),), unknown=0),
         CancelRequest(job=JobId(99)),
-        ClaimLoss(job=JobId(99)),
+        ClaimLoss(claim=ClaimToken(99)),
     )
     for event in late:
         assert drive.send(event) == ()
@@ -682,7 +682,7 @@ class World:
         members = [m for m in self.drive.pool.members if m.job.job == number and m.job.claim not in self.written]
         if members and members[-1].outcome is None:
             self.write(members[-1].job.claim, "lost")
-            self.send(ClaimLoss(job=JobId(number)))
+            self.send(ClaimLoss(claim=members[-1].job.claim))
             self.queued.append(number)
             self.send(QueueChange())
 

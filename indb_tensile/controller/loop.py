@@ -1,0 +1,430 @@
+"""The controller's loop: facts from everywhere are folded into decide() one after another, and its orders done.
+
+Nothing is decided here. Facts come from trainers (messages, exits), from the heartbeat (cancels, lost claims), from
+notifications, signals and the clock; orders go to trainers, to the device's ledger and to the catalog. What the
+catalog cannot take while the database is away is kept in order and written when it is back.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from indb_tensile.catalog import notify
+from indb_tensile.catalog.connection import UnreachableError
+from indb_tensile.catalog.notify import Wake
+from indb_tensile.controller.heartbeat import Heard, Held, LeaseOver
+from indb_tensile.controller.mailbox import Mailbox
+from indb_tensile.controller.memory import DeviceMemory
+from indb_tensile.controller.records import Records, Writing
+from indb_tensile.controller.trainers import Gone, Said, Trainers
+from indb_tensile.errors import DatabaseError, DeviceError, InvariantError, LostClaimError, TensileError
+from indb_tensile.job import ClaimedJob, WorkerId
+from indb_tensile.link import (
+    Adopt,
+    Adopted,
+    Assign,
+    Calibrate,
+    Calibrated,
+    Captured,
+    Failed,
+    Finished,
+    Measured,
+    Message,
+    Progressed,
+    Ready,
+)
+from indb_tensile.scheduler.admission import decide, finished
+from indb_tensile.scheduler.pool import (
+    Adoption,
+    AssignJob,
+    Calibration,
+    CancelRequest,
+    Capture,
+    Claim,
+    ClaimLoss,
+    ClaimNext,
+    EndTrainer,
+    Event,
+    Exit,
+    Failure,
+    Fault,
+    Finish,
+    GrantCalibration,
+    Lost,
+    Manner,
+    Measurement,
+    Order,
+    Planner,
+    Pool,
+    QueueChange,
+    RecordMeasurement,
+    ReleaseTrainer,
+    RequeueJob,
+    SendPlans,
+    SetGrant,
+    SpareReady,
+    SpawnTrainer,
+    Stop,
+    Tick,
+    TrainerId,
+)
+
+log = logging.getLogger("controller")
+
+Mail = Heard | LeaseOver | Wake | Stop
+
+_DEVICE_S = 1.0  # between two looks at the device's use
+_FAREWELL_S = 10.0  # for the last writes of a controller that stops while the database is away
+
+
+class Beating(Protocol):
+    """The part of the heartbeat that the loop uses."""
+
+    def serve(self, worker: WorkerId, registered_s: float) -> None:
+        """Beat for this worker."""
+        ...
+
+    def nudge(self) -> None:
+        """Beat now."""
+        ...
+
+
+class Serving(Protocol):
+    """The part of the service process that the loop uses."""
+
+    def serve(self, worker: WorkerId | None) -> None:
+        """Serve this worker from now on."""
+        ...
+
+    def attend(self, now_s: float) -> None:
+        """Start it where it is due."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Write:
+    writing: Writing
+    planning_ns: int
+
+
+class Controller:
+    """One controller. `held` is read by the heartbeat's thread, all else belongs to the one that runs `run`."""
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        planner: Planner,
+        records: Records,
+        trainers: Trainers,
+        memory: DeviceMemory,
+        mailbox: Mailbox[Mail],
+        service: Serving,
+        poll_s: float,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool = pool
+        self._planner = planner
+        self._records = records
+        self._trainers = trainers
+        self._memory = memory
+        self._mailbox = mailbox
+        self._service = service
+        self._poll_s = poll_s
+        self._clock_s = clock_s
+        self._worker: WorkerId | None = None
+        self._former: WorkerId | None = None
+        self._events: deque[Event] = deque()
+        self._unwritten: deque[_Write] = deque()
+        self._held: Held = {}
+        self._tick_at_s = 0.0
+        self._device_at_s = 0.0
+        self._stop_at_s: float | None = None
+        self._away = False
+
+    @property
+    def pool(self) -> Pool:
+        """What is known now."""
+        return self._pool
+
+    def held(self) -> Held:
+        """The claims that this worker says it has."""
+        return self._held
+
+    def run(self, heartbeat: Beating) -> None:
+        """Work until a Stop was posted and everybody is gone."""
+        self._register(heartbeat)
+        while not self._done():
+            self.turn(heartbeat)
+        if self._worker is not None:
+            try:
+                self._records.leave(self._worker)
+            except DatabaseError as error:
+                log.warning("could not say farewell: %s", error.message)
+
+    def turn(self, heartbeat: Beating) -> None:
+        """Wait for what comes next, look at everything once."""
+        now_s = self._clock_s()
+        wake_at_s = min(self._tick_at_s, self._device_at_s)
+        for told in self._trainers.poll(max(0.0, wake_at_s - now_s)):
+            self._hear(told)
+        for mail in self._mailbox.take():
+            self._open(mail, heartbeat)
+        now_s = self._clock_s()
+        if now_s >= self._tick_at_s:
+            self._tick_at_s = now_s + self._poll_s
+            self._tick(heartbeat)
+        if now_s >= self._device_at_s:
+            self._device_at_s = now_s + _DEVICE_S
+            self._record_device()
+        self._service.attend(now_s)
+        self._write_out()
+
+    def fold(self, event: Event) -> None:
+        """Let decide() see this event, do what it orders, and so on with what comes of that."""
+        self._events.append(event)
+        while self._events:
+            event = self._events.popleft()
+            started_ns = time.monotonic_ns()
+            self._pool, orders = decide(self._pool, event, self._planner)
+            planning_ns = time.monotonic_ns() - started_ns
+            self._held = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}
+            for order in orders:
+                log.debug("%s", order)
+                self._perform(order, planning_ns)
+
+    # --- facts -------------------------------------------------------------------------------------------------
+
+    def _hear(self, told: Said | Gone) -> None:
+        match told:
+            case Gone(trainer=trainer, code=code):
+                log.info("trainer %s ended with code %s", trainer, code)
+                self.fold(Exit(trainer=trainer, code=code))
+            case Said(trainer=trainer, message=message):
+                self._listen(trainer, message)
+
+    def _listen(self, trainer: TrainerId, message: Message) -> None:
+        try:
+            event = _fact(trainer, message)
+        except InvariantError as error:
+            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - one line says it all
+            self._trainers.end(trainer, Manner.KILL)
+            return
+        if event is not None:
+            self.fold(event)
+
+    def _open(self, mail: Mail, heartbeat: Beating) -> None:
+        match mail:
+            case Stop():
+                log.info("stopping: jobs go back to the queue")
+                self._stop_at_s = self._clock_s()
+                self.fold(mail)
+            case Wake(kind=notify.CANCEL):
+                heartbeat.nudge()
+            case Wake(kind=notify.QUEUED):
+                self.fold(QueueChange())
+            case Wake():
+                pass
+            case Heard():
+                self._heard(mail)
+            case LeaseOver(worker=worker, reason=reason) if worker == self._worker:
+                self._lose_lease(reason)
+            case LeaseOver():
+                pass
+
+    def _heard(self, heard: Heard) -> None:
+        for job in heard.beat.cancelled:
+            self.fold(CancelRequest(job=job))
+        for job in heard.beat.lost:
+            self.fold(ClaimLoss(claim=heard.held[job]))
+        ours = {m.job.claim for m in self._pool.members} | {w.writing.claim for w in self._unwritten}
+        for job, claim in heard.beat.strays:
+            if claim not in ours:
+                log.warning("job %s was claimed without our knowing and goes back to the queue", job)
+                reason = "the answer to its claim was lost"
+                self._write(RequeueJob(job=job, claim=claim, reason=reason, counts=False), 0)
+
+    def _lose_lease(self, reason: str) -> None:
+        log.error("worker %s has lost its lease: %s; its trainers were stopped", self._worker, reason)
+        self._former, self._worker = self._worker, None
+        self._unwritten.clear()  # none of it is ours to write any more
+        self._service.serve(None)
+        for member in self._pool.members:
+            self.fold(ClaimLoss(claim=member.job.claim))
+        self._tick_at_s = self._clock_s()
+
+    def _tick(self, heartbeat: Beating) -> None:
+        if self._worker is None and self._stop_at_s is None:
+            try:
+                self._register(heartbeat)
+            except DatabaseError as error:
+                self._outage(error)
+                return
+        self._rescue()
+        self.fold(Tick())
+
+    def _rescue(self) -> None:
+        try:
+            rescued = self._records.rescue()
+        except DatabaseError as error:
+            self._outage(error)
+            return
+        if self._away:
+            log.info("the database is back")
+            self._away = False
+        if rescued:
+            log.warning("rescued from workers that are gone: %s", ", ".join(f"job {job}" for job in rescued))
+
+    def _outage(self, error: DatabaseError) -> None:
+        """Say once that the database is away; trainers go on for as long as the lease lasts."""
+        log.log(logging.DEBUG if self._away else logging.WARNING, "%s", error.message)
+        self._away = True
+
+    def _register(self, heartbeat: Beating) -> None:
+        """Become a worker; a former self's jobs need not wait for its lease."""
+        registered_s = time.monotonic()
+        if self._former is not None:
+            self._records.leave(self._former)
+            self._former = None
+        self._worker = self._records.register()
+        log.info("registered as worker %s", self._worker)
+        heartbeat.serve(self._worker, registered_s)
+        self._service.serve(self._worker)
+
+    def _done(self) -> bool:
+        if self._stop_at_s is None or not finished(self._pool):
+            return False
+        return not self._unwritten or self._clock_s() > self._stop_at_s + _FAREWELL_S
+
+    # --- orders ------------------------------------------------------------------------------------------------
+
+    def _perform(self, order: Order, planning_ns: int) -> None:
+        match order:
+            case SpawnTrainer(trainer=trainer):
+                self._trainers.spawn(trainer)
+            case ClaimNext():
+                self._events.append(Claim(job=self._claim()))
+            case AssignJob(trainer=trainer, job=job):
+                self._assign(trainer, job)
+            case SetGrant(trainer=trainer, grant_bytes=grant_bytes):
+                self._grant(trainer, grant_bytes)
+            case GrantCalibration(trainer=trainer, grant_bytes=grant_bytes):
+                self._trainers.send(trainer, Calibrate(grant_bytes=grant_bytes))
+            case SendPlans():
+                self._trainers.send(
+                    order.trainer,
+                    Adopt(generation=order.generation, grant_bytes=order.grant_bytes, plans=order.plans),
+                )
+            case EndTrainer(trainer=trainer, manner=manner):
+                self._trainers.end(trainer, manner)
+            case ReleaseTrainer(trainer=trainer):
+                self._memory.release(trainer)
+            case _:
+                self._write(order, planning_ns)
+
+    def _claim(self) -> ClaimedJob | None:
+        """The next job; none while earlier writes wait, since it might be one that we are about to hand back."""
+        self._write_out()
+        if self._worker is None or self._unwritten:
+            return None
+        try:
+            job = self._records.claim(self._worker)
+        except DatabaseError as error:
+            self._outage(error)
+            return None
+        if job is not None:
+            log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)
+        return job
+
+    def _assign(self, trainer: TrainerId, job: ClaimedJob) -> None:
+        try:
+            slot, epoch = self._memory.claim(trainer, self._trainers.pid(trainer))
+        except DeviceError as error:
+            self._give_up(trainer, error)
+            return
+        self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch))
+
+    def _grant(self, trainer: TrainerId, grant_bytes: int) -> None:
+        try:
+            self._memory.grant(trainer, grant_bytes)
+        except DeviceError as error:
+            self._give_up(trainer, error)
+
+    def _give_up(self, trainer: TrainerId, error: TensileError) -> None:
+        """Something on our side of the device went wrong: another attempt may do better."""
+        log.error("trainer %s: %s", trainer, error.message)
+        fault = Fault(sqlstate=error.sqlstate, message=error.message, detail=error.detail, hint=error.hint)
+        self._events.append(Failure(trainer=trainer, fault=fault, retry=True))
+        self._trainers.end(trainer, Manner.TERMINATE)
+
+    def _write(self, writing: Writing, planning_ns: int) -> None:
+        self._unwritten.append(_Write(writing=writing, planning_ns=planning_ns))
+        self._write_out()
+
+    def _write_out(self) -> None:
+        """Write what waits, in order; measurements are not worth waiting for a database that is away."""
+        while self._unwritten:
+            write = self._unwritten[0]
+            try:
+                self._records.write(write.writing, planning_ns=write.planning_ns)
+            except UnreachableError:
+                kept = (w for w in self._unwritten if not isinstance(w.writing, RecordMeasurement))
+                self._unwritten = deque(kept)
+                return
+            except LostClaimError as error:
+                log.info("not written: %s", error.message)
+            except DatabaseError as error:
+                log.error("not written: %s %s", error.message, error.detail)  # noqa: TRY400 - one line says it all
+            self._unwritten.popleft()
+
+    def _record_device(self) -> None:
+        if self._worker is None:
+            return
+        use, shares = self._memory.use(self._pool)
+        try:
+            self._records.record_device(self._worker, use, shares)
+        except DatabaseError as error:
+            log.debug("the device's use was not written: %s", error.message)
+
+
+def _fact(trainer: TrainerId, message: Message) -> Event | None:
+    """What a trainer's message means to decide(); progress is the catalog's, written by the trainer itself."""
+    match message:
+        case Ready():
+            return SpareReady(trainer=trainer)
+        case Captured():
+            return Capture(
+                trainer=trainer, graphs=message.graphs, latency_ns=message.latency_ns, unknown=message.unknown
+            )
+        case Calibrated():
+            return Calibration(
+                trainer=trainer,
+                graphs=message.graphs,
+                latency_ns=message.latency_ns,
+                overflow_bytes=message.overflow_bytes,
+            )
+        case Adopted(generation=generation):
+            return Adoption(trainer=trainer, generation=generation)
+        case Measured():
+            return Measurement(
+                trainer=trainer,
+                generation=message.generation,
+                latency_ns=message.latency_ns,
+                iteration_ns=message.iteration_ns,
+                stall_ns=message.stall_ns,
+                peak_bytes=message.peak_bytes,
+            )
+        case Finished():
+            return Finish(trainer=trainer)
+        case Failed():
+            fault = Fault(
+                sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint
+            )
+            return Failure(trainer=trainer, fault=fault, retry=message.retry)
+        case Progressed():
+            return None
+        case _:
+            raise InvariantError(f"trainer {trainer} sent a controller's message: {type(message).__name__}")

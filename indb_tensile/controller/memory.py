@@ -1,0 +1,100 @@
+"""The device's ledger as the controller keeps it: one slot for each trainer that has a job."""
+
+from typing import Protocol
+
+from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.device import DeviceUsage, SlotUsage
+from indb_tensile.job import JobId, Slot
+from indb_tensile.scheduler.pool import Pool, TrainerId
+
+
+class Account(Protocol):
+    """The part of `executor.device.Ledger` that the controller uses."""
+
+    @property
+    def fd(self) -> int:
+        """The descriptor that trainers inherit."""
+        ...
+
+    def claim_slot(self, pid: int) -> tuple[Slot, int]:
+        """A free slot for this process, and the epoch its writes must carry."""
+        ...
+
+    def grant(self, slot: Slot, size_bytes: int) -> int:
+        """Let the slot use so many bytes; returns them in whole regions. Raises DeviceMemoryError."""
+        ...
+
+    def release_slot(self, slot: Slot) -> None:
+        """Take back whatever the slot holds; writes of its epoch are refused from now on."""
+        ...
+
+    def usage(self, slot: Slot) -> SlotUsage:
+        """What the slot holds."""
+        ...
+
+    def device_usage(self) -> DeviceUsage:
+        """The device as a whole."""
+        ...
+
+
+class DeviceMemory:
+    """Slots by trainer. `fd` is what trainers inherit."""
+
+    def __init__(self, account: Account, *, kind: str) -> None:
+        self._account = account
+        self._kind = kind
+        self._slots: dict[TrainerId, Slot] = {}
+
+    @property
+    def fd(self) -> int:
+        """The ledger's descriptor."""
+        return self._account.fd
+
+    def claim(self, trainer: TrainerId, pid: int) -> tuple[Slot, int]:
+        """A slot, and its epoch. Raises DeviceError when all are taken."""
+        slot, epoch = self._account.claim_slot(pid)
+        self._slots[trainer] = slot
+        return slot, epoch
+
+    def grant(self, trainer: TrainerId, grant_bytes: int) -> None:
+        """Set a trainer's grant. Raises DeviceError where it uses more or the device has less."""
+        slot = self._slots.get(trainer)
+        if slot is None:
+            raise DeviceError(f"trainer {trainer} has no slot in the device's ledger")
+        self._account.grant(slot, grant_bytes)
+
+    def release(self, trainer: TrainerId) -> None:
+        """Everything the trainer had is free; without a slot there is nothing to do."""
+        slot = self._slots.pop(trainer, None)
+        if slot is not None:
+            self._account.release_slot(slot)
+
+    def use(self, pool: Pool) -> tuple[DeviceUse, tuple[JobUse, ...]]:
+        """Who uses how much, for the catalog. What is away from the device is not known here but by its trainer."""
+        whole = self._account.device_usage()
+        shares = tuple(
+            share for member in pool.members if (share := self._share(member.job.job, member.trainer)) is not None
+        )
+        use = DeviceUse(
+            kind=self._kind,
+            capacity_bytes=whole.capacity_bytes,
+            budget_bytes=pool.budget_bytes,
+            granted_bytes=whole.granted_bytes,
+            used_bytes=whole.used_bytes,
+            high_water_bytes=whole.high_water_bytes,
+            host_bytes=0,
+        )
+        return use, shares
+
+    def _share(self, job: JobId, trainer: TrainerId | None) -> JobUse | None:
+        slot = None if trainer is None else self._slots.get(trainer)
+        if slot is None:
+            return None
+        usage = self._account.usage(slot)
+        return JobUse(
+            job=job,
+            granted_bytes=usage.granted_bytes,
+            used_bytes=usage.used_bytes,
+            high_water_bytes=usage.high_water_bytes,
+        )

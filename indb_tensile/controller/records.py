@@ -1,0 +1,192 @@
+"""What the controller asks of the catalog: one small interface, so that the loop runs against a fake as well.
+
+A statement is tried once: the controller never blocks on a database that is restarting. What could not be written
+is kept and written later, or, where the lease ran out meanwhile, is no longer ours to write.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import psycopg
+
+from indb_tensile.catalog import install, jobs, plans
+from indb_tensile.catalog.connection import Connection, Session, UnreachableError
+from indb_tensile.catalog.jobs import Beat
+from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
+from indb_tensile.errors import DatabaseError, TensileError
+from indb_tensile.job import ClaimedJob, ClaimToken, JobId, WorkerId
+from indb_tensile.scheduler.pool import (
+    CancelJob,
+    FailJob,
+    Fault,
+    RecordAdoption,
+    RecordMeasurement,
+    RecordPlan,
+    RequeueJob,
+    SetWaitsFor,
+)
+
+Writing = FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordAdoption | RecordMeasurement
+
+_Result = TypeVar("_Result")
+
+
+class Pulse(Protocol):
+    """What the heartbeat needs, on a connection of its own."""
+
+    def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
+        """Renew the lease. Raises UnreachableError."""
+        ...
+
+
+class Records(Protocol):
+    """What the loop needs. Every method raises UnreachableError while the database is away."""
+
+    def register(self) -> WorkerId:
+        """A new worker."""
+        ...
+
+    def leave(self, worker: WorkerId) -> None:
+        """The worker is gone; others need not wait for its lease."""
+        ...
+
+    def claim(self, worker: WorkerId) -> ClaimedJob | None:
+        """The next job, if any."""
+        ...
+
+    def rescue(self) -> tuple[JobId, ...]:
+        """Take jobs from workers that are gone."""
+        ...
+
+    def write(self, writing: Writing, *, planning_ns: int) -> None:
+        """Do what decide() ordered. Raises LostClaimError where the job is no longer ours."""
+        ...
+
+    def record_device(self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
+        """Write down who uses how much of the device."""
+        ...
+
+
+class CatalogRecords:
+    """Both interfaces on one connection to PostgreSQL. Not shared between threads.
+
+    Raises DatabaseError at once where there is no server or the catalog's version is not ours.
+    """
+
+    def __init__(
+        self, dsn: str, *, application_name: str, host: str, pid: int, device_kind: str, policy: str, lease_s: float
+    ) -> None:
+        self._session = Session(dsn, application_name=application_name, patience_s=0.0)
+        self._host = host
+        self._pid = pid
+        self._device_kind = device_kind
+        self._policy = policy
+        self._lease_s = lease_s
+        self._run(install.check_version)
+
+    def register(self) -> WorkerId:
+        """A new worker, whose first heartbeat this is."""
+        return self._run(
+            lambda c: jobs.register_worker(
+                c, host=self._host, pid=self._pid, device_kind=self._device_kind, lease_s=self._lease_s
+            )
+        )
+
+    def leave(self, worker: WorkerId) -> None:
+        """Mark the worker as stopped."""
+        self._run(lambda c: jobs.leave(c, worker))
+
+    def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
+        """Renew the worker's lease."""
+        return self._run(lambda c: jobs.beat(c, worker, held))
+
+    def claim(self, worker: WorkerId) -> ClaimedJob | None:
+        """The next job, if any. Where its answer is lost with the connection, a beat reports it as a stray."""
+        return self._run(lambda c: jobs.claim_job(c, worker))
+
+    def rescue(self) -> tuple[JobId, ...]:
+        """Take jobs from workers that are gone."""
+        return self._run(jobs.rescue)
+
+    def write(self, writing: Writing, *, planning_ns: int = 0) -> None:
+        """Do what decide() ordered."""
+        self._run(lambda c: self._write(c, writing, planning_ns))
+
+    def record_device(self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
+        """Replace what is known about the worker's device."""
+        self._run(lambda c: plans.record_device(c, worker, use, shares))
+
+    def close(self) -> None:
+        """End the connection."""
+        self._session.close()
+
+    def _run(self, action: Callable[[Connection], _Result]) -> _Result:
+        try:
+            return self._session.run(action)
+        except psycopg.Error as error:
+            told = DatabaseError(
+                f"the catalog refused a statement: {error.diag.message_primary or str(error).strip()}",
+                detail=error.diag.message_detail or "",
+                hint=error.diag.message_hint or "Look into PostgreSQL's log, and at the grants of tensile_worker.",
+            )
+            raise told from error
+
+    def _write(self, connection: Connection, writing: Writing, planning_ns: int) -> None:
+        job, claim = writing.job, writing.claim
+        match writing:
+            case FailJob(fault=fault):
+                jobs.fail(connection, job, claim, _error(fault), retry=False)
+            case RequeueJob(reason=reason, counts=True):
+                error = TensileError(f"attempt of job {job} was interrupted: {reason}")
+                error.sqlstate = "58000"
+                jobs.fail(connection, job, claim, error, retry=True)
+            case RequeueJob(reason=reason):
+                jobs.requeue(connection, job, claim, reason)
+            case CancelJob():
+                jobs.cancelled(connection, job, claim)
+            case SetWaitsFor(text=text):
+                jobs.set_waits_for(connection, job, claim, text)
+            case RecordPlan():
+                record, plan = _plan_record(writing, self._policy, planning_ns)
+                plans.record_plan(connection, job, claim, record, plan)
+            case RecordAdoption(generation=generation):
+                plans.plan_adopted(connection, job, claim, generation)
+            case RecordMeasurement(measurement=measurement):
+                plans.plan_measured(
+                    connection,
+                    job,
+                    claim,
+                    measurement.generation,
+                    peak_bytes=measurement.peak_bytes,
+                    iteration_ns=measurement.iteration_ns,
+                    stall_ns=measurement.stall_ns,
+                )
+
+
+def _error(fault: Fault) -> TensileError:
+    error = TensileError(fault.message, detail=fault.detail, hint=fault.hint)
+    error.sqlstate = fault.sqlstate
+    return error
+
+
+def _plan_record(order: RecordPlan, policy: str, planning_ns: int) -> tuple[PlanRecord, Any]:
+    plan = order.plan
+    record = PlanRecord(
+        generation=order.generation,
+        reason=order.reason.value,
+        policy=policy,
+        vanilla_peak_bytes=plan.vanilla_peak_bytes,
+        liveness_peak_bytes=plan.liveness_peak_bytes,
+        floor_bytes=plan.floor_bytes,
+        predicted_peak_bytes=plan.peak_bytes,
+        predicted_iteration_ns=plan.forecast.iteration_ns,
+        predicted_stall_ns=plan.forecast.stall_out_ns + plan.forecast.stall_in_ns,
+        swaps=plan.swaps,
+        swapped_bytes=plan.swapped_bytes,
+        planning_ns=planning_ns,
+    )
+    return record, msgspec.to_builtins(plan.plans)
+
+
+__all__ = ["CatalogRecords", "Pulse", "Records", "UnreachableError", "Writing"]

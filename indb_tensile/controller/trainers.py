@@ -1,0 +1,218 @@
+"""Trainer processes: started, spoken to, and gone without a trace.
+
+Each runs in a process group of its own, so that whatever it starts ends with it. Its end is seen by a pidfd, and
+what it said before is read before its end is told. A process is reaped only after its group was killed: until then
+its id cannot belong to anybody else.
+"""
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from indb_tensile.config import Inheritance
+from indb_tensile.controller.frames import Frames
+from indb_tensile.errors import InvariantError
+from indb_tensile.link import Message
+from indb_tensile.scheduler.pool import Manner, TrainerId
+
+log = logging.getLogger("controller")
+
+UNSTARTED = -1  # exit code of a trainer that could not be started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A trainer sent a message."""
+
+    trainer: TrainerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """A trainer, and everything it had started, has ended."""
+
+    trainer: TrainerId
+    code: int
+
+
+class _Waitable(Protocol):
+    def fileno(self) -> int: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Trainer:
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    frames: Frames
+    kill_at_s: float | None = None
+
+
+class Trainers:
+    """All trainers of one controller. `kill_all` may be called from any thread, the rest from one."""
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        device_fd: int,
+        grace_s: float,
+        wake: _Waitable | None = None,
+    ) -> None:
+        self._command = tuple(command)
+        self._environment = dict(environment)
+        self._device_fd = device_fd
+        self._grace_s = grace_s
+        self._trainers: dict[TrainerId, _Trainer] = {}
+        self._unstarted: list[Gone] = []
+        self._reaping = threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        if wake is not None:
+            self._selector.register(wake.fileno(), selectors.EVENT_READ, None)
+
+    def spawn(self, trainer: TrainerId) -> None:
+        """Start a process; where that fails, `poll` tells of its end."""
+        ours, theirs = socket.socketpair()
+        inherited = Inheritance(link_fd=theirs.fileno(), device_fd=self._device_fd)
+        try:
+            process = subprocess.Popen(
+                self._command,
+                env=self._environment | inherited.environment(),
+                pass_fds=(inherited.link_fd, inherited.device_fd),
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                process_group=0,
+            )
+        except OSError as error:
+            log.error("trainer %s could not be started: %s", trainer, error)  # noqa: TRY400 - one line says it all
+            self._unstarted.append(Gone(trainer=trainer, code=UNSTARTED))
+            ours.close()
+            return
+        finally:
+            theirs.close()
+        pidfd = os.pidfd_open(process.pid)
+        self._trainers[trainer] = _Trainer(process=process, pidfd=pidfd, frames=Frames(ours))
+        self._selector.register(pidfd, selectors.EVENT_READ, trainer)
+        self._selector.register(ours, selectors.EVENT_READ, trainer)
+
+    def pid(self, trainer: TrainerId) -> int:
+        """The process id; 0 for one that is gone."""
+        found = self._trainers.get(trainer)
+        return 0 if found is None else found.process.pid
+
+    def send(self, trainer: TrainerId, message: Message) -> None:
+        """Hand over a message; one that is gone gets none."""
+        found = self._trainers.get(trainer)
+        if found is None or found.frames.closed:
+            return
+        found.frames.send(message)
+        self._watch(trainer, found)
+
+    def end(self, trainer: TrainerId, manner: Manner) -> None:
+        """See that it goes: at once, by SIGTERM, or by itself; by SIGKILL after the grace in any case."""
+        found = self._trainers.get(trainer)
+        if found is None:
+            return
+        if manner is Manner.KILL:
+            self._signal(found, signal.SIGKILL)
+        elif manner is Manner.TERMINATE:
+            self._signal(found, signal.SIGTERM)
+        if found.kill_at_s is None:
+            found.kill_at_s = time.monotonic() + self._grace_s
+
+    def kill_all(self) -> None:
+        """SIGKILL to every group, now; `poll` tells of each end."""
+        for found in tuple(self._trainers.values()):
+            self._signal(found, signal.SIGKILL)
+
+    def poll(self, timeout_s: float) -> list[Said | Gone]:
+        """What trainers said and which of them ended, waiting until there is something or the time is over."""
+        told: list[Said | Gone] = list(self._unstarted)
+        self._unstarted.clear()
+        ready = self._selector.select(0.0 if told else self._patience_s(timeout_s))
+        for trainer in sorted({key.data for key, _ in ready if key.data is not None}):
+            told += self._attend(trainer)
+        self._kill_late()
+        return told
+
+    def close(self) -> None:
+        """Kill what is left and wait for it."""
+        self.kill_all()
+        for trainer in tuple(self._trainers):
+            self._bury(trainer)
+        self._selector.close()
+
+    def _attend(self, trainer: TrainerId) -> list[Said | Gone]:
+        found = self._trainers[trainer]
+        found.frames.flush()
+        ended = _ended(found.pidfd)
+        told: list[Said | Gone] = []
+        try:
+            told += [Said(trainer=trainer, message=m) for m in found.frames.receive()]
+        except InvariantError as error:
+            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - one line says it all
+            found.frames.closed = True
+        if ended:
+            told.append(Gone(trainer=trainer, code=self._bury(trainer)))
+        elif found.frames.closed:
+            self._signal(found, signal.SIGKILL)
+        if not ended:
+            self._watch(trainer, found)
+        return told
+
+    def _watch(self, trainer: TrainerId, found: _Trainer) -> None:
+        """Have the selector wait for what can happen: a closed link would be ready for ever."""
+        descriptor = found.frames.fileno()
+        if found.frames.closed:
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if found.frames.unsent else 0)
+        self._selector.modify(descriptor, events, trainer)
+
+    def _bury(self, trainer: TrainerId) -> int:
+        """Kill the rest of the group, reap the process, forget it."""
+        found = self._trainers[trainer]
+        self._signal(found, signal.SIGKILL)
+        with self._reaping:
+            code = found.process.wait()
+        for descriptor in (found.frames.fileno(), found.pidfd):
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+        found.frames.close()
+        os.close(found.pidfd)
+        del self._trainers[trainer]
+        return code
+
+    def _signal(self, found: _Trainer, number: signal.Signals) -> None:
+        with self._reaping, contextlib.suppress(ProcessLookupError):
+            if found.process.returncode is None:
+                os.killpg(found.process.pid, number)
+
+    def _kill_late(self) -> None:
+        now_s = time.monotonic()
+        for trainer, found in self._trainers.items():
+            if found.kill_at_s is not None and found.kill_at_s <= now_s:
+                log.warning("trainer %s did not end within %g s and is killed", trainer, self._grace_s)
+                self._signal(found, signal.SIGKILL)
+                found.kill_at_s = float("inf")
+
+    def _patience_s(self, timeout_s: float) -> float:
+        nearest_s = min((t.kill_at_s for t in self._trainers.values() if t.kill_at_s is not None), default=None)
+        return timeout_s if nearest_s is None else max(0.0, min(timeout_s, nearest_s - time.monotonic()))
+
+
+def _ended(pidfd: int) -> bool:
+    """Whether the process has ended; it stays a zombie, so that its id and its group's stay its own."""
+    return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -1,0 +1,1 @@
+"""Process entry points: the composition roots, one per process."""

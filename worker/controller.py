@@ -1,0 +1,141 @@
+"""The controller's process: settings to objects to the loop.
+
+Exit codes: 0 after SIGTERM or SIGINT, else those of `errors.py` (2 for a wrong setting, 4 without a database or
+with one of another version, 5 without a device), 70 for a fault of ours.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+
+from indb_tensile import config
+from indb_tensile.catalog.notify import Listener
+from indb_tensile.config import Settings
+from indb_tensile.controller.heartbeat import Heartbeat
+from indb_tensile.controller.listener import ListenerThread
+from indb_tensile.controller.loop import Controller, Mail
+from indb_tensile.controller.mailbox import Mailbox
+from indb_tensile.controller.memory import DeviceMemory
+from indb_tensile.controller.planning import PolicyPlanner
+from indb_tensile.controller.records import CatalogRecords
+from indb_tensile.controller.service import NoService, ServiceProcess
+from indb_tensile.controller.trainers import Trainers
+from indb_tensile.errors import TensileError
+from indb_tensile.executor.device import Ledger
+from indb_tensile.executor.hardware import emulated_kind
+from indb_tensile.scheduler.pool import Pool, Stop
+from indb_tensile.scheduler.simulate import Link
+
+log = logging.getLogger("controller")
+
+
+def main() -> int:
+    """Run a controller until it is told to stop; return the exit code."""
+    logging.basicConfig(
+        stream=sys.stderr, format="%(asctime)s controller[%(process)d] %(levelname)s %(message)s", level=logging.INFO
+    )
+    try:
+        settings = config.load(os.environ)
+        logging.getLogger().setLevel(settings.log_level.upper())
+        _run(settings)
+    except TensileError as error:
+        log.error("%s", " ".join(part for part in (error.message, error.detail, error.hint) if part))  # noqa: TRY400
+        return error.exit_code
+    except Exception:
+        log.exception("the controller failed")
+        return 70
+    return 0
+
+
+def _run(settings: Settings) -> None:
+    """Build everything, hand it to the loop, and take it down again, whatever happens."""
+    kind = emulated_kind()
+    mailbox: Mailbox[Mail] = Mailbox()
+    records = _records(settings, kind, "controller")
+    pulse = _records(settings, kind, "heartbeat")
+    ledger = Ledger.create(
+        settings.capacity_bytes, settings.region_bytes, settings.link_out_bytes_per_s, settings.link_in_bytes_per_s
+    )
+    environment = {k: v for k, v in os.environ.items() if k != config.CONFIG_VARIABLE} | settings.environment()
+    trainers = Trainers(
+        command=_worker("trainer"),
+        environment=environment,
+        device_fd=ledger.fd,
+        grace_s=settings.stop_grace_s,
+        wake=mailbox,
+    )
+    service = _service(settings, environment)
+    controller = Controller(
+        pool=_pool(settings),
+        planner=PolicyPlanner(
+            link=Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s),
+            policy=settings.policy,
+        ),
+        records=records,
+        trainers=trainers,
+        memory=DeviceMemory(ledger, kind=kind),
+        mailbox=mailbox,
+        service=service,
+        poll_s=settings.poll_s,
+    )
+    heartbeat = Heartbeat(
+        pulse=pulse,
+        beat_s=settings.beat_s,
+        lease_s=settings.lease_s,
+        held=controller.held,
+        tell=mailbox.post,
+        stop_trainers=trainers.kill_all,
+    )
+    listener = ListenerThread(Listener(settings.dsn, application_name="tensile listener"), mailbox.post)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: mailbox.post(Stop()))
+    try:
+        controller.run(heartbeat)
+    finally:
+        listener.close()
+        heartbeat.close()
+        service.stop()
+        trainers.close()
+        ledger.close()
+        pulse.close()
+        records.close()
+    log.info("stopped")
+
+
+def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
+    return CatalogRecords(
+        settings.dsn,
+        application_name=f"tensile {purpose}",
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        device_kind=kind,
+        policy=settings.policy,
+        lease_s=settings.lease_s,
+    )
+
+
+def _pool(settings: Settings) -> Pool:
+    return Pool(
+        budget_bytes=settings.budget_bytes,
+        region_bytes=settings.region_bytes,
+        spare_trainers=settings.spare_trainers,
+        max_jobs=settings.max_jobs,
+        drift_threshold=settings.drift_threshold,
+    )
+
+
+def _service(settings: Settings, environment: dict[str, str]) -> ServiceProcess | NoService:
+    if not settings.service_directory:
+        log.warning("no service: set %s to where its socket shall be", config.variable("service_directory"))
+        return NoService()
+    return ServiceProcess(command=_worker("service"), environment=environment, grace_s=settings.stop_grace_s)
+
+
+def _worker(name: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"indb_tensile.worker.{name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
