@@ -35,7 +35,7 @@ _ONLY_WITH = {
     "decay": ("schedule", ("step",)),
     "decay_at": ("schedule", ("step",)),
 }
-_LEARNING_RATE = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
+_LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3}
 _WEIGHT_DECAY = {"sgd": 0.0, "adam": 0.0, "adamw": 1e-2}  # torch's own defaults
 
 

@@ -1,0 +1,125 @@
+"""COPY's binary format, from bytes written here by the documented layout."""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.errors import DataError, InvariantError
+from indb_tensile.learning.columns import ColumnData, Kind, Wire
+from indb_tensile.learning.copybinary import SIGNATURE, decode
+
+INT = Wire(kind=Kind.INTEGER, item=">i4")
+FLOAT = Wire(kind=Kind.FLOAT, item=">f8")
+BOOL = Wire(kind=Kind.BOOLEAN, item=">u1")
+TEXT = Wire(kind=Kind.TEXT, item="")
+DAY = Wire(kind=Kind.TIME, item=">i4")
+REALS = Wire(kind=Kind.ARRAY, item=">f4")
+
+
+def field(wire: Wire, value: Any) -> bytes:
+    if value is None:
+        return struct.pack(">i", -1)
+    match wire.kind:
+        case Kind.TEXT:
+            body = value.encode()
+        case Kind.ARRAY:
+            body = array(value)
+        case _:
+            body = np.array(value, wire.item).tobytes()
+    return struct.pack(">i", len(body)) + body
+
+
+def array(values: Sequence[float | None], lower: int = 1) -> bytes:
+    has_null = any(value is None for value in values)
+    items = b"".join(struct.pack(">i", -1) if v is None else struct.pack(">if", 4, v) for v in values)
+    return struct.pack(">iiiii", 1, has_null, 700, len(values), lower) + items
+
+
+def stream(wires: Sequence[Wire], rows: Sequence[Sequence[Any]]) -> bytearray:
+    body = b"".join(
+        struct.pack(">h", len(wires)) + b"".join(field(wire, value) for wire, value in zip(wires, row, strict=True))
+        for row in rows
+    )
+    return bytearray(SIGNATURE + bytes(8) + body + struct.pack(">h", -1))
+
+
+def values(data: ColumnData) -> list[Any]:
+    return [None if gone else value for value, gone in zip(data.values.tolist(), data.missing.tolist(), strict=True)]
+
+
+_CELLS: dict[Wire, st.SearchStrategy[Any]] = {
+    INT: st.integers(-(2**31), 2**31 - 1),
+    FLOAT: st.floats(allow_nan=False),
+    BOOL: st.booleans(),
+    TEXT: st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=5),
+    REALS: st.lists(st.floats(width=32, allow_nan=False), min_size=3, max_size=3),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[Wire], list[list[Any]]]:
+    """A table of a few distinct rows, each repeated, so that runs of one layout begin and end anywhere."""
+    wires = draw(st.lists(st.sampled_from(list(_CELLS)), min_size=1, max_size=4))
+    row = st.tuples(*(st.none() | _CELLS[wire] for wire in wires)).map(list)
+    blocks = draw(st.lists(st.tuples(row, st.integers(1, 200)), max_size=6))
+    return wires, [cells for cells, times in blocks for _ in range(times)]
+
+
+@given(tables())
+@settings(max_examples=60, deadline=None)
+def test_whatever_was_written_is_read(table: tuple[list[Wire], list[list[Any]]]) -> None:
+    wires, rows = table
+    columns, count = decode(stream(wires, rows), [(str(i), wire) for i, wire in enumerate(wires)])
+    assert count == len(rows)
+    assert [values(columns[str(i)]) for i in range(len(wires))] == [[row[i] for row in rows] for i in range(len(wires))]
+
+
+def test_rows_walked_and_rows_viewed_keep_their_order() -> None:
+    rows = [[i, "x" * (i % 7 if i < 5000 else 3)] for i in range(20_000)]
+    columns, _ = decode(stream([INT, TEXT], rows), [("a", INT), ("b", TEXT)])
+    assert columns["a"].values.tolist() == list(range(20_000))
+    assert columns["b"].values.tolist() == [row[1] for row in rows]
+
+
+def test_days_are_seconds_since_1970_and_infinity_stays_infinite() -> None:
+    columns, _ = decode(stream([DAY], [[0], [-1], [2**31 - 1], [-(2**31)]]), [("d", DAY)])
+    assert columns["d"].values.tolist() == [946_684_800.0, 946_598_400.0, np.inf, -np.inf]
+
+
+@pytest.mark.parametrize("repeat", [1, 300])
+@pytest.mark.parametrize(
+    ("raw", "fault"),
+    [
+        (array([1.0, 2.0]), "the array has shape 2, the rows before it have 3"),
+        (array([1.0, None, 3.0]), "the array contains NULL"),
+        (array([1.0, 2.0, 3.0], lower=0), "subscripts start at 0, not at 1"),
+        (struct.pack(">iii", 0, 0, 700), "the array is empty"),
+    ],
+)
+def test_an_array_that_is_no_tensor_is_refused_by_its_row(raw: bytes, fault: str, repeat: int) -> None:
+    good = struct.pack(">h", 1) + field(REALS, [1.0, 2.0, 3.0])
+    bad = struct.pack(">hi", 1, len(raw)) + raw
+    data = bytearray(SIGNATURE + bytes(8) + good * repeat + bad + good * repeat + struct.pack(">h", -1))
+    with pytest.raises(DataError, match=f'column "a", row {repeat + 1}: .*{fault}'):
+        decode(data, [("a", REALS)])
+
+
+def test_the_first_array_is_judged_too() -> None:
+    raw = array([1.0], lower=5)
+    data = SIGNATURE + bytes(8) + struct.pack(">hi", 1, len(raw)) + raw + struct.pack(">h", -1)
+    with pytest.raises(DataError, match="row 1: the array's subscripts start at 5"):
+        decode(data, [("a", REALS)])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"PGDUMP", SIGNATURE + bytes(8), stream([INT], [[1]])[:-2], stream([INT, INT], [[1, 2]]), stream([FLOAT], [[1.0]])],
+)
+def test_a_stream_that_is_not_as_described_is_our_own_fault(data: bytes) -> None:
+    with pytest.raises(InvariantError):
+        decode(data, [("a", INT)])

@@ -1,0 +1,321 @@
+"""Reading real tables from a real PostgreSQL."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from psycopg.pq import TransactionStatus
+
+from indb_tensile.errors import DataError, InvariantError, MissingError, PrivilegeError, RequestError
+from indb_tensile.job import Relation
+from indb_tensile.learning.columns import Column, Kind, Table
+from indb_tensile.learning.relation import describe, read
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+Connection = psycopg.Connection[Any]
+
+_SCALARS = """
+create type mood as enum ('sad', 'glad');
+create domain positive as float8 check (value > 0);
+create table t (
+    id bigint generated always as identity primary key,
+    small smallint, plain int, big bigint, single real, twice double precision, exact numeric(10, 3), yes boolean,
+    words text, short varchar(8), fixed char(4), feeling mood, rooms positive, day date,
+    moment timestamp, instant timestamptz
+);
+insert into t (small, plain, big, single, twice, exact, yes, words, short, fixed, feeling, rooms, day, moment, instant)
+select i, -i, 5000000000 + i, i / 2.0, i / 3.0, i / 8.0, i % 2 = 0, 'w' || i % 3, 'v' || i, 'ab', 'glad', 1 + i,
+       date '2020-01-01' + i, timestamp '2020-01-01 12:00' + i * interval '1 hour', '2020-01-01 00:00+02'
+  from generate_series(1, 500) as i;
+insert into t (small) values (null);
+insert into t (day, moment, twice, exact) values ('infinity', '-infinity', 'NaN', 'NaN');
+"""
+
+
+def relation(connection: Connection, name: str) -> Relation:
+    row = connection.execute("select %s::regclass::oid", [name]).fetchone()
+    assert row is not None
+    return Relation(oid=row[0], schema="public", name=name)
+
+
+def every(described: Sequence[Column]) -> tuple[str, ...]:
+    return tuple(column.name for column in described)
+
+
+def read_all(connection: Connection, name: str) -> Table:
+    return read(connection, relation(connection, name), every)
+
+
+def test_every_scalar_type_arrives_as_it_was_stored(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute(_SCALARS)
+        table = read_all(connection, "t")
+        columns = table.columns
+    assert table.rows == 502
+    assert list(columns) == [column.name for column in table.described]
+    assert columns["small"].values[:3].tolist() == [1, 2, 3]
+    assert columns["plain"].values[499] == -500
+    assert columns["big"].values[0] == 5_000_000_001
+    assert columns["single"].values[2] == 1.5
+    assert columns["twice"].values[1] == 2 / 3
+    assert columns["exact"].values[0] == 0.125
+    assert columns["yes"].values[:2].tolist() == [False, True]
+    assert columns["words"].values[:3].tolist() == ["w1", "w2", "w0"]
+    assert columns["fixed"].values[0] == "ab"
+    assert columns["feeling"].values[7] == "glad"
+    assert columns["rooms"].values[0] == 2.0
+    assert columns["day"].values[0] == 1_577_923_200.0  # 2020-01-02
+    assert columns["moment"].values[0] == 1_577_883_600.0  # 2020-01-01 13:00
+    assert columns["instant"].values[0] == 1_577_829_600.0  # 2019-12-31 22:00 UTC
+    assert columns["small"].missing.tolist() == [False] * 500 + [True, True]
+    assert columns["words"].missing[500]
+    assert columns["day"].values[501] == np.inf
+    assert columns["moment"].values[501] == -np.inf
+    assert np.isnan(columns["twice"].values[501])
+    assert np.isnan(columns["exact"].values[501])
+
+
+def test_a_description_names_types_keys_identities_and_what_is_generated(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            "create table t (id int generated always as identity primary key, a float8 not null,"
+            " b float8 generated always as (a * 2) stored, c uuid, d real[][])"
+        )
+        described = describe(connection, relation(connection, "t"))
+    facts = [(c.name, c.type, c.not_null, c.primary_key, c.identity, c.generated, c.dims) for c in described]
+    assert facts == [
+        ("id", "integer", True, True, True, False, 0),
+        ("a", "double precision", True, False, False, False, 0),
+        ("b", "double precision", False, False, False, True, 0),
+        ("c", "uuid", False, False, False, False, 0),
+        ("d", "real[]", False, False, False, False, 2),
+    ]
+    assert [column.wire is None for column in described] == [False, False, False, True, False]
+
+
+def test_arrays_arrive_as_tensors_of_one_shape(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            "create table t (a real[], b float8[], c numeric[], d int[]);"
+            "insert into t select array[[i, 2], [3, 4.5]], array[i, 0.1], array[i, 'NaN'::numeric], array[i] "
+            "from generate_series(1, 200) as i; insert into t values (null, '{1,2}', null, '{9}')"
+        )
+        columns = read_all(connection, "t").columns
+    assert columns["a"].values.shape == (201, 2, 2)
+    assert columns["a"].values.dtype == np.float32
+    assert columns["a"].values[4].tolist() == [[5, 2], [3, 4.5]]
+    assert columns["b"].values[1].tolist() == [2, 0.1]
+    assert np.isnan(columns["c"].values[0, 1])
+    assert columns["d"].values[200].tolist() == [9]
+    assert columns["a"].missing.tolist() == [False] * 200 + [True]
+    assert {data.kind for data in columns.values()} == {Kind.ARRAY}
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("'{1,2,3}'", "shape 3, the rows before it have 2"),
+        ("'{{1,2}}'", "shape 1 x 2"),
+        ("'{1,null}'", "contains NULL"),
+        ("'[0:1]={1,2}'", "start at 0, not at 1"),
+        ("'{}'", "the array is empty"),
+    ],
+)
+def test_an_array_that_makes_no_tensor_is_refused_by_column_and_row(
+    database: Database, value: str, fault: str
+) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (a real[]); insert into t select '{1,2}' from generate_series(1, 300)")
+        connection.execute(f"insert into t values ({value})")
+        with pytest.raises(DataError, match=f'column "a", row 301: .*{fault}'):
+            read_all(connection, "t")
+
+
+def test_rows_come_in_physical_order_and_equal_tables_have_equal_digests(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            "create table t (id int primary key, x float8); insert into t select i, i from generate_series(2000, 1, -1) i"
+        )
+        connection.execute("analyze t")
+        first, second = read_all(connection, "t"), read_all(connection, "t")
+        physical = [row[0] for row in connection.execute("select id from t order by ctid")]
+        connection.execute("update t set x = -1 where id = 7")
+        third = read_all(connection, "t")
+    assert first.columns["id"].values.tolist() == physical
+    assert first.digest == second.digest
+    assert first.digest != third.digest
+    assert len(first.digest) == 64
+
+
+def test_a_rows_hash_follows_its_key_and_not_its_place(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (id uuid primary key, x int, y text)")
+        connection.execute("insert into t select gen_random_uuid(), i, 'y' from generate_series(1, 50) i")
+        before = read(connection, relation(connection, "t"), lambda _: ("x",))
+        connection.execute("update t set y = 'z' where x <= 25")  # moves these rows to the end
+        after = read(connection, relation(connection, "t"), lambda _: ("x",))
+    assert list(before.columns) == ["x"]
+    old = dict(zip(before.columns["x"].values.tolist(), before.row_hash.tolist(), strict=True))
+    new = dict(zip(after.columns["x"].values.tolist(), after.row_hash.tolist(), strict=True))
+    assert old == new
+    assert before.row_hash.tolist() != after.row_hash.tolist()
+    assert len(set(old.values())) == 50
+
+
+def test_a_partitioned_table_is_read_whole(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            "create table t (a int) partition by range (a);"
+            "create table t1 partition of t for values from (0) to (10);"
+            "create table t2 partition of t for values from (10) to (20); insert into t select generate_series(0, 19)"
+        )
+        table = read_all(connection, "t")
+    assert sorted(table.columns["a"].values.tolist()) == list(range(20))
+
+
+def test_names_that_need_quotes_are_quoted(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("""create table "o""dd 'name %s" ("a ""b" int, "select" int)""")
+        connection.execute("""insert into "o""dd 'name %s" values (1, 2)""")
+        row = connection.execute("select oid from pg_class where relname like 'o%%dd%%'").fetchone()
+        assert row is not None
+        table = read(connection, Relation(oid=row[0], schema="public", name="o\"dd 'name %s"), every)
+    assert {name: data.values.tolist() for name, data in table.columns.items()} == {'a "b': [1], "select": [2]}
+
+
+def test_an_empty_table_has_no_rows(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (a int, b text, c real[])")
+        table = read_all(connection, "t")
+    assert (table.rows, len(table.row_hash)) == (0, 0)
+
+
+def test_a_type_that_cannot_be_learned_from_is_refused_by_name(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (a int, b uuid, c json)")
+        with pytest.raises(RequestError, match=r'column "b" \(uuid\), "c" \(json\)') as caught:
+            read_all(connection, "t")
+    assert "double precision" in caught.value.detail
+    assert caught.value.hint == "Leave it out: exclude => '{b, c}'."
+
+
+def test_a_table_created_again_under_its_name_is_another_one(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (a int)")
+        asked = relation(connection, "t")
+        connection.execute("drop table t; create table t (a int)")
+        with pytest.raises(MissingError, match=r"public\.t was dropped and created again"):
+            read(connection, asked, every)
+        connection.execute("drop table t")
+        with pytest.raises(MissingError, match="no longer exists"):
+            describe(connection, asked)
+
+
+def test_a_table_that_was_renamed_is_still_the_same(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (a int); insert into t values (4)")
+        asked = relation(connection, "t")
+        connection.execute("alter table t rename to u")
+        assert read(connection, asked, every).columns["a"].values.tolist() == [4]
+
+
+def test_a_table_replaced_between_its_description_and_the_copy_is_noticed(database: Database) -> None:
+    with database.connect() as connection, database.connect() as other:
+        connection.execute("create table t (a int)")
+
+        def choose(described: Sequence[Column]) -> tuple[str, ...]:
+            other.execute("drop table t; create table t (a int); insert into t values (1)")
+            return every(described)
+
+        with pytest.raises(MissingError, match="dropped and created again while it was read"):
+            read(connection, relation(connection, "t"), choose)
+
+        def drop(described: Sequence[Column]) -> tuple[str, ...]:
+            other.execute("drop table t")
+            return every(described)
+
+        with pytest.raises(MissingError, match="dropped while it was read"):
+            read(connection, relation(connection, "t"), drop)
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("create view t as select 1 as a", "is a view"),
+        ("create materialized view t as select 1 as a", "is a materialized view"),
+        ("create sequence t", "is a sequence"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_a_way_out(database: Database, statement: str, fault: str) -> None:
+    with database.connect() as connection:
+        connection.execute(statement)
+        with pytest.raises(RequestError, match=fault) as caught:
+            read_all(connection, "t")
+    assert "create table" in caught.value.hint
+
+
+def test_a_temporary_table_is_refused(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create temporary table t (a int)")
+        row = connection.execute("select 't'::regclass::oid, pg_my_temp_schema()::regnamespace::text").fetchone()
+        assert row is not None
+        with pytest.raises(RequestError, match="temporary table"):
+            read(connection, Relation(oid=row[0], schema=row[1], name="t"), every)
+
+
+def test_a_protected_table_raises_even_for_who_could_pass_it(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (a int); alter table t enable row level security")
+        with pytest.raises(PrivilegeError, match="row-level security"):
+            read_all(connection, "t")
+
+
+def test_each_missing_grant_is_a_statement_in_the_hint(database: Database) -> None:
+    with database.connect() as owner, database.connect(user="alice") as worker:
+        owner.execute("create schema hidden; create table hidden.t (a int)")
+        row = owner.execute("select 'hidden.t'::regclass::oid").fetchone()
+        assert row is not None
+        asked = Relation(oid=row[0], schema="hidden", name="t")
+        with pytest.raises(PrivilegeError) as caught:
+            read(worker, asked, every)
+        assert caught.value.hint == (
+            'Run: grant usage on schema "hidden" to "alice"; grant select on "hidden"."t" to "alice";'
+        )
+        owner.execute(caught.value.hint.removeprefix("Run: "))
+        assert read(worker, asked, every).rows == 0
+
+
+def test_the_owner_of_the_job_must_be_able_to_read_the_columns(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (id int primary key, a int, secret int); grant select (a) on t to bob")
+        row = connection.execute("select 'bob'::regrole::oid").fetchone()
+        assert row is not None
+        asked = relation(connection, "t")
+        assert list(read(connection, asked, lambda _: ("a",), owner_oid=row[0]).columns) == ["a"]
+        with pytest.raises(PrivilegeError, match=r"role bob may not read table public\.t"):
+            read(connection, asked, lambda _: ("a", "secret"), owner_oid=row[0])
+        with pytest.raises(MissingError, match="role 1\\)"):
+            read(connection, asked, lambda _: ("a",), owner_oid=1)
+
+
+def test_the_snapshot_ends_with_the_reading_and_its_settings_with_it(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (a int)")
+        read_all(connection, "t")
+        assert connection.info.transaction_status is TransactionStatus.IDLE
+        assert connection.execute("show synchronize_seqscans").fetchone() == ("on",)
+        assert connection.execute("show row_security").fetchone() == ("on",)
+        with connection.transaction(), pytest.raises(InvariantError, match="in a transaction"):
+            describe(connection, Relation(oid=1, schema="public", name="t"))
+
+
+def test_a_number_beyond_a_double_is_the_tables_fault(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (a numeric); insert into t values (1e400)")
+        with pytest.raises(DataError, match="out of range"):
+            read_all(connection, "t")
+        assert connection.info.transaction_status is TransactionStatus.IDLE
