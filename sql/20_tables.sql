@@ -23,6 +23,7 @@ create table tensile.models (
   owner_name name not null default current_user,
   definition jsonb,
   last_spec jsonb,
+  installation uuid not null default tensile.installation(),
   created_at timestamptz not null default now(),
   constraint models_name_is_short check (length(name) between 1 and 200)
 );
@@ -34,6 +35,7 @@ comment on column tensile.models.owner_name is 'name of that role when the model
 comment on column tensile.models.definition is
   'architecture and hyperparams of tensile_create_model; null where no network was defined';
 comment on column tensile.models.last_spec is 'specification of the last successful run: what arguments left out mean';
+comment on column tensile.models.installation is 'database that owner_oid belongs to; see tensile.adopt_owners()';
 comment on column tensile.models.created_at is 'when it was made';
 
 create table tensile.model_versions (
@@ -92,8 +94,9 @@ create table tensile.model_privileges (
   grantee_oid oid not null,
   grantee_name name not null,
   privilege text not null default 'predict',
-  granted_by oid not null default tensile.current_role_oid(),
+  granted_by name not null default current_user,
   granted_at timestamptz not null default now(),
+  installation uuid not null default tensile.installation(),
   primary key (model_id, grantee_oid, privilege),
   constraint model_privileges_are_known check (privilege in ('predict'))
 );
@@ -105,6 +108,8 @@ comment on column tensile.model_privileges.grantee_name is 'name of that role wh
 comment on column tensile.model_privileges.privilege is 'predict: see the model and predict with it';
 comment on column tensile.model_privileges.granted_by is 'role that granted it: the owner at the time';
 comment on column tensile.model_privileges.granted_at is 'when it was granted';
+comment on column tensile.model_privileges.installation is
+  'database that grantee_oid belongs to; see tensile.adopt_owners()';
 
 -- Workers ----------------------------------------------------------------------------------------------------
 
@@ -206,7 +211,7 @@ comment on column tensile.jobs.attempt is 'how often it was claimed, the present
 comment on column tensile.jobs.max_attempts is 'a job that was interrupted this often fails';
 comment on column tensile.jobs.claim is 'token of the last claim; a write that carries an older one changes nothing';
 comment on column tensile.jobs.worker_id is 'worker that holds it while starting or running';
-comment on column tensile.jobs.installation is 'database it was enqueued in; workers of another one never claim it';
+comment on column tensile.jobs.installation is 'database it was enqueued in; workers of another one never claim it: tensile.adopt_jobs()';
 comment on column tensile.jobs.cancel_requested is 'its owner wants it stopped; a queued one is cancelled at once';
 comment on column tensile.jobs.waits_for is 'why it does not go on, in words, as the controller sees it';
 comment on column tensile.jobs.error_sqlstate is 'SQLSTATE of the last error';
@@ -434,6 +439,54 @@ comment on column tensile.plans.planning_ns is 'time that planning took';
 comment on column tensile.plans.plan is 'the plan itself';
 comment on column tensile.plans.created_at is 'when it was made';
 comment on column tensile.plans.adopted_at is 'when the trainer began to follow it';
+
+-- Copies of a database -------------------------------------------------------------------------------------
+
+-- In a copy of the database, on another cluster or this one, oids of roles mean nothing and names do. Within one
+-- database it is the other way round: a new role of an old name must not get what the renamed one owns. Hence only
+-- rows of another installation are touched, and those whose role does not exist here stay nobody's.
+create function tensile.adopt_owners() returns bigint
+  language sql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+  with models as (
+    update tensile.models as m set owner_oid = r.oid, installation = tensile.installation()
+      from pg_roles as r where r.rolname = m.owner_name and m.installation <> (select tensile.installation())
+    returning 1
+  ), privileges as (
+    update tensile.model_privileges as p set grantee_oid = coalesce(r.oid, 0), installation = tensile.installation()
+      from tensile.model_privileges as q left join pg_roles as r on r.rolname = q.grantee_name
+     where p.model_id = q.model_id and p.grantee_oid = q.grantee_oid and p.privilege = q.privilege
+       and p.installation <> (select tensile.installation()) and (r.oid is not null or p.grantee_oid = 0)
+    returning 1
+  ), jobs as (
+    update tensile.jobs as j set owner_oid = r.oid, installation = tensile.installation()
+      from pg_roles as r
+     where r.rolname = j.owner_name and j.installation <> (select tensile.installation())
+       and j.state in ('succeeded', 'failed', 'cancelled')
+    returning 1
+  )
+  select (select count(*) from models) + (select count(*) from privileges) + (select count(*) from jobs)
+$$;
+comment on function tensile.adopt_owners() is
+  'gives what came with a copy of another database to the roles of the same names here; every worker does so when '
+  'it starts. Queued jobs are left out: see tensile.adopt_jobs()';
+
+create function tensile.adopt_jobs() returns bigint
+  language sql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+  with adopted as (
+    update tensile.jobs as j set owner_oid = r.oid, installation = tensile.installation()
+      from pg_roles as r
+     where r.rolname = j.owner_name and j.installation <> (select tensile.installation()) and j.state = 'queued'
+    returning 1
+  )
+  select count(*) from adopted
+$$;
+comment on function tensile.adopt_jobs() is
+  'lets the queue of another installation run here; for an administrator who has moved a database, by pg_upgrade '
+  'for instance, and knows that the queue does not run elsewhere as well';
 
 -- An interrupted job goes on at once where that helps, and ever later where it does not: 2 s, 4 s, … 5 min.
 create function tensile.back_off(attempt integer) returns interval

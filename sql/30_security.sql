@@ -22,6 +22,9 @@ comment on function tensile.owns_model(bigint, name) is 'whether that role owns 
 revoke execute on function tensile.owns_model(bigint, name) from public;
 grant execute on function tensile.owns_model(bigint, name) to tensile_user, tensile_monitor, tensile_admin;
 
+grant execute on function tensile.adopt_owners() to tensile_admin, tensile_worker;
+grant execute on function tensile.adopt_jobs() to tensile_admin;
+
 alter table tensile.models enable row level security;
 alter table tensile.model_versions enable row level security;
 alter table tensile.model_privileges enable row level security;

@@ -130,8 +130,11 @@ class Session:
 
 
 def _gave_up(error: BaseException, patience_s: float) -> DatabaseError:
+    if isinstance(error, UnreachableError) and patience_s <= 0:
+        return error
+    fault = f"did not come back within {patience_s:g} s" if patience_s > 0 else "went away"
     return UnreachableError(
-        f"the database did not come back within {patience_s:g} s: {_words(error)}",
+        f"the database {fault}: {_words(error)}",
         hint="Start PostgreSQL, or look into its log for why it does not start.",
     )
 

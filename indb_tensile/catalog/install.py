@@ -44,6 +44,7 @@ def install(connection: Connection, *, way: str | None = None) -> Installation:
     if found is not None and way is not None and found.way != way:
         raise _other_way(connection, found)
     if found is not None and found.version == VERSION:
+        connection.execute(query("adopt_owners"))  # it may have been restored from another server's dump
         return found
     _check_server(connection)
     available = _extension_is_available(connection)

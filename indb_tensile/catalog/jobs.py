@@ -70,7 +70,11 @@ def claim_job(connection: Connection, worker: WorkerId) -> ClaimedJob | None:
 
 
 def register_worker(connection: Connection, *, host: str, pid: int, device_kind: str, lease_s: float) -> WorkerId:
-    """A new worker, whose first heartbeat this is."""
+    """A new worker, whose first heartbeat this is.
+
+    Where the database is a copy of another one, what came with it goes to the roles of the same names here.
+    """
+    connection.execute(query("adopt_owners"))
     parameters = {"host": host, "pid": pid, "device": device_kind, "version": VERSION, "lease_s": lease_s}
     return WorkerId(_only(connection, "register_worker", parameters))
 

@@ -6,6 +6,9 @@ insert into tensile.workers (host, pid, device, version, lease_s)
 values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s)
 returning worker_id
 
+-- adopt_owners --
+select tensile.adopt_owners()
+
 -- beat --
 -- One statement per beat: it renews the lease and returns what the worker must hear.
 with renewed as (

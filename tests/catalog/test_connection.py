@@ -40,8 +40,22 @@ def test_retrying_gives_up_when_its_patience_is_over() -> None:
     def action() -> None:
         raise UnreachableError("the server is down")
 
-    with pytest.raises(DatabaseError, match="did not come back within 0 s: the server is down"):
-        retrying(action, patience_s=0, pause=lambda _: None)
+    with pytest.raises(DatabaseError, match=r"did not come back within 0\.05 s: the server is down"):
+        retrying(action, patience_s=0.05, pause=lambda _: None)
+
+
+def test_without_patience_the_first_outage_is_told_as_it_is() -> None:
+    def lose() -> None:
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    with pytest.raises(UnreachableError, match="the database went away: server closed the connection unexpectedly"):
+        retrying(lose, patience_s=0, pause=lambda _: pytest.fail("no patience, no pause"))
+
+    def miss() -> None:
+        raise UnreachableError("no connection to PostgreSQL")
+
+    with pytest.raises(UnreachableError, match=r"^no connection to PostgreSQL$"):
+        retrying(miss, patience_s=0, pause=lambda _: pytest.fail("no patience, no pause"))
 
 
 def test_a_fault_that_is_no_outage_passes_through_at_once() -> None:

@@ -176,6 +176,49 @@ def test_an_oid_that_was_another_roles_before_a_restore_owns_nothing(database: D
         assert _count(alice, "jobs") == _count(alice, "models") == 0
 
 
+def test_a_worker_that_starts_on_a_copy_gives_everything_to_the_roles_of_the_same_names(database: Database) -> None:
+    _trained(database)
+    elsewhere = "00000000-0000-0000-0000-000000000000"
+    with (
+        database.connect() as postgres,
+        database.connect("alice") as alice,
+        database.connect("bob") as bob,
+        database.connect("tensile_worker") as worker,
+    ):
+        _grant(alice, "bob")
+        waiting = enqueue(alice)
+        postgres.execute("update tensile.jobs set owner_oid = 1, installation = %s", (elsewhere,))
+        postgres.execute("update tensile.models set owner_oid = 1, installation = %s", (elsewhere,))
+        postgres.execute("update tensile.model_privileges set grantee_oid = 2, installation = %s", (elsewhere,))
+        assert _count(alice, "models") == _count(alice, "jobs") == _count(bob, "models") == 0
+        here = register(worker)
+        assert _count(alice, "models") == _count(alice, "jobs") == _count(bob, "models") == 1
+        assert jobs.claim_job(worker, here) is None
+        with pytest.raises(InsufficientPrivilege):
+            worker.execute("select tensile.adopt_jobs()")
+        with database.connect("admin") as admin:
+            assert admin.execute("select tensile.adopt_jobs()").fetchone() == (1,)
+        assert claim(worker, here).job == waiting
+        assert _count(alice, "jobs") == 2
+
+
+def test_a_new_role_of_a_renamed_ones_name_gets_nothing(database: Database) -> None:
+    with database.connect() as postgres, database.connect("tensile_worker") as worker:
+        postgres.execute("create role first in role tensile_user")
+        try:
+            postgres.execute("set role first")
+            postgres.execute("insert into tensile.models (name) values ('m')")
+            postgres.execute("reset role")
+            postgres.execute("alter role first rename to renamed")
+            postgres.execute("create role first in role tensile_user")
+            register(worker)
+            postgres.execute("set role first")
+            assert _count(postgres, "models") == 0
+            postgres.execute("reset role")
+        finally:
+            postgres.execute("drop role first, renamed")
+
+
 def _trained(database: Database) -> ModelVersionId:
     """One model of alice, with a row in every table that belongs to a job or a model."""
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
