@@ -156,7 +156,8 @@ class Controller:
 
     def run(self, heartbeat: Beating) -> None:
         """Work until a Stop was posted and everybody is gone."""
-        self._register(heartbeat)
+        if self._worker is None:
+            self._register(heartbeat)
         while not self._done():
             self.turn(heartbeat)
         if self._worker is not None:

@@ -1,0 +1,96 @@
+"""A trainer without torch: speaks the link's protocol as its job's model name tells it to.
+
+`finish` publishes at once after adopting; `train` goes on until it is stopped; `fail` reports a fault; `calibrate`
+has an unknown operator first; `babble` sends what is no message; `children` leaves a child process behind;
+`stubborn` ignores SIGTERM. It keeps to its grant by the ledger, as a real one does.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from indb_tensile import config
+from indb_tensile.job import JobId
+from indb_tensile.link import (
+    Adopt,
+    Adopted,
+    Assign,
+    Calibrate,
+    Calibrated,
+    Captured,
+    Failed,
+    Finished,
+    Link,
+    Measured,
+    Ready,
+)
+from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+
+MIB = 1 << 20
+PR_SET_PDEATHSIG = 1
+
+
+def graph(size_bytes: int) -> StepGraph:
+    tensor = Tensor(id=TensorId(0), name="t", size_bytes=size_bytes, role=Role.ACTIVATION)
+    operator = Operator(name="op", signature="op", stage=Stage.FORWARD, reads=(), writes=(TensorId(0),))
+    return StepGraph(tensors=(tensor,), operators=(operator,))
+
+
+def serve(link: Link, assigned: Assign) -> None:
+    job, behaviour = assigned.job.job, assigned.job.spec.model
+    size_bytes = int(assigned.job.spec.hyperparams.get("size_bytes", MIB))
+    if behaviour == "fail":
+        link.send(Failed(job=job, sqlstate="22000", message="column y is all NULL", hint="Choose another target."))
+        return
+    if behaviour == "babble":
+        os.write(config.inheritance(os.environ).link_fd, b"\x00\x00\x00\x05hello")
+        time.sleep(60)
+    if behaviour == "children":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    if behaviour == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    step = (graph(size_bytes),)
+    link.send(Captured(job=job, graphs=step, latency_ns=((1000,),), unknown=int(behaviour == "calibrate")))
+    if behaviour == "calibrate":
+        message = link.receive()
+        assert isinstance(message, Calibrate)
+        overflow_bytes = max(0, size_bytes - message.grant_bytes)
+        link.send(Calibrated(job=job, graphs=step, latency_ns=((900,),), overflow_bytes=overflow_bytes))
+    follow(link, job, behaviour, size_bytes)
+
+
+def follow(link: Link, job: JobId, behaviour: str, size_bytes: int) -> None:
+    while isinstance(message := link.receive(), Adopt):
+        link.send(Adopted(job=job, generation=message.generation))
+        link.send(
+            Measured(
+                job=job,
+                generation=message.generation,
+                latency_ns=(1000,),
+                iteration_ns=1000,
+                stall_ns=0,
+                peak_bytes=size_bytes,
+            )
+        )
+        if behaviour in ("finish", "calibrate"):
+            link.send(Finished(job=job))
+            return
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    inherited = config.inheritance(os.environ)
+    assert os.fstat(inherited.device_fd)
+    link = Link(socket.socket(fileno=inherited.link_fd))
+    link.send(Ready(pid=os.getpid()))
+    assigned = link.receive()
+    if isinstance(assigned, Assign):
+        serve(link, assigned)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""The controller's own process against the real catalog; trainers are fakes, the ledger is the native one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from indb_tensile.config import Settings
+from tests.conftest import Database
+from tests.controller.fakes import FAKE_TRAINER, alive
+
+pytestmark = pytest.mark.postgres
+
+ROOT = Path(__file__).parents[2]
+# The real process with its trainers' command replaced: everything else is what a user starts.
+PROGRAM = (
+    "import sys\n"
+    "from indb_tensile.worker import controller\n"
+    f"controller._worker = lambda name: {FAKE_TRAINER!r}\n"
+    "sys.exit(controller.main())\n"
+)
+DEADLINE_S = 30.0
+
+
+@contextmanager
+def controller(database: Database, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
+    values: dict[str, Any] = {
+        "dsn": database.dsn("tensile_worker"),
+        "capacity_bytes": 64 << 20,
+        "budget_bytes": 64 << 20,
+        "beat_s": 0.1,
+        "poll_s": 0.2,
+        "lease_s": 1.5,
+        "spare_trainers": 1,
+        "stop_grace_s": 1.0,
+    }
+    environment = os.environ | Settings(**values | settings).environment()
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def enqueue(connection: psycopg.Connection, behaviour: str, size_bytes: int = 1 << 20) -> int:
+    """A job as tensile_train() would leave it, of a table that the fake trainer never reads."""
+    row = connection.execute(
+        """
+        with r as (select 'tensile.settings'::regclass::oid as oid)
+        insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
+        select %(model)s, r.oid, 'tensile', 'settings', jsonb_build_object(
+                 'model', %(model)s::text, 'target', 'y', 'task', 'regression',
+                 'architecture', '{"type": "mlp"}'::jsonb,
+                 'hyperparams', jsonb_build_object('size_bytes', %(size)s::bigint),
+                 'relation', jsonb_build_object('oid', r.oid::bigint, 'schema', 'tensile', 'name', 'settings'))
+          from r returning job_id
+        """,
+        {"model": behaviour, "size": size_bytes},
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def until(met: Callable[[], Any]) -> Any:
+    end = time.monotonic() + DEADLINE_S
+    while not (found := met()):
+        assert time.monotonic() < end, f"not within {DEADLINE_S} s"
+        time.sleep(0.02)  # the deadline is what counts: this only spares the database
+    return found
+
+
+def scalar(connection: psycopg.Connection, query: Any, *values: Any) -> Any:
+    row = connection.execute(query, values).fetchone()
+    return None if row is None else row[0]
+
+
+def adopted(connection: psycopg.Connection, job: int, attempt: int = 1) -> Any:
+    query = "select count(*) from tensile.plans where job_id = %s and attempt = %s and adopted_at is not null"
+    return scalar(connection, query, job, attempt)
+
+
+def trainers_of(process: subprocess.Popen[bytes]) -> list[int]:
+    text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(pid) for pid in text.split()]
+
+
+def test_a_job_is_claimed_planned_measured_and_cancelled(database: Database) -> None:
+    with database.connect() as connection, controller(database):
+        job = enqueue(connection, "train", 5 << 20)
+        until(lambda: adopted(connection, job))
+        until(
+            lambda: (
+                scalar(connection, "select measured_peak_bytes from tensile.plans where job_id = %s", job) == 5 << 20
+            )
+        )
+        until(
+            lambda: (
+                scalar(connection, "select granted_bytes from tensile.device_jobs where job_id = %s", job) == 5 << 20
+            )
+        )
+        connection.execute("update tensile.jobs set cancel_requested = true where job_id = %s", (job,))
+        state = "select state::text from tensile.jobs where job_id = %s"
+        until(lambda: scalar(connection, state, job) == "cancelled")
+        until(lambda: scalar(connection, "select granted_bytes from tensile.devices order by worker_id desc") == 0)
+
+
+def test_a_killed_controller_leaves_nothing_and_the_next_one_goes_on(database: Database) -> None:
+    with database.connect() as connection:
+        with controller(database) as first:
+            job = enqueue(connection, "train")
+            until(lambda: adopted(connection, job))
+            trainers = trainers_of(first)
+            assert trainers
+            first.kill()
+            first.wait()
+            until(lambda: not any(map(alive, trainers)))
+        with controller(database):
+            until(lambda: adopted(connection, job, attempt=2))
+
+
+def test_sigterm_hands_the_job_back_at_no_cost_and_leaves_nothing(database: Database) -> None:
+    with database.connect() as connection, controller(database) as process:
+        job = enqueue(connection, "train")
+        until(lambda: adopted(connection, job))
+        trainers = trainers_of(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=DEADLINE_S) == 0
+        row = connection.execute("select state::text, attempt from tensile.jobs where job_id = %s", (job,)).fetchone()
+        assert row == ("queued", 0)
+        assert not any(map(alive, trainers))
+        assert scalar(connection, "select count(*) from tensile.workers where stopped_at is null") == 0
+
+
+def test_a_restarted_database_interrupts_nothing_that_it_need_not(database: Database) -> None:
+    with controller(database, lease_s=30.0) as process:
+        with database.connect() as connection:
+            job = enqueue(connection, "train")
+            until(lambda: adopted(connection, job))
+        database.cluster.stop(mode="immediate")
+        database.cluster.start()
+        with database.connect() as connection:
+            second = enqueue(connection, "train")
+            until(lambda: adopted(connection, second))
+            row = connection.execute("select attempt from tensile.jobs where job_id = %s", (job,)).fetchone()
+            assert row == (1,)
+            assert process.poll() is None
+
+
+def test_without_a_database_the_exit_code_and_the_message_say_so(database: Database) -> None:
+    dsn = "host=/nonexistent dbname=x"
+    with controller(database, dsn=dsn) as process:
+        assert process.wait(timeout=DEADLINE_S) == 4

@@ -1,0 +1,247 @@
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from indb_tensile.catalog.notify import Wake
+from indb_tensile.scheduler.pool import (
+    FailJob,
+    Finish,
+    RecordAdoption,
+    RecordMeasurement,
+    RecordPlan,
+    RequeueJob,
+    Stop,
+)
+from tests.controller.fakes import MIB, alive, stage
+
+
+def test_a_job_runs_from_the_queue_to_its_end_and_leaves_the_ledger_empty() -> None:
+    with stage() as s:
+        job = s.records.enqueue("finish", 4 * MIB)
+        s.until(lambda: job in s.records.claims)
+        s.until(lambda: not s.controller.pool.members)
+        assert s.account.grants == {}
+        kinds = [type(w) for w in s.records.written]
+        assert kinds == [RecordPlan, RecordAdoption, RecordMeasurement]
+        assert s.records.states[job] == "claimed", "the trainer itself writes that it succeeded"
+
+
+def test_a_job_with_unknown_operators_is_calibrated_first() -> None:
+    with stage() as s:
+        s.records.enqueue("calibrate", 4 * MIB)
+        s.until(lambda: any(isinstance(w, RecordAdoption) for w in s.records.written))
+        s.until(lambda: not s.controller.pool.members)
+
+
+def test_a_failed_job_is_written_down_with_its_fault() -> None:
+    with stage() as s:
+        job = s.records.enqueue("fail")
+        s.until_state(job, "failed")
+        (written,) = [w for w in s.records.written if isinstance(w, FailJob)]
+        assert (written.fault.sqlstate, written.fault.hint) == ("22000", "Choose another target.")
+
+
+def test_a_killed_trainer_gives_back_its_memory_and_its_job() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train", 4 * MIB)
+        s.until_adopted(job)
+        assert sum(s.account.grants.values()) == 4 * MIB
+        os.kill(s.pid_of(job), signal.SIGKILL)
+        s.until_state(job, "requeued")
+        assert s.account.grants == {}
+        (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
+        assert written.counts
+        assert "ended with code -9" in written.reason
+
+
+def test_what_a_trainer_started_dies_with_it() -> None:
+    with stage() as s:
+        job = s.records.enqueue("children")
+        s.until_adopted(job)
+        pid = s.pid_of(job)
+        (child,) = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        os.kill(pid, signal.SIGKILL)
+        s.until_state(job, "requeued")
+        s.until(lambda: not alive(child))
+
+
+def test_a_trainer_that_sends_nonsense_is_killed_and_its_job_tried_again() -> None:
+    with stage() as s:
+        job = s.records.enqueue("babble")
+        s.until_state(job, "requeued")
+
+
+def test_a_cancel_heard_by_the_heartbeat_stops_the_job() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        s.records.cancels.add(job)
+        s.until_state(job, "cancelled")
+        assert s.account.grants == {}
+
+
+def test_a_notification_of_a_cancel_makes_the_heart_beat_at_once() -> None:
+    with stage(beat_s=1000.0, lease_s=10_000.0) as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        s.records.cancels.add(job)
+        s.mailbox.post(Wake(kind="cancel", job=job))
+        s.until_state(job, "cancelled")
+
+
+def test_a_trainer_that_ignores_sigterm_is_killed_after_the_grace() -> None:
+    with stage(grace_s=0.2) as s:
+        job = s.records.enqueue("stubborn")
+        s.until_adopted(job)
+        s.records.cancels.add(job)
+        s.until_state(job, "cancelled")
+
+
+def test_a_job_that_another_worker_has_taken_is_stopped_and_not_written_about() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        pid, before = s.pid_of(job), len(s.records.written)
+        s.records.take_over(job)
+        s.until(lambda: not s.controller.pool.members)
+        assert not alive(pid)
+        assert [w for w in s.records.written[before:] if not isinstance(w, RecordMeasurement)] == []
+
+
+def test_a_worker_that_cannot_beat_stops_its_trainers_and_comes_back_as_another() -> None:
+    with stage(lease_s=0.5) as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        pid = s.pid_of(job)
+        s.records.away = True
+        s.until(lambda: not alive(pid))
+        s.until(lambda: not s.controller.pool.members)
+        assert s.records.workers == [1]
+        s.records.away = False
+        s.until(lambda: len(s.records.workers) == 2)
+        assert s.records.alive == {2}
+        assert s.records.states[job] == "claimed", "something was written for a job that was lost"
+
+
+def test_a_short_outage_stops_nothing_and_what_was_to_be_written_is_written_later() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        s.records.away = True
+        os.kill(s.pid_of(job), signal.SIGKILL)
+        s.until(lambda: not s.controller.pool.members)
+        assert s.records.states[job] == "claimed"
+        s.records.away = False
+        s.until_state(job, "requeued")
+
+
+def test_a_job_claimed_without_our_knowing_goes_back() -> None:
+    with stage(max_jobs=1) as s:
+        running = s.records.enqueue("train")
+        s.until_adopted(running)
+        stray = s.records.enqueue("train")
+        assert s.records.claim(s.records.workers[0]) is not None  # its answer was lost
+        s.until_state(stray, "requeued")
+        (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
+        assert not written.counts
+
+
+def test_two_jobs_share_the_device_within_its_budget() -> None:
+    with stage(budget=8) as s:
+        first, second = s.records.enqueue("train", 5 * MIB), s.records.enqueue("train", 3 * MIB)
+        s.until_adopted(first)
+        s.until_adopted(second)
+        assert sorted(s.account.grants.values()) == [3 * MIB, 5 * MIB]
+
+
+def test_a_job_that_does_not_fit_yet_waits_and_says_so() -> None:
+    with stage(budget=8, policy="liveness") as s:
+        first, second = s.records.enqueue("train", 5 * MIB), s.records.enqueue("train", 5 * MIB)
+        s.until_adopted(first)
+        s.until(lambda: (m := s.controller.pool.of_job(second)) and m.waits_for)
+        assert "held by job 1 (5.0 MB)" in str(s.controller.pool.of_job(second))
+        os.kill(s.pid_of(first), signal.SIGKILL)
+        s.until_adopted(second)
+
+
+def test_a_grant_that_the_ledger_refuses_ends_the_attempt_not_the_controller() -> None:
+    with stage() as s:
+        s.account.refuse = True
+        job = s.records.enqueue("train")
+        s.until_state(job, "requeued")
+        assert s.account.grants == {}
+
+
+def test_the_devices_use_is_written_down() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train", 4 * MIB)
+        s.until_adopted(job)
+        s.until(lambda: s.records.use and s.records.use[1])
+        assert s.records.use is not None
+        use, (share,) = s.records.use
+        assert (use.budget_bytes, use.granted_bytes) == (16 * MIB, 4 * MIB)
+        assert (share.job, share.granted_bytes) == (job, 4 * MIB)
+
+
+def test_a_stop_hands_every_job_back_and_leaves_no_process() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        s.until(lambda: s.controller.pool.spares)
+        pids = [s.pid_of(job), *(s.trainers.pid(spare.trainer) for spare in s.controller.pool.spares)]
+        s.mailbox.post(Stop())
+        s.controller.run(s.heartbeat)
+        assert s.records.states[job] == "requeued"
+        assert not any(map(alive, pids))
+        assert s.records.alive == set(), "the worker did not say that it leaves"
+
+
+def test_a_trainer_dies_with_its_controller() -> None:
+    """The controller is killed without a chance to clean up."""
+    program = (
+        "import sys, time\n"
+        "from tests.controller.fakes import stage\n"
+        "with stage() as s:\n"
+        "    job = s.records.enqueue('train')\n"
+        "    s.until_adopted(job)\n"
+        "    print(s.pid_of(job), flush=True)\n"
+        "    s.until(lambda: False)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[2]
+    ) as controller:
+        assert controller.stdout is not None
+        pid = int(controller.stdout.readline())
+        assert alive(pid)
+        controller.kill()
+        controller.wait()
+    pidfd_gone(pid)
+
+
+def pidfd_gone(pid: int) -> None:
+    """Wait until a process, which is not ours to reap, has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([descriptor], [], [], 10.0)[0], f"process {pid} outlived its controller"
+    finally:
+        os.close(descriptor)
+
+
+def test_finish_is_a_fact_of_the_trainer_that_said_it() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        member = s.controller.pool.of_job(job)
+        assert member is not None
+        assert member.trainer is not None
+        s.controller.fold(Finish(trainer=member.trainer))
+        os.kill(s.pid_of(job), signal.SIGTERM)
+        s.until(lambda: not s.controller.pool.members)
+        assert s.records.states[job] == "claimed"

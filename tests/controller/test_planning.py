@@ -1,0 +1,43 @@
+from dataclasses import replace
+
+from indb_tensile.controller.planning import PolicyPlanner
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.peak import floor, liveness_peak
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.simulate import Link
+from indb_tensile.scheduler.workload import Workload
+
+MIB = 1 << 20
+LINK = Link(out_bytes_per_s=10**12, in_bytes_per_s=10**12)
+
+
+def chain(count: int) -> Workload:
+    """`count` activations made one after another, then read back in reverse: much idles across the peak."""
+    tensors = tuple(
+        Tensor(id=TensorId(i), name=f"a{i}", size_bytes=MIB, role=Role.ACTIVATION) for i in range(count + 1)
+    )
+    forward = [((), (TensorId(0),)), *(((TensorId(i),), (TensorId(i + 1),)) for i in range(count))]
+    backward = [((TensorId(i),), ()) for i in reversed(range(count + 1))]
+    operators = tuple(
+        Operator(name="op", signature=f"op{k}", stage=Stage.FORWARD, reads=reads, writes=writes)
+        for k, (reads, writes) in enumerate([*forward, *backward])
+    )
+    graph = StepGraph(tensors=tensors, operators=operators)
+    return Workload(job=JobId(1), graphs=(graph,), latency_ns=((1_000_000,) * len(operators),))
+
+
+def test_tensile_plans_below_the_liveness_peak_and_says_the_floor_is_the_least() -> None:
+    workload, planner = chain(8), PolicyPlanner(link=LINK, policy="tensile")
+    peak_bytes = liveness_peak(workload.graphs[0])
+    assert planner.least_bytes(workload) == floor(workload.graphs[0])
+    plans = planner.plan((workload,), budget_bytes=peak_bytes - MIB)
+    assert not isinstance(plans, Infeasible)
+    assert plans[0].peak_bytes < peak_bytes
+
+
+def test_liveness_swaps_nothing_and_its_one_peak_is_the_least() -> None:
+    workload, planner = chain(8), PolicyPlanner(link=LINK, policy="liveness")
+    peak_bytes = liveness_peak(workload.graphs[0])
+    assert planner.least_bytes(replace(workload, limit_bytes=MIB)) == peak_bytes
+    assert isinstance(planner.plan((workload,), budget_bytes=peak_bytes - MIB), Infeasible)
