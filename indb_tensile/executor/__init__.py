@@ -1,0 +1,1 @@
+"""One job's step on the device, following a plan: capture, calibration, the compiled step, the state."""

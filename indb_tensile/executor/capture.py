@@ -59,6 +59,7 @@ class CapturedStep:
     outputs: str | None
     constants: dict[str, torch.Tensor]
     opaque: frozenset[str]
+    opaque_results: frozenset[str]
 
     @property
     def persistent(self) -> tuple[Tensor, ...]:
@@ -73,7 +74,7 @@ class CapturedStep:
     def size_signatures(self) -> dict[str, str]:
         """Under which signature the size of each opaque value is remembered, as its workspace."""
         made = {name: one.kernel for one in self.steps for name in one.kernel.results if name is not None}
-        return {name: _size_signature(made[name], name) for name in sorted(self.opaque)}
+        return {name: _size_signature(made[name], name) for name in sorted(self.opaque_results)}
 
     def with_measured(self, workspace: dict[str, int]) -> "CapturedStep":
         """The step with what is known by signature: workspaces, and the true sizes of opaque values."""
@@ -83,8 +84,7 @@ class CapturedStep:
         sized = {name: workspace[key] for name, key in self.size_signatures().items() if key in workspace}
         true = {self.tensor_of[self.values[name].storage]: size_bytes for name, size_bytes in sized.items()}
         tensors = tuple(replace(t, size_bytes=true.get(t.id, t.size_bytes)) for t in self.graph.tensors)
-        signature = _signature(self.kind, tensors, operators)
-        graph = StepGraph(tensors=tensors, operators=operators, signature=signature)
+        graph = replace(self.graph, tensors=tensors, operators=operators)
         return replace(self, graph=graph, opaque=self.opaque - set(sized))
 
 
@@ -157,6 +157,7 @@ def _assemble(
         outputs=outputs,
         constants=replayed.constants,
         opaque=opaque,
+        opaque_results=opaque,
     )
 
 

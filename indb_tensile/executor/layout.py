@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from indb_tensile.executor.aten import storage_key
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.scheduler.graph import Role
 
@@ -74,7 +75,7 @@ def layout(module: nn.Module, optimizer: OptimizerSettings | None) -> tuple[Stor
 def _group(module: nn.Module) -> Iterator[Stored]:
     groups: dict[int, list[tuple[Value, Role]]] = {}
     for name, tensor, role in _named(module):
-        key = tensor.untyped_storage()._cdata
+        key = storage_key(tensor)
         groups.setdefault(key, []).append((_value(name, tensor, role), role))
     for role in (Role.PARAMETER, Role.BUFFER):
         for members in groups.values():

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.executor.aten import entry_point
 from indb_tensile.executor.capture import CapturedStep, Kind, Step
 from indb_tensile.executor.device import Clock, Device, HostBuffer, Ticket
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.record import Call, Ref, Runtime, refs
 from indb_tensile.executor.state import State
 from indb_tensile.executor.timeline import Boundary, Gap, Timeline, unroll
-from indb_tensile.executor.trace import entry_point
 from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.plan import Plan
 

@@ -15,6 +15,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from indb_tensile.errors import GraphError
+from indb_tensile.executor.aten import storage_key
 from indb_tensile.scheduler.graph import Role, Stage
 
 StorageKey = int
@@ -110,15 +111,15 @@ class Recorder:
 
         `mutates` overrides what the schema says is written: fused updates call gradients mutable.
         """
-        written = list(_mutable(target, args, kwargs) if mutates is None else mutates)
-        given = list(_tensors((args, kwargs)))
+        written = [*_mutable(target, args, kwargs)] if mutates is None else [*mutates]
+        given = list(tensors_in((args, kwargs)))
         result = None if _returns_nothing(target) else self._run(target, args, kwargs)
         single = not isinstance(result, list | tuple)
-        outputs = [result] if single else list(result)
-        known = {_key(t) for t in given}
-        fresh = [t for t in outputs if isinstance(t, torch.Tensor) and _key(t) not in known]
+        outputs: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
+        known = {storage_key(t) for t in given}
+        fresh = [t for t in outputs if isinstance(t, torch.Tensor) and storage_key(t) not in known]
         names = tuple(self._name(t, name, i, single) for i, t in enumerate(outputs))
-        made = dict.fromkeys(_key(t) for t in fresh)
+        made = dict.fromkeys(storage_key(t) for t in fresh)
         call = Call(
             target=target,
             stage=stage,
@@ -128,8 +129,8 @@ class Recorder:
             single=single,
             view=bool(given) and not fresh and not written,
             random=torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
-            reads=tuple(dict.fromkeys(_key(t) for t in given)),
-            writes=tuple(dict.fromkeys([*(_key(t) for t in written), *made])),
+            reads=tuple(dict.fromkeys(storage_key(t) for t in given)),
+            writes=tuple(dict.fromkeys([*(storage_key(t) for t in written), *made])),
             signature=_signature(stage, target, args, kwargs),
             flops=_flops(target, args, kwargs, result),
         )
@@ -146,7 +147,7 @@ class Recorder:
 
     def key_of(self, fake: torch.Tensor) -> StorageKey:
         """The storage this tensor lives in."""
-        return _key(fake)
+        return storage_key(fake)
 
     def mark_opaque(self, name: str, estimate_bytes: int) -> None:
         """The storage of this value is really larger than its fake; calibration finds its size."""
@@ -168,7 +169,7 @@ class Recorder:
     def _bind(self, name: str, fake: torch.Tensor, role: Role) -> str:
         if name in self.values:
             raise GraphError(f"two values of one step are called {name}")
-        key = _key(fake)
+        key = storage_key(fake)
         size_bytes = int(fake.untyped_storage().nbytes())
         self.storages.setdefault(key, StorageInfo(name=name, role=role, size_bytes=size_bytes))
         self.values[name] = Shape(
@@ -197,10 +198,6 @@ def refs(item: Any) -> Iterator[Ref]:
         yield from refs(list(item.values()))
 
 
-def _key(tensor: torch.Tensor) -> StorageKey:
-    return int(tensor.untyped_storage()._cdata)
-
-
 def _map(item: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(item, torch.Tensor):
         return change(item)
@@ -225,14 +222,15 @@ def _concrete(item: Any) -> Any:
     return item
 
 
-def _tensors(item: Any) -> Iterator[torch.Tensor]:
+def tensors_in(item: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in a call's arguments or results."""
     if isinstance(item, torch.Tensor):
         yield item
     elif isinstance(item, list | tuple):
         for part in item:
-            yield from _tensors(part)
+            yield from tensors_in(part)
     elif isinstance(item, dict):
-        yield from _tensors(list(item.values()))
+        yield from tensors_in(list(item.values()))
 
 
 def _returns_nothing(target: Callable[..., Any]) -> bool:
@@ -245,7 +243,7 @@ def _mutable(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[position] if position < len(args) else kwargs.get(argument.name)
-            yield from _tensors(given)
+            yield from tensors_in(given)
 
 
 def _signature(stage: Stage, target: Callable[..., Any], args: Any, kwargs: Any) -> str:
@@ -272,5 +270,5 @@ def _flops(target: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> i
     counter = flop_registry.get(getattr(target, "overloadpacket", None))
     if counter is not None:
         return int(counter(*args, **kwargs, out_val=result))
-    sizes = [t.numel() for t in _tensors((args, kwargs, result))]
+    sizes = [t.numel() for t in tensors_in((args, kwargs, result))]
     return int(max(sizes, default=0))

@@ -53,6 +53,7 @@ class Runner:
     ) -> None:
         """`steps` come in the order of the plans: the training step first. Every `sample_every`-th is timed."""
         check_alike(steps)
+        _check_sized(steps)
         self._device = device
         self._state = state
         self._steps = steps
@@ -132,12 +133,13 @@ class Runner:
     def _run(
         self, program: Program, x: torch.Tensor, y: torch.Tensor, lr: float, *, timed: bool
     ) -> tuple[torch.Tensor, ...]:
-        if program is not self._current:
+        if program is not self._current or self._state.changed:
             self._leave()
             self._enter(program)
         _stage(program, (x, y))
         returned = tuple(_result(program.step, name) for name in (program.step.loss, program.step.outputs) if name)
         training = program.step.kind is Kind.TRAINING
+        self._state.whole = False
         with torch.set_grad_enabled(training):
             # Forward runs with gradients on, as in eager: some kernels choose their path by it. No tensor here
             # requires a gradient, so nothing is recorded.
@@ -146,6 +148,7 @@ class Runner:
             else:
                 assert program.plain is not None
                 program.plain(lr, self._state.steps == 0, self._carried, returned, None, None)
+        self._state.whole = True
         self._residency.finished(program.timeline)
         return returned
 
@@ -168,7 +171,17 @@ class Runner:
             bind(program, self._state, self._device, self._lanes, self._clock)
         self._carried = empty_carried(program)
         self._residency.start_outgoing(program.timeline, self._carried)
+        self._state.changed = False
         self._current = program
+
+
+def _check_sized(steps: tuple[CapturedStep, ...]) -> None:
+    for step in steps:
+        if step.opaque:
+            raise InvariantError(
+                f"the size of {min(step.opaque)} has not been measured",
+                hint="Calibrate the steps, or apply what is known, before they run.",
+            )
 
 
 def _stage(program: Program, batch: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from indb_tensile.errors import DataError
+from indb_tensile.errors import DataError, InvariantError
 from indb_tensile.executor.device import HostBuffer
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.layout import Stored, Value, layout
@@ -38,6 +38,8 @@ class State:
         self.seeds: dict[TensorId, torch.Tensor] = {}  # bytes of what has never been placed; none is zeros
         self.lanes: Lanes | None = None
         self.steps = 0
+        self.changed = False  # by `load`, behind the back of whoever runs it
+        self.whole = True  # no iteration has been left half done
         for one in self.layout:
             self._make(one)
         for one in stored:
@@ -53,7 +55,12 @@ class State:
         return state
 
     def export(self) -> dict[str, torch.Tensor]:
-        """A copy of everything, by name, on the host. Nothing moves and the ledger does not change."""
+        """A copy of everything, by name, on the host. Nothing moves and the ledger does not change.
+
+        Raises InvariantError after an iteration that failed half way.
+        """
+        if not self.whole:
+            raise InvariantError(f"the state is of no iteration: the one after {self.steps} failed half way")
         self._settle()
         exported = {STEPS_NAME: torch.tensor(self.steps)}
         for tensor_id, one in enumerate(self.layout):
@@ -79,6 +86,7 @@ class State:
         self._settle()
         self._write({name: value for name, value in values.items() if name != STEPS_NAME})
         self.steps = int(values[STEPS_NAME])
+        self.changed = True
 
     def _make(self, one: Stored) -> None:
         tensor_id = TensorId(len(self.storages))

@@ -151,7 +151,9 @@ def _host_copies(
     outs: dict[int, list[Swap]] = {}
     for gap in gaps:
         outs.setdefault(gap.swap.out_after, []).append(gap.swap)
-    needed, valid, stale = set(), set(), set()
+    needed: set[TensorId] = set()
+    valid: set[TensorId] = set()
+    stale: set[TensorId] = set()
     for k, operator in enumerate(graph.operators):
         stale.update(operator.writes)
         valid.difference_update(operator.writes)

@@ -7,8 +7,8 @@ and dropout included, on torch 2.11 to 2.13.
 
 import copy
 import operator
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from indb_tensile.errors import GraphError, RequestError
+from indb_tensile.executor.aten import is_operator, storage_key
 from indb_tensile.executor.layout import Stored, Value
 from indb_tensile.executor.record import Recorder
 from indb_tensile.scheduler.graph import Role, Stage
@@ -84,11 +85,6 @@ def replay_step(
         return _Replay(recorder, traced, fakes, inputs).run()
 
 
-def entry_point(target: Callable[..., Any]) -> Callable[..., Any]:
-    """The fastest way to call an operator: past the Python object that describes it."""
-    return target._op if isinstance(target, torch._ops.OpOverload) else target
-
-
 def fake_mode() -> FakeTensorMode:
     """A mode whose tensors have shapes and no memory."""
     return FakeTensorMode(allow_non_fake_inputs=True)
@@ -118,10 +114,21 @@ def _trace(
     train: bool,
 ) -> fx.GraphModule:
     wrapped = _WithLoss(_fake_copy(module, fakes).train(train), loss, outputs=not train)
-    with ExitStack() as stack, mode, torch.set_grad_enabled(train):
+    with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention():
         joint = aot_export_joint_with_descriptors(stack, wrapped, tuple(inputs))
         traced: fx.GraphModule = joint.graph_module
     return traced
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Without the fused encoder layer of evaluation mode, one opaque call whose bits differ from training's."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _fake_copy(module: nn.Module, fakes: dict[str, torch.Tensor]) -> nn.Module:
@@ -209,7 +216,8 @@ class _Replay:
     def _call(self, node: fx.Node) -> None:
         if self._stage is Stage.FORWARD and self._tangents.intersection(node.all_input_nodes):
             self._start_backward()
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: self._env[n])
+        args: tuple[Any, ...] = fx.map_arg(node.args, lambda n: self._env[n])
+        kwargs: dict[str, Any] = fx.map_arg(node.kwargs, lambda n: self._env[n])
         if node.target is operator.getitem:
             self._env[node] = args[0][args[1]]
         else:
@@ -248,7 +256,7 @@ class _Replay:
 
 
 def _functional(node: fx.Node) -> Callable[..., Any]:
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not is_operator(node.target) or not callable(node.target):
         raise RequestError(
             f"the model uses {node.target}, which cannot be captured",
             detail=node.format_node() or "",
@@ -259,7 +267,8 @@ def _functional(node: fx.Node) -> Callable[..., Any]:
 
 def _outputs(traced: fx.GraphModule) -> list[tuple[Any, fx.Node | None]]:
     node = next(n for n in traced.graph.nodes if n.op == "output")
-    return list(zip(node.meta["desc"], node.args[0], strict=True))
+    values: Any = node.args[0]
+    return list(zip(node.meta["desc"], values, strict=True))
 
 
 def _output(traced: fx.GraphModule, wanted: Any) -> fx.Node:
@@ -274,22 +283,22 @@ def _mutations(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[str, fx.Node]]]
     position = {node: k for k, node in enumerate(nodes)}
     placed = {n.meta["desc"]: n for n in nodes if n.op == "placeholder"}
     output = nodes[-1]
+    values: Any = output.args[0]
     after: dict[fx.Node, list[tuple[str, fx.Node]]] = {}
-    for desc, value in zip(output.meta["desc"], output.args[0], strict=True):
-        if not isinstance(desc, InputMutationAOTOutput) or isinstance(desc.mutated_input, PlainAOTInput):
+    for desc, value in zip(output.meta["desc"], values, strict=True):
+        mutated = desc.mutated_input if isinstance(desc, InputMutationAOTOutput) else None
+        if not isinstance(mutated, BufferAOTInput | ParamAOTInput):
             continue  # the batch is uploaded anew: what a model does to it does not outlive the step
-        readers = _readers(nodes, placed[desc.mutated_input]) - {output}
+        readers = _readers(nodes, placed[mutated]) - {output}
         last = max([value, *readers], key=position.__getitem__)
-        after.setdefault(last, []).append((desc.mutated_input.target.removeprefix("module."), value))
+        after.setdefault(last, []).append((mutated.target.removeprefix("module."), value))
     return after
 
 
 def _readers(nodes: list[fx.Node], source: fx.Node) -> set[fx.Node]:
     """Whatever uses `source` or a view of it."""
-    storage = source.meta["val"].untyped_storage()._cdata
+    storage = storage_key(source.meta["val"])
     aliases = [
-        n
-        for n in nodes
-        if isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].untyped_storage()._cdata == storage
+        n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor) and storage_key(n.meta["val"]) == storage
     ]
     return {user for alias in (source, *aliases) for user in alias.users}

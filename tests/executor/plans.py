@@ -1,6 +1,7 @@
 """Random plans that follow the rules of `scheduler/plan.py`, for any graph."""
 
 import random
+from itertools import pairwise
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, Tensor
 from indb_tensile.scheduler.plan import Plan, Swap
@@ -23,7 +24,7 @@ def random_plan(graph: StepGraph, seed: int, share: float = 0.5) -> Plan:
 
 def _swaps_of(graph: StepGraph, tensor: Tensor, at: list[int], choose: random.Random, share: float) -> list[Swap]:
     count = len(graph.operators)
-    gaps = list(zip(at, at[1:], strict=False))
+    gaps = list(pairwise(at))
     if tensor.persistent and at:
         gaps.append((at[-1], at[0] + count))
     taken = []

@@ -1,0 +1,286 @@
+"""Measures operators that have never run on this kind of device: workspace, output sizes, latency.
+
+Each runs alone on inputs made from its metadata, so a job can be calibrated before it is admitted beside
+others and before its own state is anywhere. Memory is read off the allocator's own events: the workspace is
+the highest sum of what an operator allocated and freed, less what it returned.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.executor.aten import storage_key
+from indb_tensile.executor.capture import CapturedStep, Kind
+from indb_tensile.executor.record import Call, Ref, Runtime, Shape, StorageKey, tensors_in
+from indb_tensile.scheduler.graph import Stage, StepGraph
+
+Known = Mapping[str, tuple[int, int]]  # latency_ns and workspace_bytes by signature
+
+_TIMED_RUNS = 3
+_LABEL = "tensile operator "
+_PATTERN = 65_537  # floats repeated to fill an input: odd, so that rows differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The steps with what was measured. `overflow_bytes` > 0: so much more than the grant is needed."""
+
+    steps: tuple[CapturedStep, ...]
+    measured: dict[str, tuple[int, int]]
+    overflow_bytes: int
+
+    @property
+    def graphs(self) -> tuple[StepGraph, ...]:
+        """The measured graphs, in the order of the steps."""
+        return tuple(step.graph for step in self.steps)
+
+
+def calibrate(
+    steps: tuple[CapturedStep, ...], unknown: frozenset[str], known: Known, grant_bytes: int
+) -> Calibration:
+    """Run every operator whose signature is `unknown`: once for its memory, then for its time.
+
+    Operators that cannot run within `grant_bytes` are left out, and the overflow says what is missing. The
+    random generator is left as it was. Raises InvariantError where an operator makes other storages than
+    its graph says.
+    """
+    fits, overflow_bytes = _fitting(_work(steps, unknown, known), grant_bytes)
+    before = torch.get_rng_state()
+    try:
+        memory = _measure_memory(fits)
+        latency_ns = {call.signature: _time(step, call) for step, call in fits}
+    finally:
+        torch.set_rng_state(before)
+    measured: dict[str, tuple[int, int]] = {}
+    for step, call in fits:
+        used = memory[call.signature]
+        measured[call.signature] = (latency_ns[call.signature], used.workspace_bytes)
+        measured.update({key: (0, used.made_bytes[name]) for name, key in _sizes_of(step, call).items()})
+        overflow_bytes = max(overflow_bytes, _needed_bytes(step, call) + used.workspace_bytes - grant_bytes)
+    return Calibration(
+        steps=apply_known(steps, {**known, **measured}), measured=measured, overflow_bytes=max(0, overflow_bytes)
+    )
+
+
+def apply_known(steps: tuple[CapturedStep, ...], known: Known) -> tuple[CapturedStep, ...]:
+    """The steps with the workspaces and sizes that are known."""
+    workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in known.items()}
+    return tuple(step.with_measured(workspace) for step in steps)
+
+
+def unknown_signatures(steps: tuple[CapturedStep, ...], known: Iterable[str]) -> frozenset[str]:
+    """What must be calibrated before the steps can be planned."""
+    wanted = frozenset(signature for step in steps for signature in step.signatures)
+    return wanted.difference(known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    workspace_bytes: int
+    made_bytes: dict[str, int]
+
+
+_Work = list[tuple[CapturedStep, Call]]
+
+
+def _work(steps: tuple[CapturedStep, ...], unknown: frozenset[str], known: Known) -> _Work:
+    found: dict[str, tuple[CapturedStep, Call]] = {}
+    for step in steps:
+        for one in step.steps:
+            sizes = _sizes_of(step, one.kernel).values()
+            if one.kernel.signature in unknown or any(key in unknown or key not in known for key in sizes):
+                found.setdefault(one.kernel.signature, (step, one.kernel))
+    return list(found.values())
+
+
+def _sizes_of(step: CapturedStep, call: Call) -> dict[str, str]:
+    return {name: key for name, key in step.size_signatures().items() if name in call.results}
+
+
+def _fitting(work: _Work, grant_bytes: int) -> tuple[_Work, int]:
+    needed = [_needed_bytes(step, call) for step, call in work]
+    fits = [item for item, size_bytes in zip(work, needed, strict=True) if size_bytes <= grant_bytes]
+    return fits, max([0, *(size_bytes - grant_bytes for size_bytes in needed)])
+
+
+def _needed_bytes(step: CapturedStep, call: Call) -> int:
+    keys = {*call.reads, *call.writes}
+    return sum(step.graph.tensors[step.tensor_of[key]].size_bytes for key in keys if key in step.tensor_of)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------
+
+
+def _measure_memory(work: _Work) -> dict[str, _Memory]:
+    """One profiler session for all; it also warms every kernel up."""
+    made: dict[str, dict[str, int]] = {}
+    if not work:
+        return {}
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        for step, call in work:
+            given = _Inputs(step).arguments(call)
+            with _mode(step, call), record_function(_LABEL + call.signature):
+                result = call.target(*given[0], **given[1])
+            made[call.signature] = _made_bytes(step, call, given, result)
+            del result, given
+    highest = dict(_highest(profiler))
+    return {
+        call.signature: _Memory(
+            max(0, highest[call.signature] - sum(made[call.signature].values())), made[call.signature]
+        )
+        for _, call in work
+    }
+
+
+def _highest(profiler: Any) -> Iterator[tuple[str, int]]:
+    """Per labelled range the highest sum of its allocations."""
+    for event in _walk(profiler.profiler.kineto_results.experimental_event_tree()):
+        if event.name.startswith(_LABEL):
+            yield event.name.removeprefix(_LABEL), _highest_in(event)
+
+
+def _highest_in(event: Any) -> int:
+    held = highest = 0
+    for _, size_bytes in sorted(allocations([event])):
+        held += size_bytes
+        highest = max(highest, held)
+    return highest
+
+
+def allocations(events: Iterable[Any]) -> Iterator[tuple[int, int]]:
+    """When and how many bytes the host's allocator took (or, negative, got back) within profiler events."""
+    for event in _walk(events):
+        if event.tag.name == "Allocation":
+            yield event.start_time_ns, event.extra_fields.alloc_size
+
+
+def _walk(events: Iterable[Any]) -> Iterator[Any]:
+    waiting = list(events)
+    while waiting:
+        event = waiting.pop()
+        yield event
+        waiting.extend(event.children)
+
+
+def _made_bytes(step: CapturedStep, call: Call, given: tuple[Any, Any], result: Any) -> dict[str, int]:
+    """Bytes of each new storage, under the name of the first value in it; checks that it is as captured."""
+    before = {storage_key(t) for t in tensors_in(given)}
+    results = [result] if call.single else list(result or ())
+    owner: dict[int, str] = {}
+    made: dict[str, int] = {}
+    for name, tensor in zip(call.results, results, strict=False):
+        if name is None or not isinstance(tensor, torch.Tensor) or name in call.arguments:
+            continue
+        key = storage_key(tensor)
+        _check_sharing(step, call, name, owner.get(key), shared=key in before)
+        if key not in owner:
+            owner[key] = name
+            made[name] = tensor.untyped_storage().nbytes()
+            _check_size(step, call, name, made[name])
+    return made
+
+
+def _check_sharing(step: CapturedStep, call: Call, name: str, other: str | None, *, shared: bool) -> None:
+    storage = step.values[name].storage
+    empty = storage not in step.tensor_of
+    expected = storage in call.reads
+    alike = other is None or step.values[other].storage == storage
+    if not empty and (shared != expected or not alike):
+        raise InvariantError(f"operator {call.target} shares the storage of {name} otherwise than it was captured")
+
+
+def _check_size(step: CapturedStep, call: Call, name: str, made_bytes: int) -> None:
+    tensor_id = step.tensor_of.get(step.values[name].storage)
+    captured = 0 if tensor_id is None else step.graph.tensors[tensor_id].size_bytes
+    if made_bytes > captured and name not in step.opaque:
+        raise InvariantError(f"operator {call.target} makes {name} of {made_bytes} bytes, captured were {captured}")
+
+
+# --- time ------------------------------------------------------------------------------------------------------
+
+
+def _time(step: CapturedStep, call: Call) -> int:
+    args, kwargs = _Inputs(step).arguments(call)
+    taken = []
+    with _mode(step, call):
+        for _ in range(_TIMED_RUNS):
+            start = perf_counter_ns()
+            result = call.target(*args, **kwargs)
+            if call.stage is Stage.UPLOAD:
+                result.zero_()  # the bytes have to be written, too
+            taken.append(perf_counter_ns() - start)
+            del result
+    return int(median(taken))
+
+
+@contextmanager
+def _mode(step: CapturedStep, call: Call) -> Iterator[None]:
+    """As in the step: gradients are on in a training step's forward pass, some kernels go by that."""
+    with torch.set_grad_enabled(step.kind is Kind.TRAINING and call.stage in (Stage.UPLOAD, Stage.FORWARD)):
+        yield
+
+
+# --- inputs ----------------------------------------------------------------------------------------------------
+
+
+class _Inputs:
+    """Inputs with the shapes, strides and shared storages of one step, made as they are asked for."""
+
+    def __init__(self, step: CapturedStep) -> None:
+        self._step = step
+        self._memory: dict[StorageKey, torch.Tensor] = {}
+        self._kept: dict[str, torch.Tensor] = {}
+        self._generator = torch.Generator().manual_seed(0)
+
+    def arguments(self, call: Call) -> tuple[Any, Any]:
+        """What the call is given."""
+        return self._make(call.args), self._make(call.kwargs)
+
+    def _make(self, item: Any) -> Any:
+        if isinstance(item, Ref):
+            return self._value(item.name)
+        if isinstance(item, Runtime):
+            return 1e-3 if item is Runtime.LEARNING_RATE else False
+        if isinstance(item, list | tuple):
+            return type(item)(self._make(part) for part in item)
+        if isinstance(item, dict):
+            return {key: self._make(part) for key, part in item.items()}
+        return item
+
+    def _value(self, name: str) -> torch.Tensor:
+        if name in self._step.opaque_results and name not in self._kept:
+            self._produce(name)
+        if name in self._kept:
+            return self._kept[name]
+        shape = self._step.values[name]
+        if shape.storage not in self._memory:
+            self._memory[shape.storage] = self._fill(shape)
+        memory = self._memory[shape.storage].untyped_storage()
+        return torch.empty(0, dtype=shape.dtype).set_(memory, shape.offset, shape.shape, shape.stride)
+
+    def _produce(self, name: str) -> None:
+        """What only its own kernel knows how to write is made by it."""
+        call = next(one.kernel for one in self._step.steps if name in one.kernel.results)
+        args, kwargs = self.arguments(call)
+        with _mode(self._step, call):
+            made = call.target(*args, **kwargs)
+        self._kept[name] = made if call.single else made[call.results.index(name)]
+
+    def _fill(self, shape: Shape) -> torch.Tensor:
+        tensor_id = self._step.tensor_of.get(shape.storage)
+        size_bytes = 0 if tensor_id is None else self._step.graph.tensors[tensor_id].size_bytes
+        memory = torch.zeros(size_bytes // shape.dtype.itemsize, dtype=shape.dtype)
+        if shape.dtype.is_floating_point and memory.numel():
+            # Positive, so that roots and logarithms are numbers; drawn once and repeated, which is fast.
+            drawn = torch.rand(min(_PATTERN, memory.numel()), generator=self._generator) + 0.1
+            whole = memory.numel() // drawn.numel() * drawn.numel()
+            memory[:whole].view(-1, drawn.numel()).copy_(drawn)
+            memory[whole:].copy_(drawn[: memory.numel() - whole])
+        return memory

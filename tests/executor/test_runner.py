@@ -1,0 +1,252 @@
+"""Results never change: whatever the plan, every bit is that of a plain PyTorch loop."""
+
+import math
+
+import pytest
+import torch
+
+from indb_tensile.errors import DeviceMemoryError, InvariantError
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.runner import Runner
+from indb_tensile.executor.state import State, restore_rng_state, rng_state
+from indb_tensile.scheduler.peak import LIVENESS, VANILLA, peak, resident_at_start
+from indb_tensile.scheduler.plan import Plan
+from tests.executor.conftest import prepared
+from tests.executor.eager import RATES, Eager
+from tests.executor.memory_device import MemoryDevice
+from tests.executor.models import SHAPES, Job
+from tests.executor.plans import random_plan
+
+Bits = dict[str, torch.Tensor]
+
+SETTINGS = (
+    OptimizerSettings(),
+    OptimizerSettings(kind="adamw", weight_decay=0.1, clip_norm=0.1),
+    OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=0.01, clip_norm=0.5),
+    OptimizerSettings(kind="sgd"),
+)
+
+
+def _drive(trainer: Runner | Eager, job: Job, epochs: int = 2) -> list[torch.Tensor]:
+    """Epochs with a tail batch and an evaluation in between; every loss and output on the way."""
+    torch.manual_seed(99)
+    seen: list[torch.Tensor] = []
+    for _ in range(epochs):
+        for index, (x, y) in enumerate(job.batches):
+            seen.append(trainer.train(x, y, RATES[index]))
+            if index == 1:
+                seen += trainer.evaluate(*job.held_out)
+    return seen
+
+
+def _bits(values: list[torch.Tensor]) -> list[bytes]:
+    return [value.contiguous().numpy().tobytes() for value in values]
+
+
+def _state_bits(state: Bits) -> dict[str, bytes]:
+    return {name: value.contiguous().numpy().tobytes() for name, value in sorted(state.items())}
+
+
+def _plans(steps: tuple[object, ...], seed: int) -> tuple[Plan, ...]:
+    return tuple(random_plan(step.graph, seed * 10 + k) for k, step in enumerate(steps))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s.kind}-{s.momentum}-{s.clip_norm}")
+@pytest.mark.parametrize("kind", SHAPES)
+def test_every_plan_gives_the_bits_of_the_eager_loop_at_exactly_its_peak(
+    kind: str, settings: OptimizerSettings
+) -> None:
+    job, steps = prepared(kind, settings=settings)
+    eager = Eager(job)
+    expected_seen, expected = _bits(_drive(eager, job)), _state_bits(eager.export())
+    plans = [(LIVENESS,) * 3, (VANILLA,) * 3, *(_plans(steps, seed) for seed in range(4))]
+    for chosen in plans:
+        device, state = MemoryDevice(), job.state()
+        runner = Runner(device, state, steps)
+        runner.adopt(chosen, 1)
+        assert state.resident == resident_at_start(steps[0].graph, chosen[0])
+        seen = _bits(_drive(runner, job))
+        assert seen == expected_seen, chosen
+        assert _state_bits(state.export()) == expected, chosen
+        assert device.high_water_bytes == max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
+        runner.close()
+        assert device.used_bytes == 0
+        assert not device.buffers
+        assert _state_bits(state.export()) == expected, "what was given back to the host has the same bits"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["mlp", "cnn", "transformer", "lstm"])
+def test_other_seeds_and_plans_that_swap_every_gap_change_nothing(kind: str, seed: int) -> None:
+    job, steps = prepared(kind, seed)
+    eager = Eager(job)
+    expected_seen = _bits(_drive(eager, job))
+    chosen = tuple(random_plan(step.graph, seed, share=1.0) for step in steps)
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt(chosen, 1)
+    assert _bits(_drive(runner, job)) == expected_seen
+    assert _state_bits(state.export()) == _state_bits(eager.export())
+    assert device.copied_bytes > 0
+
+
+def test_nothing_is_on_the_device_before_a_plan_is_adopted() -> None:
+    job, steps = prepared("mlp")
+    device = MemoryDevice()
+    runner = Runner(device, job.state(), steps)
+    assert (device.used_bytes, device.high_water_bytes, device.buffers) == (0, 0, {})
+    with pytest.raises(InvariantError, match="no training step for a batch of 8 has a plan"):
+        runner.train(*job.batches[0], 0.1)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "lstm"])
+def test_new_plans_in_mid_training_change_nothing_and_never_exceed_the_larger_peak(kind: str) -> None:
+    job, steps = prepared(kind)
+    eager = Eager(job)
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    sequence = [(LIVENESS,) * 3, *(_plans(steps, seed) for seed in range(20, 26)), (VANILLA,) * 3]
+    before = 0
+    for generation, chosen in enumerate(sequence):
+        after = max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
+        device.reset_high_water()
+        runner.adopt(chosen, generation)
+        assert device.high_water_bytes <= max(before, after)
+        assert device.used_bytes == sum(
+            steps[0].graph.tensors[t].size_bytes for t in resident_at_start(steps[0].graph, chosen[0])
+        )
+        device.reset_high_water()
+        assert _bits(_drive(runner, job, 1)) == _bits(_drive(eager, job, 1))
+        assert device.high_water_bytes == after
+        before = after
+    assert _state_bits(state.export()) == _state_bits(eager.export())
+
+
+def test_memory_of_the_old_plan_is_given_back_before_adopt_returns() -> None:
+    job, steps = prepared("mlp")
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    kept_bytes = device.used_bytes
+    chosen = tuple(random_plan(step.graph, 5, share=1.0) for step in steps)
+    runner.adopt(chosen, 2)
+    assert device.used_bytes < kept_bytes
+    device.granted_bytes = max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
+    _drive(runner, job)
+    assert runner.generation == 2
+
+
+def test_beyond_the_grant_the_device_refuses_and_everything_is_given_back() -> None:
+    job, steps = prepared("mlp")
+    device, state = MemoryDevice(peak(steps[0].graph, LIVENESS) - 1), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    with pytest.raises(DeviceMemoryError):
+        runner.train(*job.batches[0], 0.1)
+    with pytest.raises(InvariantError, match="failed half way"):
+        state.export()
+    runner.close()
+    assert device.used_bytes == 0
+    assert not device.buffers
+
+
+@pytest.mark.parametrize("kind", ["cnn", "transformer"])
+def test_a_job_goes_on_from_its_checkpoint_with_equal_bits(kind: str) -> None:
+    job, steps = prepared(kind)
+    first = job.state()
+    runner = Runner(MemoryDevice(), first, steps)
+    runner.adopt(_plans(steps, 1), 1)
+    _drive(runner, job)
+    saved, random = first.export(), rng_state()
+    expected_seen = _bits([runner.train(x, y, 0.01) for x, y in job.batches])
+    restore_rng_state(random)
+    second = job.state()
+    second.load(saved)
+    runner = Runner(MemoryDevice(), second, steps)
+    runner.adopt(_plans(steps, 2), 1)
+    assert _bits([runner.train(x, y, 0.01) for x, y in job.batches]) == expected_seen
+    assert _state_bits(second.export()) == _state_bits(first.export())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_checkpoint_loaded_under_an_adopted_plan_replaces_every_host_copy(seed: int) -> None:
+    job, steps = prepared("mlp")
+    eager, state = Eager(job), job.state()
+    runner = Runner(MemoryDevice(), state, steps)
+    runner.adopt(_plans(steps, seed), 1)
+    initial = state.export()
+    _drive(runner, job)
+    state.load(initial)
+    assert _bits(_drive(runner, job)) == _bits(_drive(eager, job))
+    assert _state_bits(state.export()) == _state_bits(eager.export())
+
+
+def test_sampled_iterations_give_a_latency_for_every_operator_that_adds_up() -> None:
+    job, steps = prepared("cnn")
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps, sample_every=2)
+    runner.adopt(_plans(steps, 3), 1)
+    assert runner.measured() is None
+    for _ in range(2):
+        runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert len(measured.latency_ns) == len(steps[0].graph.operators)
+    assert measured.samples == 1
+    # The memory device says that a wait took a nanosecond per byte: counted as stall, not as an operator's.
+    assert measured.stall_ns > 0
+    assert sum(measured.latency_ns) == measured.iteration_ns - measured.stall_ns
+    assert measured.peak_bytes == peak(steps[0].graph, _plans(steps, 3)[0])
+    assert runner.measured() is None
+    assert device.high_water_bytes == device.used_bytes
+
+
+def test_timed_iterations_give_the_same_bits() -> None:
+    job, steps = prepared("transformer")
+    eager, state = Eager(job), job.state()
+    runner = Runner(MemoryDevice(), state, steps, sample_every=1)
+    runner.adopt(_plans(steps, 4), 1)
+    assert _bits(_drive(runner, job)) == _bits(_drive(eager, job))
+    assert _state_bits(state.export()) == _state_bits(eager.export())
+
+
+def test_a_batch_of_another_shape_is_refused_with_both_shapes() -> None:
+    job, steps = prepared("mlp")
+    runner = Runner(MemoryDevice(), job.state(), steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    x, y = job.batches[0]
+    with pytest.raises(InvariantError, match=r"batch x is torch.float32 of shape \(8, 7\)"):
+        runner.train(torch.zeros(8, 7), y, 0.1)
+    with pytest.raises(InvariantError, match=r"batch y is torch.int32"):
+        runner.train(x, y.int(), 0.1)
+
+
+def test_a_batch_in_any_memory_order_is_uploaded_as_it_reads() -> None:
+    job, steps = prepared("mlp")
+    eager, state = Eager(job), job.state()
+    runner = Runner(MemoryDevice(), state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    x, y = job.batches[0]
+    transposed = x.t().contiguous().t()
+    assert not transposed.is_contiguous()
+    assert _bits([runner.train(transposed, y, 0.1)]) == _bits([eager.train(x, y, 0.1)])
+
+
+def test_steps_of_unmeasured_size_do_not_run() -> None:
+    job, _ = prepared("lstm")
+    with pytest.raises(InvariantError, match="has not been measured"):
+        Runner(MemoryDevice(), job.state(), job.steps)
+
+
+def test_the_learning_rate_is_an_input_of_every_iteration() -> None:
+    job, steps = prepared("mlp", settings=OptimizerSettings(kind="sgd"))
+    state = State.create(job.module, job.settings)
+    runner = Runner(MemoryDevice(), state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    before = state.export()
+    loss = runner.train(*job.batches[0], 0.0)
+    after = state.export()
+    assert math.isfinite(float(loss))
+    assert all(torch.equal(before[name], after[name]) for name in before if name != "steps")
+    runner.train(*job.batches[0], 0.1)
+    assert not torch.equal(state.export()["0.weight"], before["0.weight"])
