@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import socket
-import sys
 
 import psycopg
 import torch
@@ -87,4 +86,7 @@ def _from_database(error: psycopg.Error) -> TensileError:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    logging.shutdown()
+    # Everything is given back and written by now; taking torch apart piece by piece would hold the slot for seconds.
+    os._exit(code)

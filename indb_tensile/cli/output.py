@@ -8,14 +8,17 @@ from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 Row = dict[str, Any]
 
 _BYTES = "_bytes"
+_WIDE = 10_000  # columns: what goes to a file or a pipe is never folded
+_unbounded = Console(width=_WIDE)
 _NUMERIC = (int, float, Decimal)
 
 
@@ -28,7 +31,13 @@ def show_rows(rows: Sequence[Row], *, as_json: bool, title: str = "", empty: str
     if not rows:
         err.print(empty)
         return
-    out.print(make_table(rows, title=title))
+    table = make_table(rows, title=title)
+    if out.is_terminal and Measurement.get(_unbounded, _unbounded.options, table).maximum > out.width:
+        for row in rows:
+            show_one(row, as_json=False)
+            out.print()
+        return
+    (out if out.is_terminal else _unbounded_out()).print(table)
 
 
 def show_one(row: Row, *, as_json: bool) -> None:
@@ -49,7 +58,7 @@ def make_table(rows: Sequence[Row], *, title: str = "") -> Table:
         numeric = all(
             isinstance(row[name], (*_NUMERIC, type(None))) and not isinstance(row[name], bool) for row in rows
         )
-        table.add_column(_heading(name), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(_heading(name), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(cell(name, value) for name, value in row.items()))
     return table
@@ -91,6 +100,10 @@ def duration(seconds: float) -> str:
 def warn(text: str) -> None:
     """A line for the person at the terminal, on stderr."""
     print(text, file=sys.stderr)
+
+
+def _unbounded_out() -> Console:
+    return Console(width=_WIDE, highlight=False, file=sys.stdout)
 
 
 def _heading(name: str) -> str:

@@ -74,6 +74,11 @@ class Service:
         self.process.kill()
         self.process.wait()
 
+    def reconnect(self) -> None:
+        """Open the test's own connection anew after the database was restarted."""
+        self.connection.close()
+        self.connection = self.database.connect("postgres")
+
     def value(self, statement: str, *arguments: object) -> Any:
         """The first column of the first row, as a superuser; None where there is no row."""
         row = self.connection.execute(statement.encode(), arguments).fetchone()
