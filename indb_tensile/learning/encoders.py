@@ -21,6 +21,7 @@ from indb_tensile.learning.columns import ColumnData, Mask
 Matrix = npt.NDArray[np.float64]
 Missing = str | float  # "mean", "zero", "indicator", "error" or the number to put there
 
+LARGEST = 1e150  # beyond, squares overflow a double
 TIME_PARTS = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
 MISSING_CATEGORY, OTHER_CATEGORY = "(missing)", "(other)"
 
@@ -92,11 +93,8 @@ class Texts:
         """(rows, categories + 2), one 1 per row."""
         if self.required:
             _require(self.name, data.missing)
-        other, absent = len(self.categories), len(self.categories) + 1
-        place = self._places
-        at = [
-            absent if gone else place.get(text, other) for text, gone in zip(data.values, data.missing, strict=True)
-        ]
+        absent = len(self.categories) + 1
+        at = [absent if gone else self._place(text) for text, gone in zip(data.values, data.missing, strict=True)]
         hot = np.zeros((len(at), absent + 1))
         hot[np.arange(len(at)), at] = 1.0
         return hot
@@ -105,6 +103,11 @@ class Texts:
     def outputs(self) -> tuple[str, ...]:
         """The name of each column of the result."""
         return tuple(f"{self.name} = {c}" for c in (*self.categories, OTHER_CATEGORY, MISSING_CATEGORY))
+
+    def _place(self, text: str) -> int:
+        # A char(n) arrives padded in JSON and bare in COPY, where it is cast.
+        places, other = self._places, len(self.categories)
+        return places.get(text, places.get(text.rstrip(" "), other))
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -219,7 +222,7 @@ def _moments(known: Matrix, names: Sequence[str]) -> tuple[Matrix, Matrix]:
     """Mean and scale by column, NaN ignored: 0 and 1 for a column without a value, scale 1 for a constant one."""
     seen: Mask = np.asarray(np.isfinite(known).any(axis=0))
     largest = np.abs(np.nan_to_num(known)).max(axis=0, initial=0.0)
-    if (largest > 1e150).any():  # its square overflows
+    if (largest > LARGEST).any():
         at = int(np.argmax(largest))
         hint = "Scale the column in SQL, or leave it out with exclude."
         raise DataError(f'column "{names[at]}" holds {largest[at]:g}, too large to standardise', hint=hint)

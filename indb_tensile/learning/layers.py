@@ -157,7 +157,7 @@ def _linear(values: _Values, shape: Shape, outputs: int, title: str) -> nn.Modul
 def _conv2d(values: _Values, shape: Shape, outputs: int, title: str) -> nn.Module:
     groups, out = values["groups"], values["out"]
     if shape[0] % groups or out % groups:
-        raise _misfit(title, shape, f"{groups} groups divide neither {shape[0]} into {out} channels")
+        raise _misfit(title, shape, f"its {groups} groups must divide {shape[0]} channels in and {out} out")
     padding = values["kernel"] // 2 if values["padding"] is None else values["padding"]
     return nn.Conv2d(shape[0], out, values["kernel"], values["stride"], padding, groups=groups, bias=values["bias"])
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows
+from indb_tensile.learning.encoders import LARGEST
 
 Label = bool | int | float | str
 
@@ -45,8 +46,7 @@ class Target:
         """Class numbers (rows,) or standardised values (rows, 1). Raises DataError for a label never trained on."""
         if self.task is Task.REGRESSION:
             return ((data.numbers() - self.mean) / self.scale).astype(np.float32)[:, None]
-        places = self._places
-        codes = np.fromiter((places.get(value, -1) for value in data.values.tolist()), np.int64, len(data.values))
+        codes = np.fromiter((self._place(value) for value in data.values.tolist()), np.int64, len(data.values))
         if (codes < 0).any():
             row = int(np.argmax(codes < 0))
             known = ", ".join(self.names[:20])
@@ -60,6 +60,11 @@ class Target:
     def restore(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Regression outputs or encoded values (rows, 1) in the target's own unit (rows,)."""
         return outputs.reshape(-1).astype(np.float64) * self.scale + self.mean
+
+    def _place(self, value: Label) -> int:
+        place = self._places.get(value, -1)
+        # A char(n) arrives padded in JSON and bare in COPY, where it is cast.
+        return self._places.get(value.rstrip(" "), -1) if place < 0 and isinstance(value, str) else place
 
     @cached_property
     def _places(self) -> dict[Label, int]:
@@ -128,11 +133,11 @@ def _fit_value(name: str, data: ColumnData, train: Rows) -> Target:
     if known.min() == known.max():
         hint = "Regression needs values that differ: add rows, or name another target."
         raise DataError(f'target "{name}" is {known[0]:g} in all {len(train)} training rows', hint=hint)
-    mean, scale = float(known.mean()), float(known.std())
-    if not np.isfinite(scale) or scale == 0.0:
-        hint = "Scale the column in SQL."
+    if np.abs(known).max() > LARGEST:
+        hint = "Scale the column in SQL, as in a generated column, and name that one."
         raise DataError(f'target "{name}" reaches {np.abs(known).max():g}, too large to standardise', hint=hint)
-    return Target(name=name, task=Task.REGRESSION, kind=data.kind, mean=mean, scale=scale)
+    scale = float(known.std()) or 1.0  # values that differ by less than a double's spacing of their squares
+    return Target(name=name, task=Task.REGRESSION, kind=data.kind, mean=float(known.mean()), scale=scale)
 
 
 def _require_finite(name: str, wrong: Mask) -> None:

@@ -15,6 +15,8 @@ from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.splits import row_hashes
 from indb_tensile.learning.training import Part, Prepared, batch_plan, batches
 
+torch.set_num_threads(1)  # as trainers do; more of them only wait for one another on tensors this small
+
 _KINDS = {
     "bigint": Kind.INTEGER,
     "int": Kind.INTEGER,
@@ -49,7 +51,9 @@ def sample(name: str) -> Table:
 def spec(target: str, task: Task = Task.CLASSIFICATION, **given: Any) -> JobSpec:
     """A request with defaults for what a test does not care about."""
     relation = Relation(oid=1, schema="public", name="t")
-    return JobSpec(model="m", relation=relation, target=target, task=task, **{"architecture": {"type": "auto"}, **given})
+    return JobSpec(
+        model="m", relation=relation, target=target, task=task, **{"architecture": {"type": "auto"}, **given}
+    )
 
 
 def train(prepared: Prepared) -> None:

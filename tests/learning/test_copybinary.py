@@ -24,6 +24,7 @@ REALS = Wire(kind=Kind.ARRAY, item=">f4")
 def field(wire: Wire, value: Any) -> bytes:
     if value is None:
         return struct.pack(">i", -1)
+    body: bytes
     match wire.kind:
         case Kind.TEXT:
             body = value.encode()
@@ -76,7 +77,9 @@ def test_whatever_was_written_is_read(table: tuple[list[Wire], list[list[Any]]])
     wires, rows = table
     columns, count = decode(stream(wires, rows), [(str(i), wire) for i, wire in enumerate(wires)])
     assert count == len(rows)
-    assert [values(columns[str(i)]) for i in range(len(wires))] == [[row[i] for row in rows] for i in range(len(wires))]
+    assert [values(columns[str(i)]) for i in range(len(wires))] == [
+        [row[i] for row in rows] for i in range(len(wires))
+    ]
 
 
 def test_rows_walked_and_rows_viewed_keep_their_order() -> None:
@@ -118,7 +121,13 @@ def test_the_first_array_is_judged_too() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"PGDUMP", SIGNATURE + bytes(8), stream([INT], [[1]])[:-2], stream([INT, INT], [[1, 2]]), stream([FLOAT], [[1.0]])],
+    [
+        b"PGDUMP",
+        SIGNATURE + bytes(8),
+        stream([INT], [[1]])[:-2],
+        stream([INT, INT], [[1, 2]]),
+        stream([FLOAT], [[1.0]]),
+    ],
 )
 def test_a_stream_that_is_not_as_described_is_our_own_fault(data: bytes) -> None:
     with pytest.raises(InvariantError):

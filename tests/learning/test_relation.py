@@ -27,7 +27,8 @@ create table t (
     words text, short varchar(8), fixed char(4), feeling mood, rooms positive, day date,
     moment timestamp, instant timestamptz
 );
-insert into t (small, plain, big, single, twice, exact, yes, words, short, fixed, feeling, rooms, day, moment, instant)
+insert into t (small, plain, big, single, twice, exact, yes, words, short, fixed, feeling, rooms,
+               day, moment, instant)
 select i, -i, 5000000000 + i, i / 2.0, i / 3.0, i / 8.0, i % 2 = 0, 'w' || i % 3, 'v' || i, 'ab', 'glad', 1 + i,
        date '2020-01-01' + i, timestamp '2020-01-01 12:00' + i * interval '1 hour', '2020-01-01 00:00+02'
   from generate_series(1, 500) as i;
@@ -138,7 +139,8 @@ def test_an_array_that_makes_no_tensor_is_refused_by_column_and_row(
 def test_rows_come_in_physical_order_and_equal_tables_have_equal_digests(database: Database) -> None:
     with database.connect() as connection:
         connection.execute(
-            "create table t (id int primary key, x float8); insert into t select i, i from generate_series(2000, 1, -1) i"
+            "create table t (id int primary key, x float8);"
+            "insert into t select i, i from generate_series(2000, 1, -1) i"
         )
         connection.execute("analyze t")
         first, second = read_all(connection, "t"), read_all(connection, "t")

@@ -1,0 +1,282 @@
+"""Preprocessing as data: what each kind of column becomes."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
+from indb_tensile.job import Task
+from indb_tensile.learning.columns import Column, ColumnData, Kind
+from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit
+from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.targets import Target
+
+TARGET = Target(name="y", task=Task.REGRESSION, kind=Kind.FLOAT, mean=10.0, scale=2.0)
+
+
+def fitted(
+    columns: Mapping[str, ColumnData], options: Mapping[str, Any] | None = None, **more: Any
+) -> tuple[Preprocessor, list[list[float]]]:
+    """Fitted on all rows, and what they become."""
+    rows = np.arange(len(next(iter(columns.values())).missing))
+    parsed = FeatureOptions.parse(options or {})
+    made = fit(columns, target=TARGET, features=tuple(columns), options=parsed, train=rows, **more)
+    return made, made.transform(columns).round(4).tolist()
+
+
+def numbers(*values: float | None) -> ColumnData:
+    return column_of("n", Kind.FLOAT, values)
+
+
+def test_numbers_are_standardised_and_missing_ones_are_the_mean() -> None:
+    _, rows = fitted({"n": numbers(1, 3, None, float("nan"), float("inf"))})
+    assert rows == [[-1], [1], [0], [0], [0]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("mean", [[-1], [1], [0]]),
+        ("zero", [[-1], [1], [-2]]),
+        (5, [[-1], [1], [3]]),
+        ("indicator", [[-1, 0], [1, 0], [0, 1]]),
+    ],
+)
+def test_a_rule_says_what_missing_numbers_become(rule: Any, expected: list[list[float]]) -> None:
+    assert fitted({"n": numbers(1, 3, None)}, {"missing": {"n": rule}})[1] == expected
+
+
+def test_a_required_value_that_is_missing_is_named_by_column_and_row() -> None:
+    columns = {"a": numbers(1, 2, 3), "n": numbers(1, 3, None)}
+    with pytest.raises(DataError, match='column "n", row 3: the value is missing'):
+        fitted(columns, {"missing": {"n": "error"}})
+
+
+def test_standardising_can_be_switched_off_for_all_or_for_one_column() -> None:
+    columns = {"a": numbers(1, 3), "b": numbers(1, 3)}
+    assert fitted(columns, {"standardize": False})[1] == [[1, 1], [3, 3]]
+    assert fitted(columns, {"standardize": {"a": False}})[1] == [[1, -1], [3, 1]]
+
+
+def test_booleans_are_zero_and_one_and_a_missing_one_is_their_share() -> None:
+    flags = column_of("f", Kind.BOOLEAN, [True, True, True, False, None])
+    assert fitted({"f": flags})[1] == [[1], [1], [1], [0], [0.75]]
+
+
+def test_texts_are_one_hot_with_a_cap_and_missing_ones_of_their_own() -> None:
+    words = column_of("w", Kind.TEXT, ["b", "a", "b", "c", "a", None])
+    made, rows = fitted({"w": words}, {"categories": 2})
+    assert made.outputs == ("w = a", "w = b", "w = (other)", "w = (missing)")
+    assert [row.index(1.0) for row in rows] == [1, 0, 1, 2, 0, 3]
+    assert made.transform_rows([{"w": "never seen"}, ["a"], "b", None]).argmax(axis=1).tolist() == [2, 0, 1, 3]
+
+
+def test_the_padding_of_a_fixed_width_text_does_not_matter() -> None:
+    made, _ = fitted({"w": column_of("w", Kind.TEXT, ["ab", "c"])})
+    assert made.transform_rows([{"w": "ab  "}]).argmax() == 0
+
+
+def test_times_know_the_season_and_the_weekday_and_infinity_is_missing() -> None:
+    days = column_of("d", Kind.TIME, ["1970-01-01", "2024-04-01", "infinity", None])
+    made, rows = fitted({"d": days})
+    assert made.outputs == ("d epoch", "d month_sin", "d month_cos", "d weekday_sin", "d weekday_cos")
+    thursday = [np.sin(2 * np.pi * 3 / 7), np.cos(2 * np.pi * 3 / 7)]
+    assert rows[0] == pytest.approx([-1, 0, 1, *thursday], abs=1e-3)
+    assert rows[1] == pytest.approx([1, 1, 0, 0, 1], abs=1e-3)
+    assert rows[2:] == [[0] * 5] * 2
+    assert fitted({"d": days}, {"missing": {"d": "indicator"}})[1][2] == [0, 0, 0, 0, 0, 1]
+
+
+def test_moments_before_1970_fall_into_their_own_month() -> None:
+    made, _ = fitted({"d": column_of("d", Kind.TIME, ["1969-12-31T23:59:59", "2000-01-01"])})
+    december = made.transform_rows([{"d": "1969-12-31T23:59:59"}])[0, 1:3]
+    assert december == pytest.approx([np.sin(2 * np.pi * 11 / 12), np.cos(2 * np.pi * 11 / 12)], abs=1e-6)
+
+
+def test_vectors_are_standardised_by_element_and_images_as_a_whole() -> None:
+    vectors = column_of("v", Kind.ARRAY, [[0, 10], [2, 30], None])
+    assert fitted({"v": vectors})[1] == [[-1, -1], [1, 1], [0, 0]]
+    images = column_of("v", Kind.ARRAY, [[[0.0, 0.0]], [[4.0, 4.0]], [[float("nan"), 0.0]]])
+    made, rows = fitted({"v": images})
+    assert made.outputs == ("v[1][1]", "v[1][2]")
+    assert rows[0][0] == rows[0][1] == rows[2][1]
+    assert rows[2][0] == 0
+
+
+def test_an_input_shape_folds_the_row() -> None:
+    images = {"v": column_of("v", Kind.ARRAY, [[[0, 1], [2, 3]], [[4, 5], [6, 7]]])}
+    made, _ = fitted(images, input_shape=(1, 2, 2))
+    assert made.transform(images).shape == (2, 1, 2, 2)
+    with pytest.raises(RequestError, match=r"input_shape \[1, 3, 3\] holds 9 numbers, the features give 4"):
+        fitted(images, input_shape=(1, 3, 3))
+
+
+def test_kinds_lie_in_a_fixed_order_and_statistics_come_from_the_training_rows_only() -> None:
+    columns = {
+        "w": column_of("w", Kind.TEXT, ["a", "a", "b"]),
+        "n": numbers(1, 3, 1000),
+        "v": column_of("v", Kind.ARRAY, [[1.0], [3.0], [5.0]]),
+        "f": column_of("f", Kind.BOOLEAN, [True, False, None]),
+    }
+    options = FeatureOptions.parse({"missing": {"f": "indicator"}})
+    made = fit(columns, target=TARGET, features=tuple(columns), options=options, train=np.array([0, 1]))
+    assert made.outputs == ("n", "f", "f (missing)", "w = a", "w = (other)", "w = (missing)", "v[1]")
+    assert made.transform(columns)[2].tolist() == [998, 0.5, 1, 0, 1, 0, 3]
+
+
+_CELL = st.none() | st.floats(-1e6, 1e6) | st.sampled_from([float("nan"), float("inf")])
+
+
+@given(st.lists(st.tuples(_CELL, _CELL, st.none() | st.sampled_from("abc")), min_size=1, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_single_rows_become_what_the_table_becomes_also_after_storing(rows: list[tuple[Any, ...]]) -> None:
+    rows = [*rows, (1.0, 2.0, "a"), (2.0, 1.0, "b")]
+    kinds = {"a": Kind.FLOAT, "b": Kind.FLOAT, "c": Kind.TEXT}
+    columns = {name: column_of(name, kind, [row[i] for row in rows]) for i, (name, kind) in enumerate(kinds.items())}
+    made, _ = fitted(columns, {"missing": {"a": "indicator"}})
+    stored = Preprocessor.from_json(json.loads(json.dumps(made.to_json())))
+    assert stored.recipe == made.recipe
+    whole = made.transform(columns)
+    assert np.isfinite(whole).all()
+    assert np.array_equal(stored.transform_rows([list(row) for row in rows]), whole)
+    assert np.array_equal(stored.transform_rows([dict(zip("abc", row, strict=True)) for row in rows]), whole)
+
+
+def test_a_row_may_hold_numbers_as_json_writes_them() -> None:
+    made, _ = fitted({"n": numbers(1, 3)})
+    assert made.transform_rows([{"n": "NaN"}, {"n": "3"}, {"n": 3, "other": 1}, 3, [3], None]).tolist() == [
+        [0],
+        [1],
+        [1],
+        [1],
+        [1],
+        [0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"a": 1}, "the row has no column v"),
+        ([1, [1, 2], 3], "3 values given for the model's 2 features"),
+        (5, "one value given for the model's 2 features"),
+        ([1, 5], 'column "v": 5 is not an array'),
+        ([1, [1, 2, 3]], 'column "v" holds arrays of shape 3; the model was trained on 2'),
+        ([1, [1, None]], 'column "v": the array contains NULL'),
+        ([1, [1, [2]]], "not an array of numbers of one shape"),
+        (["x", [1, 2]], "column \"a\": 'x' is not a number"),
+        ([[1], [1, 2]], 'column "a": .* is not a number'),
+    ],
+)
+def test_a_row_that_does_not_fit_the_model_is_refused(row: Any, fault: str) -> None:
+    made, _ = fitted({"a": numbers(1, 3), "v": column_of("v", Kind.ARRAY, [[1, 2], [3, 4]])})
+    with pytest.raises(RequestError, match=fault):
+        made.transform_rows([row])
+
+
+def test_a_bare_array_is_the_single_array_feature() -> None:
+    made, rows = fitted({"v": column_of("v", Kind.ARRAY, [[1, 2], [3, 4]])})
+    assert made.transform_rows([[1, 2], {"v": [3, 4]}, None]).tolist() == [*rows, [0, 0]]
+
+
+def test_features_that_never_differ_teach_nothing() -> None:
+    with pytest.raises(DataError, match="every feature has one value in all 3 training rows"):
+        fitted({"a": numbers(1, 1, 1), "b": numbers(None, None, None)})
+
+
+def test_values_too_large_are_named() -> None:
+    with pytest.raises(DataError, match='column "n" holds 1e\\+300'):
+        fitted({"a": numbers(1, 2), "n": numbers(1e300, 1)})
+    made, _ = fitted({"n": numbers(1e-3, 0)})
+    assert np.isfinite(made.transform_rows([1e300])).all()
+
+
+def test_a_table_without_a_feature_is_refused_by_name() -> None:
+    made, _ = fitted({"a": numbers(1, 2), "b": numbers(2, 1)})
+    with pytest.raises(MissingError, match="needs column b"):
+        made.transform({"a": numbers(1)})
+
+
+def test_what_is_not_a_stored_preprocessor_is_refused() -> None:
+    made, _ = fitted({"a": numbers(1, 2)})
+    stored = made.to_json()
+    with pytest.raises(DatabaseError, match="format 99"):
+        Preprocessor.from_json({**stored, "format": 99})
+    with pytest.raises(DatabaseError, match="cannot be read"):
+        Preprocessor.from_json({**stored, "numbers": 3})
+
+
+DESCRIBED = (
+    Column(name="id", type="int", wire=None, primary_key=True),
+    Column(name="n", type="int", wire=None, identity=True),
+    Column(name="a", type="int", wire=None),
+    Column(name="b", type="int", wire=None),
+    Column(name="y", type="int", wire=None),
+)
+
+
+def test_all_but_target_keys_and_identities_are_features() -> None:
+    assert choose_features(DESCRIBED, "y", None) == ("a", "b")
+    assert choose_features(DESCRIBED, "y", None, ("a",)) == ("b",)
+    assert choose_features(DESCRIBED, "y", ("b", "id")) == ("b", "id")
+
+
+@pytest.mark.parametrize(
+    ("target", "features", "exclude", "options", "fault"),
+    [
+        ("z", None, (), {}, 'column "z" does not exist'),
+        ("y", ("q",), (), {}, 'column "q" does not exist'),
+        ("y", None, ("q",), {}, 'column "q" does not exist'),
+        ("y", None, (), {"missing": {"q": "mean"}}, 'column "q" does not exist'),
+        ("y", ("a", "a"), (), {}, 'feature "a" is named 2 times'),
+        ("y", ("a", "y"), (), {}, 'column "y" is both the target and a feature'),
+        ("y", ("a",), ("a",), {}, 'column "a" is both a feature and excluded'),
+        ("y", None, ("a", "b"), {}, "no column is left to learn from"),
+        ("y", (), (), {}, "no column is left to learn from"),
+        ("y", ("a",), (), {"standardize": {"b": False}}, 'preprocess names column "b", which is not'),
+    ],
+)
+def test_a_choice_that_cannot_be_is_refused(
+    target: str, features: tuple[str, ...] | None, exclude: tuple[str, ...], options: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(RequestError, match=fault):
+        choose_features(DESCRIBED, target, features, exclude, FeatureOptions.parse(options))
+
+
+def test_an_unknown_column_comes_with_those_there_are() -> None:
+    with pytest.raises(MissingError) as caught:
+        choose_features(DESCRIBED, "z", None)
+    assert caught.value.detail == "The table's columns are: id, n, a, b, y."
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"scale": True}, 'unknown option "scale"'),
+        ({"standardize": "yes"}, '"standardize" is'),
+        ({"categories": 0}, '"categories" is 0'),
+        ({"categories": True}, '"categories" is True'),
+        ({"missing": "mean"}, '"missing" is'),
+        ({"missing": {"n": "median"}}, '"missing" of column "n" is \'median\''),
+        ({"missing": {"n": True}}, '"missing" of column "n" is True'),
+    ],
+)
+def test_an_option_that_is_not_known_is_refused(options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(RequestError, match=fault) as caught:
+        FeatureOptions.parse(options)
+    assert caught.value.hint
+
+
+def test_a_rule_must_suit_the_kind_of_its_column() -> None:
+    words = {"w": column_of("w", Kind.TEXT, ["a", "b", None])}
+    with pytest.raises(RequestError, match='"missing" of text column "w" cannot be zero'):
+        fitted(words, {"missing": {"w": "zero"}})
+    with pytest.raises(DataError, match='column "w", row 3'):
+        fitted(words, {"missing": {"w": "error"}})
+    with pytest.raises(RequestError, match='"missing" of time column "d" cannot be 3'):
+        fitted({"d": column_of("d", Kind.TIME, ["2020-01-01", "2021-01-01"])}, {"missing": {"d": 3}})

@@ -1,0 +1,76 @@
+"""Hyper-parameters, and the learning rate as a function of the step."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indb_tensile.errors import RequestError
+from indb_tensile.learning.hyperparams import HYPERPARAMS, TrainingSettings, learning_rate
+
+
+def test_nothing_given_is_every_default() -> None:
+    settings = TrainingSettings.parse({})
+    assert (settings.epochs, settings.batch_size, settings.optimizer) == (40, 64, "adamw")
+    assert (settings.learning_rate, settings.weight_decay, settings.clip_norm) == (2e-3, 1e-2, None)
+    assert settings.betas == (0.9, 0.999)
+
+
+def test_a_default_may_depend_on_the_optimizer() -> None:
+    settings = TrainingSettings.parse({"optimizer": "sgd", "nesterov": True})
+    assert (settings.learning_rate, settings.momentum, settings.weight_decay) == (0.05, 0.9, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault", "hint"),
+    [
+        ({"lr": 1}, 'unknown parameter "lr"', "learning_rate"),
+        ({"epochs": 0}, '"epochs" is 0', "at least 1"),
+        ({"epochs": 2.5}, '"epochs" is 2.5', "an integer"),
+        ({"epochs": True}, '"epochs" is True', "an integer"),
+        ({"optimizer": "lion"}, '"optimizer" is "lion"', "sgd, adam, adamw"),
+        ({"learning_rate": 0}, '"learning_rate" is 0', "above 0"),
+        ({"learning_rate": float("nan")}, '"learning_rate" is nan', "a number"),
+        ({"betas": [0.9]}, r'"betas" is \[0.9\]', "of length 2"),
+        ({"betas": [0.9, 1.0]}, '"betas" is', "below 1"),
+        ({"nesterov": 1, "optimizer": "sgd"}, '"nesterov" is 1', "true or false"),
+        ({"momentum": 0.5}, '"momentum" means nothing with optimizer adamw', "sgd"),
+        ({"decay": 0.5}, '"decay" means nothing with schedule cosine', "step"),
+        ({"optimizer": "sgd", "nesterov": True, "momentum": 0}, "needs a momentum above 0", "momentum"),
+    ],
+)
+def test_a_wrong_hyperparameter_is_named_with_what_is_right(given: dict[str, Any], fault: str, hint: str) -> None:
+    with pytest.raises(RequestError, match=fault) as caught:
+        TrainingSettings.parse(given)
+    assert hint in caught.value.hint
+
+
+def test_null_is_the_default() -> None:
+    assert TrainingSettings.parse({"momentum": None, "epochs": None}) == TrainingSettings.parse({})
+
+
+def test_the_table_is_plain_data() -> None:
+    assert json.loads(json.dumps(HYPERPARAMS)) == HYPERPARAMS
+
+
+@given(st.sampled_from(["constant", "cosine", "step"]), st.floats(0, 0.5), st.integers(1, 500))
+def test_the_rate_warms_up_then_never_rises(schedule: str, warmup: float, total: int) -> None:
+    settings = TrainingSettings.parse({"schedule": schedule, "warmup": warmup, "learning_rate": 0.5})
+    rates = [learning_rate(settings, step, total) for step in range(total)]
+    top = rates.index(max(rates))
+    assert all(0 < rate <= 0.5 for rate in rates)
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+
+
+def test_each_schedule_has_its_shape() -> None:
+    def rates(**given: Any) -> list[float]:
+        settings = TrainingSettings.parse({"learning_rate": 1.0, **given})
+        return [round(learning_rate(settings, step, 8), 6) for step in range(8)]
+
+    assert rates(schedule="constant") == [1.0] * 8
+    assert rates(schedule="step") == [1.0] * 4 + [0.1] * 2 + [0.01] * 2
+    assert rates(schedule="cosine")[::4] == [1.0, 0.5]
+    assert rates(schedule="constant", warmup=0.5) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0]
