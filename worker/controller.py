@@ -1,7 +1,8 @@
 """The controller's process: settings to objects to the loop.
 
-Exit codes: 0 after SIGTERM or SIGINT, else those of `errors.py` (2 for a wrong setting, 4 without a database or
-with one of another version, 5 without a device), 70 for a fault of ours.
+SIGHUP reads the budget from the settings again, and jobs shrink or grow to it. SIGTERM and SIGINT end the
+controller: its jobs go back to the queue. Exit codes: 0 after those, else as in `errors.py` (2 for a wrong setting,
+4 without a database or with one of another version, 5 without a device), 70 for a fault of ours.
 """
 
 import logging
@@ -25,7 +26,7 @@ from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.hardware import emulated_kind
-from indb_tensile.scheduler.pool import Pool, Stop
+from indb_tensile.scheduler.pool import BudgetChange, Pool, Stop
 from indb_tensile.scheduler.simulate import Link
 
 log = logging.getLogger("controller")
@@ -91,17 +92,28 @@ def _run(settings: Settings) -> None:
     listener = ListenerThread(Listener(settings.dsn, application_name="tensile listener"), mailbox.post)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: mailbox.post(Stop()))
+    signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, settings))
     try:
         controller.run(heartbeat)
     finally:
+        trainers.close()
         listener.close()
         heartbeat.close()
         service.stop()
-        trainers.close()
         ledger.close()
         pulse.close()
         records.close()
     log.info("stopped")
+
+
+def _reload_budget(mailbox: Mailbox[Mail], settings: Settings) -> None:
+    """Read the settings anew; only the budget may change while the controller runs."""
+    try:
+        budget_bytes = config.load(os.environ).budget_bytes
+    except TensileError as error:
+        log.error("the settings stay as they are: %s", error.message)  # noqa: TRY400 - one line says it all
+        return
+    mailbox.post(BudgetChange(budget_bytes=min(budget_bytes, settings.capacity_bytes)))
 
 
 def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:

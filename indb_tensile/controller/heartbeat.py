@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.catalog.jobs import Beat
 from indb_tensile.controller.records import Pulse
 from indb_tensile.errors import DatabaseError
@@ -61,6 +60,7 @@ class Heartbeat:
         self._renewed_s = 0.0
         self._changed = threading.Condition()
         self._nudged = False
+        self._missed = False
         self._closed = False
         self._threads = (
             threading.Thread(target=self._beat_on, name="heartbeat", daemon=True),
@@ -102,12 +102,11 @@ class Heartbeat:
         held, sent_s = self._held(), time.monotonic()
         try:
             beat = self._pulse.beat(worker, held)
-        except UnreachableError as error:
-            log.warning("no heartbeat: %s", error.message)
-            return
         except DatabaseError as error:
-            log.error("no heartbeat: %s", error.message)  # noqa: TRY400 - one line says it all
+            log.log(logging.DEBUG if self._missed else logging.WARNING, "no heartbeat: %s", error.message)
+            self._missed = True
             return
+        self._missed = False
         if not beat.alive:
             self._lose(worker, "other workers took it for gone")
             return

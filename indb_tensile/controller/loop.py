@@ -40,6 +40,7 @@ from indb_tensile.scheduler.admission import decide, finished
 from indb_tensile.scheduler.pool import (
     Adoption,
     AssignJob,
+    BudgetChange,
     Calibration,
     CancelRequest,
     Capture,
@@ -57,6 +58,7 @@ from indb_tensile.scheduler.pool import (
     Manner,
     Measurement,
     Order,
+    Overrun,
     Planner,
     Pool,
     QueueChange,
@@ -74,7 +76,7 @@ from indb_tensile.scheduler.pool import (
 
 log = logging.getLogger("controller")
 
-Mail = Heard | LeaseOver | Wake | Stop
+Mail = Heard | LeaseOver | Wake | BudgetChange | Stop
 
 _DEVICE_S = 1.0  # between two looks at the device's use
 _FAREWELL_S = 10.0  # for the last writes of a controller that stops while the database is away
@@ -144,6 +146,7 @@ class Controller:
         self._device_at_s = 0.0
         self._stop_at_s: float | None = None
         self._away = False
+        self._overrun_at_s: dict[TrainerId, float] = {}
 
     @property
     def pool(self) -> Pool:
@@ -223,6 +226,9 @@ class Controller:
                 log.info("stopping: jobs go back to the queue")
                 self._stop_at_s = self._clock_s()
                 self.fold(mail)
+            case BudgetChange(budget_bytes=budget_bytes):
+                log.info("the budget is %s bytes now", budget_bytes)
+                self.fold(mail)
             case Wake(kind=notify.CANCEL):
                 heartbeat.nudge()
             case Wake(kind=notify.QUEUED):
@@ -265,7 +271,15 @@ class Controller:
                 self._outage(error)
                 return
         self._rescue()
+        self._stop_overruns()
         self.fold(Tick())
+
+    def _stop_overruns(self) -> None:
+        now_s = self._clock_s()
+        for trainer, at_s in tuple(self._overrun_at_s.items()):
+            if at_s <= now_s:
+                del self._overrun_at_s[trainer]
+                self.fold(Overrun(trainer=trainer))
 
     def _rescue(self) -> None:
         try:
@@ -322,6 +336,7 @@ class Controller:
             case EndTrainer(trainer=trainer, manner=manner):
                 self._trainers.end(trainer, manner)
             case ReleaseTrainer(trainer=trainer):
+                self._overrun_at_s.pop(trainer, None)
                 self._memory.release(trainer)
             case _:
                 self._write(order, planning_ns)
@@ -346,6 +361,8 @@ class Controller:
         except DeviceError as error:
             self._give_up(trainer, error)
             return
+        if job.spec.max_runtime_s is not None:
+            self._overrun_at_s[trainer] = self._clock_s() + job.spec.max_runtime_s
         self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch))
 
     def _grant(self, trainer: TrainerId, grant_bytes: int) -> None:

@@ -42,6 +42,7 @@ from indb_tensile.scheduler.pool import (
     Member,
     Order,
     Outcome,
+    Overrun,
     Planner,
     PlanReason,
     Pool,
@@ -63,6 +64,7 @@ from indb_tensile.scheduler.sharing import Draft, advance, replan
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 NEW_WEIGHT = 0.5  # of a measurement against what was believed; reports are medians already
+_TIMEOUT = "57014"  # query_canceled: what statement_timeout raises
 LONGEST_PAUSE_TICKS = 60  # between two attempts to start a trainer that dies at once
 
 
@@ -103,6 +105,8 @@ def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line
             _failed(draft, event)
         case Exit():
             _exited(draft, event)
+        case Overrun(trainer=trainer):
+            _overrun(draft, trainer)
         case CancelRequest(job=job):
             _end_job(draft, draft.pool.of_job(job), Cancelled(), Manner.TERMINATE)
         case ClaimLoss(claim=claim):
@@ -231,6 +235,18 @@ def _failed(draft: Draft, failure: Failure) -> None:
     if failure.retry:
         outcome = Interrupted(reason=failure.fault.message)
     draft.end(member, outcome, Manner.LET_EXIT)
+
+
+def _overrun(draft: Draft, trainer: TrainerId) -> None:
+    member = draft.pool.of_trainer(trainer)
+    if member is None or member.stage is Stage.ENDING:
+        return
+    fault = Fault(
+        sqlstate=_TIMEOUT,
+        message=f"job {member.job.job} ran for longer than its max_runtime of {member.job.spec.max_runtime_s} s",
+        hint="Raise max_runtime, or train for fewer epochs.",
+    )
+    draft.end(member, Broken(fault=fault), Manner.TERMINATE)
 
 
 def _end_job(draft: Draft, member: Member | None, outcome: Cancelled | Lost, manner: Manner) -> None:

@@ -292,6 +292,13 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overrun:
+    """A trainer has had its job for longer than the job's `max_runtime`."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
     """The job's owner wants it to stop."""
 
@@ -337,6 +344,7 @@ Event = (
     | Finish
     | Failure
     | Exit
+    | Overrun
     | CancelRequest
     | ClaimLoss
     | BudgetChange

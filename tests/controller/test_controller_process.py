@@ -12,7 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
+from indb_tensile.cli.cluster import Cluster
 from indb_tensile.config import Settings
 from tests.conftest import Database
 from tests.controller.fakes import FAKE_TRAINER, alive
@@ -28,6 +30,20 @@ PROGRAM = (
     "sys.exit(controller.main())\n"
 )
 DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def restartable(cluster: Cluster, template: str) -> Iterator[Database]:
+    """A fresh database, made and dropped on connections that a restart in between does not break."""
+    made = Database(name="test_controller_restart", cluster=cluster)
+    name = sql.Identifier(made.name)
+    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("create database {} template {} strategy file_copy").format(name, sql.Identifier(template))
+        )
+    yield made
+    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("drop database {} with (force)").format(name))
 
 
 @contextmanager
@@ -141,14 +157,13 @@ def test_sigterm_hands_the_job_back_at_no_cost_and_leaves_nothing(database: Data
         assert scalar(connection, "select count(*) from tensile.workers where stopped_at is null") == 0
 
 
-def test_a_restarted_database_interrupts_nothing_that_it_need_not(database: Database) -> None:
-    with controller(database, lease_s=30.0) as process:
-        with database.connect() as connection:
+def test_a_restarted_database_interrupts_nothing_that_it_need_not(restartable: Database) -> None:
+    with controller(restartable, lease_s=30.0) as process:
+        with restartable.connect() as connection:
             job = enqueue(connection, "train")
             until(lambda: adopted(connection, job))
-        database.cluster.stop(mode="immediate")
-        database.cluster.start()
-        with database.connect() as connection:
+        restartable.cluster.restart(mode="immediate")
+        with restartable.connect() as connection:
             second = enqueue(connection, "train")
             until(lambda: adopted(connection, second))
             row = connection.execute("select attempt from tensile.jobs where job_id = %s", (job,)).fetchone()

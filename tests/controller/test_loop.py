@@ -3,10 +3,12 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from indb_tensile.catalog.notify import Wake
 from indb_tensile.scheduler.pool import (
+    BudgetChange,
     FailJob,
     Finish,
     RecordAdoption,
@@ -98,6 +100,22 @@ def test_a_trainer_that_ignores_sigterm_is_killed_after_the_grace() -> None:
         s.until_adopted(job)
         s.records.cancels.add(job)
         s.until_state(job, "cancelled")
+
+
+def test_a_job_that_runs_for_longer_than_it_may_is_stopped() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train")
+        s.records.specs[job] = replace(s.records.specs[job], max_runtime_s=1)
+        s.until_state(job, "failed")
+        assert "max_runtime of 1 s" in str(s.records.written[-1])
+
+
+def test_a_changed_budget_reaches_the_jobs() -> None:
+    with stage(budget=16) as s:
+        job = s.records.enqueue("train", 10 * MIB)
+        s.until_adopted(job)
+        s.mailbox.post(BudgetChange(budget_bytes=8 * MIB))
+        s.until_state(job, "requeued")
 
 
 def test_a_job_that_another_worker_has_taken_is_stopped_and_not_written_about() -> None:

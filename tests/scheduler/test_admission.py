@@ -32,6 +32,7 @@ from indb_tensile.scheduler.pool import (
     Manner,
     Measurement,
     Order,
+    Overrun,
     PlanReason,
     Pool,
     QueueChange,
@@ -462,6 +463,18 @@ def test_a_cancelled_job_is_terminated_then_written_down_once() -> None:
     assert EndTrainer not in map(type, drive.send(CancelRequest(job=JobId(1))))
     orders = drive.send(Exit(trainer=trainer, code=-15))
     assert orders[1] == CancelJob(job=JobId(1), claim=ClaimToken(1001))
+
+
+def test_a_job_that_runs_for_too_long_fails() -> None:
+    drive = Drive(10)
+    trainer = drive.claim(replace(job(1), spec=replace(job(1).spec, max_runtime_s=60)))
+    drive.capture(trainer, 4)
+    assert drive.send(Overrun(trainer=trainer))[0] == EndTrainer(trainer=trainer, manner=Manner.TERMINATE)
+    failed = next(o for o in drive.send(Exit(trainer=trainer, code=-15)) if isinstance(o, FailJob))
+    assert (failed.fault.sqlstate, failed.fault.message) == (
+        "57014",
+        "job 1 ran for longer than its max_runtime of 60 s",
+    )
 
 
 def test_a_job_that_published_before_its_cancel_arrived_has_succeeded() -> None:
