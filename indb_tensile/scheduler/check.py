@@ -118,11 +118,12 @@ def _go_home(walk: _Walk) -> None:
     """Forget every host copy that a trainer starting at operator 0 would not have."""
     walk.host.clear()
     for swap in walk.plan.swaps:
-        if walk.state[swap.tensor] is _State.AWAY and swap.in_at != 0:
+        state = walk.state[swap.tensor]
+        if swap.out_after != walk.last.get(swap.tensor) or state not in (_State.AWAY, _State.LEAVING):
+            continue  # what is gone or going at the end of the iteration goes by the swap after its last access
+        away_at_zero = swap.in_at != 0 and (state is _State.AWAY or swap.free_at == 0)
+        if away_at_zero or (state is _State.LEAVING and swap.copies):
             walk.host.add(swap.tensor)
-        # What is leaving at the end of the iteration leaves by the swap after its last access.
-        if walk.state[swap.tensor] is _State.LEAVING and swap.out_after == walk.last[swap.tensor]:
-            walk.host.update({swap.tensor} if swap.copies or swap.free_at == 0 else ())
 
 
 def _step(walk: _Walk, index: int) -> None:

@@ -6,6 +6,7 @@ every run. A swap is two range additions to the load, so a planner need not walk
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -44,7 +45,8 @@ def floor(graph: StepGraph) -> int:
 def working_sets(graph: StepGraph) -> tuple[int, ...]:
     """What each operator itself needs on the device, in bytes."""
     return tuple(
-        op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in {*op.reads, *op.writes}) for op in graph.operators
+        op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in {*op.reads, *op.writes})
+        for op in graph.operators
     )
 
 
@@ -97,7 +99,7 @@ def gaps(graph: StepGraph) -> tuple[Gap, ...]:
     count = len(graph.operators)
     found = []
     for tensor, ops in zip(graph.tensors, accesses(graph), strict=True):
-        pairs = list(zip(ops, ops[1:], strict=False))
+        pairs = list(pairwise(ops))
         if tensor.persistent and ops:
             pairs.append((ops[-1], ops[0]))
         for first, last in pairs:

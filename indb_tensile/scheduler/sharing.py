@@ -15,25 +15,27 @@ free, after the others were squeezed where too little is.
 from dataclasses import replace
 
 from indb_tensile.errors import InvariantError, MemoryLimitError
-from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.pool import (
-    Broken,
+from indb_tensile.scheduler.orders import (
     EndTrainer,
-    Fault,
     GrantCalibration,
-    Interrupted,
     Manner,
-    Member,
     Order,
-    Outcome,
-    Planner,
-    PlanReason,
-    Pool,
     RecordPlan,
     SendPlans,
     SetGrant,
     SetWaitsFor,
+)
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.pool import (
+    Broken,
+    Fault,
+    Interrupted,
+    Member,
+    Outcome,
+    Planner,
+    PlanReason,
+    Pool,
     Stage,
     Target,
 )

@@ -341,18 +341,34 @@ class SwapPlan:
         return np.where(now, operator, np.where(later, operator + self.count, _NO))
 
     def _derive_copies(self, tensor: int) -> None:
-        """Which of a tensor's swaps have to copy, walking its gaps from the home state.
+        """Which of a tensor's swaps have to copy; one that has not gives its memory back at once.
+
+        That may make the tensor be away at the start, which may make further host copies valid.
+        """
+        while self._walk_copies(tensor):
+            pass
+
+    def _walk_copies(self, tensor: int) -> bool:
+        """Walk the tensor's gaps from the home state; True if any memory is now given back earlier.
 
         At operator 0 the host copy is known to be valid only where the tensor is away then.
         """
         mine = self._of_tensor[tensor]
         last = mine[-1]
-        valid = bool(self._free[last] >= 0 and self._free[last] <= self.count < self._back[last])
+        valid = bool(0 <= self._free[last] <= self.count < self._back[last])
+        moved = False
         for gap in mine:
+            swapped = bool(self._free[gap] >= 0)
             valid = valid and not self._dirty[gap]
             self._valid[gap] = valid
-            self._copies[gap] = self._free[gap] >= 0 and not valid
-            valid = valid or bool(self._free[gap] >= 0)
+            self._copies[gap] = swapped and not valid
+            at_once = int(self._after[gap]) + 1
+            if swapped and valid and self._free[gap] > at_once:
+                self.load.add(at_once, int(self._free[gap]), -self.size_of(gap))
+                self._free[gap] = at_once
+                moved = True
+            valid = valid or swapped
+        return moved
 
     def _save(self) -> tuple[object, ...]:
         parts = (self._free, self._back, self._copies, self._valid)
@@ -369,13 +385,13 @@ def _idle(graph: StepGraph) -> list[TensorId]:
 
 
 def _dirty(graph: StepGraph, tensors: list[int], after: list[int]) -> list[bool]:
-    """Per gap: is its tensor written between its previous gap (or the iteration's start) and this one?"""
-    writes: dict[int, list[int]] = {}
+    """For each gap whether its tensor is written after its previous gap began (or the iteration) and before it."""
+    writes: list[list[int]] = [[] for _ in graph.tensors]
     for index, operator in enumerate(graph.operators):
-        for tensor in {*operator.writes}:
-            writes.setdefault(tensor, []).append(index)
+        for written in {*operator.writes}:
+            writes[written].append(index)
     found = []
     for gap, tensor in enumerate(tensors):
         previous = after[gap - 1] if gap and tensors[gap - 1] == tensor else -1
-        found.append(any(previous < k <= after[gap] for k in writes.get(tensor, ())))
+        found.append(any(previous < k <= after[gap] for k in writes[tensor]))
     return found

@@ -29,7 +29,9 @@ class Workload:
         for number, (graph, latency) in enumerate(zip(self.graphs, self.latency_ns, strict=True)):
             if len(latency) != len(graph.operators):
                 count = len(graph.operators)
-                raise InvariantError(f"job {self.job}, graph {number}: {len(latency)} latencies for {count} operators")
+                raise InvariantError(
+                    f"job {self.job}, graph {number}: {len(latency)} latencies for {count} operators"
+                )
             if min(latency) < 0 or sum(latency) == 0:
                 raise InvariantError(f"job {self.job}, graph {number}: latencies must not be negative nor all 0")
             if _persistent(graph) != _persistent(self.graphs[0]):

@@ -12,7 +12,8 @@ here; that is another policy's work.) Last, swaps that later ones made needless 
 The jobs of a device are not synchronised and their iterations differ in length, so no calendar can say when
 two jobs' copies meet. Each job therefore plans with a fixed share of both lanes, as much of them as its
 demand is of all demands: the bytes it could give up (liveness peak - floor) per time of its iteration. The
-paper's maximum swapping rate is a priority between jobs: a job at its rate is left alone in phase one.
+paper's maximum swapping rate is a priority between jobs: in phase one a job at its rate is asked only where
+no other job has anything to swap. (A hard limit would cost stalls that a swap in that job avoids.)
 """
 
 from collections.abc import Sequence
@@ -119,10 +120,10 @@ def _swap_without_stalls(jobs: Sequence[_Job], budget_bytes: int) -> None:
     history: list[int] = []
     best: dict[int, _Choice | None] = {}
     while lowering := _to_lower(jobs, budget_bytes):
-        if any([_leave_idle(job) for job in lowering]):
+        if any(_leave_idle(job) for job in lowering):
             best.clear()
             continue
-        choice = _largest([job for job in lowering if not _at_its_rate(job, jobs)], best)
+        choice = _largest([j for j in lowering if not _at_its_rate(j, jobs)], best) or _largest(lowering, best)
         if choice is None:
             return
         best.pop(id(choice.job), None)
@@ -173,8 +174,8 @@ def _swap_further(choice: _Choice) -> None:
 
 def _at_its_rate(job: _Job, jobs: Sequence[_Job]) -> bool:
     """The job's share of all swapped tensors has reached its maximum swapping rate."""
-    total = sum(other.swap_count for other in jobs)
-    return len(jobs) > 1 and job.swap_count > job.workload.max_swapping_rate * total
+    rate = job.workload.max_swapping_rate
+    return rate < 1.0 and job.swap_count >= rate * sum(other.swap_count for other in jobs)
 
 
 def _stands_still(history: Sequence[int]) -> bool:
@@ -215,5 +216,3 @@ def _cheapest_of(job: _Job) -> tuple[float, _Choice] | None:
     score = found.size_bytes / (found.stall_ns + 1)
     chosen = int(np.argmax(score))
     return float(score[chosen]), _Choice(job, number, int(found.gap[chosen]), operator)
-
-
