@@ -26,7 +26,8 @@ from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.hardware import emulated_kind
-from indb_tensile.scheduler.pool import BudgetChange, Pool, Stop
+from indb_tensile.scheduler.facts import BudgetChange, Stop
+from indb_tensile.scheduler.pool import Pool
 from indb_tensile.scheduler.simulate import Link
 
 log = logging.getLogger("controller")

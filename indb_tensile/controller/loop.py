@@ -9,70 +9,53 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from indb_tensile.catalog import notify
-from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.catalog.notify import Wake
 from indb_tensile.controller.heartbeat import Heard, Held, LeaseOver
 from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.memory import DeviceMemory
-from indb_tensile.controller.records import Records, Writing
+from indb_tensile.controller.messages import fact
+from indb_tensile.controller.outbox import Outbox
+from indb_tensile.controller.records import Records
 from indb_tensile.controller.trainers import Gone, Said, Trainers
-from indb_tensile.errors import DatabaseError, DeviceError, InvariantError, LostClaimError, TensileError
+from indb_tensile.errors import DatabaseError, DeviceError, InvariantError, TensileError
 from indb_tensile.job import ClaimedJob, WorkerId
 from indb_tensile.link import (
     Adopt,
-    Adopted,
     Assign,
     Calibrate,
-    Calibrated,
-    Captured,
-    Failed,
-    Finished,
-    Measured,
     Message,
-    Progressed,
-    Ready,
 )
 from indb_tensile.scheduler.admission import decide, finished
-from indb_tensile.scheduler.pool import (
-    Adoption,
-    AssignJob,
+from indb_tensile.scheduler.facts import (
     BudgetChange,
-    Calibration,
     CancelRequest,
-    Capture,
     Claim,
     ClaimLoss,
-    ClaimNext,
-    EndTrainer,
     Event,
     Exit,
     Failure,
-    Fault,
-    Finish,
-    GrantCalibration,
-    Lost,
-    Manner,
-    Measurement,
-    Order,
     Overrun,
-    Planner,
-    Pool,
     QueueChange,
-    RecordMeasurement,
+    Stop,
+    Tick,
+)
+from indb_tensile.scheduler.orders import (
+    AssignJob,
+    ClaimNext,
+    EndTrainer,
+    GrantCalibration,
+    Manner,
+    Order,
     ReleaseTrainer,
     RequeueJob,
     SendPlans,
     SetGrant,
-    SpareReady,
     SpawnTrainer,
-    Stop,
-    Tick,
-    TrainerId,
 )
+from indb_tensile.scheduler.pool import Fault, Lost, Planner, Pool, TrainerId
 
 log = logging.getLogger("controller")
 
@@ -106,12 +89,6 @@ class Serving(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Write:
-    writing: Writing
-    planning_ns: int
-
-
 class Controller:
     """One controller. `held` is read by the heartbeat's thread, all else belongs to the one that runs `run`."""
 
@@ -140,7 +117,7 @@ class Controller:
         self._worker: WorkerId | None = None
         self._former: WorkerId | None = None
         self._events: deque[Event] = deque()
-        self._unwritten: deque[_Write] = deque()
+        self._outbox = Outbox(records)
         self._held: Held = {}
         self._tick_at_s = 0.0
         self._device_at_s = 0.0
@@ -185,7 +162,7 @@ class Controller:
             self._device_at_s = now_s + _DEVICE_S
             self._record_device()
         self._service.attend(now_s)
-        self._write_out()
+        self._outbox.flush()
 
     def fold(self, event: Event) -> None:
         """Let decide() see this event, do what it orders, and so on with what comes of that."""
@@ -212,7 +189,7 @@ class Controller:
 
     def _listen(self, trainer: TrainerId, message: Message) -> None:
         try:
-            event = _fact(trainer, message)
+            event = fact(trainer, message)
         except InvariantError as error:
             log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - one line says it all
             self._trainers.end(trainer, Manner.KILL)
@@ -247,17 +224,17 @@ class Controller:
             self.fold(CancelRequest(job=job))
         for job in heard.beat.lost:
             self.fold(ClaimLoss(claim=heard.held[job]))
-        ours = {m.job.claim for m in self._pool.members} | {w.writing.claim for w in self._unwritten}
+        ours = {m.job.claim for m in self._pool.members} | self._outbox.claims
         for job, claim in heard.beat.strays:
             if claim not in ours:
                 log.warning("job %s was claimed without our knowing and goes back to the queue", job)
                 reason = "the answer to its claim was lost"
-                self._write(RequeueJob(job=job, claim=claim, reason=reason, counts=False), 0)
+                self._outbox.put(RequeueJob(job=job, claim=claim, reason=reason, counts=False))
 
     def _lose_lease(self, reason: str) -> None:
         log.error("worker %s has lost its lease: %s; its trainers were stopped", self._worker, reason)
         self._former, self._worker = self._worker, None
-        self._unwritten.clear()  # none of it is ours to write any more
+        self._outbox.clear()  # none of it is ours to write any more
         self._service.serve(None)
         for member in self._pool.members:
             self.fold(ClaimLoss(claim=member.job.claim))
@@ -312,7 +289,7 @@ class Controller:
     def _done(self) -> bool:
         if self._stop_at_s is None or not finished(self._pool):
             return False
-        return not self._unwritten or self._clock_s() > self._stop_at_s + _FAREWELL_S
+        return self._outbox.empty or self._clock_s() > self._stop_at_s + _FAREWELL_S
 
     # --- orders ------------------------------------------------------------------------------------------------
 
@@ -339,12 +316,12 @@ class Controller:
                 self._overrun_at_s.pop(trainer, None)
                 self._memory.release(trainer)
             case _:
-                self._write(order, planning_ns)
+                self._outbox.put(order, planning_ns=planning_ns)
 
     def _claim(self) -> ClaimedJob | None:
         """The next job; none while earlier writes wait, since it might be one that we are about to hand back."""
-        self._write_out()
-        if self._worker is None or self._unwritten:
+        self._outbox.flush()
+        if self._worker is None or not self._outbox.empty:
             return None
         try:
             job = self._records.claim(self._worker)
@@ -378,26 +355,6 @@ class Controller:
         self._events.append(Failure(trainer=trainer, fault=fault, retry=True))
         self._trainers.end(trainer, Manner.TERMINATE)
 
-    def _write(self, writing: Writing, planning_ns: int) -> None:
-        self._unwritten.append(_Write(writing=writing, planning_ns=planning_ns))
-        self._write_out()
-
-    def _write_out(self) -> None:
-        """Write what waits, in order; measurements are not worth waiting for a database that is away."""
-        while self._unwritten:
-            write = self._unwritten[0]
-            try:
-                self._records.write(write.writing, planning_ns=write.planning_ns)
-            except UnreachableError:
-                kept = (w for w in self._unwritten if not isinstance(w.writing, RecordMeasurement))
-                self._unwritten = deque(kept)
-                return
-            except LostClaimError as error:
-                log.info("not written: %s", error.message)
-            except DatabaseError as error:
-                log.error("not written: %s %s", error.message, error.detail)  # noqa: TRY400 - one line says it all
-            self._unwritten.popleft()
-
     def _record_device(self) -> None:
         if self._worker is None:
             return
@@ -406,43 +363,3 @@ class Controller:
             self._records.record_device(self._worker, use, shares)
         except DatabaseError as error:
             log.debug("the device's use was not written: %s", error.message)
-
-
-def _fact(trainer: TrainerId, message: Message) -> Event | None:
-    """What a trainer's message means to decide(); progress is the catalog's, written by the trainer itself."""
-    match message:
-        case Ready():
-            return SpareReady(trainer=trainer)
-        case Captured():
-            return Capture(
-                trainer=trainer, graphs=message.graphs, latency_ns=message.latency_ns, unknown=message.unknown
-            )
-        case Calibrated():
-            return Calibration(
-                trainer=trainer,
-                graphs=message.graphs,
-                latency_ns=message.latency_ns,
-                overflow_bytes=message.overflow_bytes,
-            )
-        case Adopted(generation=generation):
-            return Adoption(trainer=trainer, generation=generation)
-        case Measured():
-            return Measurement(
-                trainer=trainer,
-                generation=message.generation,
-                latency_ns=message.latency_ns,
-                iteration_ns=message.iteration_ns,
-                stall_ns=message.stall_ns,
-                peak_bytes=message.peak_bytes,
-            )
-        case Finished():
-            return Finish(trainer=trainer)
-        case Failed():
-            fault = Fault(
-                sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint
-            )
-            return Failure(trainer=trainer, fault=fault, retry=message.retry)
-        case Progressed():
-            return None
-        case _:
-            raise InvariantError(f"trainer {trainer} sent a controller's message: {type(message).__name__}")

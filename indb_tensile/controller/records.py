@@ -16,16 +16,16 @@ from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, WorkerId
-from indb_tensile.scheduler.pool import (
+from indb_tensile.scheduler.orders import (
     CancelJob,
     FailJob,
-    Fault,
     RecordAdoption,
     RecordMeasurement,
     RecordPlan,
     RequeueJob,
     SetWaitsFor,
 )
+from indb_tensile.scheduler.pool import Fault
 
 Writing = FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordAdoption | RecordMeasurement
 

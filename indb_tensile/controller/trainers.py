@@ -23,7 +23,8 @@ from indb_tensile.config import Inheritance
 from indb_tensile.controller.frames import Frames
 from indb_tensile.errors import InvariantError
 from indb_tensile.link import Message
-from indb_tensile.scheduler.pool import Manner, TrainerId
+from indb_tensile.scheduler.orders import Manner
+from indb_tensile.scheduler.pool import TrainerId
 
 log = logging.getLogger("controller")
 

@@ -24,7 +24,8 @@ from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import DeviceError, DeviceMemoryError, LostClaimError
 from indb_tensile.executor.device import DeviceUsage, LaneUsage, SlotUsage
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
-from indb_tensile.scheduler.pool import CancelJob, FailJob, Pool, RequeueJob
+from indb_tensile.scheduler.orders import CancelJob, FailJob, RequeueJob
+from indb_tensile.scheduler.pool import Pool
 from indb_tensile.scheduler.simulate import Link
 
 MIB = 1 << 20

@@ -7,16 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from indb_tensile.catalog.notify import Wake
-from indb_tensile.scheduler.pool import (
-    BudgetChange,
-    FailJob,
-    Finish,
-    RecordAdoption,
-    RecordMeasurement,
-    RecordPlan,
-    RequeueJob,
-    Stop,
-)
+from indb_tensile.scheduler.facts import BudgetChange, Finish, Stop
+from indb_tensile.scheduler.orders import FailJob, RecordAdoption, RecordMeasurement, RecordPlan, RequeueJob
 from tests.controller.fakes import MIB, alive, stage
 
 

@@ -7,35 +7,35 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
 from indb_tensile.scheduler.admission import decide, finished
-from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
-from indb_tensile.scheduler.plan import Infeasible, Plan
-from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.pool import (
+from indb_tensile.scheduler.facts import (
     Adoption,
-    AssignJob,
     BudgetChange,
     Calibration,
-    CancelJob,
     CancelRequest,
     Capture,
     Claim,
     ClaimLoss,
-    ClaimNext,
-    EndTrainer,
     Event,
     Exit,
-    FailJob,
     Failure,
-    Fault,
     Finish,
+    Measurement,
+    Overrun,
+    QueueChange,
+    SpareReady,
+    Stop,
+    Tick,
+)
+from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.orders import (
+    AssignJob,
+    CancelJob,
+    ClaimNext,
+    EndTrainer,
+    FailJob,
     GrantCalibration,
     Manner,
-    Measurement,
     Order,
-    Overrun,
-    PlanReason,
-    Pool,
-    QueueChange,
     RecordAdoption,
     RecordMeasurement,
     RecordPlan,
@@ -44,12 +44,11 @@ from indb_tensile.scheduler.pool import (
     SendPlans,
     SetGrant,
     SetWaitsFor,
-    SpareReady,
     SpawnTrainer,
-    Stop,
-    Tick,
-    TrainerId,
 )
+from indb_tensile.scheduler.plan import Infeasible, Plan
+from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.pool import Fault, PlanReason, Pool, TrainerId
 from indb_tensile.scheduler.pool import Stage as JobStage
 from indb_tensile.scheduler.workload import Workload
 
