@@ -71,6 +71,13 @@ class ColumnData:
         """The shape of one value: () for a scalar."""
         return tuple(self.values.shape[1:])
 
+    def absent(self) -> Mask:
+        """Where there is nothing to learn from: NULL, or a number that is not finite (in an array: any)."""
+        if not np.issubdtype(self.values.dtype, np.floating):
+            return self.missing
+        strange: Mask = ~np.isfinite(self.values).reshape(len(self.values), -1).all(axis=1)
+        return self.missing | strange
+
     def numbers(self) -> npt.NDArray[np.float64]:
         """The values as float64, NaN where missing."""
         numbers = self.values.astype(np.float64)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.errors import DataError
-from indb_tensile.learning.columns import ColumnData, Mask
+from indb_tensile.learning.columns import ColumnData, Mask, Rows
 
 Matrix = npt.NDArray[np.float64]
 Missing = str | float  # "mean", "zero", "indicator", "error" or the number to put there
@@ -60,7 +60,7 @@ class Numbers:
         if not absent.any() and not self.indicators:
             return (raw - mean) / scale
         for position in self.required:
-            _require(self.names[position], absent[:, position])
+            require(self.names[position], absent[:, position])
         scaled = (np.where(absent, fill, raw) - mean) / scale
         return np.hstack([scaled, absent[:, list(self.indicators)].astype(np.float64)])
 
@@ -92,7 +92,7 @@ class Texts:
     def apply(self, data: ColumnData) -> Matrix:
         """(rows, categories + 2), one 1 per row."""
         if self.required:
-            _require(self.name, data.missing)
+            require(self.name, data.missing)
         absent = len(self.categories) + 1
         at = [absent if gone else self._place(text) for text, gone in zip(data.values, data.missing, strict=True)]
         hot = np.zeros((len(at), absent + 1))
@@ -142,7 +142,7 @@ class Times:
         seconds = data.numbers()
         absent = ~np.isfinite(seconds)
         if self.required:
-            _require(self.name, absent)
+            require(self.name, absent)
         known = np.where(absent, 0.0, seconds)
         month, weekday = _calendar(known)
         parts = [(known - self.mean) / self.scale, *_circle(month, 12), *_circle(weekday, 7)]
@@ -203,7 +203,7 @@ class Arrays:
             flat = _flattened(data)
         absent = ~np.isfinite(flat)
         if self.required:
-            _require(self.name, absent.any(axis=1))
+            require(self.name, absent.any(axis=1))
         scaled = (np.where(absent, np.array(self.fill), flat) - np.array(self.mean)) / np.array(self.scale)
         return np.column_stack([scaled, data.missing]) if self.indicator else scaled
 
@@ -239,12 +239,14 @@ def _fill(rule: Missing, mean: float) -> float:
     return float(rule)
 
 
-def _require(name: str, absent: Mask) -> None:
+def require(name: str, absent: Mask, rows: Rows | None = None) -> None:
+    """Raise DataError where a value is missing; `rows` are the positions in the table, else they count from 0."""
     if absent.any():
+        first = int(np.argmax(absent))
         raise DataError(
-            f'column "{name}", row {int(np.argmax(absent)) + 1}: the value is missing',
+            f'column "{name}", row {(first if rows is None else int(rows[first])) + 1}: the value is missing',
             detail=f"{int(absent.sum())} rows have no finite value there.",
-            hint=f'Fill it, or allow it with preprocess => \'{{"missing": {{"{name}": "mean"}}}}\'.',
+            hint=f'Fill it, or leave "{name}" out of preprocess => \'{{"missing": ...}}\' to use the default.',
         )
 
 

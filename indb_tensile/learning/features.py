@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
 from indb_tensile.learning.columns import Column, ColumnData, Columns, Kind, Rows
-from indb_tensile.learning.encoders import Arrays, Matrix, Missing, Numbers, Texts, Times
+from indb_tensile.learning.encoders import Arrays, Matrix, Missing, Numbers, Texts, Times, require
 from indb_tensile.learning.jsonrows import column_of, named, number
 from indb_tensile.learning.targets import Target
 
@@ -26,6 +26,7 @@ MISSING_RULES = ("mean", "zero", "indicator", "error")
 DEFAULT_CATEGORIES = 32
 _MOST_CATEGORIES = 10_000
 _SCALARS = (Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN)
+_PLURALS = {Kind.INTEGER: "numbers", Kind.TEXT: "texts", Kind.TIME: "times", Kind.ARRAY: "arrays"}
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -87,6 +88,7 @@ class Preprocessor:
         absent = [name for name in names if name not in columns]
         if absent:
             raise MissingError(f"the model needs column {', '.join(absent)}, which the table does not have")
+        self._require_kinds(columns)
         numbers = [columns[name].numbers() for name in self.recipe.numbers.names]
         rows = len(columns[names[0]].missing)
         return self._assembled(np.column_stack(numbers) if numbers else np.empty((rows, 0)), columns)
@@ -119,6 +121,23 @@ class Preprocessor:
         whole = np.hstack(parts) if len(parts) > 1 else parts[0]
         # A value beyond float32 would be infinite, and so would everything computed from it.
         return whole.clip(-_FLOAT32_MAX, _FLOAT32_MAX).astype(np.float32).reshape(len(raw), *self.input_shape)
+
+    def _require_kinds(self, columns: Columns) -> None:
+        """A column may have changed its type since the model was trained."""
+        recipe = self.recipe
+        wanted: list[tuple[Sequence[str], tuple[Kind, ...]]] = [
+            (recipe.numbers.names, _SCALARS),
+            ([part.name for part in recipe.texts], (Kind.TEXT,)),
+            ([part.name for part in recipe.times], (Kind.TIME,)),
+            ([part.name for part in recipe.arrays], (Kind.ARRAY,)),
+        ]
+        for names, kinds in wanted:
+            for name in names:
+                own = columns[name].kind
+                if own not in kinds:
+                    raise DataError(
+                        f'column "{name}" is of kind {own}, the model was trained on {_PLURALS[kinds[0]]}'
+                    )
 
     @cached_property
     def _others(self) -> tuple[Texts | Times | Arrays, ...]:
@@ -195,6 +214,13 @@ def choose_features(
     if stray:
         raise RequestError(f'preprocess names column "{stray[0]}", which is not among the features')
     return chosen
+
+
+def require_present(columns: Columns, features: Sequence[str], options: FeatureOptions, rows: Rows) -> None:
+    """Raise DataError, with the table's row, where one of `rows` misses a value that must not be missing."""
+    for name in features:
+        if options.rule(name) == "error":
+            require(name, columns[name].absent()[rows], rows)
 
 
 def fit(

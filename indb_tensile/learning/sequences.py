@@ -5,7 +5,6 @@ attention with dropout inside draws random numbers in the same operator that cou
 dropout follows attention and feed-forward, as on the residual branches of Vaswani et al. (2017).
 """
 
-import math
 from typing import cast
 
 import torch
@@ -151,5 +150,5 @@ def _reduced(sequence: Tensor, output: str) -> Tensor:
 
 
 def divisors(d_model: int) -> tuple[int, ...]:
-    """The numbers of heads that `d_model` can be split into."""
-    return tuple(n for n in range(1, math.isqrt(d_model) * 2 + 1) if d_model % n == 0)
+    """The numbers of heads, up to 64, that `d_model` can be split into."""
+    return tuple(heads for heads in range(1, 65) if d_model % heads == 0)

@@ -44,6 +44,9 @@ class Target:
 
     def encode(self, data: ColumnData) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
         """Class numbers (rows,) or standardised values (rows, 1). Raises DataError for a label never trained on."""
+        numeric = (Kind.INTEGER, Kind.FLOAT)
+        if data.kind is not self.kind and not (data.kind in numeric and self.kind in numeric):
+            raise DataError(f'target "{self.name}" is of kind {data.kind}, the model was trained on {self.kind}')
         if self.task is Task.REGRESSION:
             return ((data.numbers() - self.mean) / self.scale).astype(np.float32)[:, None]
         codes = np.fromiter((self._place(value) for value in data.values.tolist()), np.int64, len(data.values))

@@ -17,7 +17,7 @@ from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import ColumnData, Columns, Rows, Table
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import check_metric
-from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit
+from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit, require_present
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.relation import Connection, read
 from indb_tensile.learning.splits import Split, divide
@@ -101,6 +101,7 @@ def assemble(table: Table, spec: JobSpec) -> Prepared:
     features = choose_features(table.described, spec.target, spec.features, spec.exclude, checked.options)
     known = labeled(spec.target, table.columns[spec.target])
     _require_rows(table, known)
+    require_present(table.columns, features, checked.options, known)
     parts = divide(table.row_hash[known], checked.split)
     train, valid, test = (known[part] for part in (parts.train, parts.valid, parts.test))
     target = fit_target(spec.target, spec.task, table.columns[spec.target].take(known), parts.train)

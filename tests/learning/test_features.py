@@ -202,6 +202,17 @@ def test_a_table_without_a_feature_is_refused_by_name() -> None:
         made.transform({"a": numbers(1)})
 
 
+def test_a_column_that_changed_its_kind_is_refused() -> None:
+    numeric, _ = fitted({"a": numbers(1, 2)})
+    texts, _ = fitted({"a": column_of("a", Kind.TEXT, ["x", "y"])})
+    with pytest.raises(DataError, match='column "a" is of kind text, the model was trained on numbers'):
+        numeric.transform({"a": column_of("a", Kind.TEXT, ["x"])})
+    with pytest.raises(DataError, match='column "a" is of kind integer, the model was trained on texts'):
+        texts.transform({"a": column_of("a", Kind.INTEGER, [1])})
+    with pytest.raises(DataError, match='target "y" is of kind text, the model was trained on float'):
+        TARGET.encode(column_of("y", Kind.TEXT, ["x"]))
+
+
 def test_what_is_not_a_stored_preprocessor_is_refused() -> None:
     made, _ = fitted({"a": numbers(1, 2)})
     stored = made.to_json()

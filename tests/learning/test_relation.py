@@ -153,6 +153,17 @@ def test_rows_come_in_physical_order_and_equal_tables_have_equal_digests(databas
     assert len(first.digest) == 64
 
 
+def test_no_index_changes_the_order(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (id int primary key, wide text)")
+        connection.execute("insert into t select i, repeat('x', 1000) from generate_series(5000, 1, -1) i")
+        connection.execute("vacuum analyze t")
+        plan = connection.execute("explain select id from t").fetchall()
+        table = read(connection, relation(connection, "t"), lambda _: ("id",))
+    assert "Index Only Scan" in plan[0][0]  # what an ordinary query would use
+    assert table.columns["id"].values.tolist() == list(range(5000, 0, -1))
+
+
 def test_a_rows_hash_follows_its_key_and_not_its_place(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("create table t (id uuid primary key, x int, y text)")

@@ -81,6 +81,13 @@ def test_rows_without_a_target_take_no_part() -> None:
     assert torch.isfinite(prepared.train.y).all()
 
 
+def test_a_required_value_that_is_missing_is_named_by_the_tables_row() -> None:
+    rows = [(i, None if i in (3, 30) else float(i), None if i == 3 else "ab"[i % 2]) for i in range(40)]
+    with pytest.raises(DataError, match='column "a", row 31: the value is missing') as caught:
+        assemble(table(NUMBERS, rows), spec("y", preprocess={"missing": {"a": "error"}}))
+    assert caught.value.detail == "1 rows have no finite value there."
+
+
 @given(st.integers(2, 300), st.integers(1, 64), st.integers(0, 5), st.integers(0, 3))
 def test_an_epoch_shows_each_row_once_but_at_most_one(rows: int, size: int, epoch: int, seed: int) -> None:
     settings = parsed(batch_size=size, seed=seed)
