@@ -193,6 +193,7 @@ create index jobs_queued on tensile.jobs (priority desc, job_id) where state = '
 create index jobs_active on tensile.jobs (worker_id) where state in ('starting', 'running');
 create index jobs_owner on tensile.jobs (owner_oid, job_id);
 create index jobs_model on tensile.jobs (model_name, job_id);
+create index jobs_model_owner on tensile.jobs (model_name, owner_oid) where state in ('queued', 'starting', 'running');
 create index jobs_version on tensile.jobs (version_id) where version_id is not null;
 create unique index jobs_idempotency on tensile.jobs (owner_oid, idempotency_key) where idempotency_key is not null;
 comment on table tensile.jobs is 'the queue, and what became of each training that was asked for';
@@ -440,6 +441,37 @@ comment on column tensile.plans.plan is 'the plan itself';
 comment on column tensile.plans.created_at is 'when it was made';
 comment on column tensile.plans.adopted_at is 'when the trainer began to follow it';
 
+-- Claims ---------------------------------------------------------------------------------------------------
+
+-- A function for its settings alone: whatever the statistics say, and a queue's are always out of date, the next job
+-- is found by walking the index in its order, not by sorting all that wait.
+create function tensile.claim_job(worker bigint) returns setof tensile.jobs
+  language plpgsql volatile
+  set search_path = pg_catalog, pg_temp
+  set enable_sort = off
+  set enable_bitmapscan = off
+  set enable_seqscan = off
+as $$
+begin
+  return query
+  update tensile.jobs as j
+     set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = claim_job.worker,
+         claim = nextval('tensile.claim_seq'),  -- every later write must carry it
+         waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
+   where j.job_id = (select q.job_id from tensile.jobs as q
+                      where q.state = 'queued'
+                        and (q.not_before is null or q.not_before <= now())
+                        and q.installation = (select tensile.installation())
+                        and exists (select from tensile.workers as w
+                                     where w.worker_id = claim_job.worker and w.stopped_at is null)
+                      order by q.priority desc, q.job_id
+                        for update skip locked limit 1)
+  returning j.*;
+end
+$$;
+comment on function tensile.claim_job(bigint) is
+  'hands the oldest queued job of the highest priority to a worker; workers never wait for each other';
+
 -- Copies of a database -------------------------------------------------------------------------------------
 
 -- In a copy of the database, on another cluster or this one, oids of roles mean nothing and names do. Within one
@@ -518,11 +550,17 @@ create trigger jobs_cancel_queued before update of cancel_requested on tensile.j
 create function tensile.check_model_owner() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
+  set enable_bitmapscan = off
+  set enable_seqscan = off
 as $$
 begin
+  -- Two ranges, since an index knows no "<>": the owner's own jobs of this model may be many.
   if exists (select from tensile.models as m where m.name = new.model_name and m.owner_oid <> new.owner_oid)
      or exists (select from tensile.jobs as j
-                 where j.model_name = new.model_name and j.owner_oid <> new.owner_oid
+                 where j.model_name = new.model_name and j.owner_oid < new.owner_oid
+                   and j.state in ('queued', 'starting', 'running'))
+     or exists (select from tensile.jobs as j
+                 where j.model_name = new.model_name and j.owner_oid > new.owner_oid
                    and j.state in ('queued', 'starting', 'running')) then
     raise exception 'model "%" belongs to another role', new.model_name
       using errcode = 'insufficient_privilege',

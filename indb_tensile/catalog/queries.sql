@@ -39,21 +39,7 @@ update tensile.workers set stopped_at = now(), service_name = null
 update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
 
 -- claim_job --
--- Hand the oldest queued job of the highest priority to this worker. Workers never wait for each other.
-update tensile.jobs as j
-   set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = %(worker)s,
-       claim = nextval('tensile.claim_seq'),  -- every later write must carry it
-       waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
- where j.job_id = (select q.job_id from tensile.jobs as q
-                    where q.state = 'queued'
-                      and (q.not_before is null or q.not_before <= now())
-                      and q.installation = (select tensile.installation())
-                      and q.attempt < q.max_attempts
-                      and exists (select from tensile.workers as w
-                                   where w.worker_id = %(worker)s and w.stopped_at is null)
-                    order by q.priority desc, q.job_id
-                      for update skip locked limit 1)
-returning j.job_id, j.claim, j.attempt, j.owner_oid, j.spec::text
+select job_id, claim, attempt, owner_oid, spec::text from tensile.claim_job(%(worker)s)
 
 -- foreign_jobs --
 select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()

@@ -18,7 +18,7 @@ from psycopg import sql
 from indb_tensile.catalog import install, jobs, models
 from indb_tensile.catalog.install import EXTENSION, SCRIPT, Installation
 from indb_tensile.cli.cluster import Cluster, find_programs
-from indb_tensile.errors import DatabaseError, PrivilegeError
+from indb_tensile.errors import DatabaseError, PrivilegeError, RequestError
 from tests.catalog.enqueue import claim, enqueue, publication, register
 from tests.catalog.own_server import own_server
 from tests.conftest import ROLES, Database
@@ -82,6 +82,28 @@ def test_a_database_without_the_catalog_is_told_how_to_get_one(cluster: Cluster)
             install.check_version(connection)
         assert caught.value.message == 'the catalog is not installed in database "template1"'
         assert "tensile init" in caught.value.hint
+
+
+@pytest.mark.postgres
+def test_a_role_without_a_grant_is_told_which_one_it_lacks(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("revoke tensile_user from bob")
+    try:
+        with database.connect("bob") as bob, pytest.raises(PrivilegeError) as caught:
+            install.check_version(bob)
+        assert caught.value.message == '"bob" may not use schema tensile'
+        assert caught.value.hint == "As an administrator: grant tensile_user to bob."
+    finally:
+        with database.connect() as connection:
+            connection.execute("grant tensile_user to bob")
+
+
+@pytest.mark.postgres
+def test_a_schema_of_that_name_that_is_not_ours_is_left_alone(own: Cluster) -> None:
+    with _new_database(own, "strange") as connection:
+        connection.execute("create schema tensile")
+        with pytest.raises(RequestError, match="has a schema tensile that is not ours"):
+            install.install(connection)
 
 
 @pytest.mark.postgres

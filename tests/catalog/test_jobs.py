@@ -44,6 +44,23 @@ def test_eight_claimers_take_each_of_a_thousand_jobs_once(database: Database) ->
     assert sum(bool(mine) for mine in claimed) > 1, "one claimer did everything: nothing was concurrent"
 
 
+def test_a_long_queue_slows_neither_an_enqueue_nor_a_claim_whatever_the_statistics_say(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)"
+            " select 'm', 1, 'public', 't', %s from generate_series(1, 2000)",
+            (Jsonb(specification("m")),),
+        )
+    with database.connect() as connection, connection.transaction():
+        worker = register(connection)
+        before = _rows_read(connection)
+        enqueue(connection)
+        enqueued = _rows_read(connection)
+        claim(connection, worker)
+        assert enqueued - before < 5
+        assert _rows_read(connection) - enqueued < 10
+
+
 def test_higher_priority_goes_first_then_the_older_job(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         order = [enqueue(alice, priority=priority) for priority in (0, 5, 0, 5)]
@@ -360,6 +377,15 @@ def _everything(database: Database) -> list[Any]:
     tables = ("jobs", "job_progress", "metrics", "job_events", "checkpoints", "artifacts", "models", "model_versions")
     with database.connect() as connection:
         return [connection.execute(f"select t::text from tensile.{table} as t").fetchall() for table in tables]
+
+
+def _rows_read(connection: psycopg.Connection[Any]) -> int:
+    """Rows of `tensile.jobs` that this transaction has read."""
+    row = connection.execute(
+        "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relid = 'tensile.jobs'::regclass"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _let_lease_end(database: Database, worker: int) -> None:
