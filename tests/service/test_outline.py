@@ -58,7 +58,7 @@ def test_the_network_and_its_batches_follow_from_columns_and_rows() -> None:
     columns = [ColumnStatistics(name=name, kind="float", distinct=900) for name in "abc"]
     found = outline(SPEC, [*columns, LABEL], rows=1000)
     assert (found.input_shape, found.outputs) == ((3,), 3)
-    assert (found.batches, found.valid_rows) == ((32, 700 % 32), 32)
+    assert found.batches == (32, 700 % 32)
     x, y = found.batch(5)
     assert (x.shape, y.shape, x.device.type, y.dtype) == ((5, 3), (5,), "meta", torch.int64)
     assert {parameter.device.type for parameter in found.module.parameters()} == {"meta"}

@@ -10,14 +10,13 @@ from typing import Any
 from indb_tensile import config
 from indb_tensile.executor import hardware
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
-from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.job import JobId
-from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.scheduler.latency import estimate
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
 from indb_tensile.scheduler.simulate import Link
 
+from ..training.steps import optimizer_settings
 from .outline import Outline, outline
 from .requests import Explain
 
@@ -117,23 +116,10 @@ class Explainer:
 
 def _captured(training: Outline) -> tuple[CapturedStep, ...]:
     """The graphs of the job: each size of training step, then the validation pass."""
-    module, loss, optimizer = training.module, training.loss, _optimizer(training.settings)
+    module, loss, optimizer = training.module, training.loss, optimizer_settings(training.settings)
     steps = [capture_training(module, loss, *training.batch(rows), optimizer) for rows in training.batches]
-    if training.valid_rows:
-        steps.append(capture_evaluation(module, loss, *training.batch(training.valid_rows), optimizer))
+    steps.append(capture_evaluation(module, loss, *training.batch(training.batches[0]), optimizer))
     return tuple(steps)
-
-
-def _optimizer(settings: TrainingSettings) -> OptimizerSettings:
-    return OptimizerSettings(
-        kind=settings.optimizer,
-        momentum=settings.momentum,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        nesterov=settings.nesterov,
-        clip_norm=settings.clip_norm,
-    )
 
 
 def _workload(steps: tuple[CapturedStep, ...], measured: Known) -> Workload:

@@ -30,9 +30,9 @@ _FEWEST_ROWS = 3  # two to train, which every spread needs, and one to test
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """What is to be captured. `batches` are the sizes of the training steps: full batches, then the tail, if any.
+    """What is to be captured. `batches` are the sizes of the training steps: full ones, then the tail, if any.
 
-    `valid_rows` is the size of one validation pass, 0 where no rows validate.
+    A validation pass has the size of the full ones.
     """
 
     module: nn.Module
@@ -41,7 +41,6 @@ class Outline:
     task: Task
     settings: TrainingSettings
     batches: tuple[int, ...]
-    valid_rows: int
 
     def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """`x` and `y` of a batch, without memory."""
@@ -65,7 +64,7 @@ def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int) -> Outlin
         raise MissingError(f'there are no statistics of the target "{spec.target}"')
     features = [column for column in columns if column.name != spec.target]
     input_shape = _input_shape(spec, features)
-    train_rows, valid_rows = _expected_rows(rows, split)
+    train_rows = _expected_rows(rows, split)
     architecture: Mapping[str, Any] = spec.architecture
     if architecture["type"] == "auto":
         architecture = architectures.default(input_shape, rows=train_rows)
@@ -78,7 +77,6 @@ def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int) -> Outlin
         task=spec.task,
         settings=settings,
         batches=(cut.full_rows, cut.tail_rows) if cut.tail_rows else (cut.full_rows,),
-        valid_rows=min(cut.full_rows, valid_rows),
     )
 
 
@@ -117,13 +115,12 @@ def _input_shape(spec: JobSpec, features: list[ColumnStatistics]) -> Shape:
     return shape
 
 
-def _expected_rows(rows: int, split: Split) -> tuple[int, int]:
-    """Rows that train and validate, as the seeded hash divides them on average."""
-    valid = round(rows * split.valid_size)
-    train = rows - round(rows * split.test_size) - valid
+def _expected_rows(rows: int, split: Split) -> int:
+    """Rows that train, as the seeded hash divides them on average."""
+    train = rows - round(rows * split.test_size) - round(rows * split.valid_size)
     if rows < _FEWEST_ROWS or train < _FEWEST_ROWS - 1:
         raise DataError(f"the table has {rows} rows, too few to train and test on", hint="insert rows")
-    return train, valid
+    return train
 
 
 def _network(architecture: Mapping[str, Any], input_shape: Shape, outputs: int) -> nn.Module:

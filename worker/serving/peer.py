@@ -8,8 +8,7 @@ import os
 import pwd
 import socket
 import struct
-
-import psycopg
+from typing import Protocol
 
 from indb_tensile.errors import DatabaseError
 
@@ -22,7 +21,15 @@ def peer_uid(connection: socket.socket) -> int:
     return uid
 
 
-def server_uid(database: psycopg.Connection) -> int:
+class Connected(Protocol):
+    """As much of a database connection as is looked at here."""
+
+    def fileno(self) -> int:
+        """Its socket."""
+        ...
+
+
+def server_uid(database: Connected) -> int:
     """The user id of the database's server, as its end of this connection shows it.
 
     Raises DatabaseError where the connection is not a Unix socket: who runs the server cannot be known then.
@@ -32,7 +39,7 @@ def server_uid(database: psycopg.Connection) -> int:
         if duplicate.family != socket.AF_UNIX:
             raise DatabaseError(
                 "the service cannot tell which system user runs the database server: "
-                f"it is connected to {database.info.host} over TCP",
+                f"it is connected to {duplicate.getpeername()[0]} over TCP",
                 hint="connect through the server's Unix socket, or set TENSILE_SERVICE_PEER_UID to the user id "
                 "of the server's processes on this machine",
             )

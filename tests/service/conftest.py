@@ -1,0 +1,183 @@
+"""A service as a controller starts it, beside a real database that holds a model."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from indb_tensile.catalog import jobs, models
+from indb_tensile.catalog.connection import connect
+from indb_tensile.catalog.models import Publication
+from indb_tensile.cli.cluster import Cluster
+from indb_tensile.job import ModelVersionId, WorkerId
+from indb_tensile.learning.artifacts import ModelBundle, Predictor
+from indb_tensile.learning.training import Prepared, prepare
+from tests.conftest import Database
+
+from .fakes import Client, eventually
+
+COMMAND = (sys.executable, "-m", "worker.service")
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(slots=True)
+class Service:
+    """The process, and how a test reaches it."""
+
+    database: Database
+    directory: Path
+    worker: WorkerId
+    log: Path
+    peer_uid: int | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / f"worker-{self.worker}.sock"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(_REPOSITORY),
+            "TENSILE_DSN": self.database.dsn(user="tensile_worker"),
+            "TENSILE_SERVICE_DIRECTORY": str(self.directory),
+            "TENSILE_WORKER_ID": str(self.worker),
+            "TENSILE_SERVICE_PEER_UID": "" if self.peer_uid is None else str(self.peer_uid),
+        }
+
+    def run(self, peer_uid: int | None) -> None:
+        """Have it run, and answer this user."""
+        if self.process is None or self.peer_uid != peer_uid:
+            self.stop()
+            self.peer_uid = peer_uid
+            self.start()
+
+    def start(self) -> None:
+        self.socket.unlink(missing_ok=True)  # of a killed service: what appears is the new one's
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(COMMAND, env=self.environment, cwd="/", stderr=log)
+        eventually(self.answers)
+
+    def answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()
+        return self.socket.exists()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int | None:
+        if self.process is None:
+            return None
+        process, self.process = self.process, None
+        process.send_signal(number)
+        return process.wait(30)
+
+    def client(self) -> Client:
+        return Client(self.socket)
+
+
+@pytest.fixture(scope="module")
+def database(cluster: Cluster, template: str) -> Iterator[Database]:
+    """One database for all tests of a module: a service takes seconds to start."""
+    made = Database(name="test_service", cluster=cluster)
+    names = (sql.Identifier(made.name), sql.Identifier(template))
+    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {} template {} strategy file_copy").format(*names))
+    yield made
+    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("drop database {} with (force)").format(names[0]))
+
+
+@pytest.fixture(scope="module")
+def _service(database: Database) -> Iterator[Service]:
+    with tempfile.TemporaryDirectory(prefix="tensile-service-") as name:
+        directory = Path(name) / "sockets"
+        Path(name).chmod(0o755)
+        with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
+            worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
+        with database.connect() as connection:
+            connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(directory))])
+        made = Service(database=database, directory=directory, worker=worker, log=Path(name) / "service.log")
+        yield made
+        made.stop()
+
+
+@pytest.fixture
+def service(_service: Service) -> Service:
+    """A running service of a registered worker, which answers the database's server."""
+    _service.run(peer_uid=None)
+    return _service
+
+
+@pytest.fixture
+def open_service(_service: Service) -> Service:
+    """The same, but it answers the suite's own user, as it would a server that runs as that user."""
+    _service.run(peer_uid=os.geteuid())
+    return _service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A version in the catalog, untrained, and what it must answer."""
+
+    version: ModelVersionId
+    prepared: Prepared
+    predictor: Predictor
+
+
+def publish(database: Database, model: str, relation: str) -> Published:
+    """Enqueue a training as demo, and publish the network as it was initialised: predicting needs no more."""
+    with database.connect(user="demo") as connection:
+        connection.execute("select tensile_train(%s, %s::regclass, deploy => 'always')", [model, relation])
+    with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
+        worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
+        claimed = jobs.claim_job(connection, worker)
+        assert claimed is not None
+        prepared = prepare(connection, claimed.spec)
+        jobs.start_running(connection, claimed.job, claimed.claim)
+        bundle = _bundle(prepared)
+        version = models.publish_version(
+            connection,
+            claimed,
+            Publication(
+                task=prepared.task,
+                target=claimed.spec.target,
+                architecture=prepared.architecture,
+                bundle=bundle.to_json(),
+                weights=bundle.to_bytes(),
+                parameters=1,
+            ),
+        )
+    return Published(version=version, prepared=prepared, predictor=Predictor(bundle))
+
+
+def fill(connection: psycopg.Connection, table: str, target: str, value: str) -> None:
+    """A table of 60 rows with two features, readable by the worker."""
+    connection.execute(
+        f"create table {table} (id bigint primary key, a double precision, b text, {target} {value.split(':')[0]})"
+    )
+    connection.execute(
+        f"insert into {table} select n, sin(n), (array['x', 'y', 'z'])[n % 3 + 1], {value.split(':')[1]} "
+        "from generate_series(1, 60) as n"
+    )
+    connection.execute(f"grant select on {table} to tensile_worker")
+
+
+def _bundle(prepared: Prepared) -> ModelBundle:
+    return ModelBundle(
+        architecture=prepared.architecture,
+        input_shape=prepared.input_shape,
+        outputs=prepared.outputs,
+        task=prepared.task,
+        preprocessor=prepared.preprocessor,
+        weights=dict(prepared.module.state_dict()),
+    )
