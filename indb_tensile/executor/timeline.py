@@ -77,7 +77,7 @@ def unroll(graph: StepGraph, plan: Plan) -> Timeline:
     persistent = frozenset(t.id for t in graph.tensors if t.persistent)
     kept = [gap for gap in gaps if gap.tensor in persistent]
     absent = {gap.tensor for gap in kept if gap.free_at <= count < gap.in_at}
-    copied, validated, invalidated = _host_copies(graph, kept)
+    copied, validated, invalidated = _host_copies(graph, kept, persistent)
     return Timeline(
         boundaries=tuple(boundaries),
         home=persistent - plan.away - absent,
@@ -145,7 +145,7 @@ def lifetimes(graph: StepGraph) -> dict[TensorId, tuple[int, int]]:
 
 
 def _host_copies(
-    graph: StepGraph, gaps: list[Gap]
+    graph: StepGraph, gaps: list[Gap], persistent: frozenset[TensorId]
 ) -> tuple[frozenset[TensorId], frozenset[TensorId], frozenset[TensorId]]:
     """Which host copies must be valid at the start, which are at the end, which no longer are."""
     outs: dict[int, list[Swap]] = {}
@@ -155,7 +155,7 @@ def _host_copies(
     valid: set[TensorId] = set()
     stale: set[TensorId] = set()
     for k, operator in enumerate(graph.operators):
-        stale.update(operator.writes)
+        stale.update(persistent.intersection(operator.writes))
         valid.difference_update(operator.writes)
         for swap in outs.get(k, ()):
             if not swap.copies and swap.tensor in stale:

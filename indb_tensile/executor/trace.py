@@ -24,7 +24,7 @@ from torch._functorch._aot_autograd.descriptors import (
     TangentAOTInput,
 )
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.aten import is_operator, storage_key
@@ -79,10 +79,18 @@ def replay_step(
     Persistent values of `stored` are declared first, all of them.
     """
     fakes = {v.name: recorder.declare(v.name, s.role, fake) for s in stored for v, fake in _fakes(recorder.mode, s)}
+    tied = _tied(module)
     inputs = [_fake_like(recorder.mode, example) for example in batch]
     traced = _trace(recorder.mode, module, loss, fakes, inputs, train=train)
     with torch.set_grad_enabled(False):
-        return _Replay(recorder, traced, fakes, inputs).run()
+        return _Replay(recorder, traced, fakes, inputs, tied).run()
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """Every name of a parameter or buffer, with the first name of the same one."""
+    first: dict[int, str] = {}
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
 def fake_mode() -> FakeTensorMode:
@@ -114,9 +122,15 @@ def _trace(
     train: bool,
 ) -> fx.GraphModule:
     wrapped = _WithLoss(_fake_copy(module, fakes).train(train), loss, outputs=not train)
-    with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention():
-        joint = aot_export_joint_with_descriptors(stack, wrapped, tuple(inputs))
-        traced: fx.GraphModule = joint.graph_module
+    try:
+        with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention():
+            joint = aot_export_joint_with_descriptors(stack, wrapped, tuple(inputs))
+            traced: fx.GraphModule = joint.graph_module
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise RequestError(
+            f"what the model computes depends on the values it sees: {error}",
+            hint="One captured step must serve every batch: replace branches on values by torch.where.",
+        ) from error
     return traced
 
 
@@ -145,11 +159,17 @@ class _Replay:
     """Walks the traced graph once, node by node, on the recorder's fakes."""
 
     def __init__(
-        self, recorder: Recorder, traced: fx.GraphModule, fakes: dict[str, torch.Tensor], inputs: list[torch.Tensor]
+        self,
+        recorder: Recorder,
+        traced: fx.GraphModule,
+        fakes: dict[str, torch.Tensor],
+        inputs: list[torch.Tensor],
+        tied: dict[str, str],
     ) -> None:
         self._recorder = recorder
         self._traced = traced
-        self._persistent = fakes
+        self._tied = tied
+        self._persistent = {name: fakes[first] for name, first in tied.items()}
         self._inputs = inputs
         self._env: dict[fx.Node, Any] = {}
         self._constants: dict[str, torch.Tensor] = {}
@@ -185,11 +205,14 @@ class _Replay:
                 f"the model uses {node.target}, a {type(constant).__name__}, inside its forward pass",
                 hint="Only plain tensor operations can be captured.",
             )
-        fake = _fake_like(self._recorder.mode, constant)
-        self._env[node] = self._uploaded(f"constant_{node.name}", fake)
-        self._constants[f"constant_{node.name}"] = constant
+        name = next((name for name, known in self._constants.items() if known is constant), None)
+        if name is None:
+            name = f"constant_{node.name}"
+            self._uploaded(name, _fake_like(self._recorder.mode, constant))
+            self._constants[name] = constant
+        self._env[node] = self._recorder.fake(name)
 
-    def _uploaded(self, name: str, fake: torch.Tensor) -> torch.Tensor:
+    def _uploaded(self, name: str, fake: torch.Tensor) -> None:
         # The bytes come from the host: what is recorded is the allocation, the program adds the copy.
         uploaded: torch.Tensor = self._recorder.call(
             Stage.UPLOAD,
@@ -200,7 +223,6 @@ class _Replay:
             name=name,
         )
         self._recorder.storages[self._recorder.key_of(uploaded)].role = Role.INPUT
-        return uploaded
 
     def _place(self, node: fx.Node) -> None:
         match node.meta["desc"]:
@@ -237,22 +259,34 @@ class _Replay:
         self._recorder.call(self._stage, _aten.copy_.default, self._persistent[buffer], self._env[value])
 
     def _finish(self) -> Replayed:
-        found = dict(_outputs(self._traced))
         loss = self._env[_output(self._traced, PlainAOTOutput(idx=0))]
         if loss.numel() != 1 or loss.dim() != 0:
             raise RequestError(f"the loss has shape {tuple(loss.shape)}", hint="It must be one number: reduce it.")
-        gradients = {
-            desc.grad_of.target.removeprefix("module."): self._env[node]
-            for desc, node in found.items()
-            if isinstance(desc, GradAOTOutput) and isinstance(desc.grad_of, ParamAOTInput) and node is not None
-        }
-        predicted = found.get(PlainAOTOutput(idx=1))
+        predicted = dict(_outputs(self._traced)).get(PlainAOTOutput(idx=1))
         return Replayed(
             loss=loss,
             outputs=None if predicted is None else self._env[predicted],
-            gradients=gradients,
+            gradients={name: self._sum(parts) for name, parts in self._gradients().items()},
             constants=self._constants,
         )
+
+    def _gradients(self) -> dict[str, list[fx.Node]]:
+        """By parameter, one part for each of the names it is used under."""
+        parts: dict[str, list[fx.Node]] = {}
+        for desc, node in _outputs(self._traced):
+            if isinstance(desc, GradAOTOutput) and isinstance(desc.grad_of, ParamAOTInput) and node is not None:
+                name = self._tied[desc.grad_of.target.removeprefix("module.")]
+                parts.setdefault(name, []).append(node)
+        return parts
+
+    def _sum(self, parts: list[fx.Node]) -> torch.Tensor:
+        """Parts are added as eager's engine does: in the order in which they are computed."""
+        nodes = list(self._traced.graph.nodes)
+        first, *others = (self._env[node] for node in sorted(parts, key=nodes.index))
+        total: torch.Tensor = first
+        for other in others:
+            total = self._recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, other)
+        return total
 
 
 def _functional(node: fx.Node) -> Callable[..., Any]:

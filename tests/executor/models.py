@@ -49,6 +49,8 @@ class Constant(nn.Module):
 class Stretched(nn.Module):
     """Makes expanded, transposed and sliced gradients, and updates a buffer in place that it reads again."""
 
+    seen: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(4, 6).t())  # not contiguous
@@ -60,8 +62,25 @@ class Stretched(nn.Module):
         hidden = x @ self.weight + self.bias.expand(x.shape[0], 4)
         if self.training:
             self.seen.mul_(0.9).add_(hidden.detach().mean(0), alpha=0.1)
-        left, right = (hidden + self.seen).split(2, dim=1)
+        left, right = torch.split(hidden + self.seen, 2, dim=1)
         logits: torch.Tensor = self.head(torch.cat([right.sin(), left], dim=1))
+        return logits
+
+
+class Tied(nn.Module):
+    """One weight under three names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6, bias=False) for _ in range(3)])
+        for layer in self.layers:
+            layer.weight = self.layers[0].weight
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        logits: torch.Tensor = self.head(x)
         return logits
 
 
@@ -98,6 +117,7 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm": (Lstm, (7, 6)),
     "constant": (Constant, (6,)),
     "stretched": (Stretched, (6,)),
+    "tied": (Tied, (6,)),
 }
 
 
