@@ -12,6 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from indb_tensile.bench import predict as bench
+from indb_tensile.catalog.connection import connect
+from indb_tensile.errors import MissingError
 from tests.conftest import Database
 
 from .conftest import Published, Service, fill, publish
@@ -307,3 +310,27 @@ def test_a_client_that_leaves_in_the_middle_of_a_request_disturbs_nobody(
         assert staying.ask("evaluate", version=houses.version, rows=rows)["result"]["metrics"].keys() == {
             "r2", "rmse", "mae",
         }  # fmt: skip
+
+
+# --- the benchmark ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "numeric"), [("houses", True), ("flowers", False)])
+def test_the_benchmark_measures_single_rows_and_bulk(
+    database: Database, service: Service, houses: Published, flowers: Published, model: str, numeric: bool
+) -> None:
+    with connect(database.dsn(user="demo"), application_name="test") as connection:
+        figures = bench.measure(connection, model, calls=20, rows=100)
+        assert connection.execute("select to_regclass('pg_temp.tensile_bench_rows')").fetchone() == (None,)
+    assert figures["model"] == model
+    assert 0 < figures["one_row_median_ms"] <= figures["one_row_p99_ms"]
+    assert figures["each_rows_per_s"] > 0
+    assert (figures["batch_rows_per_s"] is not None) == numeric
+
+
+def test_the_benchmark_says_when_there_is_no_model(database: Database) -> None:
+    with (
+        connect(database.dsn(user="demo"), application_name="test") as connection,
+        pytest.raises(MissingError, match="no deployed model nobody"),
+    ):
+        bench.measure(connection, "nobody", calls=1, rows=1)
