@@ -28,7 +28,9 @@ class Plan(Protocol):
 class Plpy(Protocol):
     """What is used of PL/Python's module `plpy`."""
 
-    SPIError: type[Exception]
+    @property
+    def SPIError(self) -> type[Exception]:  # noqa: N802 - its name there
+        """What an error of SQL is raised as."""
 
     def prepare(self, query: str, types: Sequence[str]) -> Plan:
         """Prepare a statement."""
@@ -121,6 +123,10 @@ ARCHITECTURES: dict[str, dict[str, Json]] = {
     },
     "layers": {"layers": {"type": "layers"}, "input_shape": _INPUT_SHAPE},
 }
+LAYERS = (
+    *("linear", "conv2d", "batch_norm1d", "batch_norm2d", "layer_norm", *_ACTIVATIONS, "dropout", "max_pool2d"),
+    *("avg_pool2d", "adaptive_avg_pool2d", "flatten", "reshape", "lstm", "gru", "transformer_encoder", "residual"),
+)
 SPLIT: dict[str, Json] = {
     "test_size": {"type": "number", "above": 0, "below": 1, "default": 0.15},
     "valid_size": _SHARE | {"default": 0.15},
@@ -615,7 +621,19 @@ def _architecture(given: str | None, before: Json | None = None) -> Json:
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise RefusalError(_INVALID, f'unknown architecture "{kind}"', hint=_KNOWN_ARCHITECTURES)
     options = {name: value for name, value in architecture.items() if name != "type"}
+    _check_layers(options.get("layers") or [])
     return {"type": kind} | _options(f"architecture {kind}", options, ARCHITECTURES[kind])
+
+
+def _check_layers(layers: Any) -> None:
+    """Refuse what is no layer; whether layers fit together is known when they are built."""
+    pending = list(layers) if isinstance(layers, list) else []
+    for layer in pending:
+        kind = layer.get("type") if isinstance(layer, dict) else None
+        if kind not in LAYERS:
+            raise RefusalError(_INVALID, f"unknown layer {_shown(layer)}", hint=f"Known types: {', '.join(LAYERS)}.")
+        if isinstance(layer.get("layers"), list):  # those of a residual layer; an lstm has a number there
+            pending.extend(layer["layers"])
 
 
 def _options(subject: str, given: Any, known: Mapping[str, Json]) -> Json:

@@ -22,7 +22,7 @@ if "handle" not in SD:
 return json.dumps(SD["handle"](plpy, verb, json.loads(request or "{}")))
 $bridge$;
 comment on function tensile.bridge(text, jsonb) is
-  'checks and enqueues a request, or puts it to the service, with the caller''s privileges; an error is in its answer';
+  'checks and enqueues a request, or asks the service, with the caller''s privileges; the answer holds any error';
 
 create function tensile.raise_error(code text, message text, more text, way_out text) returns void
   language plpgsql stable

@@ -36,8 +36,9 @@ create function public.tensile_train(
 as $$
 begin
   return (tensile.call('train', tensile.training_request(
-      model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric, early_stop,
-      init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key, snapshot)) ->> 'job')::bigint;
+      model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
+      early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
+      snapshot)) ->> 'job')::bigint;
 end
 $$;
 comment on function public.tensile_train is
@@ -59,8 +60,9 @@ declare
   told text;
 begin
   job := public.tensile_train(
-      model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric, early_stop,
-      init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key, snapshot);
+      model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
+      early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
+      snapshot);
   loop
     commit;  -- the job exists from here on, and between polls no snapshot holds back the queue
     select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint
@@ -80,7 +82,7 @@ begin
 end
 $$;
 comment on procedure public.tensile_train_and_wait is
-  'enqueues a training, commits, and returns when it has ended; a failure is raised. Cancelling the call leaves the job';
+  'enqueues a training, commits, and returns when it has ended; a failure is raised; a cancelled call leaves the job';
 
 create function public.tensile_explain(
   model text, relation regclass, target text default null, task text default null,
@@ -99,8 +101,9 @@ begin
   select said.policy, said.peak_bytes, said.floor_bytes, said.iteration_ms, said.swaps, said.overhead,
          said.starts_now, said.note
     from jsonb_to_recordset(tensile.call('explain', tensile.training_request(
-      model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric, early_stop,
-      init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key, snapshot)) -> 'rows')
+      model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
+      early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
+      snapshot)) -> 'rows')
       as said (policy text, peak_bytes bigint, floor_bytes bigint, iteration_ms double precision, swaps integer,
         overhead double precision, starts_now boolean, note text);
 end
@@ -293,7 +296,8 @@ begin
   end if;
   return query
   select v.number, v.deployed, v.task, v.target, v.architecture, v.metric_name, v.metric, v.parameters,
-         v.weights_bytes, format('%I.%I', v.relation_schema, v.relation_name), v.job_id, v.created_at
+         v.weights_bytes, quote_ident(v.relation_schema) || '.' || quote_ident(v.relation_name),
+         v.job_id, v.created_at
     from tensile.models as m
     join tensile.model_versions as v on v.model_id = m.model_id
    where m.name = tensile_training_info.model

@@ -30,7 +30,8 @@ grant execute on function tensile.queue_positions(bigint[]), tensile.active_jobs
 create view tensile.stat_progress_train with (security_invoker) as
 select j.job_id, j.model_name as model, j.owner_name as owner, j.state, j.phase, p.epoch, p.epochs, p.step, p.steps,
        round(case when p.epochs > 0 and p.epoch > 0
-                  then least(100, 100.0 * (p.epoch - 1 + coalesce(p.step::numeric / nullif(p.steps, 0), 0)) / p.epochs)
+                  then least(100, 100.0 / p.epochs
+                                  * (p.epoch - 1 + coalesce(p.step::numeric / nullif(p.steps, 0), 0)))
                   else 0 end, 1) as percent,
        p.loss, p.valid_loss, p.metric_name, p.metric, p.samples_per_s, p.eta,
        d.used_bytes, d.granted_bytes, v.budget_bytes as device_budget_bytes, j.worker_id, p.updated_at
@@ -94,7 +95,8 @@ comment on view tensile.stat_device_jobs is 'memory of each device by job';
 create view tensile.stat_workers with (security_invoker) as
 select w.worker_id, w.host, w.pid, w.device, w.version, w.service_name,
        w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s) as alive,
-       coalesce(a.jobs, 0) as jobs, make_interval(secs => w.lease_s) as lease, w.started_at, w.heartbeat_at, w.stopped_at
+       coalesce(a.jobs, 0) as jobs, make_interval(secs => w.lease_s) as lease, w.started_at, w.heartbeat_at,
+       w.stopped_at
   from tensile.workers as w
   left join tensile.active_jobs() as a on a.worker_id = w.worker_id;
 comment on view tensile.stat_workers is 'controllers, those that run and those that have run';
@@ -104,12 +106,14 @@ comment on view tensile.stat_workers is 'controllers, those that run and those t
 create view tensile.stat_plan with (security_invoker) as
 select p.job_id, j.model_name as model, j.owner_name as owner, p.attempt, p.generation, p.reason, p.policy,
        p.vanilla_peak_bytes, p.liveness_peak_bytes, p.floor_bytes, p.predicted_peak_bytes, p.measured_peak_bytes,
-       p.predicted_iteration_ns / 1e6 as predicted_iteration_ms, p.measured_iteration_ns / 1e6 as measured_iteration_ms,
+       p.predicted_iteration_ns / 1e6 as predicted_iteration_ms,
+       p.measured_iteration_ns / 1e6 as measured_iteration_ms,
        p.predicted_stall_ns / 1e6 as predicted_stall_ms, p.measured_stall_ns / 1e6 as measured_stall_ms,
        p.swaps, p.swapped_bytes, p.planning_ns / 1e6 as planning_ms, p.created_at, p.adopted_at
   from tensile.plans as p
   join tensile.jobs as j on j.job_id = p.job_id;
-comment on view tensile.stat_plan is 'memory plans of jobs: why each was made, what it predicted and what was measured';
+comment on view tensile.stat_plan is
+  'memory plans of jobs: why each was made, what it predicted and what was measured';
 
 create view tensile.stat_latency with (security_invoker) as
 select l.device_kind as device, l.name as operator, l.signature, l.samples, l.latency_ns / 1e3 as measured_us,
@@ -117,7 +121,8 @@ select l.device_kind as device, l.name as operator, l.signature, l.samples, l.la
        (l.predicted_ns - l.latency_ns)::double precision / nullif(l.latency_ns, 0) as error,
        l.workspace_bytes, l.updated_at
   from tensile.op_latency as l;
-comment on view tensile.stat_latency is 'what operators take on each kind of device, and how far the prediction was off';
+comment on view tensile.stat_latency is
+  'what operators take on each kind of device, and how far the prediction was off';
 
 -- Models ---------------------------------------------------------------------------------------------------------
 
@@ -269,6 +274,6 @@ comment on column tensile.model_list.parameters is 'count of the deployed versio
 comment on column tensile.model_list.created_at is 'when it was defined or first trained';
 comment on column tensile.model_list.trained_at is 'when its last version was published';
 
-grant select on tensile.stat_progress_train, tensile.stat_jobs, tensile.stat_queue, tensile.stat_device, tensile.stat_device_jobs,
-  tensile.stat_workers, tensile.stat_plan, tensile.stat_latency, tensile.model_list
+grant select on tensile.stat_progress_train, tensile.stat_jobs, tensile.stat_queue, tensile.stat_device,
+  tensile.stat_device_jobs, tensile.stat_workers, tensile.stat_plan, tensile.stat_latency, tensile.model_list
   to tensile_user, tensile_monitor, tensile_worker;

@@ -1,0 +1,117 @@
+"""A table to train on, a published version to predict with, and a service that says what the test wants."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.conftest import Database
+from tests.sql.fakes import Answer, FakeService
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What a client is told of an error."""
+
+    sqlstate: str
+    message: str
+    detail: str | None = None
+    hint: str | None = None
+
+    def __iter__(self) -> Iterator[str | None]:
+        return iter(astuple(self))
+
+
+Connection = psycopg.Connection[Any]
+
+
+def refused(connection: Connection, statement: str, *arguments: object) -> Refused:
+    """The error of a statement that must fail."""
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(statement.encode(), arguments or None)
+    told = caught.value.diag
+    return Refused(told.sqlstate or "", told.message_primary or "", told.message_detail, told.message_hint)
+
+
+def value(connection: Connection, statement: str, *arguments: object) -> Any:
+    """The first column of the first row."""
+    row = connection.execute(statement.encode(), arguments or None).fetchone()
+    assert row is not None
+    return row[0]
+
+
+@pytest.fixture
+def alice(database: Database) -> Iterator[Connection]:
+    """An ordinary user who owns the table `iris`, which the worker may read."""
+    with database.connect("alice") as connection:
+        connection.execute(
+            """create table iris (id bigint generated always as identity primary key, petal real, sepal real,
+                 species text not null, kind int not null, label_known boolean);
+               insert into iris (petal, sepal, species, kind, label_known)
+               select i % 7, i % 5, case when i % 2 = 0 then 'setosa' else 'virginica' end, i % 3, i % 2 = 0
+                 from generate_series(1, 60) as i;
+               grant select on iris to tensile_worker"""
+        )
+        yield connection
+
+
+@pytest.fixture
+def bob(database: Database) -> Iterator[Connection]:
+    """Another ordinary user."""
+    with database.connect("bob") as connection:
+        yield connection
+
+
+@pytest.fixture
+def admin(database: Database) -> Iterator[Connection]:
+    """A superuser."""
+    with database.connect("postgres") as connection:
+        yield connection
+
+
+Serve = Callable[[Answer], FakeService]
+
+
+@pytest.fixture
+def serve(admin: Connection) -> Iterator[Serve]:
+    """Start a fake service and register it as the only one."""
+    started: list[FakeService] = []
+
+    def start(answer: Answer) -> FakeService:
+        service = FakeService(answer)
+        started.append(service)
+        admin.execute(
+            "insert into tensile.settings (name, value) values ('socket_directory', %s)",
+            (Jsonb(str(service.directory)),),
+        )
+        admin.execute(
+            """insert into tensile.workers (host, pid, device, version, service_name, lease_s)
+               values ('here', 1, 'none', '0', %s, 3600)""",
+            (service.name,),
+        )
+        return service
+
+    yield start
+    for service in started:
+        service.close()
+
+
+@pytest.fixture
+def published(admin: Connection, alice: Connection) -> int:
+    """The version of alice's model `flowers`, deployed; its id is far from its number, which is 1."""
+    admin.execute("alter sequence tensile.model_versions_version_id_seq restart with 700")
+    alice.execute("select tensile_create_model('flowers')")
+    return int(
+        value(
+            admin,
+            """insert into tensile.model_versions (model_id, number, task, target, architecture, bundle, metric_name,
+                   metric, higher_is_better, metrics, parameters, weights_bytes, deployed)
+               select model_id, 1, 'classification', 'species', '{"type": "mlp"}', '{}', 'accuracy', 0.97, true,
+                      '{"accuracy": 0.97, "log_loss": 0.1}', 10, 40, true
+                 from tensile.models where name = 'flowers'
+               returning version_id""",
+        )
+    )

@@ -1,0 +1,76 @@
+"""A service that only speaks the protocol: it answers each request with what the test says."""
+
+import contextlib
+import json
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Answer = Callable[[dict[str, Any]], dict[str, Any] | None]  # None: says nothing and keeps the connection
+
+
+class FakeService:
+    """Listens at `<directory>/<name>.sock` until closed; keeps what it was asked in `requests`."""
+
+    def __init__(self, answer: Answer, name: str = "worker-1", directory: Path | None = None) -> None:
+        self.answer = answer
+        self.name = name
+        self.requests: list[dict[str, Any]] = []
+        self.connections: list[socket.socket] = []
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="tensile-fake-"))
+        self.directory.chmod(0o755)  # the database server's system user must be able to enter
+        self._listener = socket.socket(socket.AF_UNIX)
+        self.path.unlink(missing_ok=True)
+        self._listener.bind(str(self.path))
+        self.path.chmod(0o666)
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def path(self) -> Path:
+        """The socket's file."""
+        return self.directory / f"{self.name}.sock"
+
+    def drop_connections(self) -> None:
+        """Close every connection, as a service that is restarted does."""
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self.connections.clear()
+
+    def close(self) -> None:
+        """Stop listening and remove the directory."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop_connections()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError), connection.makefile("rb") as stream:
+            while header := stream.read(4):
+                request = json.loads(stream.read(struct.unpack(">I", header)[0]))
+                self.requests.append(request)
+                answer = self.answer(request)
+                if answer is not None:
+                    body = json.dumps(answer).encode()
+                    connection.sendall(struct.pack(">I", len(body)) + body)
+
+
+def result(value: Any) -> dict[str, Any]:
+    """The answer to a request that was done."""
+    return {"ok": True, "result": value}

@@ -1,0 +1,210 @@
+"""Who may do what: another user sees, stops, overwrites and predicts with nothing; the bridge gives no more."""
+
+from typing import Any
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.conftest import Database
+
+from .conftest import Connection, Refused, Serve, refused, value
+from .fakes import result
+
+pytestmark = pytest.mark.postgres
+
+TRAIN = "select tensile_train('flowers', 'iris', target => 'species')"
+NO_MODEL = ("42704", 'there is no model "flowers"')
+
+
+def bridge(connection: Connection, verb: str, **request: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = value(connection, "select tensile.bridge(%s, %s)", verb, Jsonb(request))
+    return answer
+
+
+@pytest.mark.usefixtures("published")
+def test_another_user_sees_nothing(alice: Connection, bob: Connection) -> None:
+    alice.execute(TRAIN)
+
+    views = ("stat_jobs", "stat_queue", "stat_progress_train", "stat_plan", "stat_device_jobs", "model_list")
+    assert [value(bob, f"select count(*) from tensile.{view}") for view in views] == [0] * len(views)
+
+
+@pytest.mark.usefixtures("published")
+def test_another_user_can_do_nothing_to_it(alice: Connection, bob: Connection, serve: Serve) -> None:
+    service = serve(lambda _: result({"values": [1.0]}))
+    job = value(alice, TRAIN)
+
+    def told(statement: str) -> tuple[str, str]:
+        error = refused(bob, statement)
+        return error.sqlstate, error.message
+
+    no_job = ("42704", f"there is no job {job}")
+    assert told(f"select tensile_cancel({job})") == no_job
+    assert told(f"select tensile_wait({job})") == no_job
+    for call in (
+        "tensile_predict('flowers', 1)",
+        "tensile_predict_label('flowers', 1)",
+        "tensile_predict_batch('flowers', array[1])",
+        "tensile_evaluate('flowers')",
+        "tensile_training_info('flowers')",
+        "tensile_drop_model('flowers')",
+        "tensile_grant_model('flowers', 'bob')",
+        "tensile_revoke_model('flowers', 'alice')",
+    ):
+        assert told(f"select {call}") == NO_MODEL
+    assert service.requests == []
+    assert value(alice, "select (state, cancel_requested)::text from tensile.jobs") == "(queued,f)"
+
+
+@pytest.mark.usefixtures("published")
+def test_the_bridge_called_directly_gives_no_more(alice: Connection, bob: Connection, serve: Serve) -> None:
+    service = serve(lambda _: result({"values": [1.0]}))
+    iris = value(alice, "select 'iris'::regclass::oid::bigint")
+
+    answers = [
+        bridge(bob, "predict", model="flowers", rows=[1], kind="value"),
+        bridge(bob, "evaluate", model="flowers", relation=iris),
+        bridge(bob, "train", model="mine", relation=iris, target="species"),
+        bridge(bob, "explain", model="mine", relation=iris, target="species"),
+        bridge(bob, "create_model", model="flowers"),
+        bridge(bob, "anything"),
+    ]
+
+    assert [answer["error"]["sqlstate"] for answer in answers] == [
+        "42704",
+        "42704",
+        "42501",
+        "42501",
+        "42501",
+        "22023",
+    ]
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "request_"),
+    [
+        ("predict", {"model": "flowers", "rows": "x"}),
+        ("predict", {"model": ["flowers"], "rows": []}),
+        ("predict", {"model": "flowers", "rows": [1], "kind": "version"}),
+        ("predict", {"model": "flowers", "rows": [1], "version": "1; drop table iris"}),
+        ("train", {"model": "m", "relation": "iris"}),
+        ("train", {"model": "m", "relation": True}),
+        ("train", {"model": "m"}),
+        ("train", {}),
+        ("load_dataset", {}),
+        ("load_dataset", {"dataset": 3}),
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_a_request_of_the_wrong_shape_is_refused(alice: Connection, verb: str, request_: dict[str, Any]) -> None:
+    answer = bridge(alice, verb, **request_)
+
+    assert answer["error"]["sqlstate"] == "22023"
+
+
+def test_a_request_holds_no_address(alice: Connection, published: int, serve: Serve) -> None:
+    service = serve(lambda _: result({"values": [1.0]}))
+
+    answer = bridge(
+        alice,
+        "predict",
+        model="flowers",
+        rows=[1],
+        version_id=published + 1,
+        directory="/tmp/elsewhere",
+        socket_directory="/tmp/elsewhere",
+        service_name="other",
+    )
+
+    assert answer == {"ok": True, "result": {"values": [1.0]}}
+    assert service.requests[0]["version"] == published
+
+
+@pytest.mark.usefixtures("published")
+def test_a_granted_model_can_be_predicted_with_and_no_more(alice: Connection, bob: Connection, serve: Serve) -> None:
+    serve(lambda _: result({"values": [1.0]}))
+    alice.execute("select tensile_grant_model('flowers', 'bob'); grant select on iris to bob")
+
+    assert value(bob, "select tensile_predict('flowers', 1)") == 1.0
+    assert refused(bob, "select tensile_drop_model('flowers')").message == 'model "flowers" belongs to another role'
+    assert refused(bob, TRAIN).message == 'model "flowers" belongs to another role'
+    assert refused(bob, "select tensile_grant_model('flowers', 'demo')").sqlstate == "42501"
+
+    alice.execute("select tensile_revoke_model('flowers', 'bob')")
+    assert refused(bob, "select tensile_predict('flowers', 1)").sqlstate == "42704"
+
+
+@pytest.mark.usefixtures("published")
+def test_public_means_everybody(alice: Connection, bob: Connection, serve: Serve) -> None:
+    serve(lambda _: result({"values": [1.0]}))
+
+    alice.execute("select tensile_grant_model('flowers', 'public')")
+
+    assert value(bob, "select tensile_predict('flowers', 1)") == 1.0
+    assert refused(alice, "select tensile_grant_model('flowers', 'nobody')").message == 'there is no role "nobody"'
+
+
+def test_only_an_administrator_sets_where_sockets_are(alice: Connection, database: Database) -> None:
+    error = refused(alice, """select tensile_set_setting('socket_directory', '"/tmp"')""")
+    with database.connect("admin") as admin:
+        admin.execute("""select tensile_set_setting('socket_directory', '"/tmp"')""")
+        admin.execute("""select tensile_set_setting('socket_directory', '"/run"')""")
+
+    assert error.sqlstate == "42501"
+    assert value(alice, "select (value #>> '{}', changed_by)::text from tensile.settings") == "(/run,admin)"
+
+
+def test_an_administrator_cancels_anybodys_job(alice: Connection, database: Database) -> None:
+    job = value(alice, TRAIN)
+    with database.connect("admin") as admin:
+        assert value(admin, "select tensile_cancel(%s)", job) is True
+
+    assert value(alice, "select state::text from tensile.jobs") == "cancelled"
+
+
+def test_a_monitor_sees_everything_and_calls_nothing(alice: Connection, database: Database) -> None:
+    job = value(alice, TRAIN)
+    with database.connect("monitor") as monitor:
+        assert value(monitor, "select job_id from tensile.stat_queue") == job
+        assert refused(monitor, "select tensile_cancel(%s)", job).sqlstate == "42501"
+        assert refused(monitor, "select tensile.bridge('ping', '{}')").sqlstate == "42501"
+
+
+def test_a_stranger_reaches_nothing(database: Database, admin: Connection) -> None:
+    admin.execute("grant tensile_user to demo; revoke tensile_user from bob")
+    try:
+        with database.connect("bob") as stranger:
+            assert refused(stranger, "select tensile_version()").sqlstate == "42501"
+            assert refused(stranger, "select tensile_check()").sqlstate == "42501"
+            assert refused(stranger, "select * from tensile.model_list").sqlstate == "42501"
+    finally:
+        admin.execute("grant tensile_user to bob")  # roles are the cluster's, not this test's
+
+
+def test_every_function_of_users_runs_with_their_own_rights(admin: Connection) -> None:
+    definers = admin.execute(
+        """select proname from pg_proc
+            where prosecdef
+              and (pronamespace = 'public'::regnamespace or proname in ('bridge', 'call', 'prediction'))"""
+    ).fetchall()
+
+    assert definers == []
+
+
+def test_the_queue_counts_everybody_and_shows_only_ones_own(alice: Connection, bob: Connection) -> None:
+    alice.execute(TRAIN)
+    alice.execute("grant select on iris to bob")
+    low = value(bob, "select tensile_train('b', 'iris', target => 'species', priority => -1)")
+    high = value(bob, "select tensile_train('b', 'iris', target => 'species', priority => 1)")
+
+    rows = bob.execute("select position, job_id, waits_for from tensile.stat_queue").fetchall()
+
+    none = "a controller: none is alive"
+    assert rows == [(1, high, none), (3, low, none)]
+
+
+def test_a_wrong_error_is_not_hidden_by_the_way_back(alice: Connection) -> None:
+    assert refused(alice, "select tensile.raise_error('22023', '50% of it', '', null)") == Refused(
+        "22023", "50% of it"
+    )

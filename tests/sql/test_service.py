@@ -1,0 +1,223 @@
+"""What happens between a session and the service: none, a dead one, one that does not answer."""
+
+import contextlib
+import time
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from .conftest import Connection, Refused, Serve, refused, value
+from .fakes import FakeService, result
+
+pytestmark = pytest.mark.postgres
+
+HINT = "Start one with: tensile up, or tensile controller; tensile doctor says what is missing."
+
+
+def answer(_: dict[str, Any]) -> dict[str, Any]:
+    return result({"values": [1.0]})
+
+
+@pytest.mark.usefixtures("published")
+def test_without_a_directory_no_service_answers(alice: Connection) -> None:
+    assert refused(alice, "select tensile_predict('flowers', 1)") == Refused(
+        "57P03",
+        "no service answers: the setting socket_directory is not set",
+        None,
+        "An administrator sets it: select tensile_set_setting('socket_directory', '\"/run/tensile\"').",
+    )
+
+
+@pytest.mark.usefixtures("published")
+def test_without_a_worker_no_service_answers(alice: Connection, admin: Connection) -> None:
+    admin.execute("""select tensile_set_setting('socket_directory', '"/nowhere"')""")
+
+    assert refused(alice, "select tensile_predict('flowers', 1)") == Refused(
+        "57P03", "no service answers", "No controller with a service is alive.", HINT
+    )
+
+
+@pytest.mark.usefixtures("published")
+def test_a_service_that_is_gone_does_not_answer(alice: Connection, serve: Serve) -> None:
+    serve(answer).close()
+
+    assert refused(alice, "select tensile_predict('flowers', 1)") == Refused(
+        "57P03", "no service answers", "Tried worker-1: No such file or directory.", HINT
+    )
+
+
+@pytest.mark.usefixtures("published")
+def test_one_connection_serves_a_session_until_it_breaks(alice: Connection, serve: Serve) -> None:
+    service = serve(answer)
+    for _ in range(3):
+        assert value(alice, "select tensile_predict('flowers', 1)") == 1.0
+    first = len(service.connections)
+
+    service.drop_connections()
+
+    assert value(alice, "select tensile_predict('flowers', 1)") == 1.0
+    assert (first, len(service.connections)) == (1, 1)  # the dropped one is no longer counted
+
+
+@pytest.mark.usefixtures("published")
+def test_statement_timeout_ends_a_wait_for_the_service(alice: Connection, serve: Serve) -> None:
+    service = serve(lambda _: None)
+    alice.execute("set statement_timeout = '300 ms'")
+    begun = time.monotonic()
+
+    error = refused(alice, "select tensile_predict('flowers', 1)")
+
+    assert (error.sqlstate, error.message) == ("57014", "canceling statement due to statement timeout")
+    assert time.monotonic() - begun < 30  # without slices it would wait for ever
+    # The abandoned answer must not be taken for the next one's.
+    service.answer = answer
+    assert value(alice, "select tensile_predict('flowers', 1)") == 1.0
+
+
+@pytest.mark.usefixtures("published")
+def test_a_user_ends_a_wait_for_the_service(alice: Connection, serve: Serve) -> None:
+    def cancel(_: dict[str, Any]) -> None:
+        alice.cancel_safe()
+
+    serve(cancel)
+
+    assert refused(alice, "select tensile_predict('flowers', 1)").sqlstate == "57014"
+    assert value(alice, "select 1") == 1
+
+
+@pytest.mark.usefixtures("published")
+def test_the_service_that_was_alive_last_is_asked_first(alice: Connection, admin: Connection, serve: Serve) -> None:
+    old = serve(answer)
+    new = FakeService(lambda _: result({"values": [2.0]}), name="worker-2", directory=old.directory)
+    admin.execute(
+        """insert into tensile.workers (host, pid, device, version, service_name, lease_s, heartbeat_at)
+           values ('here', 2, 'none', '0', 'worker-2', 3600, now() + interval '1 second')"""
+    )
+    with contextlib.closing(new):
+        assert value(alice, "select tensile_predict('flowers', 1)") == 2.0
+
+
+@pytest.mark.usefixtures("published")
+def test_a_registered_name_is_never_a_path(alice: Connection, admin: Connection, serve: Serve) -> None:
+    service = serve(answer)
+    admin.execute("update tensile.workers set service_name = %s", (f"../{service.directory.name}/worker-1",))
+
+    error = refused(alice, "select tensile_predict('flowers', 1)")
+
+    assert (error.sqlstate, service.requests) == ("57P03", [])
+
+
+@pytest.mark.parametrize("directory", ["relative", 7, None])
+def test_only_an_absolute_path_is_a_socket_directory(admin: Connection, directory: Any) -> None:
+    error = refused(admin, "select tensile_set_setting('socket_directory', %s)", Jsonb(directory))
+
+    assert error.sqlstate == "22023"
+
+
+def test_an_unknown_setting_is_refused(admin: Connection) -> None:
+    assert refused(admin, "select tensile_set_setting('speed', '9')") == Refused(
+        "42704", 'there is no setting "speed"', None, "Known settings: socket_directory."
+    )
+
+
+PAGES = [[[1, [[0.5, 1.5]], "a"], [2, [[2.5, 3.5]], "b"]], [[3, [[4.5, 5.5]], "c"]], []]
+
+
+def dataset(request: dict[str, Any]) -> dict[str, Any]:
+    place = {0: 0, 2: 1, 3: 2}[request["offset"]]
+    columns = [["id", "bigint"], ["pixels", "real[]"], ["label", "text"]]
+    return result({"columns": columns, "primary_key": "id", "rows": PAGES[place], "total": 3})
+
+
+def test_a_sample_data_set_becomes_a_table_of_the_caller(alice: Connection, serve: Serve) -> None:
+    serve(dataset)
+
+    assert value(alice, "select tensile_load_dataset('letters')") == 3
+
+    assert alice.execute("select * from letters order by id").fetchall() == [
+        (1, [[0.5, 1.5]], "a"),
+        (2, [[2.5, 3.5]], "b"),
+        (3, [[4.5, 5.5]], "c"),
+    ]
+    owner = value(alice, "select tableowner from pg_tables where tablename = 'letters'")
+    worker_reads = value(alice, "select has_table_privilege('tensile_worker', 'letters', 'select')")
+    key = value(alice, "select count(*) from pg_index where indrelid = 'letters'::regclass and indisprimary")
+    assert (owner, worker_reads, key) == ("alice", True, 1)
+
+
+def test_a_sample_data_set_can_have_another_name(alice: Connection, serve: Serve) -> None:
+    serve(dataset)
+
+    alice.execute("select tensile_load_dataset('letters', 'My Letters')")
+
+    assert value(alice, """select count(*) from "My Letters" """) == 3
+
+
+def test_a_table_that_is_there_is_not_overwritten(alice: Connection, serve: Serve) -> None:
+    serve(dataset)
+
+    error = refused(alice, "select tensile_load_dataset('letters', 'iris')")
+
+    assert (error.sqlstate, error.message) == ("42P07", 'relation "iris" already exists')
+
+
+def test_a_type_that_is_no_plain_type_is_not_run(alice: Connection, serve: Serve) -> None:
+    serve(lambda _: result({"columns": [["id", "int); drop table iris; --"]], "primary_key": "id", "rows": []}))
+
+    error = refused(alice, "select tensile_load_dataset('letters')")
+
+    assert (error.sqlstate, value(alice, "select count(*) from iris")) == ("08P01", 60)
+
+
+def test_an_explanation_is_asked_with_statistics_of_the_columns(alice: Connection, serve: Serve) -> None:
+    row = {
+        "policy": "tensile",
+        "peak_bytes": 1 << 33,
+        "floor_bytes": 10,
+        "iteration_ms": 1.5,
+        "swaps": 2,
+        "overhead": 0.1,
+        "starts_now": None,
+        "note": "",
+    }
+    service = serve(lambda _: result({"rows": [row]}))
+    alice.execute("create table v (a real[], b text, target int); grant select on v to tensile_worker")
+    alice.execute("insert into v select array[[1, 2, 3], [4, 5, 6]], i % 4, i % 2 from generate_series(1, 20) as i")
+
+    found = alice.execute("select * from tensile_explain('m', 'v', memory_limit => '1 MB')").fetchall()
+
+    assert found == [("tensile", 1 << 33, 10, 1.5, 2, 0.1, None, "")]
+    asked = service.requests[0]
+    assert (asked["verb"], asked["rows"], asked["limit_bytes"], asked["budget_bytes"]) == (
+        "explain",
+        20,
+        1 << 20,
+        None,
+    )
+    assert asked["columns"] == [
+        {"name": "a", "type": "real[]", "kind": "array", "distinct": None, "ndims": 2, "shape": [2, 3]},
+        {"name": "b", "type": "text", "kind": "text", "distinct": 4, "ndims": 0, "shape": []},
+        {"name": "target", "type": "integer", "kind": "integer", "distinct": 2, "ndims": 0, "shape": []},
+    ]
+    assert value(alice, "select count(*) from tensile.jobs") == 0
+
+
+def test_the_check_says_what_is_missing_and_what_mends_it(alice: Connection, serve: Serve) -> None:
+    before = dict(alice.execute("select item, ok from tensile_check()").fetchall())
+    serve(lambda _: result({"version": "9.9"}))
+    after = alice.execute("select item, ok, detail, hint from tensile_check()").fetchall()
+
+    assert [item for item, ok in before.items() if not ok] == ["controllers", "socket directory", "service"]
+    assert [row for row in after if not row[1]] == []
+    assert after[-1] == ("service", True, "version 9.9", None)
+
+
+def test_a_broken_answer_is_no_answer(database: Any, published: int, serve: Serve) -> None:
+    serve(lambda _: {"ok": True, "result": {"values": ["x" * (70 << 20)]}})
+
+    with database.connect("alice") as alice, pytest.raises(psycopg.Error) as caught:
+        alice.execute("select tensile_predict('flowers', 1)")
+
+    assert caught.value.sqlstate == "57P03"

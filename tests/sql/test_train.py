@@ -1,0 +1,519 @@
+"""What `tensile_train` enqueues, and what it refuses, in words."""
+
+from typing import Any
+
+import pytest
+
+from indb_tensile.job import JobSpec, Relation, Task
+from tests.conftest import Database
+
+from .conftest import Connection, Refused, refused, value
+
+pytestmark = pytest.mark.postgres
+msgspec = pytest.importorskip("msgspec")
+
+_COLUMNS = "id, petal, sepal, species, kind, label_known"
+_NO_SUCH_COLUMN = f"Its columns: {_COLUMNS}."
+
+
+def train(connection: Connection, arguments: str = "target => 'species'") -> int:
+    return int(value(connection, f"select tensile_train('flowers', 'iris', {arguments})"))
+
+
+def spec_of(connection: Connection, job: int) -> dict[str, Any]:
+    found: dict[str, Any] = value(connection, "select spec from tensile.jobs where job_id = %s", job)
+    return found
+
+
+def test_the_simplest_call_works_as_typed(alice: Connection) -> None:
+    alice.execute(
+        """create table digits (id bigint primary key, pixels real[], label int);
+           insert into digits select i, array_fill(mod(i, 3)::real, array[8, 8]), mod(i, 3)
+             from generate_series(1, 30) as i;
+           grant select on digits to tensile_worker"""
+    )
+    told: list[str] = []
+    alice.add_notice_handler(lambda notice: told.append(notice.message_primary or ""))
+
+    job = value(alice, "select tensile_train('digits', 'digits')")
+
+    relation = Relation(oid=value(alice, "select 'digits'::regclass::oid"), schema="public", name="digits")
+    assert msgspec.convert(spec_of(alice, job), JobSpec) == JobSpec(
+        model="digits",
+        relation=relation,
+        target="label",
+        task=Task.CLASSIFICATION,
+        architecture={"type": "auto"},
+        exclude=("id",),
+    )
+    assert told == [
+        'task is classification, as target "label" is an integer of 3 values',
+        "left out of the features, as keys tell rows apart and nothing else: id "
+        "(name them in features => array[...] to learn from them)",
+    ]
+
+
+def test_every_argument_arrives_in_the_specification(alice: Connection) -> None:
+    job = train(
+        alice,
+        """target => 'petal', task => 'regression', architecture => '{"type": "mlp", "hidden": [8]}',
+           hyperparams => '{"epochs": 3}', features => array['sepal', 'kind'], exclude => array['species'],
+           preprocess => '{"categories": 5}', split => '{"seed": 7}', metric => 'mae',
+           early_stop => '{"patience": 2}', priority => 5, memory_limit => '1 GB', max_runtime => '2 minutes',
+           deploy => 'never',
+           not_before => '2040-01-01 00:00+00', idempotency_key => 'once'""",
+    )
+
+    spec = spec_of(alice, job)
+    del spec["relation"]
+    assert spec == {
+        "model": "flowers",
+        "target": "petal",
+        "task": "regression",
+        "architecture": {"type": "mlp", "hidden": [8]},
+        "hyperparams": {"epochs": 3},
+        "features": ["sepal", "kind"],
+        "exclude": ["species"],
+        "preprocess": {"categories": 5},
+        "split": {"seed": 7},
+        "metric": "mae",
+        "early_stop": {"patience": 2},
+        "memory_limit_bytes": 1 << 30,
+        "max_runtime_s": 120,
+        "deploy": "never",
+    }
+    assert value(
+        alice, "select (priority, not_before at time zone 'utc', idempotency_key)::text from tensile.jobs"
+    ) == ('(5,"2040-01-01 00:00:00",once)')
+
+
+@pytest.mark.parametrize(
+    ("target", "task"),
+    [("species", "classification"), ("label_known", "classification"), ("petal", "regression"), ("id", "regression")],
+)
+def test_the_task_follows_from_the_target(alice: Connection, target: str, task: str) -> None:
+    assert spec_of(alice, train(alice, f"target => '{target}'"))["task"] == task
+
+
+def test_what_is_left_out_is_that_of_the_last_successful_run(alice: Connection, admin: Connection) -> None:
+    job = train(
+        alice,
+        """target => 'species', architecture => 'mlp', hyperparams => '{"epochs": 3}', features => array['petal'],
+           split => '{"seed": 7}', metric => 'log_loss', early_stop => '{}'""",
+    )
+    alice.execute("select tensile_create_model('flowers')")
+    admin.execute("update tensile.models set last_spec = (select spec from tensile.jobs where job_id = %s)", (job,))
+
+    again = spec_of(alice, value(alice, "select tensile_train('flowers', 'iris', priority => 3)"))
+    emptied = spec_of(alice, value(alice, "select tensile_train('flowers', 'iris', hyperparams => '{}')"))
+
+    assert again == spec_of(alice, job)
+    assert emptied == again | {"hyperparams": {}}
+
+
+def test_another_target_does_not_inherit_the_task(alice: Connection, admin: Connection) -> None:
+    job = train(alice, "target => 'species', metric => 'log_loss'")
+    alice.execute("select tensile_create_model('flowers')")
+    admin.execute("update tensile.models set last_spec = (select spec from tensile.jobs where job_id = %s)", (job,))
+
+    spec = spec_of(alice, train(alice, "target => 'petal'"))
+
+    assert (spec["task"], spec["metric"]) == ("regression", None)
+
+
+def test_a_model_is_trained_as_it_was_defined(alice: Connection) -> None:
+    alice.execute("""select tensile_create_model('flowers', '{"type": "mlp", "hidden": [4]}', '{"epochs": 9}')""")
+
+    spec = spec_of(alice, train(alice))
+
+    assert (spec["architecture"], spec["hyperparams"]) == ({"type": "mlp", "hidden": [4]}, {"epochs": 9})
+
+
+def test_one_key_is_one_job_even_when_the_rest_differs(alice: Connection) -> None:
+    first = train(alice, "target => 'species', idempotency_key => 'monday'")
+
+    assert train(alice, "target => 'petal', idempotency_key => 'monday'") == first
+    assert train(alice, "target => 'species', idempotency_key => 'tuesday'") != first
+
+
+def test_a_key_belongs_to_its_owner(alice: Connection, bob: Connection) -> None:
+    first = train(alice, "target => 'species', idempotency_key => 'monday'")
+    alice.execute("grant select on iris to bob")
+
+    other = value(bob, "select tensile_train('b', 'iris', target => 'species', idempotency_key => 'monday')")
+
+    assert other != first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            "target => 'colour'",
+            Refused("42703", 'target: table "public.iris" has no column "colour"', None, _NO_SUCH_COLUMN),
+        ),
+        (
+            "target => 'species', features => array['colour']",
+            Refused("42703", 'features: table "public.iris" has no column "colour"', None, _NO_SUCH_COLUMN),
+        ),
+        (
+            "target => 'species', exclude => array['colour']",
+            Refused("42703", 'exclude: table "public.iris" has no column "colour"', None, _NO_SUCH_COLUMN),
+        ),
+        (
+            "target => null",
+            Refused(
+                "22023",
+                'no target is given for table "public.iris"',
+                "It has no column named target, label, class, y.",
+                f"Name the column to predict with target => '...'. Columns: {_COLUMNS}.",
+            ),
+        ),
+        (
+            "target => 'species', task => 'regression'",
+            Refused(
+                "22023",
+                'target "species" of table "public.iris" has type text, which regression cannot predict',
+                None,
+                "Name a numeric column with target => '...', or use task => 'classification'.",
+            ),
+        ),
+        (
+            "target => 'species', task => 'guessing'",
+            Refused("22023", 'unknown task "guessing"', None, "Known: classification, regression."),
+        ),
+        (
+            "target => 'species', features => array['species']",
+            Refused("22023", '"species" is both target and feature', None, "Leave it out of features."),
+        ),
+        (
+            "target => 'species', exclude => array['petal', 'sepal', 'kind', 'label_known']",
+            Refused(
+                "22023",
+                'no features are left in table "public.iris"',
+                None,
+                f"Name columns with features => array['...']. Columns: {_COLUMNS}.",
+            ),
+        ),
+        (
+            "target => 'species', architecture => 'perceptron'",
+            Refused(
+                "22023",
+                'unknown architecture "perceptron"',
+                None,
+                "Give a name (auto, mlp, cnn, layers) or a JSON object such as "
+                '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}.',
+            ),
+        ),
+        (
+            """target => 'species', architecture => '{"type": "mlp", "width": 3}'""",
+            Refused(
+                "22023",
+                'architecture mlp: unknown parameter "width"',
+                None,
+                "Known parameters: hidden, activation, dropout, batch_norm, input_shape.",
+            ),
+        ),
+        (
+            """target => 'species', hyperparams => '{"epochs": 0}'""",
+            Refused(
+                "22023",
+                'hyperparams: "epochs" is 0',
+                None,
+                '"epochs" must be an integer at least 1 and at most 100000.',
+            ),
+        ),
+        (
+            """target => 'species', hyperparams => '{"optimizer": "lion"}'""",
+            Refused(
+                "22023", 'hyperparams: "optimizer" is "lion"', None, '"optimizer" must be one of sgd, adam, adamw.'
+            ),
+        ),
+        (
+            "target => 'species', metric => 'r2'",
+            Refused(
+                "22023",
+                'unknown metric "r2" for classification',
+                None,
+                "For classification: accuracy, balanced_accuracy, f1_macro, log_loss, roc_auc.",
+            ),
+        ),
+        (
+            "target => 'species', priority => 1001",
+            Refused(
+                "22023",
+                "priority is 1001",
+                None,
+                "Give a number from -1000 to 1000; jobs of higher priority go first.",
+            ),
+        ),
+        (
+            "target => 'species', memory_limit => '-1 MB'",
+            Refused("22023", 'memory_limit is "-1 MB"', None, "Give a size above 0, such as '512 MB'."),
+        ),
+        (
+            "target => 'species', memory_limit => 'lots'",
+            Refused(
+                "22023",
+                'invalid size: "lots"',
+            ),
+        ),
+        (
+            "target => 'species', max_runtime => '0 s'",
+            Refused("22023", "max_runtime is 0.0 seconds", None, "Give an interval of a second or more."),
+        ),
+        (
+            "target => 'species', deploy => 'maybe'",
+            Refused("22023", 'unknown deploy "maybe"', None, "Known: if_better, always, never."),
+        ),
+        (
+            "target => 'species', snapshot => true",
+            Refused(
+                "0A000",
+                "snapshot is not supported yet",
+                None,
+                "Train on a table: create table ... as select ... from it.",
+            ),
+        ),
+        (
+            "target => 'species', depends_on => array[1]",
+            Refused(
+                "0A000",
+                "depends_on is not supported yet",
+                None,
+                "Enqueue the second job when the first has ended.",
+            ),
+        ),
+        (
+            "target => 'species', init_from => 'other'",
+            Refused(
+                "0A000",
+                "init_from is not supported yet",
+                None,
+                "Leave it out: training starts from fresh parameters.",
+            ),
+        ),
+    ],
+)
+def test_a_wrong_argument_is_refused(alice: Connection, arguments: str, error: Refused) -> None:
+    found = refused(alice, f"select tensile_train('flowers', 'iris', {arguments})")
+
+    assert (found.sqlstate, found.message, found.detail) == (error.sqlstate, error.message, error.detail)
+    assert error.hint is None or found.hint == error.hint
+    assert value(alice, "select count(*) from tensile.jobs") == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "error"),
+    [
+        (
+            "create table t (a real, y int)",
+            Refused(
+                "22000", 'table "public.t" has no rows', None, "Insert rows, commit, and call tensile_train again."
+            ),
+        ),
+        (
+            "create table t as select 1.0::real as a, null::int as y from generate_series(1, 5)",
+            Refused(
+                "22000",
+                'target "y" of table "public.t" is NULL in all 5 rows',
+                None,
+                "Fill it, or name another column with target => '...'.",
+            ),
+        ),
+        (
+            "create table t as select i::real as a, 'only' as y from generate_series(1, 5) as i",
+            Refused(
+                "22000",
+                'target "y" of table "public.t" has one class only: only',
+                None,
+                "Classification needs two classes or more: add rows of another one, or name another target.",
+            ),
+        ),
+        (
+            "create table t as select i::real as a, 'NaN'::float8 as y from generate_series(1, 5) as i",
+            Refused(
+                "22000",
+                'target "y" of table "public.t" is not finite in 5 of its first rows',
+                None,
+                "Delete these rows, or set their target to NULL to leave them out.",
+            ),
+        ),
+        (
+            "create table t as select i::real as a, 2.5::float8 as y from generate_series(1, 5) as i",
+            Refused(
+                "22000",
+                'target "y" of table "public.t" is 2.5 in every row',
+                None,
+                "Regression needs values that differ: add rows, or name another target.",
+            ),
+        ),
+        (
+            "create table t as select array_fill(1.0::real, array[i]) as a, i as y from generate_series(1, 3) as i",
+            Refused(
+                "22000",
+                'feature "a" of table "public.t" holds arrays of different shapes',
+                "Among the first rows are [1:1] and [1:3].",
+                "Leave it out with exclude => array['a'], or make the arrays alike.",
+            ),
+        ),
+        (
+            "create table t as select '[0:1]={1,2}'::real[] as a, i as y from generate_series(1, 3) as i",
+            Refused(
+                "22000",
+                'feature "a" of table "public.t" holds arrays whose lower bound is not 1: [0:1]',
+                None,
+                "Leave it out with exclude => array['a'], or make the arrays alike.",
+            ),
+        ),
+        (
+            "create table t as select i as a, gen_random_uuid() as u, i as y from generate_series(1, 3) as i",
+            Refused(
+                "22023",
+                'feature "u" of table "public.t" has type uuid, which cannot be learned from',
+                None,
+                "Leave it out with exclude => array['u']. Supported are smallint, integer, bigint, real, double "
+                "precision, numeric, boolean, text, varchar, char, enums, date, timestamp, timestamptz, and arrays "
+                "of real, double precision, numeric and integers.",
+            ),
+        ),
+        (
+            "create table t as select i as a, current_date as y from generate_series(1, 3) as i",
+            Refused(
+                "22023",
+                'target "y" of table "public.t" has type date, which classification cannot predict',
+                None,
+                "Name a text, boolean or numeric column with target => '...'.",
+            ),
+        ),
+        (
+            "create view t as select petal as a, kind as y from iris",
+            Refused(
+                "42809",
+                '"public.t" is a view',
+                "Models are trained on ordinary tables, which the worker reads with its own grants.",
+                "Train on a copy: create table t_rows as select * from public.t;",
+            ),
+        ),
+        (
+            "create table t (a real, y int) partition by list (y)",
+            Refused(
+                "42809",
+                '"public.t" is a partitioned table',
+                "Models are trained on ordinary tables, which the worker reads with its own grants.",
+                "Train on a copy: create table t_rows as select * from public.t;",
+            ),
+        ),
+        (
+            "create table t as select 1 as a, 1 as y; alter table t enable row level security",
+            Refused(
+                "42501",
+                'table "public.t" has row-level security, which the worker does not see through',
+                "Its policies decide by role, and the worker is not the role that asks.",
+                "Train on the rows that you see: create table ... as select * from public.t;",
+            ),
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_learned_from_is_refused(alice: Connection, table: str, error: Refused) -> None:
+    alice.execute(f"{table}; grant select on t to tensile_worker".encode())
+
+    assert refused(alice, "select tensile_train('m', 't')") == error
+
+
+def test_a_temporary_table_is_refused(alice: Connection) -> None:
+    alice.execute("create temporary table t as select 1 as a, 1 as y; grant select on t to tensile_worker")
+
+    error = refused(alice, "select tensile_train('m', 't')")
+
+    assert error.message.endswith('.t" is a temporary table, which other sessions cannot read')
+
+
+def test_a_table_that_is_not_there_is_refused(alice: Connection) -> None:
+    error = refused(alice, "select tensile_train('m', 'nowhere')")
+
+    assert (error.sqlstate, error.message) == ("42P01", 'relation "nowhere" does not exist')
+
+
+def let_alice_create_schemas(admin: Connection) -> None:
+    admin.execute("do $$ begin execute format('grant create on database %I to alice', current_database()); end $$")
+
+
+def test_each_grant_that_the_caller_lacks_is_named(alice: Connection, bob: Connection, admin: Connection) -> None:
+    let_alice_create_schemas(admin)
+    alice.execute('create schema "my plot"; create table "my plot".t as select 1 as a, 1 as y')
+    oid = value(alice, """select '"my plot".t'::regclass::oid""")
+
+    assert refused(bob, "select tensile_train('m', %s::oid::regclass)", oid) == Refused(
+        "42501",
+        'permission denied for table "my plot.t"',
+        None,
+        'Ask its owner for: grant usage on schema "my plot" to bob; grant select on "my plot".t to bob;',
+    )
+
+
+def test_each_grant_that_the_worker_lacks_is_named(alice: Connection, admin: Connection) -> None:
+    let_alice_create_schemas(admin)
+    alice.execute('create schema "my plot"; create table "my plot".t as select 1 as a, 1 as y')
+
+    assert refused(alice, """select tensile_train('m', '"my plot".t')""") == Refused(
+        "42501",
+        'the worker may not read table "my plot.t"',
+        None,
+        'Run: grant usage on schema "my plot" to tensile_worker; grant select on "my plot".t to tensile_worker;',
+    )
+
+
+def test_a_name_that_another_user_has_is_refused(alice: Connection, bob: Connection) -> None:
+    alice.execute("select tensile_create_model('flowers'); grant select on iris to bob")
+    taken = Refused(
+        "42501",
+        'model "flowers" belongs to another role',
+        None,
+        "Model names are unique in the database: choose another name.",
+    )
+
+    assert refused(bob, "select tensile_train('flowers', 'iris', target => 'species')") == taken
+    assert refused(bob, "select tensile_create_model('flowers')") == taken
+
+
+def test_a_model_is_defined_once(alice: Connection) -> None:
+    alice.execute("select tensile_create_model('it''s', 'cnn')")
+
+    assert refused(alice, "select tensile_create_model('it''s', 'mlp')") == Refused(
+        "42710",
+        'model "it\'s" already exists',
+        None,
+        "To define it anew, drop it first: select tensile_drop_model('it''s').",
+    )
+
+
+def test_an_unknown_layer_is_refused(alice: Connection) -> None:
+    error = refused(
+        alice,
+        """select tensile_create_model('m', '{"type": "layers", "layers": [
+             {"type": "residual", "layers": [{"type": "linear"}, {"type": "linera"}]}]}')""",
+    )
+
+    assert (error.sqlstate, error.message) == ("22023", 'unknown layer {"type": "linera"}')
+
+
+def test_names_are_quoted_wherever_they_go(alice: Connection) -> None:
+    alice.execute(
+        """create table "Odd; drop table iris" ("a""b" real, "label" text);
+           insert into "Odd; drop table iris" values (1, 'x'), (2, 'y');
+           grant select on "Odd; drop table iris" to tensile_worker"""
+    )
+
+    job = value(alice, """select tensile_train('m', '"Odd; drop table iris"')""")
+
+    assert spec_of(alice, job)["relation"]["name"] == "Odd; drop table iris"
+
+
+def test_a_rolled_back_call_leaves_no_job(database: Database, alice: Connection) -> None:
+    with database.connect("alice") as connection:
+        connection.autocommit = False
+        train(connection)
+        connection.rollback()
+
+    assert value(alice, "select count(*) from tensile.jobs") == 0

@@ -1,0 +1,113 @@
+"""What the views show of what the tables hold."""
+
+from decimal import Decimal
+
+import pytest
+
+from .conftest import Connection, value
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def running(alice: Connection, admin: Connection) -> int:
+    """A job of alice in the middle of its training, on a device that has other jobs too."""
+    job = int(value(alice, "select tensile_train('flowers', 'iris', target => 'species')"))
+    admin.execute(
+        """insert into tensile.workers (host, pid, device, version, lease_s) values ('h', 1, 'emulated', '0', 3600);
+           insert into tensile.devices (worker_id, kind, capacity_bytes, budget_bytes, granted_bytes, used_bytes)
+           select worker_id, 'emulated', 200, 100, 80, 50 from tensile.workers;
+           update tensile.jobs set state = 'running', phase = 'training', claim = 1, started_at = now(),
+                  worker_id = (select worker_id from tensile.workers);
+           insert into tensile.job_progress (job_id, epoch, epochs, step, steps, loss)
+           select job_id, 3, 4, 5, 10, 0.5 from tensile.jobs;
+           insert into tensile.device_jobs (worker_id, job_id, granted_bytes, used_bytes, high_water_bytes)
+           select worker_id, job_id, 30, 20, 25 from tensile.jobs;
+           insert into tensile.plans (job_id, attempt, generation, reason, policy, predicted_iteration_ns, swaps)
+           select job_id, 1, 1, 'start', 'tensile', 1500000, 2 from tensile.jobs;
+           insert into tensile.op_latency (signature, device_kind, name, latency_ns, predicted_ns)
+           values ('s', 'emulated', 'aten::mm', 2000, 3000)"""
+    )
+    return job
+
+
+def test_progress_counts_epochs_and_steps(alice: Connection, running: int) -> None:
+    row = alice.execute(
+        """select job_id, model, owner, state::text, phase::text, epoch, epochs, percent, loss, used_bytes,
+                  granted_bytes, device_budget_bytes from tensile.stat_progress_train"""
+    ).fetchall()
+
+    assert row == [(running, "flowers", "alice", "running", "training", 3, 4, Decimal("62.5"), 0.5, 20, 30, 100)]
+
+
+def test_the_device_is_shown_as_a_whole_and_by_job(alice: Connection, bob: Connection, running: int) -> None:
+    whole = "select alive, jobs, budget_bytes, granted_bytes, used_bytes, percent_used from tensile.stat_device"
+    by_job = "select job_id, granted_bytes, used_bytes, high_water_bytes from tensile.stat_device_jobs"
+
+    assert (
+        alice.execute(whole).fetchall() == bob.execute(whole).fetchall() == [(True, 1, 100, 80, 50, Decimal("50.0"))]
+    )
+    assert alice.execute(by_job).fetchall() == [(running, 30, 20, 25)]
+    assert bob.execute(by_job).fetchall() == []
+
+
+def test_plans_and_latencies_are_in_readable_units(alice: Connection, running: int) -> None:
+    plan = alice.execute("select job_id, reason, predicted_iteration_ms, swaps from tensile.stat_plan").fetchall()
+    latency = alice.execute("select operator, measured_us, predicted_us, error from tensile.stat_latency").fetchall()
+
+    assert plan == [(running, "start", Decimal("1.5"), 2)]
+    assert latency == [("aten::mm", Decimal(2), Decimal(3), 0.5)]
+
+
+@pytest.mark.usefixtures("running")
+def test_a_job_that_waits_for_memory_is_in_the_queue(alice: Connection, admin: Connection) -> None:
+    admin.execute("update tensile.jobs set state = 'starting', phase = 'waiting for memory', waits_for = '3 MB'")
+    second = value(alice, "select tensile_train('flowers', 'iris', target => 'species')")
+    third = value(
+        alice, "select tensile_train('flowers', 'iris', target => 'species', not_before => '2090-01-01 00:00')"
+    )
+
+    rows = alice.execute("select position, job_id, waits_for from tensile.stat_queue").fetchall()
+
+    assert [waits_for for _, _, waits_for in rows[:2]] == ["3 MB", "a controller to take it"]
+    assert [(position, job) for position, job, _ in rows[1:]] == [(1, second), (2, third)]
+    assert rows[2][2].startswith("not before 2090-01-01")
+
+
+@pytest.mark.usefixtures("published")
+def test_a_model_is_listed_with_its_deployed_version(alice: Connection) -> None:
+    alice.execute("select tensile_create_model('empty')")
+
+    rows = alice.execute(
+        "select model, owner, versions, deployed, task::text, metric_name, metric from tensile.model_list order by 1"
+    ).fetchall()
+
+    assert rows == [
+        ("empty", "alice", 0, None, None, None, None),
+        ("flowers", "alice", 1, 1, "classification", "accuracy", 0.97),
+    ]
+
+
+def test_a_worker_that_does_not_beat_is_not_alive(alice: Connection, admin: Connection, running: int) -> None:
+    admin.execute("update tensile.workers set heartbeat_at = now() - interval '2 hours'")
+
+    assert alice.execute("select alive, jobs from tensile.stat_workers").fetchall() == [(False, 1)]
+    assert running in {job for (job,) in alice.execute("select job_id from tensile.stat_jobs").fetchall()}
+
+
+def test_every_view_and_function_is_commented_and_bound_to_its_reader(admin: Connection) -> None:
+    columns = admin.execute(
+        """select c.relname, a.attname
+             from pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0
+            where c.relnamespace = 'tensile'::regnamespace and c.relkind = 'v'
+              and (col_description(c.oid, a.attnum) is null or obj_description(c.oid, 'pg_class') is null
+                   or not coalesce('security_invoker=true' = any (c.reloptions)
+                                   or 'security_invoker=on' = any (c.reloptions), false))"""
+    ).fetchall()
+    functions = admin.execute(
+        """select oid::regprocedure::text from pg_proc
+            where (pronamespace = 'tensile'::regnamespace or proname like 'tensile\\_%')
+              and obj_description(oid, 'pg_proc') is null"""
+    ).fetchall()
+
+    assert (columns, functions) == ([], [])
