@@ -197,9 +197,9 @@ void Ledger::release_slot(std::uint32_t slot) {
 void Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
   layout::Slot& record = live(claim);
   std::uint64_t before_word = record.tally.load();
+  live(claim);  // once more: a tally of a later epoch is not ours to change
   const Tally before = Tally::unpacked(before_word);
   if (freed_bytes > before.used_bytes) {
-    live(claim);  // here and below: a release under us is the better explanation
     throw Fault(Fault::Kind::invariant, text("slot ", claim.slot, ": giving back ", freed_bytes,
                                              " bytes of which only ", before.used_bytes, " are in use"));
   }
@@ -213,7 +213,7 @@ void Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t t
   const std::uint64_t granted_bytes = record.granted_bytes.load();
   if (taken_bytes > freed_bytes && after.used_bytes > granted_bytes) {
     withdraw(record, before, intent);
-    live(claim);
+    live(claim);  // a release under us is the better explanation
     throw_over_grant(claim.slot, before.used_bytes, freed_bytes, taken_bytes, granted_bytes);
   }
   post(claim, record, intent);

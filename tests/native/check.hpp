@@ -13,6 +13,9 @@ void fail(const char* file, int line, const std::string& what);
 void expect_fault(const char* file, int line, tensile::Fault::Kind kind, const std::string& words,
                   const std::function<void()>& body);
 
+// Polls; raises an invariant fault, which fails the test, when it takes longer than a minute.
+void wait_until(const std::function<bool()>& condition);
+
 template <typename Left, typename Right>
 void equal(const char* file, int line, const char* source, const Left& left, const Right& right) {
   if (!(left == right)) fail(file, line, tensile::text(source, ": ", left, " is not ", right));

@@ -1,7 +1,9 @@
 // Runs every TEST, or those whose name contains the first argument; the exit status says whether all held.
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,6 +32,7 @@ void run(const Test& test) {
     fail(test.name, 0, tensile::text("unexpected: ", error.what()));
   }
   std::printf("%s %s\n", failures == before ? "ok  " : "FAIL", test.name);
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -56,6 +59,16 @@ void expect_fault(const char* file, int line, tensile::Fault::Kind kind, const s
     return;
   }
   fail(file, line, "no fault");
+}
+
+void wait_until(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw tensile::Fault(tensile::Fault::Kind::invariant, "what was waited for did not come about in a minute");
+    }
+    std::this_thread::yield();
+  }
 }
 
 }  // namespace check
