@@ -12,7 +12,7 @@ import pytest
 from indb_tensile.errors import UnavailableError
 from worker.serving.analyst_process import AnalystProcess
 
-from .fakes import eventually
+from .fakes import DEADLINE_S, eventually
 
 # Answers {"do": "echo"} with its process id; dies of {"do": "die"}; never answers {"do": "hang"}.
 PROGRAM = """
@@ -30,9 +30,9 @@ while header := link.read(4):
 """
 
 
-def run(scene: Callable[[AnalystProcess], Awaitable[None]]) -> None:
+def run(scene: Callable[[AnalystProcess], Awaitable[None]], limit_s: float = DEADLINE_S) -> None:
     async def whole() -> None:
-        analyst = AnalystProcess([sys.executable, "-c", PROGRAM])
+        analyst = AnalystProcess([sys.executable, "-c", PROGRAM], limit_s=limit_s)
         try:
             await scene(analyst)
         finally:
@@ -110,3 +110,16 @@ def test_stopping_ends_the_process() -> None:
         assert analyst.stop() is None
 
     run(scene)
+
+
+def test_a_request_that_takes_too_long_is_given_up() -> None:
+    async def scene(analyst: AnalystProcess) -> None:
+        await analyst.start()
+        first = analyst.pid
+        assert first is not None
+        with pytest.raises(UnavailableError, match=r"gave this request up after 0.1 s"):
+            await analyst.ask(b'{"do": "hang"}')
+        assert analyst.pid is None
+        assert not alive(first)
+
+    run(scene, limit_s=0.1)

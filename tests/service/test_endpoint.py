@@ -65,6 +65,14 @@ def test_a_directory_that_others_may_write_to_is_refused(directory: Path, mode: 
     assert list(directory.iterdir()) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_directory_of_another_user_is_refused(directory: Path) -> None:
+    directory.mkdir(mode=0o755)
+    os.chown(directory, 65534, -1)
+    with pytest.raises(UnavailableError, match=r"belongs to .*, who could replace the socket"):
+        Endpoint(directory, "worker-1")
+
+
 def test_a_path_that_is_too_long_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="the system allows 107"):
         Endpoint(tmp_path / ("d" * 100), "worker-1")

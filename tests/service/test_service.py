@@ -16,6 +16,7 @@ from indb_tensile.bench import predict as bench
 from indb_tensile.catalog.connection import connect
 from indb_tensile.errors import MissingError
 from tests.conftest import Database
+from worker import service as program
 
 from .conftest import Published, Service, fill, publish
 from .fakes import DEADLINE_S, Client, eventually
@@ -234,18 +235,12 @@ def test_a_model_is_loaded_after_the_database_has_crashed_and_come_back(
         assert isinstance(one(connection, "select tensile_predict('houses', t) from houses as t where id = 1"), float)
 
 
-def test_where_the_environment_is_incomplete_it_says_what_is_missing(service: Service) -> None:
-    environment = {**service.environment, "TENSILE_SERVICE_DIRECTORY": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "worker.service"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("tensile service: the service has no directory for its socket\n")
+def test_where_the_environment_is_incomplete_it_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TENSILE_SERVICE_DIRECTORY", raising=False)
+    assert program.main() == 2
+    assert capsys.readouterr().err.startswith("tensile service: the service has no directory for its socket\n  set ")
 
 
 # --- clients of its own ----------------------------------------------------------------------------------------

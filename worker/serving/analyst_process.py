@@ -20,6 +20,7 @@ from .frames import frame
 FD_VARIABLE = "TENSILE_ANALYST_FD"
 COMMAND = (sys.executable, "-m", f"{__package__}.analyst")
 
+LIMIT_S = 300.0  # of one request: others wait for it
 _LENGTH_BYTES = 4
 
 _log = logging.getLogger(__name__)
@@ -28,8 +29,9 @@ _log = logging.getLogger(__name__)
 class AnalystProcess:
     """The analyst, seen from the service. `command` is given the socket's descriptor in FD_VARIABLE."""
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, *, limit_s: float = LIMIT_S) -> None:
         self._command = tuple(command)
+        self._limit_s = limit_s
         self._turn = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
@@ -48,24 +50,34 @@ class AnalystProcess:
     async def ask(self, body: bytes) -> bytes:
         """The answer's body to the request's body; requests take turns.
 
-        Raises UnavailableError where the process ended under the request. Cancelled, the work is ended.
+        Raises UnavailableError where the process ended under the request or took longer than a request may.
+        Cancelled, the work is ended.
         """
         async with self._turn:
             await self._ensure()
             try:
-                self._writer.write(frame(body))
-                await self._writer.drain()
-                header = await self._reader.readexactly(_LENGTH_BYTES)
-                return await self._reader.readexactly(int.from_bytes(header, "big"))
+                async with asyncio.timeout(self._limit_s):
+                    return await self._exchange(body)
             except asyncio.CancelledError:
                 self.stop()
                 raise
+            except TimeoutError as error:
+                self.stop()
+                raise UnavailableError(
+                    f"the service gave this request up after {self._limit_s:g} s", hint="ask for less at a time"
+                ) from error
             except (asyncio.IncompleteReadError, ConnectionError) as error:
                 code = self.stop()
                 raise UnavailableError(
                     f"the service's second process ended with code {code} while it worked on this request",
                     hint="ask again; if it ends again, the service's log and the kernel's (memory) say why",
                 ) from error
+
+    async def _exchange(self, body: bytes) -> bytes:
+        self._writer.write(frame(body))
+        await self._writer.drain()
+        header = await self._reader.readexactly(_LENGTH_BYTES)
+        return await self._reader.readexactly(int.from_bytes(header, "big"))
 
     def stop(self) -> int | None:
         """End the process at once; its exit code, None where none ran."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from indb_tensile.errors import UnavailableError
 
+from .peer import user_name
+
 MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path holds 108 with its terminating zero
 _BACKLOG = 128
 
@@ -13,8 +15,8 @@ _BACKLOG = 128
 class Endpoint:
     """A listening Unix socket at `<directory>/<name>.sock`; a file left there by a dead service is replaced.
 
-    Raises UnavailableError where others may write to the directory (they could put a socket of theirs in our
-    place) or the path is too long.
+    Raises UnavailableError where another user than root owns the directory or others may write to it (they could
+    put a socket of theirs in our place), or where the path is too long.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -44,7 +46,13 @@ def _prepare(directory: Path) -> None:
     if not directory.exists():
         directory.mkdir(parents=True)
         directory.chmod(0o755)  # whatever the umask: the server's user must be able to enter
-    mode = directory.stat().st_mode & 0o777
+    facts = directory.stat()
+    mode = facts.st_mode & 0o777
+    if facts.st_uid not in (0, os.geteuid()):
+        raise UnavailableError(
+            f"the service's directory {directory} belongs to {user_name(facts.st_uid)}, who could replace the socket",
+            hint=f"run: chown {user_name(os.geteuid())} {directory}",
+        )
     if mode & 0o022:
         raise UnavailableError(
             f"the service's directory {directory} has mode {mode:04o}: others could put their own socket there",
