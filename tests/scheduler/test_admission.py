@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from indb_tensile.errors import InvariantError
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
 from indb_tensile.scheduler.admission import decide, finished
 from indb_tensile.scheduler.facts import (
@@ -68,6 +69,13 @@ def graph(regions: int, operators: int = 1) -> StepGraph:
             for t in tensors
         ),
     )
+
+
+def uneven_graph(size_bytes: int) -> StepGraph:
+    """One operator that writes so many bytes."""
+    tensor = Tensor(id=TensorId(0), name="t", size_bytes=size_bytes, role=Role.ACTIVATION)
+    operator = Operator(name="op", signature="op", stage=Stage.FORWARD, reads=(), writes=(TensorId(0),))
+    return StepGraph(tensors=(tensor,), operators=(operator,))
 
 
 @dataclass(frozen=True)
@@ -378,6 +386,113 @@ def test_a_capture_that_breaks_the_rules_fails_its_job_alone() -> None:
         "job 1, graph 0: 2 latencies for 1 operators"
         in next(o for o in orders if isinstance(o, FailJob)).fault.message
     )
+
+
+def test_a_calibration_waits_until_the_others_have_settled() -> None:
+    drive = Drive(10)
+    first = drive.claim(job(1))
+    drive.capture(first, 4)  # sent, not adopted
+    second = drive.claim(job(2))
+    assert not any(isinstance(o, GrantCalibration) for o in drive.capture(second, 2, unknown=1))
+    assert GrantCalibration(trainer=second, grant_bytes=6 * REGION) in drive.send(
+        Adoption(trainer=first, generation=1)
+    )
+
+
+def test_what_a_calibration_holds_is_not_planned_for_others() -> None:
+    drive = Drive(10)
+    first = drive.start(1, 10)
+    second = drive.claim(job(2))
+    drive.capture(second, 4, unknown=1)
+    drive.send(Adoption(trainer=first, generation=2))
+    orders = drive.send(BudgetChange(budget_bytes=11 * REGION))
+    assert [o.grant_bytes for o in orders if isinstance(o, SendPlans)] == [7 * REGION]
+
+
+def test_the_rounding_to_regions_never_passes_the_budget() -> None:
+    drive = Drive(7)
+    for number in (1, 2):
+        trainer = drive.claim(job(number))
+        drive.send(Capture(trainer=trainer, graphs=(uneven_graph(7 * REGION // 2),), latency_ns=((1,),), unknown=0))
+        drive.adopt_all()
+    assert drive.grants() == {1: 4, 2: 3}
+
+
+def test_a_planner_that_takes_more_than_it_was_given_is_our_fault() -> None:
+    class Liar(HalvingPlanner):
+        def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+            return tuple(job_plan(w.job, budget_bytes + REGION) for w in workloads)
+
+    drive = Drive(10, Liar())
+    trainer = drive.claim(job(1))
+    with pytest.raises(InvariantError, match="the planner was given"):
+        drive.capture(trainer, 4)
+
+
+def test_those_that_run_grow_before_a_new_one_starts() -> None:
+    drive = Drive(10)
+    first, second, third = drive.start(1, 10), drive.start(2, 8), drive.claim(job(3))
+    drive.capture(third, 4)
+    assert drive.kinds() == [SetWaitsFor]
+    drive.send(Finish(trainer=second))
+    orders = drive.send(Exit(trainer=second, code=0))
+    assert [o.trainer for o in orders if isinstance(o, SendPlans)] == [first, third]
+
+
+def test_the_next_job_is_claimed_only_when_the_last_one_has_its_plan() -> None:
+    drive = Drive(6)
+    first = drive.start(1, 6)
+    drive.capture(drive.claim(job(2)), 6)
+    assert drive.send(SpareReady(trainer=drive.pool.spares[0].trainer)) == ()
+    assert ClaimNext() in drive.send(Adoption(trainer=first, generation=2))
+
+
+def test_one_claim_is_under_way_at_a_time() -> None:
+    drive = Drive(10)
+    drive.send(Tick())
+    assert drive.send(SpareReady(trainer=TrainerId(1))) == (ClaimNext(),)
+    assert drive.send(Tick()) == ()
+    assert drive.send(QueueChange()) == ()
+
+
+def test_drift_does_not_disturb_a_transition() -> None:
+    drive = Drive(10)
+    first = drive.start(1, 4)
+    second = drive.claim(job(2))
+    drive.capture(second, 4)  # in flight
+    measured = Measurement(
+        trainer=first, generation=1, latency_ns=(9000,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+    )
+    drive.send(measured)
+    before = drive.pool.members[0].workload
+    assert before is not None
+    assert before.latency_ns == ((1000,),)
+    drive.adopt_all()
+    drive.send(measured)
+    assert drive.pool.members[0].workload is not None
+    assert drive.pool.members[0].workload.latency_ns == ((7000,),)
+
+
+def test_a_measurement_of_a_plan_that_was_never_adopted_is_not_believed() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    measured = Measurement(
+        trainer=trainer, generation=2, latency_ns=(9000,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+    )
+    assert drive.send(measured) == ()
+
+
+@pytest.mark.parametrize(
+    "decided",
+    [CancelRequest(job=JobId(1)), Failure(trainer=TrainerId(1), fault=Fault(sqlstate="22000", message="no"))],
+)
+def test_a_lost_claim_overrules_what_was_to_be_written(decided: Event) -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    drive.send(decided)
+    drive.send(ClaimLoss(claim=ClaimToken(1001)))
+    orders = drive.send(Exit(trainer=trainer, code=-9))
+    assert not any(isinstance(o, CancelJob | FailJob | RequeueJob) for o in orders)
 
 
 def test_drift_beyond_the_threshold_plans_anew_and_only_then() -> None:
