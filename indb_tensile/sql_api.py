@@ -245,8 +245,9 @@ class _Table:
         for column in self.columns:
             if column.name == name:
                 return column
-        hint = f"Its columns: {self.names}."
-        raise RefusalError("42703", f'{role}: {self} has no column "{name}"', hint=hint)
+        message = f'column "{name}" of relation "{self.schema}.{self.name}" does not exist'
+        detail = "" if role == "target" else f"It is named in {role}."
+        raise RefusalError("42703", message, detail=detail, hint=f"The columns are {self.names}.")
 
 
 def _resolved(plpy: Plpy, request: Json) -> tuple[Json, _Table]:
@@ -270,7 +271,7 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, _Table]:
         "features": features,
         "exclude": exclude,
         "preprocess": _preprocess(options["preprocess"] or {}),
-        "split": _options("split", options["split"] or {}, SPLIT),
+        "split": _split(options["split"] or {}),
         "metric": _metric(request, before, task),
         "early_stop": _early_stop(options["early_stop"], task),
         "memory_limit_bytes": _memory_limit(plpy, request),
@@ -693,6 +694,16 @@ _NOUNS = {
 }
 
 
+def _split(given: Any) -> Json:
+    options = _options("split", given, SPLIT)
+    shares = {name: rule["default"] for name, rule in SPLIT.items()} | options
+    if shares["test_size"] + shares["valid_size"] >= 1:
+        sizes = f"test_size {shares['test_size']} and valid_size {shares['valid_size']}"
+        message = f"split: {sizes} leave no rows to train on"
+        raise RefusalError(_INVALID, message, hint="Keep their sum below 1.")
+    return options
+
+
 def _preprocess(given: Any) -> Json:
     if not isinstance(given, dict):
         raise RefusalError(_INVALID, f"preprocess must be a JSON object, not {_shown(given)}")
@@ -863,7 +874,7 @@ def _load_dataset(plpy: Plpy, request: Json) -> Json:
     fill = f"insert into {table} select * from pg_catalog.jsonb_populate_recordset(null::{table}, $1)"
     names = [column for column, _ in page["columns"]]
     rows = 0
-    while page["rows"]:
+    while page["rows"]:  # a page past the end is empty
         records = [dict(zip(names, row, strict=True)) for row in page["rows"]]
         list(plpy.execute(plpy.prepare(fill, ["jsonb"]), [json.dumps(records)]) or ())
         rows += len(records)

@@ -52,6 +52,15 @@ def test_any_form_of_a_row_arrives(alice: Connection, serve: Serve, argument: st
 
 
 @pytest.mark.usefixtures("published")
+def test_a_driver_may_send_a_row_as_a_parameter(alice: Connection, serve: Serve) -> None:
+    service = serve(echo)
+
+    found = value(alice, "select tensile_predict(%s, %s, version => %s)", "flowers", '{"petal": 3}', None)
+
+    assert (found, service.requests[0]["rows"]) == (0.5, [{"petal": 3}])
+
+
+@pytest.mark.usefixtures("published")
 def test_null_is_predicted_as_null_without_asking(alice: Connection, serve: Serve) -> None:
     service = serve(echo)
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.postgres
 msgspec = pytest.importorskip("msgspec")
 
 _COLUMNS = "id, petal, sepal, species, kind, label_known"
-_NO_SUCH_COLUMN = f"Its columns: {_COLUMNS}."
+_NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
 
 
 def train(connection: Connection, arguments: str = "target => 'species'") -> int:
@@ -150,15 +150,25 @@ def test_a_key_belongs_to_its_owner(alice: Connection, bob: Connection) -> None:
     [
         (
             "target => 'colour'",
-            Refused("42703", 'target: table "public.iris" has no column "colour"', None, _NO_SUCH_COLUMN),
+            Refused("42703", 'column "colour" of relation "public.iris" does not exist', None, _NO_SUCH_COLUMN),
         ),
         (
             "target => 'species', features => array['colour']",
-            Refused("42703", 'features: table "public.iris" has no column "colour"', None, _NO_SUCH_COLUMN),
+            Refused(
+                "42703",
+                'column "colour" of relation "public.iris" does not exist',
+                "It is named in features.",
+                _NO_SUCH_COLUMN,
+            ),
         ),
         (
             "target => 'species', exclude => array['colour']",
-            Refused("42703", 'exclude: table "public.iris" has no column "colour"', None, _NO_SUCH_COLUMN),
+            Refused(
+                "42703",
+                'column "colour" of relation "public.iris" does not exist',
+                "It is named in exclude.",
+                _NO_SUCH_COLUMN,
+            ),
         ),
         (
             "target => null",
@@ -227,6 +237,15 @@ def test_a_key_belongs_to_its_owner(alice: Connection, bob: Connection) -> None:
             """target => 'species', hyperparams => '{"optimizer": "lion"}'""",
             Refused(
                 "22023", 'hyperparams: "optimizer" is "lion"', None, '"optimizer" must be one of sgd, adam, adamw.'
+            ),
+        ),
+        (
+            """target => 'species', split => '{"test_size": 0.9}'""",
+            Refused(
+                "22023",
+                "split: test_size 0.9 and valid_size 0.15 leave no rows to train on",
+                None,
+                "Keep their sum below 1.",
             ),
         ),
         (
