@@ -38,6 +38,8 @@ INPUTS = ("x", "y")
 
 _aten = torch.ops.aten
 
+_RECURRENCES = (_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
@@ -123,7 +125,7 @@ def _trace(
 ) -> fx.GraphModule:
     wrapped = _WithLoss(_fake_copy(module, fakes).train(train), loss, outputs=not train)
     try:
-        with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention():
+        with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention(), _own_recurrences():
             joint = aot_export_joint_with_descriptors(stack, wrapped, tuple(inputs))
             traced: fx.GraphModule = joint.graph_module
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -143,6 +145,24 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _own_recurrences() -> Iterator[None]:
+    """Recurrent layers as the library itself composes them.
+
+    Tracing would take torch's Python versions, whose dropout between layers draws other random numbers.
+    """
+    kept = [(op, dict(op.py_kernels)) for op in _RECURRENCES]
+    try:
+        for op in _RECURRENCES:
+            op.py_kernels.clear()
+            op._dispatch_cache.clear()  # noqa: SLF001 - it remembers the kernels just taken away
+        yield
+    finally:
+        for op, kernels in kept:
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()  # noqa: SLF001
 
 
 def _fake_copy(module: nn.Module, fakes: dict[str, torch.Tensor]) -> nn.Module:

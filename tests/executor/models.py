@@ -29,6 +29,19 @@ class Lstm(nn.Module):
         return logits
 
 
+class DeepLstm(nn.Module):
+    """Two layers of a bidirectional LSTM with dropout between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 5, num_layers=2, bidirectional=True, dropout=0.2, batch_first=True)
+        self.head = nn.Linear(10, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.lstm(x)[0].mean(1))
+        return logits
+
+
 class Constant(nn.Module):
     """Uses a tensor that is neither parameter nor buffer, one weight twice, and a parameter never."""
 
@@ -115,6 +128,7 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "cnn": (cnn, (1, 8, 8)),
     "transformer": (transformer, (5, 8)),
     "lstm": (Lstm, (7, 6)),
+    "deep lstm": (DeepLstm, (4, 6)),
     "constant": (Constant, (6,)),
     "stretched": (Stretched, (6,)),
     "tied": (Tied, (6,)),

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -38,9 +38,9 @@ def _on_fakes() -> Iterator[tuple[nn.Module, torch.Tensor, torch.Tensor]]:
 
 @pytest.mark.parametrize("build", [_on_meta, _on_fakes])
 def test_a_model_larger_than_any_memory_is_captured_from_shapes_alone(
-    build: type[Iterator[tuple[nn.Module, torch.Tensor, torch.Tensor]]],
+    build: Callable[[], Iterator[tuple[nn.Module, torch.Tensor, torch.Tensor]]],
 ) -> None:
-    module, x, y = next(iter(build()))  # type: ignore[call-arg]
+    module, x, y = next(build())
     settings = OptimizerSettings(clip_norm=1.0)
     steps = (capture_training(module, LOSS, x, y, settings), capture_evaluation(module, LOSS, x, y, settings))
     check_alike(steps)

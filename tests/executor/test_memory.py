@@ -49,9 +49,10 @@ def _replay(profiler: Any) -> list[tuple[str, int]]:
         if event.name.startswith(("move ", "iteration")):
             marks.append((event.start_time_ns, event.name))
         waiting.extend(event.children)
-    changes = sorted([*((t, 0, size) for t, size in allocations(events)), *((t, 1, name) for t, name in marks)])
+    changes: list[tuple[int, int, Any]] = [(t, 0, size) for t, size in allocations(events)]
+    changes += [(t, 1, name) for t, name in marks]
     held, seen = 0, [("", 0)]
-    for _, kind, what in changes:
+    for _, kind, what in sorted(changes):
         if kind == 1:
             seen.append((str(what), held))
         else:
