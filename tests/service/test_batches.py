@@ -1,11 +1,12 @@
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from indb_tensile.errors import InvariantError, RequestError, UnavailableError
 from indb_tensile.job import ModelVersionId
-from worker.serving.batches import MAX_BATCH_ROWS, Batches, Counters
+from worker.serving.batches import MAX_BATCH_ROWS, QUICK_NS, Batches, Counters
 from worker.serving.requests import Kind
 
 from .fakes import Echo
@@ -161,3 +162,67 @@ def test_when_it_closes_what_waits_is_computed_and_what_comes_later_is_refused()
         return values
 
     assert asyncio.run(scene()) == [[0], [1]]
+
+
+class Placed:
+    """A model that says which thread computes it, on a clock that it moves itself."""
+
+    def __init__(self, pass_ns: int) -> None:
+        self.now_ns = 0
+        self.pass_ns = pass_ns
+
+    def clock_ns(self) -> int:
+        return self.now_ns
+
+    def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+        self.now_ns += self.pass_ns
+        return [threading.current_thread().name for _ in rows]
+
+
+def places(model: Placed, *sizes: int) -> list[str]:
+    """The thread that computes each of these requests, one after the other."""
+
+    async def scene() -> list[str]:
+        batches = Batches(model.clock_ns)
+        values = [await batches.predict(V1, model, [0] * size, Kind.VALUE) for size in sizes]
+        batches.close()
+        return [value[0] for value in values]
+
+    return asyncio.run(scene())
+
+
+def test_a_lone_request_of_few_rows_to_a_model_known_to_be_quick_is_computed_where_it_arrived() -> None:
+    here = threading.current_thread().name
+    assert places(Placed(QUICK_NS - 1), 1, 1, 8, 9, 1) == ["compute", here, here, "compute", here]
+
+
+def test_a_model_that_is_not_quick_never_holds_up_the_event_loop() -> None:
+    assert places(Placed(QUICK_NS), 1, 1, 1) == ["compute", "compute", "compute"]
+
+
+def test_requests_that_arrive_together_are_one_batch_even_of_a_quick_model() -> None:
+    async def scene() -> tuple[Any, Counters]:
+        model = Placed(1)
+        batches = Batches(model.clock_ns)
+        await batches.predict(V1, model, [0], Kind.VALUE)
+        values = await asyncio.gather(*(batches.predict(V1, model, [n], Kind.VALUE) for n in range(5)))
+        batches.close()
+        return values, batches.counters
+
+    values, counters = asyncio.run(scene())
+    assert values == [["compute"]] * 5
+    assert counters == Counters(requests=6, batches=2, rows=6)
+
+
+def test_a_quick_model_is_not_computed_twice_at_once() -> None:
+    async def scene() -> list[Any]:
+        batches, slow, quick = Batches(lambda: 0), Echo(), Placed(1)
+        await batches.predict(V2, quick, [0], Kind.VALUE)
+        first = await blocked(batches, slow)
+        (second,) = await queued(batches, (V2, quick, [0], Kind.VALUE))
+        slow.gate.set()
+        values = [await first, await second]
+        batches.close()
+        return values
+
+    assert asyncio.run(scene()) == [[0], ["compute"]]
