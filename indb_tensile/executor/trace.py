@@ -97,7 +97,10 @@ def _tied(module: nn.Module) -> dict[str, str]:
 
 def fake_mode() -> FakeTensorMode:
     """A mode whose tensors have shapes and no memory."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    # A remembered result has storages of its own where the kernel gives two outputs one: LSTM's bias gradients.
+    mode.cache_enabled = False
+    return mode
 
 
 def _fakes(mode: FakeTensorMode, stored: Stored) -> list[tuple[Value, torch.Tensor]]:
@@ -124,6 +127,7 @@ def _trace(
     train: bool,
 ) -> fx.GraphModule:
     wrapped = _WithLoss(_fake_copy(module, fakes).train(train), loss, outputs=not train)
+    mode.cache_enabled = True  # fast, and who shares a storage is found when the calls are recorded
     try:
         with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention(), _own_recurrences():
             joint = aot_export_joint_with_descriptors(stack, wrapped, tuple(inputs))
@@ -133,6 +137,8 @@ def _trace(
             f"what the model computes depends on the values it sees: {error}",
             hint="One captured step must serve every batch: replace branches on values by torch.where.",
         ) from error
+    finally:
+        mode.cache_enabled = False
     return traced
 
 
