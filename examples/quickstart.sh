@@ -9,10 +9,13 @@ setup ""
 tensile=.venv/bin/tensile
 
 say "start the embedded PostgreSQL and a controller on the emulated device"
-$tensile up --capacity 1GB --budget 640MB --policy tensile
+$tensile up --capacity 1GB --budget 480MB --policy tensile
 
 say "load three real data sets, as the ordinary role demo"
 $tensile psql -q -f examples/sql/load.sql
+
+say "define three networks"
+$tensile psql -q -f examples/sql/models.sql >/dev/null
 
 say "look ahead: what each training needs, by policy"
 $tensile psql -q -f examples/sql/explain.sql

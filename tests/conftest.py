@@ -79,6 +79,7 @@ def database(cluster: Cluster, template: str) -> Iterator[Database]:
         connection.execute(
             sql.SQL("create database {} template {} strategy file_copy").format(name, sql.Identifier(template))
         )
-        # A clone is a database of its own: give the copied catalog its own installation.
-        yield made
+    yield made
+    # A new connection: the test may have restarted the cluster.
+    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
         connection.execute(sql.SQL("drop database {} with (force)").format(name))

@@ -114,6 +114,14 @@ def plan_adopted(connection: Connection, job: JobId, claim: ClaimToken, generati
     _about_plan(connection, "plan_adopted", job, claim, {"generation": generation})
 
 
+def plan_foreseen(
+    connection: Connection, job: JobId, claim: ClaimToken, generation: int, *, iteration_ns: int, stall_ns: int
+) -> None:
+    """What the simulator says of the generation with the latencies known now. Raises LostClaimError."""
+    values = {"generation": generation, "iteration_ns": iteration_ns, "stall_ns": stall_ns}
+    _about_plan(connection, "plan_foreseen", job, claim, values)
+
+
 def plan_measured(
     connection: Connection,
     job: JobId,

@@ -288,6 +288,13 @@ update tensile.plans as p set adopted_at = coalesce(p.adopted_at, now())
    and p.generation = %(generation)s
 returning p.plan_id
 
+-- plan_foreseen --
+update tensile.plans as p set predicted_iteration_ns = %(iteration_ns)s, predicted_stall_ns = %(stall_ns)s
+  from tensile.jobs as j
+ where j.job_id = %(job)s and j.claim = %(claim)s and p.job_id = j.job_id and p.attempt = j.attempt
+   and p.generation = %(generation)s
+returning p.plan_id
+
 -- plan_measured --
 update tensile.plans as p
    set measured_peak_bytes = greatest(p.measured_peak_bytes, %(peak_bytes)s),

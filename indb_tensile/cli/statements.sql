@@ -67,7 +67,7 @@ select tensile_cancel(%(job)s);
 
 -- watched_jobs --
 select j.job_id, j.model_name as model, j.state, j.phase, j.error_message as error, p.epoch, p.epochs, p.loss,
-       case when j.state = 'succeeded' then 100 else s.percent end as percent, p.eta - now() as eta,
+       case when j.state = 'succeeded' then 100 else s.percent end as percent, greatest(p.eta - now(), interval '0') as eta,
        d.used_bytes, d.granted_bytes
   from tensile.jobs as j
        left join tensile.job_progress as p using (job_id)

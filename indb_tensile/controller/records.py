@@ -20,6 +20,7 @@ from indb_tensile.scheduler.orders import (
     CancelJob,
     FailJob,
     RecordAdoption,
+    RecordForecast,
     RecordMeasurement,
     RecordPlan,
     RequeueJob,
@@ -27,7 +28,16 @@ from indb_tensile.scheduler.orders import (
 )
 from indb_tensile.scheduler.pool import Fault
 
-Writing = FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordAdoption | RecordMeasurement
+Writing = (
+    FailJob
+    | RequeueJob
+    | CancelJob
+    | SetWaitsFor
+    | RecordPlan
+    | RecordForecast
+    | RecordAdoption
+    | RecordMeasurement
+)
 
 _Result = TypeVar("_Result")
 
@@ -150,6 +160,11 @@ class CatalogRecords:
             case RecordPlan():
                 record, plan = _plan_record(writing, self._policy, planning_ns)
                 plans.record_plan(connection, job, claim, record, plan)
+            case RecordForecast(generation=generation, forecast=forecast):
+                stall_ns = forecast.stall_out_ns + forecast.stall_in_ns
+                plans.plan_foreseen(
+                    connection, job, claim, generation, iteration_ns=forecast.iteration_ns, stall_ns=stall_ns
+                )
             case RecordAdoption(generation=generation):
                 plans.plan_adopted(connection, job, claim, generation)
             case RecordMeasurement(measurement=measurement):

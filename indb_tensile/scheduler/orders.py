@@ -8,6 +8,7 @@ from indb_tensile.scheduler.facts import Measurement
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.pool import Fault, PlanReason, TrainerId
+from indb_tensile.scheduler.simulate import Forecast
 
 
 class Manner(StrEnum):
@@ -128,6 +129,16 @@ class RecordPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordForecast:
+    """Write down what the simulator says now of the plan that is followed already: its operators' times changed."""
+
+    job: JobId
+    claim: ClaimToken
+    generation: int
+    forecast: Forecast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordAdoption:
     """Write down that the trainer follows a plan."""
 
@@ -159,6 +170,7 @@ Order = (
     | CancelJob
     | SetWaitsFor
     | RecordPlan
+    | RecordForecast
     | RecordAdoption
     | RecordMeasurement
 )

@@ -20,6 +20,7 @@ from indb_tensile.scheduler.orders import (
     GrantCalibration,
     Manner,
     Order,
+    RecordForecast,
     RecordPlan,
     SendPlans,
     SetGrant,
@@ -212,7 +213,16 @@ def _aim(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], 
         grant_bytes = draft.pool.regions(plan.peak_bytes)
         same = member.plan is not None and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
         target = None if same else Target(plan=plan, grant_bytes=grant_bytes, reason=reason)
+        if same and member.plan is not None and member.plan.forecast != plan.forecast:
+            member = _foresee(draft, member, plan)
         draft.put(replace(member, stage=Stage.RUNNING, workload=_workload(member), target=target))
+
+
+def _foresee(draft: Draft, member: Member, plan: JobPlan) -> Member:
+    """The same plan with newer latencies: only what is expected of it is new."""
+    job = member.job
+    draft.order(RecordForecast(job=job.job, claim=job.claim, generation=member.generation, forecast=plan.forecast))
+    return replace(member, plan=plan)
 
 
 def _send(draft: Draft, member: Member, target: Target) -> None:

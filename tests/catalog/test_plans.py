@@ -60,11 +60,13 @@ def test_a_plan_is_predicted_then_adopted_then_measured(database: Database) -> N
                 iteration_ns=iteration_ns,
                 stall_ns=1,
             )
+        plans.plan_foreseen(connection, claimed.job, claimed.claim, 1, iteration_ns=11, stall_ns=3)
         rows = alice.execute(
             "select attempt, generation, reason, predicted_peak_bytes, measured_peak_bytes, measured_iteration_ns,"
-            " measured_stall_ns, swaps, plan, adopted_at is not null from tensile.plans"
+            " measured_stall_ns, predicted_iteration_ns, predicted_stall_ns, swaps, plan, adopted_at is not null"
+            " from tensile.plans"
         ).fetchall()
-        assert rows == [(1, 1, "start", 80, 80, 12, 1, 2, {"swaps": []}, True)]
+        assert rows == [(1, 1, "start", 80, 80, 12, 1, 11, 3, 2, {"swaps": []}, True)]
 
 
 def test_a_second_attempt_counts_its_generations_anew(database: Database) -> None:

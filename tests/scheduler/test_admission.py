@@ -38,6 +38,7 @@ from indb_tensile.scheduler.orders import (
     Manner,
     Order,
     RecordAdoption,
+    RecordForecast,
     RecordMeasurement,
     RecordPlan,
     ReleaseTrainer,
@@ -51,6 +52,7 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.pool import Fault, PlanReason, Pool, TrainerId
 from indb_tensile.scheduler.pool import Stage as JobStage
+from indb_tensile.scheduler.simulate import Forecast
 from indb_tensile.scheduler.workload import Workload
 
 REGION = 1 << 20
@@ -508,6 +510,44 @@ def test_drift_beyond_the_threshold_plans_anew_and_only_then() -> None:
     assert drive.pool.members[0].workload.latency_ns == ((1000,),), "planned anew below the threshold"
     drive.send(replace(measured, latency_ns=(2000,)))
     assert drive.pool.members[0].workload.latency_ns == ((1550,),), "not planned anew beyond the threshold"
+
+
+class ForeseeingPlanner(HalvingPlanner):
+    """The same plan whatever the latencies, and a forecast that follows them."""
+
+    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+        plans = super().plan(workloads, budget_bytes=budget_bytes)
+        if isinstance(plans, Infeasible):
+            return plans
+        return tuple(
+            replace(p, forecast=forecast(sum(w.latency_ns[0]))) for p, w in zip(plans, workloads, strict=True)
+        )
+
+
+def forecast(iteration_ns: int) -> Forecast:
+    return Forecast(
+        iteration_ns=iteration_ns,
+        compute_ns=iteration_ns,
+        stall_out_ns=0,
+        stall_in_ns=0,
+        upload_ns=0,
+        peak_bytes=1,
+        out_bytes=0,
+        in_bytes=0,
+    )
+
+
+def test_drift_that_changes_no_plan_renews_what_is_expected_of_it() -> None:
+    drive = Drive(10, planner=ForeseeingPlanner())
+    trainer = drive.start(1, 4)
+    drive.send(
+        Measurement(
+            trainer=trainer, generation=1, latency_ns=(2000,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+        )
+    )
+    renewed = RecordForecast(job=JobId(1), claim=ClaimToken(1001), generation=1, forecast=forecast(1500))
+    assert renewed in drive.orders
+    assert not any(isinstance(order, SendPlans) for order in drive.orders)
 
 
 def test_a_re_plan_that_changes_nothing_sends_nothing() -> None:

@@ -79,7 +79,7 @@ class Steps:
     def _learn(self, found: dict[str, tuple[int, int]]) -> None:
         self._known |= found
         workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in self._known.items()}
-        self.captured = tuple(step.with_measured(workspace, {}) for step in self.captured)
+        self.captured = tuple(step.with_measured(workspace) for step in self.captured)
 
     def _latency(self, graph: StepGraph) -> tuple[int, ...]:
         guesses = estimate(graph, EMULATED_SPEED)
