@@ -133,9 +133,12 @@ class SwapPlan:
         return False
 
     def prune(self, cap_bytes: int) -> None:
-        """Undo swaps without which the load stays within the cap, largest first: later ones made them needless."""
+        """Undo swaps without which the load stays within the cap: later ones made them needless.
+
+        Those without a copy come first, since the others' copies may serve them; then the largest.
+        """
         chosen = np.flatnonzero(self._free >= 0)
-        for gap in chosen[np.lexsort((chosen, -self._size[chosen]))].tolist():
+        for gap in chosen[np.lexsort((chosen, -self._size[chosen], self._copies[chosen]))].tolist():
             size, free, back = self.size_of(gap), int(self._free[gap]), int(self._back[gap])
             if self.load.maximum_of(free, back) + size > cap_bytes:
                 continue

@@ -1,5 +1,7 @@
 """One graph's swaps: what the calendar promises, the simulator and the judge must find."""
 
+import dataclasses
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -197,3 +199,54 @@ def test_a_swap_that_another_spares_its_copy_gives_memory_back_at_once() -> None
     assert plan.swap(int(plan.holding(6)[0]), 6, stalls=False)
     assert plan.plan("test").swaps == (_swap(0, 2, 5, 8, 10), _swap(0, 10, 11, 1, 2, copies=False))
     assert load(graph, plan.plan("test")) == plan.load.by_operator()
+
+
+def test_a_copy_that_another_swap_relies_on_at_the_start_does_not_slip_past_it() -> None:
+    """p is away at operator 0, which spares its next swap the copy; q's long copy ahead of it would delay it."""
+    p = Tensor(id=TensorId(0), name="p", size_bytes=60, role=Role.PARAMETER)
+    q = Tensor(id=TensorId(1), name="q", size_bytes=400, role=Role.PARAMETER)
+    reads: dict[int, tuple[TensorId, ...]] = {3: (p.id,), 6: (p.id,), 7: (q.id,), 8: (p.id,)}
+    writes: dict[int, tuple[TensorId, ...]] = {7: (q.id,), 8: (p.id,)}
+    operators = [_operator(reads.get(k, ()), writes.get(k, ())) for k in range(12)]
+    operators[7] = dataclasses.replace(operators[7], workspace_bytes=100)
+    graph = StepGraph(tensors=(p, q), operators=tuple(operators))
+    for relied_on in (False, True):
+        plan = SwapPlan(graph, (100_000,) * 12, SLOW, 1.0)
+        around, long = (int(g) for g in sorted(plan.holding(0).tolist(), key=plan.tensor_of))
+        assert plan.swap(around, 11, stalls=False)
+        if relied_on:
+            first = next(g for g in plan.holding(4).tolist() if plan.tensor_of(g) == p.id)
+            assert plan.swap(first, 4, stalls=False)
+        assert plan.swap(long, 0, stalls=False) is not relied_on
+        assert check.faults(graph, plan.plan("test")) == ()
+
+
+def test_pruning_keeps_a_copy_that_another_swap_relies_on() -> None:
+    """Without the first swap nothing would pass the cap, but the other two would have to copy."""
+    graph = _one_parameter(count=12, accesses={0: True, 4: False, 8: False})
+    busy = [dataclasses.replace(op, workspace_bytes=50 * (k in (6, 10))) for k, op in enumerate(graph.operators)]
+    plan = SwapPlan(dataclasses.replace(graph, operators=tuple(busy)), (100_000,) * 12, SLOW, 1.0)
+    for operator in (2, 6, 10):
+        assert plan.swap(int(plan.holding(operator)[0]), operator, stalls=False)
+    before = plan.plan("test")
+    plan.prune(60)
+    assert plan.plan("test") == before
+    plan.prune(110)
+    assert plan.swap_count == 0
+
+
+def test_a_copy_delayed_by_another_gives_its_memory_back_later() -> None:
+    """The copy of tensor 0 is put ahead of tensor 1's in the lane, which was to be done at 18."""
+    plan = SwapPlan(_two_after_one(), (8_000,) * 10, SLOW, 1.0)
+    first, second = plan.holding(5).tolist()
+    assert plan.swap(second, 5, stalls=False)
+    assert plan.plan("test").swaps == (_swap(1, 0, 3, 7, 9),)
+    assert plan.swap(first, 5, stalls=False)
+    assert [(s.tensor, s.free_at) for s in plan.plan("test").swaps] == [(0, 3), (1, 4)]
+
+
+def test_the_largest_tensor_at_an_operator_comes_first() -> None:
+    graph = _two_after_one()
+    sizes = [dataclasses.replace(t, size_bytes=10 + 5 * t.id) for t in graph.tensors]
+    plan = SwapPlan(dataclasses.replace(graph, tensors=tuple(sizes)), (8_000,) * 10, SLOW, 1.0)
+    assert [plan.size_of(g) for g in plan.holding(5).tolist()] == [15, 10]

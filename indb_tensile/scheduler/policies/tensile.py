@@ -39,7 +39,7 @@ def tensile(workloads: Sequence[Workload], *, budget_bytes: int, link: Link) -> 
     _swap_without_stalls(jobs, budget_bytes)
     _swap_with_stalls(jobs, budget_bytes)
     for job in jobs:
-        cap_bytes = job.peak_bytes
+        cap_bytes = _allowed(job, jobs, budget_bytes)
         for graph in job.graphs:
             graph.prune(cap_bytes)
     return tuple(tuple(graph.plan("tensile") for graph in job.graphs) for job in jobs)
@@ -111,6 +111,14 @@ def _to_lower(jobs: Sequence[_Job], budget_bytes: int) -> list[_Job]:
     if sum(job.peak_bytes for job in jobs) > budget_bytes:
         return list(jobs)
     return [job for job in jobs if job.over_limit]
+
+
+def _allowed(job: _Job, jobs: Sequence[_Job], budget_bytes: int) -> int:
+    """How high the job's peak may be, with all that the budget leaves over."""
+    left = max(0, budget_bytes - sum(other.peak_bytes for other in jobs))
+    limit = job.workload.limit_bytes
+    cap_bytes = job.peak_bytes + left
+    return cap_bytes if limit is None else max(job.peak_bytes, min(limit, cap_bytes))
 
 
 # --- phase one: nobody waits -----------------------------------------------------------------------------------
