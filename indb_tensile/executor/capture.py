@@ -5,8 +5,10 @@ A step is recorded on tensors without memory, so capturing needs none, whatever 
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -142,6 +144,7 @@ def _assemble(
     outputs = None if replayed.outputs is None else recorder.name_of(replayed.outputs)
     calls = _needed(recorder, {name for name in (loss, outputs) if name is not None})
     opaque = _find_opaque(recorder, calls)
+    _widen_reduced_losses(recorder, calls)
     steps = _steps(calls, [n for n in (loss, outputs) if n is not None])
     tensor_of, tensors = _tensors(recorder, stored, steps)
     operators = tuple(_operator(step.kernel, tensor_of) for step in steps)
@@ -259,6 +262,29 @@ def _find_opaque(recorder: Recorder, calls: list[Call]) -> frozenset[str]:
                 recorder.mark_opaque(name, _estimate_bytes(recorder, call))
                 opaque.add(name)
     return frozenset(opaque)
+
+
+# On the CPU these reduce in place of the loss per element, and the result keeps that storage.
+_REDUCED_IN_PLACE = frozenset(
+    {
+        _aten.mse_loss.default,
+        _aten.smooth_l1_loss.default,
+        _aten.soft_margin_loss.default,
+        _aten.binary_cross_entropy.default,
+    }
+)
+
+
+def _widen_reduced_losses(recorder: Recorder, calls: list[Call]) -> None:
+    """Give reduced losses the storage they really keep: one element for each of the broadcast inputs'."""
+    for call in calls:
+        if call.target not in _REDUCED_IN_PLACE:
+            continue
+        shapes = [reversed(recorder.values[name].shape) for name in call.arguments]
+        elements = math.prod(max(sizes) for sizes in zip_longest(*shapes, fillvalue=1))  # as broadcast
+        for name in call.results:
+            if name is not None:
+                recorder.widen(name, elements * recorder.values[name].dtype.itemsize)
 
 
 def _looks_empty(recorder: Recorder, call: Call, name: str) -> bool:

@@ -154,6 +154,11 @@ class Recorder:
         info = self.storages[self.values[name].storage]
         info.opaque, info.size_bytes = True, estimate_bytes
 
+    def widen(self, name: str, size_bytes: int) -> None:
+        """The storage of this value is really at least this large, whatever its fake says."""
+        info = self.storages[self.values[name].storage]
+        info.size_bytes = max(info.size_bytes, size_bytes)
+
     def _run(self, target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with self.mode:
             return target(*_concrete(args), **_concrete(kwargs))

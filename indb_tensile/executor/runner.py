@@ -86,8 +86,9 @@ class Runner:
     def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
         """One iteration of the training step for this batch size; returns the loss, on the host."""
         program = self._program(Kind.TRAINING, x)
-        self._iterations += 1
-        timed = self._iterations % self._sample_every == 0 and program is self._programs[0]
+        whole = program is self._programs[0]  # the last, smaller batch is no sample of an iteration
+        self._iterations += whole
+        timed = whole and self._iterations % self._sample_every == 0
         (loss,) = self._run(program, x, y, lr, timed=timed)
         self._state.steps += 1
         return loss

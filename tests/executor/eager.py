@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from indb_tensile.executor.optimizer import OptimizerSettings
-from tests.executor.models import LOSS, Job
+from tests.executor.models import Job
 
 RATES = (1e-2, 5e-3, 2e-3)
 
@@ -17,6 +17,7 @@ class Eager:
     def __init__(self, job: Job) -> None:
         self.module = copy.deepcopy(job.module)
         self.settings = job.settings
+        self.loss = job.loss
         self.optimizer = _optimizer(self.module, job.settings)
         self.steps = 0
 
@@ -24,7 +25,7 @@ class Eager:
         self.module.train()
         self.optimizer.param_groups[0]["lr"] = lr
         self.optimizer.zero_grad()
-        loss: torch.Tensor = LOSS(self.module(x), y)
+        loss: torch.Tensor = self.loss(self.module(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.clip_norm)
@@ -36,7 +37,7 @@ class Eager:
         self.module.eval()
         with torch.no_grad():
             outputs = self.module(x)
-            return LOSS(outputs, y), outputs
+            return self.loss(outputs, y), outputs
 
     def export(self) -> dict[str, torch.Tensor]:
         found = {name: p.detach().clone() for name, p in self.module.named_parameters()}

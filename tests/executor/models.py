@@ -123,6 +123,11 @@ def transformer() -> nn.Module:
     return nn.Sequential(layer, nn.Flatten(), nn.Linear(40, CLASSES))
 
 
+def regression() -> nn.Module:
+    """Learns numbers by their squared error, which torch reduces within the storage of the errors."""
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+
+
 SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp, (6,)),
     "cnn": (cnn, (1, 8, 8)),
@@ -132,6 +137,7 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "constant": (Constant, (6,)),
     "stretched": (Stretched, (6,)),
     "tied": (Tied, (6,)),
+    "regression": (regression, (6,)),
 }
 
 
@@ -143,15 +149,16 @@ class Job:
     settings: OptimizerSettings
     batches: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     held_out: tuple[torch.Tensor, torch.Tensor]
+    loss: nn.Module = LOSS
 
     @property
     def steps(self) -> tuple[CapturedStep, ...]:
         """Captured anew at each call."""
         full, tail = self.batches[0], self.batches[-1]
         return (
-            capture_training(self.module, LOSS, *full, self.settings),
-            capture_training(self.module, LOSS, *tail, self.settings),
-            capture_evaluation(self.module, LOSS, *self.held_out, self.settings),
+            capture_training(self.module, self.loss, *full, self.settings),
+            capture_training(self.module, self.loss, *tail, self.settings),
+            capture_evaluation(self.module, self.loss, *self.held_out, self.settings),
         )
 
     def state(self) -> State:
@@ -165,6 +172,15 @@ def make_job(kind: str, seed: int = 0, settings: OptimizerSettings | None = None
     build, shape = SHAPES[kind]
     module = build()
     sizes = [BATCH] * (batches - 1) + [TAIL]
-    data = tuple((torch.randn(n, *shape), torch.randint(0, CLASSES, (n,))) for n in sizes)
-    held_out = (torch.randn(BATCH, *shape), torch.randint(0, CLASSES, (BATCH,)))
-    return Job(module=module, settings=settings or OptimizerSettings(), batches=data, held_out=held_out)
+    numbers = kind == "regression"
+
+    def batch(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(rows, *shape), torch.randn(rows, 2) if numbers else torch.randint(0, CLASSES, (rows,))
+
+    return Job(
+        module=module,
+        settings=settings or OptimizerSettings(),
+        batches=tuple(batch(rows) for rows in sizes),
+        held_out=batch(BATCH),
+        loss=nn.MSELoss() if numbers else LOSS,
+    )

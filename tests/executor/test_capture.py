@@ -57,7 +57,7 @@ def test_shapes_alone_give_the_graph_of_the_real_model(kind: str) -> None:
         module = SHAPES[kind][0]()
     if isinstance(module, Constant):
         module.scale = (torch.ones(6),)  # no parameter: its values are part of the program, not of the graph
-    shapes = capture_training(module, LOSS, x.to("meta"), y.to("meta"), job.settings)
+    shapes = capture_training(module, job.loss, x.to("meta"), y.to("meta"), job.settings)
     assert shapes.graph.signature == job.steps[0].graph.signature
 
 

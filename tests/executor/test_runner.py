@@ -252,6 +252,17 @@ def test_sampled_iterations_give_a_latency_for_every_operator_that_adds_up() -> 
     assert device.high_water_bytes == device.used_bytes
 
 
+def test_only_whole_batches_are_sampled() -> None:
+    job, steps = prepared("mlp")
+    runner = Runner(MemoryDevice(), job.state(), steps, sample_every=2)
+    runner.adopt((LIVENESS,) * 3, 1)
+    for batch in (job.batches[0], job.batches[-1]) * 2:  # full, tail, full, tail: every second one is a tail
+        runner.train(*batch, 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert measured.samples == 1
+
+
 def test_timed_iterations_give_the_same_bits() -> None:
     job, steps = prepared("transformer")
     eager, state = Eager(job), job.state()

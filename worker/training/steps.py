@@ -5,7 +5,7 @@ import torch
 from indb_tensile.catalog import plans
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.plans import OpMeasurement
-from indb_tensile.executor.calibrate import calibrate
+from indb_tensile.executor.calibrate import apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
 from indb_tensile.executor.optimizer import OptimizerSettings
@@ -47,8 +47,8 @@ class Steps:
 
     @property
     def unknown(self) -> frozenset[str]:
-        """Signatures of operators that have never run on this kind of device."""
-        return frozenset(o.signature for graph in self.graphs for o in graph.operators) - set(self._known)
+        """What has never been measured on this kind of device."""
+        return unknown_signatures(self.captured, self._known)
 
     def look_up(self, session: Session) -> None:
         """Ask the catalog what earlier jobs learned about these operators."""
@@ -61,14 +61,15 @@ class Steps:
         outcome = calibrate(self.captured, self.unknown, self._known, grant_bytes)
         if outcome.overflow_bytes:
             return outcome.overflow_bytes
-        names = {o.signature: o.name for graph in self.graphs for o in graph.operators}
+        names = {key: f"size of {name}" for step in self.captured for name, key in step.size_signatures().items()}
+        names |= {o.signature: o.name for graph in self.graphs for o in graph.operators}
         rows = [
             OpMeasurement(
                 signature=signature,
                 name=names[signature],
                 latency_ns=latency_ns,
                 workspace_bytes=workspace_bytes,
-                predicted_ns=predicted[signature],
+                predicted_ns=predicted.get(signature),
             )
             for signature, (latency_ns, workspace_bytes) in outcome.measured.items()
         ]
@@ -78,8 +79,7 @@ class Steps:
 
     def _learn(self, found: dict[str, tuple[int, int]]) -> None:
         self._known |= found
-        workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in self._known.items()}
-        self.captured = tuple(step.with_measured(workspace) for step in self.captured)
+        self.captured = apply_known(self.captured, self._known)
 
     def _latency(self, graph: StepGraph) -> tuple[int, ...]:
         guesses = estimate(graph, EMULATED_SPEED)
