@@ -9,7 +9,7 @@ setup ""
 tensile=.venv/bin/tensile
 
 say "start the embedded PostgreSQL and a controller on the emulated device"
-$tensile up --capacity 1GB --budget 480MB --policy tensile
+$tensile up --capacity 1GB --budget 360MB --policy tensile
 
 say "load three real data sets, as the ordinary role demo"
 $tensile psql -q -f examples/sql/load.sql

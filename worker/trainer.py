@@ -21,6 +21,8 @@ from .serving.processes import die_with_parent
 from .training.inbox import Inbox
 from .training.run import TrainingRun
 
+NICENESS = 5  # of the processor's time the database and the controller come first
+
 log = logging.getLogger("trainer")
 
 
@@ -32,6 +34,7 @@ def main() -> int:
         level=settings.log_level.upper(), format="%(asctime)s trainer[%(process)d] %(levelname)s %(message)s"
     )
     die_with_parent()
+    os.nice(NICENESS)
     torch.set_num_threads(settings.torch_threads)
     link = Link(socket.socket(fileno=inherited.link_fd))
     inbox = Inbox(link)

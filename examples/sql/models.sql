@@ -1,15 +1,15 @@
 -- Three networks, wide and deep enough that memory matters. A model is defined once; training adds versions to it.
 select tensile_create_model('digits',
          '{"type": "cnn", "channels": [64], "depth": 12, "hidden": [256], "dropout": 0.2}',
-         '{"epochs": 14, "batch_size": 448, "learning_rate": 0.002}')
+         '{"epochs": 12, "batch_size": 448, "learning_rate": 0.002}')
  where not exists (select from tensile.model_list where model = 'digits');
 
 select tensile_create_model('breast_cancer',
          '{"type": "mlp", "hidden": [2048, 2048, 2048, 2048], "dropout": 0.2}',
-         '{"epochs": 12, "batch_size": 256, "learning_rate": 0.0002}')
+         '{"epochs": 40, "batch_size": 256, "learning_rate": 0.0001}')
  where not exists (select from tensile.model_list where model = 'breast_cancer');
 
 select tensile_create_model('diabetes',
          '{"type": "mlp", "hidden": [2048, 2048, 2048, 2048], "dropout": 0.2}',
-         '{"epochs": 12, "batch_size": 128, "learning_rate": 0.0002, "clip_norm": 1.0}')
+         '{"epochs": 30, "batch_size": 128, "learning_rate": 0.0001, "clip_norm": 1.0}')
  where not exists (select from tensile.model_list where model = 'diabetes');

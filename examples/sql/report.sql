@@ -1,32 +1,35 @@
--- The last plan of each of the three jobs that ran together, and what was measured while it was followed.
-create temporary view latest as
-select distinct on (model) *
-  from tensile.stat_plan
- where measured_peak_bytes is not null and policy = 'tensile'
- order by model, job_id desc, swaps desc, generation desc;
+-- What was planned and what was measured, by the plans that the three jobs followed side by side: the last ones
+-- that were made before the first of them ended.
+create temporary table side_by_side as
+with three as (
+  select job_id, model, finished_at from tensile.stat_jobs
+   where state = 'succeeded' and model in ('digits', 'breast_cancer', 'diabetes')
+   order by job_id desc limit 3
+)
+select distinct on (p.model) p.*
+  from tensile.stat_plan as p join three using (job_id)
+ where p.adopted_at < (select min(finished_at) from three)
+ order by p.model, p.measured_iteration_ms is null, p.generation desc;
 
 \echo 'memory of one iteration: vanilla frees nothing, liveness frees after the last use, as eager PyTorch does'
 select model, job_id as job, pg_size_pretty(vanilla_peak_bytes) as vanilla,
        pg_size_pretty(liveness_peak_bytes) as liveness, pg_size_pretty(floor_bytes) as floor,
        pg_size_pretty(predicted_peak_bytes) as planned, pg_size_pretty(measured_peak_bytes) as measured,
        swaps, pg_size_pretty(swapped_bytes) as moved
-  from latest
-union all
-select 'together', null, pg_size_pretty(sum(vanilla_peak_bytes)), pg_size_pretty(sum(liveness_peak_bytes)),
-       pg_size_pretty(sum(floor_bytes)), pg_size_pretty(sum(predicted_peak_bytes)), null, sum(swaps),
-       pg_size_pretty(sum(swapped_bytes))
-  from latest;
+  from side_by_side order by model;
+select pg_size_pretty(sum(liveness_peak_bytes)) as "three by liveness",
+       (select pg_size_pretty(budget_bytes) from tensile.stat_device where alive) as budget,
+       (select pg_size_pretty(high_water_bytes) from tensile.stat_device where alive) as "most in use at once",
+       (select high_water_bytes <= budget_bytes from tensile.stat_device where alive) as "within budget"
+  from side_by_side;
 
-\echo 'time of one iteration, three trainings sharing two cores and one link'
-select model, round(predicted_iteration_ms::numeric, 1) as planned_ms,
+\echo 'time of one iteration, while three trainings share the processor and the link'
+select model, generation as plan, reason as because, round(predicted_iteration_ms::numeric, 1) as planned_ms,
        round(measured_iteration_ms::numeric, 1) as measured_ms,
-       round(measured_stall_ms::numeric, 1) as of_which_waiting_ms, reason as planned_because, generation
-  from latest;
-
-\echo 'the device: what was in use at once never passed the budget'
-select device, pg_size_pretty(budget_bytes) as budget, pg_size_pretty(high_water_bytes) as most_in_use,
-       high_water_bytes <= budget_bytes as within_budget
-  from tensile.stat_device where alive;
+       round((measured_iteration_ms / predicted_iteration_ms)::numeric, 2) as ratio,
+       round(predicted_stall_ms::numeric, 1) as planned_stall_ms,
+       round(measured_stall_ms::numeric, 1) as measured_stall_ms
+  from side_by_side order by model;
 
 \echo 'how good the models are, on rows that they never saw'
 select model, task, metric_name, round(metric::numeric, 4) as metric, versions, deployed as deployed_version

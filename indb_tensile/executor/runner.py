@@ -82,6 +82,7 @@ class Runner:
         self._programs, self.generation = programs, generation
         self._samples.clear()
         self._enter(programs[0])
+        self._device.reset_high_water()  # what the old plans needed is not to be held against these
 
     def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
         """One iteration of the training step for this batch size; returns the loss, on the host."""

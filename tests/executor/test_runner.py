@@ -312,3 +312,16 @@ def test_the_learning_rate_is_an_input_of_every_iteration() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before if name != "steps")
     runner.train(*job.batches[0], 0.1)
     assert not torch.equal(state.export()["0.weight"], before["0.weight"])
+
+
+def test_the_high_water_mark_of_a_plan_is_its_own_whatever_came_before() -> None:
+    job, steps = prepared("mlp")
+    device = MemoryDevice()
+    runner = Runner(device, job.state(), steps, sample_every=1)
+    runner.adopt((VANILLA,) * 3, 1)
+    runner.train(*job.batches[0], 0.01)
+    runner.adopt((LIVENESS,) * 3, 2)
+    runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert measured.peak_bytes == peak(steps[0].graph, LIVENESS) < peak(steps[0].graph, VANILLA)
