@@ -29,14 +29,7 @@ from indb_tensile.scheduler.orders import (
 from indb_tensile.scheduler.pool import Fault
 
 Writing = (
-    FailJob
-    | RequeueJob
-    | CancelJob
-    | SetWaitsFor
-    | RecordPlan
-    | RecordForecast
-    | RecordAdoption
-    | RecordMeasurement
+    FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordForecast | RecordAdoption | RecordMeasurement
 )
 
 _Result = TypeVar("_Result")

@@ -1,4 +1,4 @@
-"""What kind of device this is: the key under which the catalog remembers operators, and a first guess of its speed."""
+"""What kind of device this is, under which the catalog remembers operators, and a first guess of its speed."""
 
 import platform
 from pathlib import Path
