@@ -22,6 +22,12 @@ create function tensile.catalog_version() returns text
 comment on function tensile.catalog_version() is
   'version of this catalog; a controller of another version refuses to work on it';
 
+create function tensile.catalog_digest() returns text
+  language sql immutable parallel safe
+  return '@DIGEST@';
+comment on function tensile.catalog_digest() is
+  'digest of the source that made this catalog; between two releases the version alone does not tell';
+
 -- Derived on every call and stored nowhere: a copy of the database, by dump, template or upgrade, is another
 -- installation without anybody having to tell it so. Only a copy of the whole data directory is taken for the
 -- same one, which is what a promoted standby needs.

@@ -7,8 +7,8 @@
 revoke all on schema tensile from public;
 revoke execute on all functions in schema tensile from public;
 grant usage on schema tensile to tensile_user, tensile_monitor, tensile_admin, tensile_worker;
-grant execute on function tensile.catalog_version(), tensile.installation(), tensile.current_role_oid()
-  to tensile_user, tensile_monitor, tensile_admin, tensile_worker;
+grant execute on function tensile.catalog_version(), tensile.catalog_digest(), tensile.installation(),
+  tensile.current_role_oid() to tensile_user, tensile_monitor, tensile_admin, tensile_worker;
 
 -- Rules of model_privileges cannot read models by its rules, which read model_privileges: hence a definer.
 create function tensile.owns_model(model bigint, role_name name) returns boolean

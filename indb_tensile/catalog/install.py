@@ -1,9 +1,11 @@
 """Installs the catalog, by `create extension` where its files can be placed, else by running the same source.
 
-`sql/*.sql` in the order of their names is the one source. Two words in it are replaced: `@VERSION@`, and
-`@SQL_API@` by the text of `indb_tensile/sql_api.py` as a Python literal, which the bridge function compiles.
+`sql/*.sql` in the order of their names is the one source. Three words in it are replaced: `@VERSION@`, `@SQL_API@`
+by the text of `indb_tensile/sql_api.py` as a Python literal, which the bridge function compiles, and `@DIGEST@`
+by the digest of all of it, which tells two sources of the same version apart.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,6 +71,15 @@ def installed(connection: Connection) -> Installation | None:
     return Installation(way=way or SCRIPT, version=_version(connection))
 
 
+def same_source(connection: Connection) -> bool:
+    """Whether the catalog in this database was made from this package's source, its version aside."""
+    try:
+        row = connection.execute(query("catalog_digest")).fetchone()
+    except psycopg.errors.UndefinedFunction:
+        return False  # made before digests were kept
+    return row is not None and row[0] == digest()
+
+
 def check_version(connection: Connection) -> None:
     """Raise DatabaseError, naming the command that mends it, unless the catalog has this package's version."""
     found = installed(connection)
@@ -91,7 +102,13 @@ def script(extension: bool) -> str:
     files = sorted(path for path in _sql_directory().glob("*.sql") if extension or path.name != _EXTENSION_ONLY)
     source = "\n".join(path.read_text(encoding="utf-8") for path in files)
     api = (_PACKAGE / "sql_api.py").read_text(encoding="utf-8")
-    return source.replace("@VERSION@", VERSION).replace("@SQL_API@", literal(api))
+    return source.replace("@VERSION@", VERSION).replace("@DIGEST@", digest()).replace("@SQL_API@", literal(api))
+
+
+def digest() -> str:
+    """Of the whole source, the same whichever way it is installed."""
+    paths = [*sorted(_sql_directory().glob("*.sql")), _PACKAGE / "sql_api.py"]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def literal(text: str) -> str:

@@ -332,6 +332,9 @@ delete from tensile.device_jobs where worker_id = %(worker)s and job_id <> all (
 select case when exists (select from pg_catalog.pg_extension where extname = 'tensile') then 'extension' end,
        exists (select from pg_catalog.pg_namespace where nspname = 'tensile')
 
+-- catalog_digest --
+select tensile.catalog_digest()
+
 -- catalog_version --
 select tensile.catalog_version()
 

@@ -1,33 +1,53 @@
-"""`tensile init`, `doctor`, `controller`, `version` and `psql`: what administrators do to a database or a machine."""
+"""`tensile init`, `controller`, `version` and `psql`: what administrators do to a database or a machine."""
 
 import os
 import shutil
-import subprocess
 import sys
 from importlib import metadata
 
 import click
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from indb_tensile import config
 from indb_tensile.catalog import install
-from indb_tensile.cli.connection import open_connection, resolve
+from indb_tensile.catalog.connection import connect
+from indb_tensile.cli.connection import ORDINARY_ROLE, embedded_place, named_database, open_connection, resolve
 from indb_tensile.cli.options import dsn_option, json_option
-from indb_tensile.cli.output import Row, show_one, show_rows, warn
+from indb_tensile.cli.output import Row, show_one, warn
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import MissingError, TensileError
+
+_VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
 
 
 @click.command()
 @dsn_option
-def init(dsn: str | None) -> None:
-    """Install the catalog into a database; needs a superuser and PL/Python.
+@json_option
+def init(dsn: str | None, as_json: bool) -> None:
+    """Install the catalog into a database, or bring it up to this version; needs a superuser and PL/Python.
 
     Uses `create extension tensile` where the server has its files, else runs the same source.
     """
-    with open_connection(dsn, role="postgres") as connection:
-        install.install(connection)
-    warn("the catalog is installed")
+    with connect(resolve(dsn, role="postgres"), application_name="tensile init") as connection:
+        before = install.installed(connection)
+        after = install.install(connection)
+        same = install.same_source(connection)
+        database = connection.info.dbname
+    if as_json:
+        show_one(
+            {"database": database, "version": after.version, "way": after.way, "changed": before != after},
+            as_json=True,
+        )
+    else:
+        done = "there already" if before == after else "installed"
+        warn(f'the catalog {after.version} is {done} in database "{database}"')
+    if not same:
+        warn(
+            "warning: it was installed from another source of the same version; what has changed since is not in it. "
+            "To have it: drop the database, with its models, create it anew, and run this again"
+        )
+    warn("tensile doctor says what else is needed")
 
 
 @click.command()
@@ -38,6 +58,8 @@ def controller(dsn: str | None) -> None:
     It connects as the role of --dsn, which must be a member of tensile_worker.
     """
     os.environ["TENSILE_DSN"] = resolve(dsn, role="tensile_worker")
+    if named_database(dsn) is None:
+        os.environ.setdefault(config.variable("service_directory"), str(embedded_place().service))
     config.load(os.environ)  # says what is wrong here, before the process is replaced
     os.execv(sys.executable, [sys.executable, "-m", "indb_tensile.worker.controller"])  # noqa: S606 - our own interpreter
 
@@ -47,7 +69,7 @@ def controller(dsn: str | None) -> None:
 @json_option
 def version(dsn: str | None, as_json: bool) -> None:
     """Print the versions of this command and of the database's catalog."""
-    versions: Row = {"tensile": metadata.version("indb-tensile")}
+    versions: Row = {"tensile": metadata.version("indb-tensile"), "catalog": None, "postgresql": None}
     try:
         with open_connection(dsn) as connection:
             row = connection.execute(statement("versions")).fetchone()
@@ -58,74 +80,34 @@ def version(dsn: str | None, as_json: bool) -> None:
     show_one(versions, as_json=as_json)
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--role", default="demo", show_default=True, help="who to be on the embedded database")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def psql(role: str, arguments: tuple[str, ...]) -> None:
-    """Run psql on the embedded or configured database; ARGUMENTS are psql's own."""
-    program = shutil.which("psql")
-    if program is None:
-        raise MissingError("psql is not on the PATH", hint="install Debian's package postgresql-client")
-    os.execv(program, [program, resolve(None, role=role), *arguments])  # noqa: S606 - psql, as asked
-
-
-@click.command()
+# psql has a -h of its own.
+@click.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["--help"],
+    }
+)
 @dsn_option
-@json_option
-def doctor(dsn: str | None, as_json: bool) -> None:
-    """Say what is missing on this machine and in the database, and the command that mends it."""
-    checks = [*_machine(), *_database(dsn)]
-    show_rows(checks, as_json=as_json)
-    if not all(check["ok"] for check in checks):
-        sys.exit(1)
+@click.option("--role", default=ORDINARY_ROLE, show_default=True, help="who to be on the embedded database")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def psql(dsn: str | None, role: str, arguments: tuple[str, ...]) -> None:
+    """Run psql on the embedded or configured database; ARGUMENTS are psql's own."""
+    named = named_database(dsn)
+    if named is None:
+        cluster = embedded_place().cluster()
+        asked = conninfo_to_dict(cluster.dsn(user=role))
+        os.environ |= {variable: str(asked[name]) for name, variable in _VARIABLES.items()}
+        os.environ.pop("PGPASSWORD", None)
+        program = cluster.programs.path("psql")
+        if os.access(program, os.X_OK):
+            _replace(program, arguments)
+    found = shutil.which("psql")
+    if found is None:
+        raise MissingError("psql is not on the PATH", hint="install Debian's package postgresql-client")
+    _replace(found, (f"--dbname={named}", *arguments) if named else arguments)
 
 
-def _machine() -> list[Row]:
-    return [
-        _check("virtual environment", sys.prefix != sys.base_prefix, sys.prefix, "sh examples/quickstart.sh"),
-        _check("torch", *_torch(), "pip install torch==2.13.0"),
-        _check("native library", *_native(), "pip install --no-build-isolation --editable ."),
-        _check("shared memory", *_shared_memory(), "mount -o remount,size=4G /dev/shm"),
-    ]
-
-
-def _torch() -> tuple[bool, str]:
-    try:
-        return True, metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return False, "not installed"
-
-
-def _native() -> tuple[bool, str]:
-    """Loading it is the check; in a process of its own, so that a broken library says so and no more."""
-    command = [sys.executable, "-c", "import indb_tensile._native as n; print(n.__file__)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = (done.stdout or done.stderr).strip().splitlines()
-    return done.returncode == 0, lines[-1] if lines else ""
-
-
-def _shared_memory() -> tuple[bool, str]:
-    usage = shutil.disk_usage("/dev/shm")  # noqa: S108 - the system's own name for it
-    return usage.free > 64 * config.MIB, f"{usage.free // config.MIB} MB free in /dev/shm"
-
-
-def _database(dsn: str | None) -> list[Row]:
-    try:
-        with open_connection(dsn, role="postgres") as connection:
-            reached = _check("database", True, connection.info.dsn, "")
-            installed = connection.execute(statement("catalog_exists")).fetchone() is not None
-            if not installed:
-                return [reached, _check("catalog", False, "not installed", "tensile init")]
-            return [reached, *_catalog(connection)]
-    except (TensileError, psycopg.Error) as error:
-        return [_check("database", False, str(error).splitlines()[0], "tensile up")]
-
-
-def _catalog(connection: psycopg.Connection) -> list[Row]:
-    with connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
-        rows = cursor.execute(statement("check")).fetchall()
-    return [_check(row["check"], row["ok"], row["found"] or "", row["mend"] or "") for row in rows]
-
-
-def _check(name: str, passed: bool, found: str, mend: str) -> Row:
-    return {"check": name, "ok": passed, "found": found, "mend": "" if passed else mend}
+def _replace(program: str, arguments: tuple[str, ...]) -> None:
+    sys.stdout.flush()
+    os.execv(program, [program, *arguments])  # noqa: S606 - psql, as asked

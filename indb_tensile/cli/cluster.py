@@ -10,9 +10,14 @@ import pwd
 import re
 import shutil
 import subprocess
+import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from psycopg.conninfo import make_conninfo
 
 from indb_tensile.errors import DatabaseError
 
@@ -21,6 +26,12 @@ MINIMUM_MAJOR = 15
 DATABASE = "tensile"
 ROLES = ("postgres", "tensile_worker", "demo")
 _SOCKET_NAME = ".s.PGSQL.5432"
+UNFINISHED = "new-"  # a data directory that is being made
+_NO_PROCESS = 4_194_305  # above the most that Linux gives a process as its number
+_LEFTOVER_S = 10.0  # how long processes of a killed server may take to see that it is gone
+_LEFTOVER = "pre-existing shared memory block"
+# libpq splits lists at commas; pg_ctl starts the server through a shell, in double quotes.
+_TROUBLESOME = re.compile(r"""[,"'`$\\%\x00-\x1f\x7f]""")
 _CONFIGURATION = """\
 listen_addresses = ''
 port = 5432
@@ -71,57 +82,76 @@ class Cluster:
 
     def dsn(self, user: str = "postgres", database: str = DATABASE) -> str:
         """A libpq connection string; the role must be one that the map allows."""
-        return f"host={self.run} user={user} dbname={database}"
+        return make_conninfo(host=str(self.run), user=user, dbname=database)
 
     def exists(self) -> bool:
         """Whether it has been created, running or not."""
-        return _status(self) is not None
+        return (self.data / "PG_VERSION").exists()
 
     def running(self) -> bool:
-        """Whether its server runs."""
-        return _status(self) == 0
+        """Whether its server runs: the process of the recorded number is the server that recorded it."""
+        return _is_server_of(self.data / "postmaster.pid")
 
     def create(self, roles: Sequence[str] = ROLES) -> None:
         """Make the cluster where there is none; `roles` are those the invoking system user may be.
 
-        Raises DatabaseError where the socket's path would be too long or `initdb` fails.
+        It is made beside its place and moved there once whole: what an interruption leaves is removed here.
+        Raises DatabaseError where the directory does not suit or `initdb` fails.
         """
-        if not socket_fits(self.directory):
-            raise DatabaseError(
-                f"the socket's path below {self.directory} has more than {MAX_SOCKET_PATH_BYTES} bytes",
-                hint="choose a shorter directory with TENSILE_STATE_DIR",
-            )
+        fault = path_fault(self.directory)
+        if fault:
+            raise DatabaseError(fault, hint="choose another directory with TENSILE_STATE_DIR")
         self.directory.mkdir(parents=True, exist_ok=True)
-        for path, mode in ((self.data, 0o700), (self.run, 0o755)):
-            path.mkdir(exist_ok=True)
-            path.chmod(mode)
-            _give(path, self.system_user)
+        self.run.mkdir(exist_ok=True)
+        self.run.chmod(0o755)
         self.log.touch()
-        _give(self.log, self.system_user)
+        for path in (self.run, self.log):
+            _give(path, self.system_user)
+        for leftover in self.directory.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        made = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self.directory))
+        _give(made, self.system_user)
         _call(
             self,
             [
-                *(self.programs.path("initdb"), "-D", str(self.data), "-U", "postgres", "-E", "UTF8"),
+                *(self.programs.path("initdb"), "-D", str(made), "-U", "postgres", "-E", "UTF8"),
                 *("--locale=C.UTF-8", "--auth=peer", "--no-instructions"),
             ],
         )
-        self._configure(roles)
+        self._configure(made, roles)
+        _move(made, self.data)
 
-    def _configure(self, roles: Sequence[str]) -> None:
-        own = (self.data / "pg_hba.conf", self.data / "pg_ident.conf", self.data / "tensile.conf")
+    def _configure(self, data: Path, roles: Sequence[str]) -> None:
+        own = (data / "pg_hba.conf", data / "pg_ident.conf", data / "tensile.conf")
         system_users = sorted({_invoking_user(), self.system_user})
         own[0].write_text("local all all peer map=tensile\nlocal replication all reject\n")
-        own[1].write_text("".join(f"tensile {user} {role}\n" for user in system_users for role in roles))
+        own[1].write_text("".join(f'tensile "{user}" {role}\n' for user in system_users for role in roles))
         own[2].write_text(_CONFIGURATION.format(run=self.run))
-        with (self.data / "postgresql.conf").open("a") as configuration:
+        with (data / "postgresql.conf").open("a") as configuration:
             configuration.write("include 'tensile.conf'\n")
         for path in own:
             _give(path, self.system_user)
 
     def start(self) -> None:
-        """Start the server and wait until it answers; nothing happens where it runs already."""
-        if not self.running():
-            _call(self, [*self._pg_ctl("start"), "-l", str(self.log), "-w", "-t", "60"])
+        """Start the server and wait until it answers; nothing happens where it runs already.
+
+        What a crash left behind is overcome: a process number that is another's by now, and processes of the
+        old server that have not noticed yet.
+        """
+        if self.running():
+            return
+        for path in (self.data / "postmaster.pid", self.run / f"{_SOCKET_NAME}.lock"):
+            _disown(path)
+        deadline = time.monotonic() + _LEFTOVER_S
+        while True:
+            try:
+                _call(self, [*self._pg_ctl("start"), "-l", str(self.log), "-w", "-t", "60"])
+            except DatabaseError as error:
+                if _LEFTOVER not in error.detail or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server; nothing happens where it does not run."""
@@ -136,21 +166,23 @@ class Cluster:
         return [self.programs.path("pg_ctl"), verb, "-s", "-D", str(self.data)]
 
 
-def find_programs() -> Programs:
-    """The newest installed PostgreSQL that has PL/Python.
+def find_programs(major: int | None = None) -> Programs:
+    """The newest installed PostgreSQL that has PL/Python, or the one of that major version.
 
     Raises DatabaseError that names what to install.
     """
-    for directory in sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_major_of, reverse=True):
-        if _major_of(directory) >= MINIMUM_MAJOR and _has_plpython(directory):
-            return Programs(major=_major_of(directory), directory=directory)
-    on_path = shutil.which("initdb")
-    if on_path is not None and _has_plpython(Path(on_path).resolve().parent):
-        directory = Path(on_path).resolve().parent
-        return Programs(major=_version_of(directory), directory=directory)
+    found = [programs for programs in _installed() if programs.major >= MINIMUM_MAJOR]
+    for programs in found:
+        if major in (None, programs.major):
+            return programs
+    if major is None:
+        raise DatabaseError(
+            f"there is no PostgreSQL {MINIMUM_MAJOR} or newer with PL/Python on this machine",
+            hint="install Debian's postgresql and postgresql-plpython3-NN packages, or run sh examples/quickstart.sh",
+        )
     raise DatabaseError(
-        f"there is no PostgreSQL {MINIMUM_MAJOR} or newer with PL/Python on this machine",
-        hint="install Debian's postgresql and postgresql-plpython3-NN packages, or run examples/quickstart.sh",
+        f"the embedded cluster is of PostgreSQL {major}, which is not on this machine with PL/Python",
+        hint=f"install Debian's postgresql-{major} and postgresql-plpython3-{major} packages",
     )
 
 
@@ -170,27 +202,69 @@ def system_user() -> str:
         ) from error
 
 
-def socket_fits(directory: Path) -> bool:
-    """Whether the server's socket below `directory` stays within what the system allows."""
-    return len(os.fsencode(directory / "run" / _SOCKET_NAME)) <= MAX_SOCKET_PATH_BYTES
+def path_fault(directory: Path) -> str:
+    """What keeps a cluster from living below `directory`, whoever runs it; empty where nothing does."""
+    if len(os.fsencode(directory / "run" / _SOCKET_NAME)) > MAX_SOCKET_PATH_BYTES:
+        return f"the path of a socket below {directory} would have more than {MAX_SOCKET_PATH_BYTES} bytes"
+    if _TROUBLESOME.search(str(directory)):
+        return f"the path {directory} has a character that PostgreSQL's programs do not take in a path"
+    return ""
 
 
 def reachable(directory: Path, user: str) -> bool:
     """Whether `user` may enter every folder on the way to `directory`, which need not exist yet."""
-    while not directory.exists():
-        directory = directory.parent
-    if os.geteuid() != 0:
+    directory = existing(directory)
+    if user == _invoking_user():
         return os.access(directory, os.X_OK)
-    return subprocess.run(["test", "-x", str(directory)], user=user, check=False, cwd="/").returncode == 0
+    return subprocess.run(["test", "-x", str(directory)], **_as_user(user), check=False, cwd="/").returncode == 0
 
 
-def _status(cluster: Cluster) -> int | None:
-    """None: not created; 0: running; 3: stopped (pg_ctl's own codes)."""
-    if not (cluster.data / "PG_VERSION").exists():
+def existing(directory: Path) -> Path:
+    """The directory, or the nearest folder above it that is there."""
+    while not os.path.lexists(directory):
+        directory = directory.parent
+    return directory
+
+
+def _recorded(path: Path) -> tuple[int, str] | None:
+    """What a server's lock file begins with: process number (negative for a single-user server), data directory."""
+    try:
+        lines = path.read_text().splitlines()
+        return abs(int(lines[0])), lines[1]
+    except (FileNotFoundError, ValueError, IndexError):
         return None
-    command = [cluster.programs.path("pg_ctl"), "status", "-D", str(cluster.data)]
-    done = subprocess.run(command, user=_other_user(cluster), capture_output=True, check=False, cwd="/")
-    return done.returncode
+
+
+def _is_server_of(path: Path) -> bool:
+    """Whether that process runs the program `postgres` on that directory, as everybody may read in /proc."""
+    recorded = _recorded(path)
+    if recorded is None:
+        return False
+    try:
+        arguments = os.fsdecode(Path(f"/proc/{recorded[0]}/cmdline").read_bytes()).split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return Path(arguments[0]).name == "postgres" and recorded[1] in arguments
+
+
+def _disown(path: Path) -> None:
+    """Make a lock file of a server that is gone name no process: its number may be another process's by now.
+
+    Only the number goes. The server still reads in the rest whether anybody uses the old one's shared memory.
+    """
+    recorded = _recorded(path)
+    if recorded is not None and Path(f"/proc/{recorded[0]}").exists():
+        rest = path.read_text().partition("\n")[2]
+        path.write_text(f"{_NO_PROCESS}\n{rest}")
+
+
+def _move(made: Path, place: Path) -> None:
+    try:
+        made.rename(place)
+    except OSError as error:
+        raise DatabaseError(
+            f"{place} is there already, and is no cluster", hint=f"move it elsewhere, or: rm -r {place}"
+        ) from error
 
 
 def _call(cluster: Cluster, command: Sequence[str]) -> None:
@@ -202,9 +276,7 @@ def _call(cluster: Cluster, command: Sequence[str]) -> None:
     with output.open("w") as log:
         done = subprocess.run(
             command,
-            user=_other_user(cluster),
-            group=_other_user(cluster),
-            extra_groups=None if _other_user(cluster) is None else [],
+            **_as_user(cluster.system_user),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -224,12 +296,19 @@ def _tail(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines()[-5:] if path.exists() else []
 
 
-def _other_user(cluster: Cluster) -> str | None:
-    return cluster.system_user if cluster.system_user != _invoking_user() else None
+def _as_user(user: str) -> dict[str, Any]:
+    """Arguments of `subprocess.run` that make a process wholly that user's; none for the invoking user."""
+    return {} if user == _invoking_user() else {"user": user, "group": user, "extra_groups": []}
 
 
 def _invoking_user() -> str:
-    return pwd.getpwuid(os.geteuid()).pw_name
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError as error:
+        raise DatabaseError(
+            f"the user id {os.geteuid()} has no name on this machine, and PostgreSQL runs for named users only",
+            hint="run as another user, or give this one a line in /etc/passwd",
+        ) from error
 
 
 def _give(path: Path, user: str) -> None:
@@ -238,20 +317,33 @@ def _give(path: Path, user: str) -> None:
         os.chown(path, entry.pw_uid, entry.pw_gid)
 
 
-def _major_of(directory: Path) -> int:
-    name = directory.parent.name
-    return int(name) if name.isdigit() else 0
+def _installed() -> list[Programs]:
+    """Every PostgreSQL with PL/Python: Debian's folders, the newest first, then what is on the PATH."""
+    folders = [folder for folder in Path("/usr/lib/postgresql").glob("*/bin") if folder.parent.name.isdigit()]
+    found = [Programs(major=int(folder.parent.name), directory=folder) for folder in folders]
+    found.sort(key=lambda programs: programs.major, reverse=True)
+    on_path = shutil.which("initdb")
+    if on_path is not None and Path(on_path).resolve().parent not in folders:
+        directory = Path(on_path).resolve().parent
+        found.append(Programs(major=_version_of(directory), directory=directory))
+    return [programs for programs in found if _has_plpython(programs)]
 
 
 def _version_of(directory: Path) -> int:
-    done = subprocess.run([directory / "postgres", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run([directory / "initdb", "--version"], capture_output=True, text=True, check=False)
     found = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
     return int(found[1]) if found else 0
 
 
-def _has_plpython(directory: Path) -> bool:
-    done = subprocess.run([directory / "pg_config", "--sharedir"], capture_output=True, text=True, check=False)
-    share = (
-        Path(done.stdout.strip()) if done.returncode == 0 else Path(f"/usr/share/postgresql/{_major_of(directory)}")
-    )
+def _has_plpython(programs: Programs) -> bool:
+    """Whether it can run a server with PL/Python. Debian's pg_config comes with another package: no need of it."""
+    if not all((programs.directory / name).exists() for name in ("initdb", "pg_ctl", "postgres")):
+        return False
+    share = Path(f"/usr/share/postgresql/{programs.major}")
+    if programs.directory.parent.parent != Path("/usr/lib/postgresql"):
+        config = programs.path("pg_config")
+        if not Path(config).exists():
+            return False
+        done = subprocess.run([config, "--sharedir"], capture_output=True, text=True, check=False)
+        share = Path(done.stdout.strip())
     return (share / "extension" / "plpython3u.control").exists()

@@ -5,6 +5,8 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from indb_tensile.cli.place import Place
@@ -13,29 +15,38 @@ from indb_tensile.errors import UnavailableError
 _STOP_S = 30.0
 
 
-def running_pid(place: Place) -> int | None:
-    """The running controller's process id; None where none runs (a recycled id is not mistaken for it)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A running controller; `made_from` is the digest of what it was started with."""
+
+    pid: int
+    made_from: str
+
+
+def running(place: Place) -> Daemon | None:
+    """The controller that runs here; a recycled process id is not mistaken for it."""
     try:
-        pid, started = place.controller_pid.read_text().split()
+        pid, started, made_from = place.controller_pid.read_text().split()
+        number = int(pid)
     except (FileNotFoundError, ValueError):
         return None
-    return int(pid) if _started(int(pid)) == started else None
+    return Daemon(pid=number, made_from=made_from) if _started(number) == started else None
 
 
-def start(place: Place, environment: dict[str, str]) -> int:
-    """Start a controller in a session of its own, its records appended to the log; return its process id."""
+def start(place: Place, environment: Mapping[str, str], made_from: str) -> Daemon:
+    """Start a controller in a session of its own, its records appended to the log."""
     with place.controller_log.open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "indb_tensile.worker.controller"],
-            env=os.environ | environment,
+            env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd="/",
         )
-    place.controller_pid.write_text(f"{process.pid} {_started(process.pid)}\n")
-    return process.pid
+    place.controller_pid.write_text(f"{process.pid} {_started(process.pid)} {made_from}\n")
+    return Daemon(pid=process.pid, made_from=made_from)
 
 
 def stop(place: Place) -> bool:
@@ -43,33 +54,39 @@ def stop(place: Place) -> bool:
 
     Raises UnavailableError where it does not end; it is never killed, so that its jobs are handed back.
     """
-    pid = running_pid(place)
-    if pid is None:
-        place.controller_pid.unlink(missing_ok=True)
-        return False
-    os.kill(pid, signal.SIGTERM)
-    if not _wait_for_end(pid, _STOP_S):
-        raise UnavailableError(
-            f"the controller (process {pid}) did not end within {_STOP_S:.0f} s",
-            hint=f"read {place.controller_log}, then end it with: kill -9 {pid}",
-        )
+    daemon = running(place)
+    if daemon is not None:
+        _end(place, daemon.pid)
     place.controller_pid.unlink(missing_ok=True)
-    return True
+    return daemon is not None
 
 
-def log_tail(path: Path, lines: int = 15) -> str:
-    """The last lines of a log, or nothing where there is none."""
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
+def size(log: Path) -> int:
+    """Bytes in a log so far: what is written later begins there."""
+    return log.stat().st_size if log.exists() else 0
 
 
-def _wait_for_end(pid: int, timeout_s: float) -> bool:
-    """Whether the process, which need not be a child, ended in time."""
+def tail(log: Path, *, since: int = 0, lines: int = 15) -> str:
+    """The last lines of what was written to a log after its first `since` bytes."""
+    if not log.exists():
+        return ""
+    return "\n".join(log.read_bytes()[since:].decode(errors="replace").splitlines()[-lines:])
+
+
+def _end(place: Place, pid: int) -> None:
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = os.pidfd_open(pid)  # the process need not be a child of ours
     except ProcessLookupError:
-        return True
+        return
     try:
-        return bool(select.select([descriptor], [], [], timeout_s)[0])
+        signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        if not select.select([descriptor], [], [], _STOP_S)[0]:
+            raise UnavailableError(
+                f"the controller (process {pid}) did not end within {_STOP_S:.0f} s",
+                hint=f"read {place.controller_log}, then end it with: kill -9 {pid}",
+            )
+    except ProcessLookupError:
+        return
     finally:
         os.close(descriptor)
 

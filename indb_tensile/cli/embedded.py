@@ -1,127 +1,165 @@
 """`tensile up` and `tensile down`: the embedded cluster, its catalog and its controller."""
 
+import hashlib
+import json
 import os
 import shutil
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import click
-import psycopg
 from psycopg import sql
 
 from indb_tensile import config
 from indb_tensile.catalog import install
-from indb_tensile.catalog.connection import connect
+from indb_tensile.catalog.connection import Connection, connect, retrying
 from indb_tensile.cli import daemon
-from indb_tensile.cli.cluster import DATABASE, Cluster
+from indb_tensile.cli.cluster import DATABASE, UNFINISHED, Cluster
+from indb_tensile.cli.options import json_option, size_option
 from indb_tensile.cli.output import show_one, warn
 from indb_tensile.cli.place import Place, find_place
 from indb_tensile.cli.statements import statement
-from indb_tensile.errors import RequestError, UnavailableError
+from indb_tensile.errors import RequestError, TensileError, UnavailableError
 
 _READY_S = 90.0
+_RECOVERY_S = 60.0
 _POLL_S = 0.1
-_CHANGEABLE = (
-    "capacity_bytes",
-    "budget_bytes",
-    "policy",
-    "link_out_bytes_per_s",
-    "link_in_bytes_per_s",
-    "spare_trainers",
-)
 
 
 @click.command()
-@click.option("--capacity", "capacity_bytes", help="memory of the emulated device, such as 2GB")
-@click.option("--budget", "budget_bytes", help="the part of it that jobs may use together")
+@size_option("--capacity", "capacity_bytes", help="memory of the emulated device, such as 2GB")
+@size_option("--budget", "budget_bytes", help="the part of it that jobs may use together")
 @click.option("--policy", type=click.Choice(config.POLICIES), help="how memory is planned")
-@click.option("--link-out", "link_out_bytes_per_s", help="device to host, bytes a second, such as 400MB")
-@click.option("--link-in", "link_in_bytes_per_s", help="host to device, bytes a second")
-@click.option("--spare-trainers", help="trainers kept started")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
-def up(as_json: bool, **given: str | None) -> None:
+@size_option("--link-out", "link_out_bytes_per_s", help="device to host, bytes a second, such as 400MB")
+@size_option("--link-in", "link_in_bytes_per_s", help="host to device, bytes a second")
+@click.option("--spare-trainers", type=click.IntRange(1, 64), help="trainers kept started")
+@json_option
+def up(as_json: bool, **given: Any) -> None:
     """Start the embedded database and a controller, creating what is missing.
 
     Settings given here are kept for the next time; a running controller is started again if they differ.
     """
-    place = find_place(dict(os.environ))
+    place = find_place(os.environ)
     place.make()
     if place.reason:
         warn(f"the state is kept in {place.directory}: {place.reason}")
-    cluster = place.cluster()
-    _bring_up(cluster)
-    _prepare_database(cluster, place)
-    changed = _keep_settings(place, {name: value for name, value in given.items() if value is not None})
-    if changed and daemon.running_pid(place) is not None:
-        warn("the settings differ: starting the controller again")
-        daemon.stop(place)
-    pid = daemon.running_pid(place) or daemon.start(place, _environment(place, cluster))
-    _wait_until_ready(place, cluster, pid)
-    show_one(
-        {
-            "database": cluster.dsn(user="demo"),
-            "controller": pid,
-            "state": str(place.directory),
-            "log": str(place.controller_log),
-        },
-        as_json=as_json,
-    )
+    with place.locked():
+        text = _settings_text(place.settings, {name: value for name, value in given.items() if value is not None})
+        settings = _check_settings(text, place.settings)
+        cluster = place.cluster()
+        _bring_up(cluster)
+        _prepare_database(cluster, place)
+        place.settings.write_text(text)
+        controller = _bring_up_controller(place, cluster, text)
+    shown = {
+        "database": cluster.dsn(user="demo"),
+        "controller": controller.pid,
+        "policy": settings.policy,
+        "budget_bytes": settings.budget_bytes,
+        "capacity_bytes": settings.capacity_bytes,
+        "state": str(place.directory),
+        "log": str(place.controller_log),
+    }
+    show_one(shown, as_json=as_json)
 
 
 @click.command()
 @click.option("--purge", is_flag=True, help="also remove the state directory: the database and all models in it")
-def down(purge: bool) -> None:
+@json_option
+def down(purge: bool, as_json: bool) -> None:
     """Stop the controller and the embedded database; models and queued jobs stay."""
-    place = find_place(dict(os.environ))
-    stopped = daemon.stop(place)
-    if place.has_cluster():
-        cluster = place.cluster()
-        stopped = cluster.running() or stopped
-        cluster.stop()
+    place = find_place(os.environ)
+    place.check_owner()
+    stopped = removed = False
+    if place.directory.is_dir():
+        if purge:
+            _check_ours(place.directory)
+        with place.locked():
+            stopped = _stop(place)
+            if purge:
+                shutil.rmtree(place.directory)
+                removed = True
+    if as_json:
+        show_one({"stopped": stopped, "removed": str(place.directory) if removed else None}, as_json=True)
+        return
     warn("stopped" if stopped else "nothing was running")
-    if purge and place.directory.exists():
-        _check_ours(place.directory)
-        shutil.rmtree(place.directory)
+    if removed:
         warn(f"removed {place.directory}")
+
+
+def _stop(place: Place) -> bool:
+    stopped = daemon.stop(place)
+    if not place.has_cluster():
+        return stopped
+    cluster = place.cluster()
+    stopped = cluster.running() or stopped
+    cluster.stop()
+    return stopped
 
 
 def _bring_up(cluster: Cluster) -> None:
     if not cluster.exists():
         warn(f"creating a private PostgreSQL {cluster.programs.major} cluster in {cluster.directory}")
         cluster.create()
-    if not cluster.running():
-        cluster.start()
+    cluster.start()
 
 
 def _prepare_database(cluster: Cluster, place: Place) -> None:
-    with connect(cluster.dsn(database="postgres"), application_name="tensile up") as connection:
+    with _connect(cluster.dsn(database="postgres")) as connection:
         if connection.execute(statement("database_exists"), {"name": DATABASE}).fetchone() is None:
             connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
-    with connect(cluster.dsn(), application_name="tensile up") as connection:
+    with _connect(cluster.dsn()) as connection:
         install.install(connection)
+        if not install.same_source(connection):
+            warn(
+                "warning: the catalog was installed from another source of the same version; what has changed since "
+                "is not in it. To have it, and lose all models: tensile down --purge, then tensile up"
+            )
         connection.execute(statement("prepare_embedded_roles"))
         connection.execute(statement("set_socket_directory"), {"directory": str(place.service)})
 
 
-def _keep_settings(place: Place, given: dict[str, str]) -> bool:
-    """Write the settings file anew with what was given; True where that changes it."""
-    kept = _read_settings(place.settings)
-    wanted = kept | given
-    text = "".join(f'{name} = "{wanted[name]}"\n' for name in _CHANGEABLE if name in wanted)
-    config.load(_as_variables(wanted))  # refuses what is wrong
-    if place.settings.exists() and place.settings.read_text() == text:
-        return False
-    place.settings.write_text(text)
-    return bool(given)
+def _connect(dsn: str) -> Connection:
+    """A connection, once the server has recovered from whatever stopped it."""
+    return retrying(lambda: connect(dsn, application_name="tensile up"), patience_s=_RECOVERY_S)
 
 
-def _read_settings(path: Path) -> dict[str, str]:
-    return tomllib.loads(path.read_text()) if path.exists() else {}
+def _bring_up_controller(place: Place, cluster: Cluster, text: str) -> daemon.Daemon:
+    """The running controller if it was started with these settings and this version, else a new one; ready."""
+    made_from = hashlib.sha256(f"{install.VERSION}\n{text}".encode()).hexdigest()[:16]
+    found = daemon.running(place)
+    if found is not None and found.made_from != made_from:
+        warn("the settings differ: starting the controller again, its jobs go on from their last checkpoints")
+        daemon.stop(place)
+        found = None
+    since = daemon.size(place.controller_log)
+    controller = found or daemon.start(place, _environment(place, cluster), made_from)
+    _wait_until_ready(place, cluster, controller.pid, since)
+    return controller
 
 
-def _as_variables(settings: dict[str, str]) -> dict[str, str]:
-    return {config.variable(name): value for name, value in settings.items()}
+def _settings_text(path: Path, given: dict[str, Any]) -> str:
+    """The settings file's new text: what it held, overruled by what was given."""
+    try:
+        kept = tomllib.loads(path.read_text()) if path.exists() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(
+            f"the settings file {path} is not TOML: {error}", hint="correct it, or remove it to have the defaults"
+        ) from error
+    # A string and a number of JSON are the same in TOML.
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in sorted((kept | given).items()))
+
+
+def _check_settings(text: str, path: Path) -> config.Settings:
+    """The settings as the controller will read them. Raises RequestError for what it would refuse."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    try:
+        return config.load({**os.environ, config.CONFIG_VARIABLE: str(fresh)})
+    finally:
+        fresh.unlink()
 
 
 def _environment(place: Place, cluster: Cluster) -> dict[str, str]:
@@ -133,38 +171,41 @@ def _environment(place: Place, cluster: Cluster) -> dict[str, str]:
     }
 
 
-def _wait_until_ready(place: Place, cluster: Cluster, pid: int) -> None:
+def _wait_until_ready(place: Place, cluster: Cluster, pid: int, since: int) -> None:
     """Wait until the controller beats and its service answers."""
     deadline = time.monotonic() + _READY_S
-    with connect(cluster.dsn(), application_name="tensile up") as connection:
+    with _connect(cluster.dsn()) as connection:
         while not _ready(connection, pid):
-            if daemon.running_pid(place) is None:
-                raise UnavailableError(
-                    "the controller ended while it was starting",
-                    detail=daemon.log_tail(place.controller_log),
-                    hint=f"the whole log is in {place.controller_log}",
-                )
+            if daemon.running(place) is None:
+                place.controller_pid.unlink(missing_ok=True)
+                raise _not_ready(place, "the controller ended while it was starting", since)
             if time.monotonic() > deadline:
-                raise UnavailableError(
-                    f"the controller (process {pid}) was not ready within {_READY_S:.0f} s",
-                    detail=daemon.log_tail(place.controller_log),
-                    hint=f"the whole log is in {place.controller_log}",
+                raise _not_ready(
+                    place, f"the controller (process {pid}) was not ready within {_READY_S:.0f} s", since
                 )
             time.sleep(_POLL_S)
 
 
-def _ready(connection: psycopg.Connection, pid: int) -> bool:
+def _not_ready(place: Place, fault: str, since: int) -> TensileError:
+    return UnavailableError(
+        fault,
+        detail=daemon.tail(place.controller_log, since=since),
+        hint=f"the whole log is in {place.controller_log}; tensile doctor says what is missing",
+    )
+
+
+def _ready(connection: Connection, pid: int) -> bool:
     return connection.execute(statement("worker_is_ready"), {"pid": pid}).fetchone() is not None
 
 
 def _check_ours(directory: Path) -> None:
     """Removing is final: only a directory that holds what `tensile up` made is removed."""
-    strangers = {path.name for path in directory.iterdir()} - {
-        *("data", "run", "service", "postgres.log", "pg_ctl.log"),
-        *("controller.pid", "controller.log", "settings.toml"),
-    }
+    ours = {"data", "run", "service", "lock", "postgres.log", "pg_ctl.log"}
+    ours |= {"controller.pid", "controller.log", "settings.toml", "settings.new"}
+    names = sorted(path.name for path in directory.iterdir())
+    strangers = [name for name in names if name not in ours and not name.startswith(UNFINISHED)]
     if strangers:
         raise RequestError(
-            f"the state directory {directory} holds something that is not ours: {sorted(strangers)[0]}",
+            f"the state directory {directory} holds something that is not ours: {strangers[0]}",
             hint="move that elsewhere, then run tensile down --purge again",
         )

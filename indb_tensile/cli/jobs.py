@@ -1,25 +1,26 @@
 """`tensile jobs`, `job`, `train`, `wait`, `watch` and `cancel`: the queue from a terminal."""
 
-import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
-import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from indb_tensile.cli.connection import open_connection
-from indb_tensile.cli.options import dsn_option, json_option
+from indb_tensile.catalog.connection import Connection
+from indb_tensile.cli.connection import open_connection, open_session
+from indb_tensile.cli.options import dsn_option, json_option, parse_json
 from indb_tensile.cli.output import Row, show_one, show_rows, warn
-from indb_tensile.cli.progress import watch_jobs
+from indb_tensile.cli.progress import Watch
 from indb_tensile.cli.statements import statement
-from indb_tensile.errors import MissingError, RequestError
+from indb_tensile.errors import MissingError
 from indb_tensile.job import JobState
 
 TIMED_OUT = 7
+INTERRUPTED = 130
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 _POLL_S = 0.2
 
@@ -53,54 +54,64 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
 @click.argument("model")
 @click.argument("relation")
 @click.option("--target", help="the column to predict")
-@click.option("--task", type=click.Choice(["classification", "regression"]))
+@click.option("--task", type=click.Choice(["classification", "regression"]), help="what to learn")
 @click.option("--architecture", help="mlp, cnn, auto, or a JSON definition")
-@click.option("--hyperparams", help="a JSON object")
+@click.option("--hyperparams", metavar="JSON", help="""an object, such as '{"epochs": 20}'""")
+@click.option("--features", multiple=True, metavar="COLUMN", help="a column to learn from; may be given again")
 @click.option("--exclude", multiple=True, metavar="COLUMN", help="a column to leave out; may be given again")
-@click.option("--priority", default=0, show_default=True)
-@click.option("--memory-limit", help="the most device memory the job may use, such as 200MB")
+@click.option("--preprocess", metavar="JSON", help="an object: what to do with each column")
+@click.option("--split", metavar="JSON", help="an object: parts for validation and test, seed")
+@click.option("--metric", help="what decides which version is better")
+@click.option("--early-stop", metavar="JSON", help="""an object, such as '{"patience": 5}'""")
+@click.option("--init-from", metavar="MODEL", help="begin with this model's weights")
+@click.option("--priority", default=0, show_default=True, help="higher goes first")
+@click.option("--memory-limit", metavar="SIZE", help="the most device memory the job may use, such as 200MB")
+@click.option("--max-runtime", metavar="INTERVAL", help="such as '2 hours'")
+@click.option(
+    "--deploy",
+    type=click.Choice(["if_better", "always", "never"]),
+    default="if_better",
+    show_default=True,
+    help="whether the new version predicts from then on",
+)
+@click.option("--idempotency-key", metavar="TEXT", help="asked for twice, it is one job")
 @click.option("--wait/--no-wait", "waits", default=False, help="watch the job until it has ended")
-def train(dsn: str | None, as_json: bool, model: str, relation: str, waits: bool, **given: Any) -> None:
+def train(dsn: str | None, as_json: bool, waits: bool, **given: Any) -> None:
     """Enqueue a training of MODEL on the table RELATION and print the job's number."""
-    arguments = given | {
-        "model": model,
-        "relation": relation,
-        "hyperparams": _json_argument("--hyperparams", given["hyperparams"]),
-        "exclude": list(given["exclude"]) or None,
-    }
     with open_connection(dsn) as connection:
         connection.add_notice_handler(lambda notice: warn(f"notice: {notice.message_primary}"))
-        row = connection.execute(statement("train"), arguments).fetchone()
-        assert row is not None
-        show_one({"job_id": row[0]}, as_json=as_json)
-        if waits:
-            sys.exit(_outcome(watch_jobs(connection, [row[0]])))
+        row = connection.execute(statement("train"), _train_arguments(given)).fetchone()
+    assert row is not None
+    show_one({"job_id": row[0]}, as_json=as_json)
+    if waits:
+        sys.stdout.flush()
+        sys.exit(_watch(dsn, [row[0]], as_json=as_json))
 
 
 @click.command()
 @dsn_option
 @json_option
 @click.argument("job_ids", type=int, nargs=-1, required=True)
-@click.option("--timeout", "timeout_s", type=float, help="seconds to wait at most")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), help="seconds to wait at most")
 def wait(dsn: str | None, as_json: bool, job_ids: Sequence[int], timeout_s: float | None) -> None:
     """Wait until the jobs have ended; exit with 1 if one failed or was cancelled, with 7 if time ran out."""
-    with open_connection(dsn) as connection:
-        rows = _until(lambda: [_one_job(connection, number) for number in job_ids], timeout_s)
+    with open_session(dsn) as session, _going_on(job_ids):
+        rows = _until(lambda: session.run(lambda found: [_one_job(found, number) for number in job_ids]), timeout_s)
     show_rows([_summary(row) for row in rows], as_json=as_json)
-    sys.exit(_outcome([row["state"] for row in rows]))
+    states = [row["state"] for row in rows]
+    sys.exit(_outcome(states) if all(state in ENDED for state in states) else TIMED_OUT)
 
 
 @click.command()
 @dsn_option
+@json_option
 @click.argument("job_ids", type=int, nargs=-1)
-def watch(dsn: str | None, job_ids: Sequence[int]) -> None:
-    """Show live progress until the jobs have ended; without JOB_IDS, every job that has not ended yet."""
-    with open_connection(dsn) as connection:
-        numbers = list(job_ids) or [row["job_id"] for row in _rows(connection, "unended_jobs", {})]
-        if not numbers:
-            warn("no job is queued or running")
-            return
-        sys.exit(_outcome(watch_jobs(connection, numbers)))
+def watch(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
+    """Show live progress until the jobs have ended; without JOB_IDS, every job that has not ended yet.
+
+    With --json, a job is printed whenever something about it has changed.
+    """
+    sys.exit(_watch(dsn, job_ids, as_json=as_json))
 
 
 @click.command()
@@ -108,21 +119,69 @@ def watch(dsn: str | None, job_ids: Sequence[int]) -> None:
 @json_option
 @click.argument("job_ids", type=int, nargs=-1, required=True)
 def cancel(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
-    """Cancel jobs: a queued one at once, a running one within a heartbeat."""
-    rows = []
+    """Cancel jobs: a queued one at once, a running one within a heartbeat; one that has ended stays as it is."""
     with open_connection(dsn) as connection:
         for number in job_ids:
-            row = connection.execute(statement("cancel"), {"job": number}).fetchone()
-            rows.append({"job_id": number, "cancelled": row is not None and row[0]})
-    show_rows(rows, as_json=as_json)
+            asked = connection.execute(statement("cancel"), {"job": number}).fetchone() == (True,)
+            state = _one_job(connection, number)["state"]
+            if as_json:
+                show_one({"job_id": number, "cancelled": asked, "state": state}, as_json=True)
+            elif not asked:
+                warn(f"job {number} had ended: {state}")
+            else:
+                warn(f"job {number} " + ("is cancelled" if state == JobState.CANCELLED else "is being stopped"))
 
 
-def _rows(connection: psycopg.Connection, name: str, arguments: dict[str, object]) -> list[Row]:
+def _watch(dsn: str | None, job_ids: Sequence[int], *, as_json: bool) -> int:
+    """Watch the jobs, or all that have not ended; the exit code that they end with."""
+    with open_session(dsn) as session:
+        numbers = list(job_ids) or [row["job_id"] for row in session.run(lambda found: _rows(found, "unended_jobs"))]
+        if not numbers:
+            warn("no job is queued or running")
+            return 0
+        session.run(lambda found: [_one_job(found, number) for number in job_ids])
+        with _going_on(numbers):
+            return _outcome(Watch(session=session, numbers=tuple(numbers), as_json=as_json).run())
+
+
+@contextmanager
+def _going_on(numbers: Sequence[int]) -> Iterator[None]:
+    """An interruption ends the waiting, and says that it does not end what is waited for."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        listed = " ".join(str(number) for number in numbers)
+        warn(
+            f"interrupted: the jobs go on. See them again: tensile watch {listed}; stop them: tensile cancel {listed}"
+        )
+        sys.exit(INTERRUPTED)
+
+
+def _train_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as the statement takes them: several columns as an array, JSON parsed, what was left out null."""
+    arguments = {name: list(value) or None if isinstance(value, tuple) else value for name, value in given.items()}
+    for name in ("hyperparams", "preprocess", "split", "early_stop"):
+        if given[name] is not None:
+            option = "--" + name.replace("_", "-")
+            example = f"""an object in quotes, such as {option} '{_EXAMPLES[name]}'"""
+            arguments[name] = Jsonb(parse_json(option, given[name], example))
+    return arguments
+
+
+_EXAMPLES = {
+    "hyperparams": '{"epochs": 20}',
+    "preprocess": '{"age": {"impute": "median"}}',
+    "split": '{"seed": 7}',
+    "early_stop": '{"patience": 5}',
+}
+
+
+def _rows(connection: Connection, name: str, arguments: Mapping[str, object] | None = None) -> list[Row]:
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(statement(name), arguments).fetchall()
 
 
-def _one_job(connection: psycopg.Connection, number: int) -> Row:
+def _one_job(connection: Connection, number: int) -> Row:
     rows = _rows(connection, "job", {"job": number})
     if not rows:
         raise MissingError(f"job {number} does not exist or is not yours", hint="tensile jobs lists yours")
@@ -130,15 +189,16 @@ def _one_job(connection: psycopg.Connection, number: int) -> Row:
 
 
 def _until(look: Callable[[], list[Row]], timeout_s: float | None) -> list[Row]:
+    """Look until all have ended, or time is over; what was seen last."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         rows = look()
-        if all(row["state"] in ENDED for row in rows):
+        waiting = [str(row["job_id"]) for row in rows if row["state"] not in ENDED]
+        if not waiting:
             return rows
-        if deadline is not None and time.monotonic() > deadline:
-            waiting = [str(row["job_id"]) for row in rows if row["state"] not in ENDED]
+        if deadline is not None and time.monotonic() >= deadline:
             warn(f"after {timeout_s:g} s these jobs have not ended: {', '.join(waiting)}")
-            sys.exit(TIMED_OUT)
+            return rows
         time.sleep(_POLL_S)
 
 
@@ -148,15 +208,3 @@ def _summary(row: Row) -> Row:
 
 def _outcome(states: Sequence[str]) -> int:
     return 0 if all(state == JobState.SUCCEEDED for state in states) else 1
-
-
-def _json_argument(option: str, text: str | None) -> Jsonb | None:
-    if text is None:
-        return None
-    try:
-        return Jsonb(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise RequestError(
-            f"{option} is not JSON: {error.msg} at character {error.pos + 1}: {text}",
-            hint="""write it as an object, such as --hyperparams '{"epochs": 20}'""",
-        ) from error

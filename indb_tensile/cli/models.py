@@ -1,16 +1,14 @@
 """`tensile models`, `predict` and `plan`: what was learned, what it says, and how its memory was planned."""
 
-import json
-
 import click
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from indb_tensile.cli.connection import open_connection
-from indb_tensile.cli.options import dsn_option, json_option
+from indb_tensile.cli.options import dsn_option, json_option, parse_json
 from indb_tensile.cli.output import show_one, show_rows
 from indb_tensile.cli.statements import statement
-from indb_tensile.errors import MissingError, RequestError
+from indb_tensile.errors import MissingError
 
 
 @click.command()
@@ -32,15 +30,9 @@ def models(dsn: str | None, as_json: bool) -> None:
 @click.option("--label", is_flag=True, help="print the label as text")
 def predict(dsn: str | None, as_json: bool, model: str, row: str, version: int | None, label: bool) -> None:
     """Predict with MODEL for one ROW, a JSON object such as '{"age": 41, "plan": "basic"}'."""
-    try:
-        features = json.loads(row)
-    except json.JSONDecodeError as error:
-        raise RequestError(
-            f"the row is not JSON: {error.msg} at character {error.pos + 1}: {row}",
-            hint="""write it as an object of columns, such as '{"age": 41}'""",
-        ) from error
+    features = parse_json("the row", row, """an object of columns in quotes, such as '{"age": 41}'""")
+    name = "predict_label" if label else "predict"
     with open_connection(dsn) as connection:
-        name = "predict_label" if label else "predict"
         found = connection.execute(
             statement(name), {"model": model, "row": Jsonb(features), "version": version}
         ).fetchone()

@@ -1,11 +1,37 @@
 """Options that many commands share."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from indb_tensile import config
+from indb_tensile.errors import RequestError
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 dsn_option: Decorator = click.option("--dsn", metavar="DSN", help="libpq connection string or URI of the database")
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="print JSON, one object a line")
+
+
+def parse_json(what: str, text: str, example: str) -> Any:
+    """The JSON that an argument holds. Raises RequestError that shows where it is wrong, and an example."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        fault = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        where = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
+        raise RequestError(f"{what} is not JSON: {fault}{where}: {text}", hint=f"write it as {example}") from error
+
+
+def size_option(*names: str, help: str) -> Decorator:  # noqa: A002 - click's word
+    """An option whose value is a size as PostgreSQL writes them; the command gets bytes."""
+    return click.option(*names, callback=_size, metavar="SIZE", help=help)
+
+
+def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    try:
+        return None if text is None else config.parse_bytes(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a size, such as 512MB or 2GB") from None

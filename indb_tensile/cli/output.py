@@ -1,6 +1,8 @@
 """What commands print: tables for people, JSON for programs; data on stdout, the rest on stderr."""
 
 import json
+import math
+import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -10,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -20,54 +23,64 @@ _BYTES = "_bytes"
 _WIDE = 10_000  # columns: what goes to a file or a pipe is never folded
 _unbounded = Console(width=_WIDE)
 _NUMERIC = (int, float, Decimal)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ESCAPES = {"\n": " ", "\t": " "}
 
 
-def show_rows(rows: Sequence[Row], *, as_json: bool, title: str = "", empty: str = "nothing to show") -> None:
-    """Print rows: with `as_json` one object a line, else a table."""
+def show_rows(rows: Sequence[Row], *, as_json: bool, empty: str = "nothing to show") -> None:
+    """Print rows: with `as_json` one object a line, else a table; in a terminal too narrow for it, a block a row."""
     if as_json:
         for row in rows:
-            print(json.dumps(row, default=_plain))
+            print_json(row)
         return
     if not rows:
-        err.print(empty)
+        warn(empty)
         return
-    table = make_table(rows, title=title)
+    table = make_table(rows)
     if out.is_terminal and Measurement.get(_unbounded, _unbounded.options, table).maximum > out.width:
-        for row in rows:
+        for number, row in enumerate(rows):
+            if number:
+                out.print()
             show_one(row, as_json=False)
-            out.print()
         return
     (out if out.is_terminal else _unbounded_out()).print(table)
 
 
 def show_one(row: Row, *, as_json: bool) -> None:
-    """Print one object: with `as_json` on one line, else a name and a value a line."""
+    """Print one object: with `as_json` on one line, else a name and a value a line, without what is null."""
     if as_json:
-        print(json.dumps(row, default=_plain))
+        print_json(row)
         return
-    width = max(map(len, row))
-    for name, value in row.items():
-        out.print(f"[bold]{name:<{width}}[/]  ", end="")
-        out.print(cell(name, value), markup=False, highlight=False)
+    shown = {name: value for name, value in row.items() if value is not None}
+    width = max(map(len, shown), default=0)
+    for name, value in shown.items():
+        out.print(Text(f"{name:<{width}}", style="bold"), Text(cell(name, value)), sep="  ")
 
 
-def make_table(rows: Sequence[Row], *, title: str = "") -> Table:
+def print_json(row: Row) -> None:
+    """One object on one line of stdout, at once: a program may be reading along."""
+    print(json.dumps({name: _plain(value) for name, value in row.items()}), flush=True)
+
+
+def make_table(rows: Sequence[Row]) -> Table:
     """A table with a column for each key of the first row; columns of numbers stand to the right."""
-    table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    table = Table(header_style="bold", box=None, pad_edge=False)
     for name in rows[0]:
         numeric = all(
             isinstance(row[name], (*_NUMERIC, type(None))) and not isinstance(row[name], bool) for row in rows
         )
         table.add_column(_heading(name), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(cell(name, value) for name, value in row.items()))
+        table.add_row(*(Text(cell(name, value)) for name, value in row.items()))
     return table
 
 
 def cell(name: str, value: object) -> str:
-    """One value as a person reads it; the column's name says its unit."""
+    """One value as a person reads it, on one line; the column's name says its unit."""
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if name.endswith(_BYTES) and isinstance(value, _NUMERIC):
         return size(int(value))
     if isinstance(value, datetime):
@@ -77,8 +90,13 @@ def cell(name: str, value: object) -> str:
     if isinstance(value, float | Decimal):
         return f"{float(value):.4g}"
     if isinstance(value, dict | list):
-        return json.dumps(value, default=_plain)
-    return str(value)
+        return json.dumps(value, default=str, ensure_ascii=False)
+    return plain(str(value))
+
+
+def plain(text: str) -> str:
+    """Text from a database as a terminal may show it: on one line, and with nothing that steers the terminal."""
+    return _CONTROL.sub(lambda match: _ESCAPES.get(match[0], f"\\x{ord(match[0]):02x}"), text)
 
 
 def size(size_bytes: int) -> str:
@@ -92,8 +110,11 @@ def size(size_bytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as minutes and seconds."""
-    minutes, rest = divmod(round(seconds), 60)
+    """Seconds in words of a clock: `7 s`, `2:05`, `1:00:09`."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02d}:{rest:02d}"
     return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"
 
 
@@ -111,10 +132,19 @@ def _heading(name: str) -> str:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return str(value)
+    """As JSON has it: a number that JSON has no word for is null, times are ISO 8601, intervals are seconds."""
+    match value:
+        case bool() | int() | str() | None:
+            return value
+        case float() | Decimal():
+            return float(value) if math.isfinite(value) else None
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case dict():
+            return {str(name): _plain(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case _:
+            return str(value)

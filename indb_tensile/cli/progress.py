@@ -1,9 +1,9 @@
 """Live progress of jobs and of their device, redrawn in a terminal and printed line by line elsewhere."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-import psycopg
 from psycopg.rows import dict_row
 from rich.console import Group
 from rich.live import Live
@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from indb_tensile.cli.output import Row, duration, err, size
+from indb_tensile.catalog.connection import Connection, Session
+from indb_tensile.cli.output import Row, duration, err, plain, print_json, size, warn
 from indb_tensile.cli.statements import statement
 from indb_tensile.job import JobState
 
@@ -19,79 +20,126 @@ _POLL_S = 0.25
 _QUIET_POLL_S = 2.0  # where lines are printed one below the other
 _ENDED = {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
 _STYLES = {JobState.SUCCEEDED: "green", JobState.FAILED: "red", JobState.CANCELLED: "yellow"}
+_RIGHT = {"job", "epoch", "loss", "ETA"}
 
 
-def watch_jobs(connection: psycopg.Connection, numbers: Sequence[int]) -> list[str]:
-    """Show the jobs until all have ended; return their states in the order given."""
-    rows = _look(connection, "watched_jobs", numbers)
-    if err.is_terminal:
-        with Live(_picture(rows, _look(connection, "watched_devices", numbers)), console=err) as live:
-            while not _ended(rows):
-                time.sleep(_POLL_S)
-                rows = _look(connection, "watched_jobs", numbers)
-                live.update(_picture(rows, _look(connection, "watched_devices", numbers)))
-    else:
-        rows = _print_lines(connection, numbers)
-    states = {row["job_id"]: str(row["state"]) for row in rows}
-    return [states[number] for number in numbers if number in states]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was seen at one moment: the jobs, and the devices that they run on."""
+
+    jobs: Sequence[Row]
+    devices: Sequence[Row]
+
+    @property
+    def ended(self) -> bool:
+        """Whether no job will change any more."""
+        return all(row["state"] in _ENDED for row in self.jobs)
 
 
-def _print_lines(connection: psycopg.Connection, numbers: Sequence[int]) -> list[Row]:
-    told: dict[int, str] = {}
-    while True:
-        rows = _look(connection, "watched_jobs", numbers)
-        for row in rows:
-            line = _line(row)
-            if told.get(row["job_id"]) != line:
-                told[row["job_id"]] = line
-                err.print(line, highlight=False, markup=False)
-        for device in _look(connection, "watched_devices", numbers):
-            line = _device_line(device)
-            if told.get(-device["worker_id"]) != line:
-                told[-device["worker_id"]] = line
-                err.print(line, highlight=False, markup=False)
-        if _ended(rows):
-            return rows
-        time.sleep(_QUIET_POLL_S)
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """Shows the jobs until all have ended; `told` is what was last printed about each job and device."""
+
+    session: Session
+    numbers: tuple[int, ...]
+    as_json: bool = False
+    told: dict[str, object] = field(default_factory=dict)
+
+    def run(self) -> list[str]:
+        """Show and wait; the states in the end, in the order of the numbers."""
+        if self.as_json:
+            last = self._follow(self._print_json, _POLL_S)
+        elif err.is_terminal:
+            with Live(console=err, auto_refresh=False) as live:
+                last = self._follow(lambda look: live.update(picture(look), refresh=True), _POLL_S)
+        else:
+            last = self._follow(self._print_lines, _QUIET_POLL_S)
+        states = {row["job_id"]: str(row["state"]) for row in last.jobs}
+        return [states[number] for number in self.numbers]
+
+    def _follow(self, show: Callable[[Look], None], poll_s: float) -> Look:
+        while True:
+            look = self.session.run(self._look)
+            show(look)
+            if look.ended:
+                return look
+            time.sleep(poll_s)
+
+    def _look(self, connection: Connection) -> Look:
+        arguments = {"jobs": list(self.numbers)}
+        with connection.cursor(row_factory=dict_row) as cursor:
+            jobs = cursor.execute(statement("watched_jobs"), arguments).fetchall()
+            devices = cursor.execute(statement("watched_devices"), arguments).fetchall()
+        return Look(jobs=jobs, devices=devices)
+
+    def _print_json(self, look: Look) -> None:
+        for row in look.jobs:
+            seen = {name: value for name, value in row.items() if name != "eta_s"}
+            if self._is_news(f"job {row['job_id']}", seen):
+                print_json(row)
+
+    def _print_lines(self, look: Look) -> None:
+        lines = {f"job {row['job_id']}": line(row) for row in look.jobs}
+        lines |= {f"device {row['worker_id']}": device_line(row) for row in look.devices}
+        for about, text in lines.items():
+            if self._is_news(about, text):
+                warn(text)
+
+    def _is_news(self, about: str, seen: object) -> bool:
+        if self.told.get(about) == seen:
+            return False
+        self.told[about] = seen
+        return True
 
 
-def _picture(rows: Sequence[Row], devices: Sequence[Row]) -> Group:
+def picture(look: Look) -> Group:
+    """The jobs as a table with bars, the devices below it, and what went wrong."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("job", "model", "state", "epoch", "loss", "", "ETA", "device memory"):
-        table.add_column(heading, justify="right" if heading in {"job", "epoch", "loss", "ETA"} else "left")
-    for row in rows:
+        table.add_column(heading, justify="right" if heading in _RIGHT else "left", no_wrap=heading != "state")
+    for row in look.jobs:
         table.add_row(
             str(row["job_id"]),
-            row["model"],
+            Text(plain(row["model"])),
             Text(_state(row), style=_STYLES.get(row["state"], "")),
             _epoch(row),
             _loss(row),
             ProgressBar(total=100, completed=float(row["percent"] or 0), width=24),
             _eta(row),
-            _memory(row),
+            _memory(row) or _metric(row),
         )
-    return Group(table, *(Text(_device_line(device), style="dim") for device in devices))
+    faults = [f"job {row['job_id']}: {plain(row['error'])}" for row in look.jobs if row["state"] == JobState.FAILED]
+    return Group(
+        table,
+        *(Text(device_line(device), style="dim") for device in look.devices),
+        *(Text(fault, style="red") for fault in faults),
+    )
 
 
-def _line(row: Row) -> str:
-    percent = f"{float(row['percent'] or 0):3.0f} %"
-    parts = [f"job {row['job_id']}", f"{row['model']:<14}", f"{_state(row):<18}", percent]
+def line(row: Row) -> str:
+    """One job on one line."""
+    parts = [f"job {row['job_id']}", f"{plain(row['model']):<14}", f"{_state(row):<18}"]
+    parts += [f"{float(row['percent']):3.0f} %"] if row["percent"] is not None else []
     parts += [
         f"{name} {text}" for name, text in (("epoch", _epoch(row)), ("loss", _loss(row)), ("ETA", _eta(row))) if text
     ]
-    return "  ".join([*parts, _memory(row)]).rstrip()
+    parts += [text for text in (_memory(row), _metric(row)) if text]
+    if row["state"] == JobState.FAILED:
+        parts.append(plain(row["error"]))
+    return "  ".join(parts).rstrip()
 
 
-def _device_line(device: Row) -> str:
+def device_line(device: Row) -> str:
+    """A device's memory on one line."""
     return (
-        f"device: {size(device['used_bytes'])} in use, most {size(device['high_water_bytes'])}, "
-        f"budget {size(device['budget_bytes'])}"
+        f"device {device['worker_id']}: {size(device['used_bytes'])} in use, "
+        f"most {size(device['high_water_bytes'])}, budget {size(device['budget_bytes'])}"
     )
 
 
 def _state(row: Row) -> str:
-    if row["state"] == JobState.FAILED:
-        return f"failed: {row['error']}"
+    if row["state"] == JobState.QUEUED and row["waits_for"]:
+        return f"queued: waits for {plain(row['waits_for'])}"
     return str(row["phase"] or row["state"])
 
 
@@ -104,17 +152,12 @@ def _loss(row: Row) -> str:
 
 
 def _eta(row: Row) -> str:
-    return duration(row["eta"].total_seconds()) if row["eta"] is not None and row["state"] == JobState.RUNNING else ""
+    return duration(row["eta_s"]) if row["eta_s"] is not None else ""
 
 
 def _memory(row: Row) -> str:
     return f"{size(row['used_bytes'])} of {size(row['granted_bytes'])}" if row["granted_bytes"] else ""
 
 
-def _look(connection: psycopg.Connection, name: str, numbers: Sequence[int]) -> list[Row]:
-    with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(statement(name), {"jobs": list(numbers)}).fetchall()
-
-
-def _ended(rows: Sequence[Row]) -> bool:
-    return all(row["state"] in _ENDED for row in rows)
+def _metric(row: Row) -> str:
+    return f"{row['metric_name']} {row['metric']:.4f}" if row["metric"] is not None else ""

@@ -21,13 +21,35 @@ insert into tensile.settings (name, value) values ('socket_directory', to_jsonb(
  where settings.value <> excluded.value;
 
 -- worker_is_ready --
-select 1 from tensile.workers where pid = %(pid)s and stopped_at is null and service_name is not null;
-
--- catalog_exists --
-select 1 from pg_namespace where nspname = 'tensile';
+select 1 from tensile.workers
+ where pid = %(pid)s and stopped_at is null and service_name is not null
+   and heartbeat_at > now() - make_interval(secs => lease_s);  -- an earlier one of that number may have been killed
 
 -- check --
-select * from tensile_check();
+select item, ok, detail, hint from tensile_check();
+
+-- roles --
+-- Which of our roles there are, and what this session's may do.
+select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 'tensile_admin', 'tensile_worker'])
+                             with ordinality as w (name, place)
+              where not exists (select from pg_roles as r where r.rolname = w.name) order by w.place) as missing,
+       current_user::text as me,
+       exists (select from pg_roles as r
+                where r.rolname = 'tensile_user' and pg_has_role(current_user, r.oid, 'usage')) as is_user;
+
+-- readable_tables --
+-- Tables that this session's role may train on, and may the worker read them?
+select count(*) as tables, count(*) filter (where t.readable) as readable,
+       min(format('%%I.%%I', t.nspname, t.relname)) filter (where not t.readable) as example
+  from (select n.nspname, c.relname,
+               has_schema_privilege(w.oid, n.oid, 'usage') and has_table_privilege(w.oid, c.oid, 'select') as readable
+          from pg_roles as w, pg_class as c join pg_namespace as n on n.oid = c.relnamespace
+         where w.rolname = 'tensile_worker' and c.relkind in ('r', 'p', 'm', 'v', 'f')
+           and n.nspname <> 'tensile' and n.nspname <> 'information_schema' and n.nspname !~ '^pg_'
+           and has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')) as t;
+
+-- workers --
+select w.worker_id, w.host, w.pid, w.version, w.device from tensile.stat_workers as w where w.alive order by w.worker_id;
 
 -- versions --
 select tensile_version(), current_setting('server_version');
@@ -35,9 +57,10 @@ select tensile_version(), current_setting('server_version');
 -- jobs --
 select j.job_id, j.model_name as model, j.relation_name as relation, j.state, j.phase, p.epoch, p.epochs,
        v.metric_name, v.metric, j.enqueued_at, j.finished_at - j.started_at as took,
-       coalesce(j.error_message, j.waits_for) as note
+       coalesce(case when j.state <> 'succeeded' then j.error_message end, 'waits for ' || q.waits_for) as note
   from tensile.jobs as j
        left join tensile.job_progress as p using (job_id)
+       left join tensile.stat_queue as q using (job_id)
        left join tensile.model_versions as v on v.version_id = j.version_id
  where (%(state)s::text is null or j.state = %(state)s::tensile.job_state)
    and (%(model)s::text is null or j.model_name = %(model)s)
@@ -47,10 +70,12 @@ select j.job_id, j.model_name as model, j.relation_name as relation, j.state, j.
 -- job --
 select j.job_id, j.model_name as model, format('%%I.%%I', j.relation_schema, j.relation_name) as relation,
        j.state, j.phase, j.priority, j.attempt, p.epoch, p.epochs, p.step, p.steps, p.loss, p.valid_loss,
-       v.metric_name, v.metric, j.enqueued_at, j.started_at, j.finished_at, j.waits_for,
-       j.error_message as error, j.error_detail, j.error_hint
+       v.number as version, v.metric_name, v.metric, j.enqueued_at, j.started_at, j.finished_at, q.waits_for,
+       d.granted_bytes, d.used_bytes, j.error_message as error, j.error_detail, j.error_hint
   from tensile.jobs as j
        left join tensile.job_progress as p using (job_id)
+       left join tensile.stat_queue as q using (job_id)
+       left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
        left join tensile.model_versions as v on v.version_id = j.version_id
  where j.job_id = %(job)s;
 
@@ -60,19 +85,26 @@ select job_id from tensile.jobs where state in ('queued', 'starting', 'running')
 -- train --
 select tensile_train(
   %(model)s, %(relation)s::regclass, target => %(target)s, task => %(task)s, architecture => %(architecture)s,
-  hyperparams => %(hyperparams)s, exclude => %(exclude)s, priority => %(priority)s, memory_limit => %(memory_limit)s);
+  hyperparams => %(hyperparams)s, features => %(features)s, exclude => %(exclude)s, preprocess => %(preprocess)s,
+  split => %(split)s, metric => %(metric)s, early_stop => %(early_stop)s, init_from => %(init_from)s,
+  priority => %(priority)s, memory_limit => %(memory_limit)s, max_runtime => %(max_runtime)s::interval,
+  deploy => %(deploy)s, idempotency_key => %(idempotency_key)s);
 
 -- cancel --
 select tensile_cancel(%(job)s);
 
 -- watched_jobs --
-select j.job_id, j.model_name as model, j.state, j.phase, j.error_message as error, p.epoch, p.epochs, p.loss,
-       case when j.state = 'succeeded' then 100 else s.percent end as percent, greatest(p.eta - now(), interval '0') as eta,
-       d.used_bytes, d.granted_bytes
+select j.job_id, j.model_name as model, j.state, j.phase, q.waits_for, j.error_message as error,
+       p.epoch, p.epochs, p.loss,
+       case when j.state = 'succeeded' then 100 else s.percent end as percent,
+       case when j.state = 'running' then extract(epoch from p.eta - now())::double precision end as eta_s,
+       v.metric_name, v.metric, d.used_bytes, d.granted_bytes
   from tensile.jobs as j
        left join tensile.job_progress as p using (job_id)
        left join tensile.stat_progress_train as s using (job_id)
-       left join tensile.device_jobs as d using (job_id)
+       left join tensile.stat_queue as q using (job_id)
+       left join tensile.model_versions as v on v.version_id = j.version_id
+       left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
  where j.job_id = any (%(jobs)s)
  order by j.job_id;
 

@@ -44,6 +44,7 @@ def test_no_placeholder_is_left_in_the_script() -> None:
         source = install.script(extension)
         assert "@VERSION@" not in source
         assert "@SQL_API@" not in source
+        assert "@DIGEST@" not in source
         assert ("pg_extension_config_dump" in source) is extension
 
 
@@ -64,6 +65,16 @@ def test_installing_again_changes_nothing(database: Database) -> None:
 
 
 @pytest.mark.postgres
+def test_a_catalog_of_another_source_of_the_same_version_is_told_apart(database: Database) -> None:
+    with database.connect() as connection:
+        assert install.same_source(connection)
+        connection.execute("create or replace function tensile.catalog_digest() returns text return 'another'")
+        assert not install.same_source(connection)
+        connection.execute("drop function tensile.catalog_digest()")
+        assert not install.same_source(connection)
+        install.check_version(connection)  # works on, all the same
+
+
 def test_a_catalog_of_another_version_is_refused_and_the_way_out_is_named(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("create or replace function tensile.catalog_version() returns text return '9.9'")

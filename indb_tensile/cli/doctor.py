@@ -1,0 +1,179 @@
+"""`tensile doctor`: what must be there on this machine and in the database, and the command that mends it."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+import click
+import psycopg
+from psycopg.rows import dict_row
+from rich.text import Text
+
+from indb_tensile import config
+from indb_tensile.catalog import install
+from indb_tensile.catalog.connection import Connection
+from indb_tensile.cli import daemon
+from indb_tensile.cli.connection import named_database, open_connection
+from indb_tensile.cli.options import dsn_option, json_option
+from indb_tensile.cli.output import Row, out, plain, print_json
+from indb_tensile.cli.place import find_place
+from indb_tensile.cli.statements import statement
+from indb_tensile.errors import TensileError
+
+FOUND_FAULTS = 1
+_TORCH = ((2, 11), (2, 14))  # the versions that pyproject.toml allows: from, below
+_SHARED_BYTES = 64 * config.MIB
+
+
+@click.command()
+@dsn_option
+@json_option
+def doctor(dsn: str | None, as_json: bool) -> None:
+    """Say what is missing on this machine and in the database, and the command that mends it.
+
+    Exits with 1 where something is.
+    """
+    well = True
+    for check in _checks(dsn):
+        well = well and check["ok"]
+        if as_json:
+            print_json(check)
+        else:
+            _show(check)
+    sys.exit(0 if well else FOUND_FAULTS)
+
+
+def _show(check: Row) -> None:
+    mark, style = ("ok", "green") if check["ok"] else ("MISSING", "bold red")
+    out.print(Text.assemble((f"{mark:<8}", style), f"{check['check']:<18}", check["found"]))
+    if check["mend"]:
+        out.print(Text.assemble(" " * 26, ("mend: ", "bold"), check["mend"]))
+
+
+def _check(name: str, passed: bool, found: str, mend: str) -> Row:
+    return {"check": name, "ok": passed, "found": plain(found), "mend": None if passed else plain(mend)}
+
+
+def _checks(dsn: str | None) -> Iterator[Row]:
+    yield from _machine()
+    if named_database(dsn) is None:
+        yield from _embedded()
+    yield from _database(dsn)
+
+
+def _machine() -> Iterator[Row]:
+    yield _check("python", sys.version_info >= (3, 11), f"{platform.python_version()} in {sys.prefix}", "")
+    yield _check("torch", *_torch(), "pip install torch==2.13.0")
+    yield _check(
+        "native library", *_native(), "pip install --editable . (in the checkout; needs cmake and a C++20 compiler)"
+    )
+    yield _check("shared memory", *_shared_memory(), "mount -o remount,size=4G /dev/shm")
+
+
+def _torch() -> tuple[bool, str]:
+    """By its metadata: importing it takes seconds."""
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return False, "not installed"
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    return _TORCH[0] <= numbers < _TORCH[1], version
+
+
+def _native() -> tuple[bool, str]:
+    """Loading it is the check; in a process of its own, so that a broken library says so and no more."""
+    command = [sys.executable, "-c", "import indb_tensile._native as n; print(n.__file__)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return done.returncode == 0, lines[-1] if lines else f"loading it ended with {done.returncode}"
+
+
+def _shared_memory() -> tuple[bool, str]:
+    try:
+        usage = shutil.disk_usage("/dev/shm")  # noqa: S108 - the system's own name for it
+    except FileNotFoundError:
+        return False, "there is no /dev/shm"
+    return usage.free >= _SHARED_BYTES, f"{usage.free // config.MIB} MB free in /dev/shm"
+
+
+def _embedded() -> Iterator[Row]:
+    try:
+        place = find_place(os.environ)
+        place.check_owner()
+        programs = place.cluster().programs
+    except TensileError as error:
+        yield _check("embedded cluster", False, error.message, error.hint)
+        return
+    yield _check("PostgreSQL", True, f"{programs.major} in {programs.directory}", "")
+    why = f" ({place.reason})" if place.reason else ""
+    if not place.has_cluster():
+        yield _check(
+            "embedded cluster", False, f"not created yet; it will be in {place.directory}{why}", "tensile up"
+        )
+        return
+    runs = place.cluster().running()
+    yield _check("embedded cluster", runs, f"{'runs' if runs else 'stopped'} in {place.directory}{why}", "tensile up")
+    found = daemon.running(place)
+    yield _check(
+        "its controller", found is not None, f"process {found.pid}" if found else "does not run", "tensile up"
+    )
+
+
+def _database(dsn: str | None) -> Iterator[Row]:
+    try:
+        with open_connection(dsn, role="postgres") as connection:
+            info = connection.info
+            server = f"PostgreSQL {info.server_version // 10000} at {info.host or info.hostaddr}"
+            yield _check("database", True, f'"{info.dbname}" on {server}, as "{info.user}"', "")
+            yield from _catalog(connection)
+    except TensileError as error:
+        yield _check("database", False, error.message, error.hint)
+    except psycopg.Error as error:
+        yield _check("database", False, error.diag.message_primary or str(error), error.diag.message_hint or "")
+
+
+def _catalog(connection: Connection) -> Iterator[Row]:
+    try:
+        install.check_version(connection)
+    except TensileError as error:
+        yield _check("catalog", False, error.message, error.hint)
+        return
+    same = install.same_source(connection)
+    found = f"version {install.VERSION}" + ("" if same else " from another source than this package's")
+    yield _check("catalog", same, found, "tensile down --purge, then tensile up, which loses all models; or go on")
+    with connection.cursor(row_factory=dict_row) as cursor:
+        yield from _roles(cursor)
+        yield from _workers(cursor)
+        for row in cursor.execute(statement("check")).fetchall():
+            if row["item"] != "catalog":
+                yield _check(row["item"], row["ok"], row["detail"] or "", row["hint"] or "")
+
+
+def _roles(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
+    row = cursor.execute(statement("roles")).fetchone()
+    assert row is not None
+    missing = ", ".join(row["missing"])
+    yield _check("roles", not missing, f"missing: {missing}" if missing else "all four", f"create role {missing};")
+    may = "may" if row["is_user"] else "may not"
+    yield _check(
+        "you", row["is_user"], f'"{row["me"]}" {may} use the functions', f"grant tensile_user to {row['me']};"
+    )
+    row = cursor.execute(statement("readable_tables")).fetchone()
+    assert row is not None
+    # Which tables are trained on is the users' choice: only where none can be, something is missing.
+    passed = row["readable"] > 0 or row["tables"] == 0
+    found = f"the worker may read {row['readable']} of the {row['tables']} tables that you may read"
+    yield _check("grants", passed, found, f"grant select on {row['example']} to tensile_worker;")
+
+
+def _workers(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
+    for row in cursor.execute(statement("workers")).fetchall():
+        where = f"process {row['pid']} on {row['host']}, {row['device']}"
+        same = row["version"] == install.VERSION
+        found = where if same else f"{where}: version {row['version']}, not {install.VERSION}"
+        yield _check(f"controller {row['worker_id']}", same, found, "start it again from this version")

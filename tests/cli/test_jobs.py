@@ -1,0 +1,302 @@
+"""The queue from a terminal: what is listed, waited for, watched and cancelled, and with which code it ends."""
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from indb_tensile.catalog import jobs as catalog
+from indb_tensile.catalog import models
+from indb_tensile.errors import DataError
+from indb_tensile.job import JobId
+from tests.catalog.enqueue import claim, enqueue, publication, register
+from tests.cli.conftest import Tensile, until
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def worker(database: Database) -> Iterator[psycopg.Connection[Any]]:
+    """A connection as the worker, who writes what becomes of jobs."""
+    with database.connect("tensile_worker") as connection:
+        yield connection
+
+
+def queue(database: Database, *names: str) -> list[JobId]:
+    """One queued job of `demo` for a model of each name."""
+    with database.connect("demo") as connection:
+        return [enqueue(connection, name) for name in names]
+
+
+def succeed(worker: psycopg.Connection[Any], job: JobId) -> None:
+    """Let the next job, which must be this one, publish a version."""
+    claimed = claim(worker, register(worker))
+    assert claimed.job == job
+    models.publish_version(worker, claimed, publication())
+
+
+def fail(worker: psycopg.Connection[Any], job: JobId, message: str) -> None:
+    """Let the next job, which must be this one, end with that error."""
+    claimed = claim(worker, register(worker))
+    assert claimed.job == job
+    catalog.fail(worker, job, claimed.claim, DataError(message, hint="do otherwise"), retry=False)
+
+
+def test_jobs_are_listed_newest_first_and_filtered(demo: Tensile, database: Database) -> None:
+    first, second, third = queue(database, "a", "b", "a")
+    assert demo("cancel", str(second)).code == 0
+    listed = [json.loads(line) for line in demo("jobs", "--json").out.splitlines()]
+    assert [(row["job_id"], row["model"], row["state"]) for row in listed] == [
+        (third, "a", "queued"), (second, "b", "cancelled"), (first, "a", "queued")]  # fmt: skip
+    assert listed[0]["note"] == "waits for a controller: none is alive"
+
+    def numbers(*options: str) -> list[int]:
+        return [json.loads(line)["job_id"] for line in demo("jobs", "--json", *options).out.splitlines()]
+
+    assert numbers("--model", "a") == [third, first]
+    assert numbers("--state", "cancelled") == [second]
+    assert numbers("--limit", "1") == [third]
+    assert numbers("--state", "failed") == []
+
+
+def test_no_jobs_are_said_on_stderr(demo: Tensile) -> None:
+    done = demo("jobs")
+    assert (done.code, done.out, done.err) == (0, "", "no job yet: select tensile_train('model', 'table')\n")
+
+
+def test_anothers_jobs_are_not_there(demo: Tensile, database: Database) -> None:
+    with database.connect("alice") as alice:
+        hers = enqueue(alice, "hers")
+    assert demo("jobs", "--json").out == ""
+    for command in ("job", "wait", "watch"):
+        done = demo(command, str(hers))
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(f"tensile: job {hers} does not exist or is not yours\n  hint: ")
+    assert demo("cancel", str(hers)).err.startswith(f"tensile: there is no job {hers}\n")
+
+
+def test_a_job_shows_its_error_with_the_way_out(
+    demo: Tensile, database: Database, worker: psycopg.Connection[Any]
+) -> None:
+    (job,) = queue(database, "m")
+    fail(worker, job, "the table is [bold]empty[/]")
+    shown = json.loads(demo("job", str(job), "--json").out)
+    assert (shown["state"], shown["error"], shown["error_hint"]) == (
+        "failed",
+        "the table is [bold]empty[/]",
+        "do otherwise",
+    )
+    assert "error        the table is [bold]empty[/]\n" in demo("job", str(job)).out
+
+
+def test_waiting_ends_with_0_where_all_succeeded(
+    demo: Tensile, database: Database, worker: psycopg.Connection[Any]
+) -> None:
+    first, second = queue(database, "a", "b")
+    succeed(worker, first)
+    succeed(worker, second)
+    done = demo("wait", str(second), str(first), "--json")
+    assert done.code == 0
+    assert [json.loads(line) for line in done.out.splitlines()] == [
+        {"job_id": second, "model": "b", "state": "succeeded", "metric_name": "r2", "metric": 0.5, "error": None},
+        {"job_id": first, "model": "a", "state": "succeeded", "metric_name": "r2", "metric": 0.5, "error": None},
+    ]
+
+
+def test_waiting_ends_with_1_where_one_failed_or_was_cancelled(
+    demo: Tensile, database: Database, worker: psycopg.Connection[Any]
+) -> None:
+    first, second = queue(database, "a", "b")
+    fail(worker, first, "no rows")
+    demo("cancel", str(second))
+    done = demo("wait", str(first), str(second))
+    assert done.code == 1
+    assert "no rows" in done.out
+
+
+def test_waiting_ends_with_7_when_time_is_over_and_shows_what_it_saw(demo: Tensile, database: Database) -> None:
+    (job,) = queue(database, "a")
+    done = demo("wait", str(job), "--timeout", "0.1", "--json")
+    assert done.code == 7
+    assert json.loads(done.out)["state"] == "queued"
+    assert done.err == f"after 0.1 s these jobs have not ended: {job}\n"
+
+
+def test_cancelling_says_what_became_of_each(
+    demo: Tensile, database: Database, worker: psycopg.Connection[Any]
+) -> None:
+    done_job, running, queued = queue(database, "a", "b", "c")
+    succeed(worker, done_job)
+    claim(worker, register(worker))
+    done = demo("cancel", str(done_job), str(running), str(queued))
+    assert done.code == 0
+    assert done.err.splitlines() == [
+        f"job {done_job} had ended: succeeded",
+        f"job {running} is being stopped",
+        f"job {queued} is cancelled",
+    ]
+    again = demo("cancel", str(queued), "--json")
+    assert json.loads(again.out) == {"job_id": queued, "cancelled": False, "state": "cancelled"}
+
+
+def test_watching_prints_what_changes_until_all_have_ended(
+    demo: Tensile, database: Database, worker: psycopg.Connection[Any]
+) -> None:
+    (job,) = queue(database, "digits")
+    with demo.start("watch", str(job), "--json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["waits_for"] == "a controller: none is alive"
+        claimed = claim(worker, register(worker))
+        assert json.loads(process.stdout.readline())["state"] == "starting"
+        catalog.start_running(worker, job, claimed.claim)
+        assert json.loads(process.stdout.readline())["phase"] == "training"
+        demo("cancel", str(job))
+        catalog.cancelled(worker, job, claimed.claim)
+        last = json.loads(process.stdout.readlines()[-1])
+    assert (process.returncode, last["state"]) == (1, "cancelled")
+
+
+def test_watching_without_numbers_takes_all_that_have_not_ended(demo: Tensile, database: Database) -> None:
+    assert demo("watch").err == "no job is queued or running\n"
+    first, second = queue(database, "a", "b")
+    demo("cancel", str(first))
+    with demo.start("watch") as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert line.startswith(f"job {second}  b")
+        assert "queued: waits for a controller: none is alive" in line
+        demo("cancel", str(second))
+        assert "cancelled" in process.stderr.read()
+    assert process.returncode == 1
+
+
+def test_interrupting_a_watch_says_that_the_jobs_go_on(demo: Tensile, database: Database) -> None:
+    (job,) = queue(database, "a")
+    for command in ("watch", "wait"):
+        with demo.start(command, str(job)) as process:
+            assert process.stderr is not None
+            with database.connect() as admin:
+                until(lambda: _watched(admin), "the command to look at its job")
+            process.send_signal(signal.SIGINT)
+            told = process.stderr.read()
+        assert process.returncode == 130
+        assert "Traceback" not in told
+        assert told.splitlines()[-1] == (
+            f"interrupted: the jobs go on. See them again: tensile watch {job}; stop them: tensile cancel {job}"
+        )
+    assert json.loads(demo("job", str(job), "--json").out)["state"] == "queued"
+
+
+def test_a_watch_outlives_the_loss_of_its_connection(demo: Tensile, database: Database) -> None:
+    (job,) = queue(database, "a")
+    with demo.start("watch", str(job), "--json") as process, database.connect() as admin:
+        assert process.stdout is not None
+        process.stdout.readline()
+        row = admin.execute(
+            """select count(pg_terminate_backend(pid)) from pg_stat_activity
+                where datname = current_database() and application_name = 'tensile'"""
+        ).fetchone()
+        assert row == (1,)
+        demo("cancel", str(job))
+        assert json.loads(process.stdout.readlines()[-1])["state"] == "cancelled"
+    assert process.returncode == 1
+
+
+def test_training_is_enqueued_with_what_was_said(demo: Tensile, database: Database) -> None:
+    with database.connect("demo") as connection:
+        connection.execute(
+            """create table t (id bigint primary key, a real, b real, y text);
+               insert into t select i, i, i % 3, chr(65 + i % 2) from generate_series(1, 50) as i;
+               grant select on t to tensile_worker"""
+        )
+    done = demo(
+        "train", "m", "t", "--target", "y", "--hyperparams", '{"epochs": 2, "batch_size": 10}', "--exclude", "b",
+        "--priority", "3", "--memory-limit", "200MB", "--early-stop", '{"patience": 5}', "--max-runtime", "2 hours",
+        "--deploy", "always", "--json")  # fmt: skip
+    assert done.code == 0, done.err
+    assert done.err.startswith("notice: ")
+    job = json.loads(done.out)["job_id"]
+    with database.connect("demo") as connection:
+        row = connection.execute("select priority, spec from tensile.jobs where job_id = %s", (job,)).fetchone()
+    assert row is not None
+    priority, spec = row
+    assert priority == 3
+    assert (spec["target"], spec["deploy"], spec["early_stop"]["patience"]) == ("y", "always", 5)
+    assert (spec["hyperparams"]["epochs"], spec["hyperparams"]["batch_size"]) == (2, 10)
+    assert (spec["memory_limit_bytes"], spec["max_runtime_s"]) == (200 * 1024 * 1024, 7200)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["m", "nosuch"], 'relation "nosuch" does not exist'),
+        (["m", "t", "--target", "z"], 'column "z" of relation "public.t" does not exist'),
+        (["m", "t", "--hyperparams", '{"epochs": '], "--hyperparams is not JSON: Expecting value at character 12"),
+        (["m", "t", "--target", "y", "--hyperparams", "[1]"], "hyperparams"),
+        (["m", "t", "--target", "y", "--architecture", "pyramid"], "pyramid"),
+        (["m", "t", "--target", "y", "--memory-limit", "much"], "much"),
+        (["m", "t", "--target", "y", "--max-runtime", "for ever"], "for ever"),
+    ],
+)
+def test_a_wrong_request_is_a_sentence_and_2(
+    demo: Tensile, database: Database, arguments: list[str], words: str
+) -> None:
+    with database.connect("demo") as connection:
+        connection.execute("create table t (a real, y text); grant select on t to tensile_worker")
+    done = demo("train", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+
+
+def test_a_table_that_the_worker_may_not_read_ends_with_3_and_the_grant(demo: Tensile, database: Database) -> None:
+    with database.connect("demo") as connection:
+        connection.execute("create table t (a real, y text)")
+    done = demo("train", "m", "t", "--target", "y")
+    assert done.code == 3
+    assert "grant select on" in done.err
+
+
+def test_a_database_without_the_catalog_is_told_how_to_get_one(tensile: Tensile, database: Database) -> None:
+    dsn = database.cluster.dsn(user="demo", database="postgres")
+    for command in (["jobs"], ["job", "1"], ["wait", "1"], ["watch", "1"], ["cancel", "1"], ["models"], ["plan", "1"],
+                    ["train", "m", "pg_class"], ["predict", "m", "{}"]):  # fmt: skip
+        done = tensile(*command, "--dsn", dsn)
+        assert done.code == 4, command
+        assert done.err.startswith('tensile: the catalog is not installed in database "postgres"\n  hint: ')
+        assert "tensile init --dsn 'dbname=postgres'" in done.err
+
+
+def test_a_role_without_the_grant_is_told_which_one(tensile: Tensile, database: Database) -> None:
+    with database.connect() as admin:
+        admin.execute("revoke tensile_user from bob")
+    try:
+        done = tensile("jobs", "--dsn", database.dsn("bob"))
+    finally:
+        with database.connect() as admin:
+            admin.execute("grant tensile_user to bob")
+    assert done.code == 3
+    assert "grant tensile_user to bob" in done.err
+
+
+def test_a_catalog_of_another_version_is_said_to_be_one(tensile: Tensile, database: Database) -> None:
+    with database.connect() as admin:
+        admin.execute("create or replace function tensile.catalog_version() returns text immutable return '0.0.1'")
+        admin.execute("alter table tensile.jobs rename column phase to stage")
+    done = tensile("job", "1", "--dsn", database.dsn("demo"))
+    assert done.code == 4
+    assert "has version 0.0.1, this program has 0.1.0" in done.err
+
+
+def _watched(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the command has asked the database about its job, and so waits."""
+    return (
+        connection.execute(
+            """select from pg_stat_activity
+                where datname = current_database() and application_name = 'tensile' and query like '%tensile.jobs%'"""
+        ).fetchone()
+        is not None
+    )

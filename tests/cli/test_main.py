@@ -1,0 +1,144 @@
+"""The command itself: that it starts at once, lists what it can, and ends with a sentence and a code."""
+
+import signal
+import subprocess
+import sys
+
+import click
+import psycopg
+import pytest
+
+from indb_tensile import errors
+from indb_tensile.cli import main
+from tests.cli.conftest import Tensile
+
+MODULES = sorted({target.partition(":")[0] for target in main.COMMANDS.values()})
+HEAVY = {"torch", "sqlalchemy", "sklearn", "scipy", "pandas"}
+
+
+@pytest.mark.parametrize("module", [*MODULES, "main"])
+def test_no_command_imports_what_takes_long(module: str) -> None:
+    program = f"import sys, indb_tensile.cli.{module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/")
+    assert not HEAVY & {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_help_needs_neither_the_driver_nor_the_commands() -> None:
+    program = (
+        "import sys\nfrom indb_tensile.cli.main import tensile\n"
+        "tensile.main(['--version'], standalone_mode=False)\nprint(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout.startswith("tensile 0.")
+    assert "psycopg" not in done.stdout.split()
+
+
+@pytest.mark.parametrize("name", sorted(main.COMMANDS))
+def test_every_command_exists_and_says_what_it_is_for(name: str) -> None:
+    command = main.tensile.get_command(click.Context(main.tensile), name)
+    assert command is not None
+    assert command.name == name
+    assert len(command.get_short_help_str(200)) > 20
+    for parameter in command.params:
+        assert isinstance(parameter, click.Argument) or (isinstance(parameter, click.Option) and parameter.help)
+
+
+@pytest.mark.parametrize("name", sorted(set(main.COMMANDS) - {"controller", "psql"}))
+def test_every_command_that_prints_prints_json(name: str) -> None:
+    command = main.tensile.get_command(click.Context(main.tensile), name)
+    assert command is not None
+    assert "as_json" in {parameter.name for parameter in command.params}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["wait"], ["wait", "seven"], ["jobs", "--state", "odd"], ["up", "--capacity", "much"]]
+)
+def test_a_wrong_command_line_ends_with_2(tensile: Tensile, arguments: list[str]) -> None:
+    done = tensile(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "Error: " in done.err
+
+
+def test_without_any_database_the_two_ways_to_one_are_named(tensile: Tensile) -> None:
+    for command in (["jobs"], ["watch"], ["psql"], ["init"], ["controller"], ["predict", "m", "{}"]):
+        done = tensile(*command)
+        assert done.code == errors.DatabaseError.exit_code
+        assert done.err == (
+            "tensile: no database is named, and there is no embedded one yet\n"
+            "  hint: run tensile up for an embedded one, or name yours with --dsn or libpq's PGHOST, PGDATABASE, …\n"
+        )
+
+
+def test_a_server_that_does_not_run_is_a_sentence_and_4(tensile: Tensile) -> None:
+    done = tensile("jobs", "--dsn", "host=/nonexistent dbname=x")
+    assert done.code == 4
+    assert done.err.startswith('tensile: no connection to PostgreSQL at host "/nonexistent"')
+    assert "\n  hint: " in done.err
+
+
+def test_a_connection_string_that_is_none_is_the_users_fault(tensile: Tensile) -> None:
+    done = tensile("jobs", "--dsn", "quatsch=1")
+    assert done.code == 2
+    assert 'invalid connection option "quatsch"' in done.err
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "code"),
+    [
+        ("22023", 2), ("22000", 2), ("42704", 2), ("42P01", 2), ("0A000", 2), ("53200", 2), ("55000", 2),
+        ("54000", 2), ("42501", 3), ("58000", 4), ("08006", 4), ("57P01", 4), ("53300", 4), ("53100", 4),
+        ("XX000", 4), (None, 4), ("57P03", 6), ("57014", 7),
+    ],
+)  # fmt: skip
+def test_an_sqlstate_is_the_same_fault_as_an_exit_code(sqlstate: str | None, code: int) -> None:
+    assert main._exit_code(sqlstate) == code
+
+
+def test_our_own_errors_have_the_exit_code_of_their_sqlstate() -> None:
+    kinds = (errors.RequestError, errors.DataError, errors.MissingError, errors.PrivilegeError,
+             errors.MemoryLimitError, errors.UnavailableError, errors.DatabaseError)  # fmt: skip
+    assert [main._exit_code(kind.sqlstate) for kind in kinds] == [kind.exit_code for kind in kinds]
+
+
+def test_what_the_operating_system_refuses_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(error: Exception) -> click.Command:
+        def act() -> None:
+            raise error
+
+        return click.Command("failing", callback=act)
+
+    found: dict[str, int] = {}
+    for error in (
+        PermissionError(13, "Permission denied", "/some/file"),
+        OSError(28, "No space left on device", "/f"),
+    ):
+        monkeypatch.setattr(main, "tensile", failing(error))
+        with pytest.raises(SystemExit) as caught:
+            main.main([])
+        found[capsys.readouterr().err] = caught.value.code  # type: ignore[assignment]
+    assert found == {
+        "tensile: /some/file: Permission denied\n": 3,
+        "tensile: /f: No space left on device\n": 71,
+    }
+
+
+def test_a_lost_connection_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def act() -> None:
+        raise psycopg.OperationalError("server closed the connection unexpectedly\n\tThis probably means …")
+
+    monkeypatch.setattr(main, "tensile", click.Command("failing", callback=act))
+    with pytest.raises(SystemExit) as caught:
+        main.main([])
+    assert caught.value.code == 4
+    assert capsys.readouterr().err == "tensile: server closed the connection unexpectedly\n"
+
+
+def test_a_reader_that_has_had_enough_ends_the_command_quietly(tensile: Tensile) -> None:
+    with tensile.start("--help") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()  # long before it writes
+        assert process.stderr.read() == ""
+    assert process.returncode == -signal.SIGPIPE
