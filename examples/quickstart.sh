@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . examples/setup.sh
 
-setup ""
+setup
 tensile=.venv/bin/tensile
 
 say "start the embedded PostgreSQL and a controller on the emulated device"

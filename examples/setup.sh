@@ -65,7 +65,8 @@ fresh() { [ -f ".venv/.$1" ] && [ "$(cat ".venv/.$1")" = "$2" ]; }
 
 pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" || die "pip could not install: $*"; }
 
-# setup EXTRAS: the virtual environment with torch, the package and its native library.
+# setup [test]: the virtual environment with torch, the package and its native library; with `test`, also the tools
+# of the test command.
 setup() {
   mkdir -p .cache
   install_packages
@@ -80,11 +81,23 @@ setup() {
     pip_install "$torch"
     printf '%s' "$torch" >.venv/.torch
   fi
-  made_from="$1 $(pwd) $(cat pyproject.toml native/CMakeLists.txt native/*/* 2>/dev/null | cksum)"
+  made_from="$(pwd) $(cat pyproject.toml native/CMakeLists.txt native/*.cpp native/*.hpp | cksum)"
   if ! fresh package "$made_from"; then
     say "build the native library and install indb-tensile into .venv"
     pip_install "scikit-build-core>=0.10" "nanobind>=2.4"
-    pip_install --no-build-isolation --editable ".$1"
+    pip_install --no-build-isolation --editable .
     printf '%s' "$made_from" >.venv/.package
+  fi
+  if [ "${1:-}" = test ]; then install_test_tools; fi
+}
+
+install_test_tools() {
+  wanted=$(.venv/bin/python -c 'import tomllib
+for tool in tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"]: print(tool)')
+  if ! fresh test "$wanted"; then
+    say "install the tools of the test command"
+    # shellcheck disable=SC2086
+    pip_install $wanted
+    printf '%s' "$wanted" >.venv/.test
   fi
 }

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . examples/setup.sh
 
-setup "[test]"
+setup test
 bin=.venv/bin
 
 say "ruff"
