@@ -101,6 +101,10 @@ class Cluster:
         fault = path_fault(self.directory)
         if fault:
             raise DatabaseError(fault, hint="choose another directory with TENSILE_STATE_DIR")
+        if os.path.lexists(self.data):
+            raise DatabaseError(
+                f"{self.data} is there already, and is no cluster", hint=f"move it elsewhere, or: rm -r '{self.data}'"
+            )
         self.directory.mkdir(parents=True, exist_ok=True)
         self.run.mkdir(exist_ok=True)
         self.run.chmod(0o755)
@@ -119,7 +123,7 @@ class Cluster:
             ],
         )
         self._configure(made, roles)
-        _move(made, self.data)
+        made.rename(self.data)
 
     def _configure(self, data: Path, roles: Sequence[str]) -> None:
         own = (data / "pg_hba.conf", data / "pg_ident.conf", data / "tensile.conf")
@@ -258,15 +262,6 @@ def _disown(path: Path) -> None:
         path.write_text(f"{_NO_PROCESS}\n{rest}")
 
 
-def _move(made: Path, place: Path) -> None:
-    try:
-        made.rename(place)
-    except OSError as error:
-        raise DatabaseError(
-            f"{place} is there already, and is no cluster", hint=f"move it elsewhere, or: rm -r {place}"
-        ) from error
-
-
 def _call(cluster: Cluster, command: Sequence[str]) -> None:
     """Run one of PostgreSQL's programs as the cluster's user.
 
@@ -298,7 +293,9 @@ def _tail(path: Path) -> list[str]:
 
 def _as_user(user: str) -> dict[str, Any]:
     """Arguments of `subprocess.run` that make a process wholly that user's; none for the invoking user."""
-    return {} if user == _invoking_user() else {"user": user, "group": user, "extra_groups": []}
+    if user == _invoking_user():
+        return {}
+    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
 def _invoking_user() -> str:

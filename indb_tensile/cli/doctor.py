@@ -160,15 +160,13 @@ def _roles(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     missing = ", ".join(row["missing"])
     yield _check("roles", not missing, f"missing: {missing}" if missing else "all four", f"create role {missing};")
     may = "may" if row["is_user"] else "may not"
-    yield _check(
-        "you", row["is_user"], f'"{row["me"]}" {may} use the functions', f"grant tensile_user to {row['me']};"
-    )
+    yield _check("you", row["is_user"], f"{row['me']} {may} use the functions", f"grant tensile_user to {row['me']};")
     row = cursor.execute(statement("readable_tables")).fetchone()
     assert row is not None
     # Which tables are trained on is the users' choice: only where none can be, something is missing.
     passed = row["readable"] > 0 or row["tables"] == 0
     found = f"the worker may read {row['readable']} of the {row['tables']} tables that you may read"
-    yield _check("grants", passed, found, f"grant select on {row['example']} to tensile_worker;")
+    yield _check("grants", passed, found, row["mend"] or "")
 
 
 def _workers(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:

@@ -33,15 +33,17 @@ select item, ok, detail, hint from tensile_check();
 select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 'tensile_admin', 'tensile_worker'])
                              with ordinality as w (name, place)
               where not exists (select from pg_roles as r where r.rolname = w.name) order by w.place) as missing,
-       current_user::text as me,
+       quote_ident(current_user) as me,
        exists (select from pg_roles as r
                 where r.rolname = 'tensile_user' and pg_has_role(current_user, r.oid, 'usage')) as is_user;
 
 -- readable_tables --
 -- Tables that this session's role may train on, and may the worker read them?
 select count(*) as tables, count(*) filter (where t.readable) as readable,
-       min(format('%%I.%%I', t.nspname, t.relname)) filter (where not t.readable) as example
-  from (select n.nspname, c.relname,
+       min(t.mend) filter (where not t.readable) as mend
+  from (select case when has_schema_privilege(w.oid, n.oid, 'usage') then ''
+                    else 'grant usage on schema ' || quote_ident(n.nspname) || ' to tensile_worker; ' end
+               || 'grant select on ' || c.oid::regclass::text || ' to tensile_worker;' as mend,
                has_schema_privilege(w.oid, n.oid, 'usage') and has_table_privilege(w.oid, c.oid, 'select') as readable
           from pg_roles as w, pg_class as c join pg_namespace as n on n.oid = c.relnamespace
          where w.rolname = 'tensile_worker' and c.relkind in ('r', 'p', 'm', 'v', 'f')

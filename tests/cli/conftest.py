@@ -94,8 +94,8 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def private_cluster(place: Path) -> Iterator[Cluster]:
-    """A cluster of the test's own, not created yet, surely stopped afterwards."""
-    cluster = Cluster(directory=place / "c", programs=find_programs(), system_user=system_user())
+    """A cluster of the test's own, not created yet, surely stopped afterwards. Blanks in its path do no harm."""
+    cluster = Cluster(directory=place / "a b; c", programs=find_programs(), system_user=system_user())
     yield cluster
     cluster.stop(mode="immediate")
 

@@ -1,0 +1,87 @@
+"""Which database a command talks to, by libpq's conventions."""
+
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.cli.conftest import Tensile
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+
+def asked(database: Database) -> dict[str, str]:
+    return {name: str(value) for name, value in conninfo_to_dict(database.dsn("demo")).items()}
+
+
+def test_every_way_to_name_a_database_leads_to_it(tensile: Tensile, database: Database, place: Path) -> None:
+    words = asked(database)
+    service_file = place / "services"
+    service_file.write_text("[mine]\n" + "".join(f"{name}={value}\n" for name, value in words.items()))
+    by_variables = tensile.but(PGHOST=words["host"], PGUSER="demo", PGDATABASE=words["dbname"])
+    ways = [
+        tensile("models", "--dsn", database.dsn("demo")),
+        tensile("models", "--dsn", f"postgresql://demo@/{words['dbname']}?host={words['host']}"),
+        tensile.but(TENSILE_DSN=database.dsn("demo"))("models"),
+        by_variables("models"),
+        by_variables("models", "--dsn", ""),
+        tensile.but(PGSERVICE="mine", PGSERVICEFILE=str(service_file))("models"),
+        tensile.but(PGSERVICEFILE=str(service_file))("models", "--dsn", "service=mine"),
+    ]
+    assert {(way.code, way.err) for way in ways} == {(0, "no model yet: select tensile_train('model', 'table')\n")}
+
+
+def test_an_option_goes_before_the_environment(tensile: Tensile, database: Database) -> None:
+    elsewhere = tensile.but(TENSILE_DSN="host=/nonexistent", PGHOST="/nonexistent")
+    assert elsewhere("models", "--dsn", database.dsn("demo")).code == 0
+    assert elsewhere("models").code == 4
+
+
+def test_psql_gets_its_own_arguments_and_the_database(tensile: Tensile, database: Database) -> None:
+    words = asked(database)
+    statement = "select current_user, current_database()"
+    expected = f"demo|{words['dbname']}\n"
+    assert tensile.but(TENSILE_DSN=database.dsn("demo"))("psql", "-qAt", "-c", statement).out == expected
+    assert tensile("psql", "--dsn", database.dsn("demo"), "-qAtc", statement).out == expected
+    libpq = tensile.but(PGHOST=words["host"], PGUSER="demo", PGDATABASE="postgres")
+    assert libpq("psql", "-qAt", "-d", words["dbname"], "-c", statement).out == expected
+    assert libpq("psql", "-h", words["host"], "-qAtc", "select 1").out == "1\n"
+    failed = libpq("psql", "-d", words["dbname"], "-v", "ON_ERROR_STOP=1", "-c", "select 1/0")
+    assert (failed.code, failed.err) == (1, "ERROR:  division by zero\n")
+
+
+def test_the_versions_are_of_the_command_and_of_the_database(tensile: Tensile, database: Database) -> None:
+    done = tensile("version", "--json", "--dsn", database.dsn("demo"))
+    assert done.code == 0
+    assert done.out.startswith('{"tensile": "0.1.0", "catalog": "0.1.0", "postgresql": "')
+    alone = tensile("version")
+    assert (alone.code, alone.out) == (0, "tensile  0.1.0\n")
+    assert alone.err == "no catalog to ask: no database is named, and there is no embedded one yet\n"
+
+
+def test_installing_says_what_it_did_and_who_may(tensile: Tensile, database: Database) -> None:
+    done = tensile("init", "--json", "--dsn", database.dsn())
+    assert (done.code, done.out) == (
+        0,
+        f'{{"database": "{database.name}", "version": "0.1.0", "way": "script", "changed": false}}\n',
+    )
+    with database.connect() as admin:
+        admin.execute("create or replace function tensile.catalog_digest() returns text return 'another'")
+    again = tensile("init", "--dsn", database.dsn())
+    assert again.code == 0
+    assert "warning: it was installed from another source of the same version" in again.err
+    refused = tensile("init", "--dsn", database.cluster.dsn(user="alice", database="postgres"))
+    assert refused.code == 3
+    assert '"alice" is not a superuser' in refused.err
+
+
+def test_a_controller_in_the_foreground_ends_with_the_code_of_what_is_wrong(
+    tensile: Tensile, database: Database
+) -> None:
+    wrong = tensile.but(TENSILE_CAPACITY_BYTES="much")("controller", "--dsn", database.dsn("tensile_worker"))
+    assert wrong.code == 2
+    assert "TENSILE_CAPACITY_BYTES is 'much'" in wrong.err
+    bare = tensile("controller", "--dsn", database.cluster.dsn(user="tensile_worker", database="postgres"))
+    assert bare.code == 4
+    assert 'the catalog is not installed in database "postgres"' in bare.err

@@ -1,0 +1,89 @@
+"""What is missing, and the command that mends it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Done, Tensile
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+
+def checks(done: Done) -> dict[str, dict[str, Any]]:
+    """What was checked, by name."""
+    return {row["check"]: row for row in map(json.loads, done.out.splitlines())}
+
+
+def test_without_a_database_the_machine_is_looked_at_and_the_first_step_named(tensile: Tensile) -> None:
+    done = tensile("doctor", "--json")
+    found = checks(done)
+    assert done.code == 1
+    assert [name for name, row in found.items() if row["ok"]] == [
+        "python", "torch", "native library", "shared memory", "PostgreSQL"]  # fmt: skip
+    assert found["embedded cluster"]["mend"] == "tensile up"
+    assert tensile.variables["TENSILE_STATE_DIR"] in found["embedded cluster"]["found"]
+    assert found["database"]["mend"].startswith("run tensile up")
+
+
+def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Database) -> None:
+    with database.connect("alice") as alice:
+        alice.execute("create table secret (a int)")
+        alice.execute("create table shared (a int)")
+    with database.connect() as admin:
+        admin.execute("alter role tensile_worker nologin")
+        admin.execute("create or replace function tensile.catalog_digest() returns text return 'another'")
+        admin.execute(
+            """insert into tensile.workers (host, pid, device, version, lease_s)
+               values ('elsewhere', 7, 'gpu', '0.0.9', 60)"""
+        )
+    try:
+        done = tensile("doctor", "--json", "--dsn", database.dsn("alice"))
+    finally:
+        with database.connect() as admin:
+            admin.execute("alter role tensile_worker login")
+    found = checks(done)
+    assert done.code == 1
+    assert "embedded cluster" not in found
+    assert {name: row["mend"] for name, row in found.items() if not row["ok"]} == {
+        "catalog": "tensile down --purge, then tensile up, which loses all models; or go on",
+        "grants": "grant select on secret to tensile_worker;",
+        "controller 1": "start it again from this version",
+        "worker's role": "As a superuser: alter role tensile_worker login;",
+        "socket directory": "As a member of tensile_admin: "
+        """select tensile_set_setting('socket_directory', '"/run/tensile"');""",
+        "service": found["service"]["mend"],
+    }
+    assert found["grants"]["found"] == "the worker may read 0 of the 2 tables that you may read"
+    assert "process 7 on elsewhere, gpu: version 0.0.9, not 0.1.0" in found["controller 1"]["found"]
+
+    with database.connect("alice") as alice:
+        alice.execute("grant select on secret to tensile_worker")
+    assert checks(tensile("doctor", "--json", "--dsn", database.dsn("alice")))["grants"]["ok"] is True
+
+
+def test_a_database_without_the_catalog_needs_init(tensile: Tensile, database: Database) -> None:
+    found = checks(tensile("doctor", "--json", "--dsn", database.cluster.dsn(database="postgres")))
+    assert found["database"]["ok"] is True
+    assert "tensile init --dsn 'dbname=postgres'" in found["catalog"]["mend"]
+
+
+def test_a_role_without_the_grant_is_told_it(tensile: Tensile, database: Database) -> None:
+    with database.connect() as admin:
+        admin.execute("revoke tensile_user from bob")
+    try:
+        found = checks(tensile("doctor", "--json", "--dsn", database.dsn("bob")))
+    finally:
+        with database.connect() as admin:
+            admin.execute("grant tensile_user to bob")
+    assert "grant tensile_user to bob" in found["catalog"]["mend"]
+
+
+def test_a_person_reads_a_mark_what_was_found_and_the_mend(tensile: Tensile, database: Database) -> None:
+    done = tensile("doctor", "--dsn", database.dsn("demo"))
+    lines = done.out.splitlines()
+    assert any(line.startswith("ok      roles             all four") for line in lines)
+    place = next(n for n, line in enumerate(lines) if line.startswith("MISSING controllers"))
+    assert lines[place] == "MISSING controllers       0 alive"
+    assert lines[place + 1] == " " * 26 + "mend: Start one: tensile up, or tensile controller."

@@ -1,0 +1,101 @@
+"""Models, predictions and plans from a terminal."""
+
+import json
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from indb_tensile.catalog import models
+from tests.catalog.enqueue import claim, enqueue, publication, register
+from tests.cli.conftest import Tensile
+from tests.conftest import Database
+from tests.sql.fakes import FakeService
+
+pytestmark = pytest.mark.postgres
+
+
+def publish(database: Database) -> int:
+    """A version of the model `m` of `demo`, as a job of its own publishes it; the job."""
+    with database.connect("demo") as demo, database.connect("tensile_worker") as worker:
+        job = enqueue(demo, "m")
+        claimed = claim(worker, register(worker))
+        models.publish_version(worker, claimed, publication())
+    return job
+
+
+def test_models_are_listed_with_what_is_deployed(demo: Tensile, database: Database) -> None:
+    publish(database)
+    publish(database)
+    (row,) = [json.loads(line) for line in demo("models", "--json").out.splitlines()]
+    assert (row["model"], row["owner"], row["versions"], row["metric_name"], row["metric"]) == (
+        "m",
+        "demo",
+        2,
+        "r2",
+        0.5,
+    )
+    heading, shown = demo("models").out.splitlines()
+    assert heading.split()[:3] == ["model", "owner", "versions"]
+    assert shown.split()[:3] == ["m", "demo", "2"]
+
+
+def test_a_prediction_is_what_the_service_says(demo: Tensile, database: Database) -> None:
+    publish(database)
+    asked: list[object] = []
+
+    def answer(request: dict[str, object]) -> dict[str, object]:
+        asked.append(request)
+        return {"ok": True, "result": {"values": [4.5]}}
+
+    service = FakeService(answer)
+    try:
+        with database.connect() as admin:
+            admin.execute(
+                "insert into tensile.settings (name, value) values ('socket_directory', %s)",
+                (Jsonb(str(service.directory)),),
+            )
+            admin.execute(
+                """insert into tensile.workers (host, pid, device, version, service_name, lease_s)
+                   values ('here', 1, 'none', '0', %s, 3600)""",
+                (service.name,),
+            )
+        done = demo("predict", "m", '{"a": 1}', "--json")
+    finally:
+        service.close()
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out) == {"prediction": 4.5}
+    assert '"a": 1' in json.dumps(asked)
+
+
+def test_without_a_service_the_code_is_6_and_the_way_out_is_named(demo: Tensile, database: Database) -> None:
+    publish(database)
+    done = demo("predict", "m", '{"a": 1}')
+    assert (done.code, done.out) == (6, "")
+    assert "hint: " in done.err
+
+
+def test_a_wrong_prediction_is_the_users_fault(demo: Tensile) -> None:
+    done = demo("predict", "m", "[1")
+    assert (done.code, done.err.splitlines()[0]) == (
+        2, "tensile: the row is not JSON: Expecting ',' delimiter at character 3: [1")  # fmt: skip
+    done = demo("predict", "nosuch", "{}")
+    assert done.code == 2
+    assert 'there is no model "nosuch"' in done.err
+
+
+def test_a_plan_shows_its_peaks_and_swaps(demo: Tensile, database: Database) -> None:
+    job = publish(database)
+    assert demo("plan", str(job)).code == 2
+    with database.connect("tensile_worker") as worker:
+        worker.execute(
+            """insert into tensile.plans (job_id, attempt, generation, reason, policy, vanilla_peak_bytes,
+                   liveness_peak_bytes, floor_bytes, predicted_peak_bytes, swaps, swapped_bytes, predicted_iteration_ns)
+               values (%s, 1, 1, 'start', 'tensile', 4194304, 3145728, 1048576, 2097152, 3, 1048576, 1500000)""",
+            (job,),
+        )
+    row = json.loads(demo("plan", str(job), "--json").out)
+    assert (row["vanilla_peak_bytes"], row["predicted_peak_bytes"], row["swaps"]) == (4194304, 2097152, 3)
+    assert (row["predicted_ms"], row["measured_ms"]) == (1.5, None)
+    heading, shown = demo("plan", str(job)).out.splitlines()
+    assert "vanilla peak" in heading
+    assert "4.0 MB" in shown
