@@ -25,12 +25,14 @@ class Daemon:
 
 def running(place: Place) -> Daemon | None:
     """The controller that runs here; a recycled process id is not mistaken for it."""
-    try:
-        pid, started, made_from = place.controller_pid.read_text().split()
-        number = int(pid)
-    except (FileNotFoundError, ValueError):
-        return None
-    return Daemon(pid=number, made_from=made_from) if _started(number) == started else None
+    daemon, started = _recorded(place) or (None, None)
+    return daemon if daemon is not None and _started(daemon.pid) == started else None
+
+
+def dead(place: Place) -> Daemon | None:
+    """The controller that was started here and ended without being stopped: killed, or by a fault."""
+    daemon, started = _recorded(place) or (None, None)
+    return daemon if daemon is not None and _started(daemon.pid) != started else None
 
 
 def start(place: Place, environment: Mapping[str, str], made_from: str) -> Daemon:
@@ -71,6 +73,15 @@ def tail(log: Path, *, since: int = 0, lines: int = 15) -> str:
     if not log.exists():
         return ""
     return "\n".join(log.read_bytes()[since:].decode(errors="replace").splitlines()[-lines:])
+
+
+def _recorded(place: Place) -> tuple[Daemon, str] | None:
+    """What the file says: the controller, and when it started."""
+    try:
+        pid, started, made_from = place.controller_pid.read_text().split()
+        return Daemon(pid=int(pid), made_from=made_from), started
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _end(place: Place, pid: int) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import time
 import tomllib
 from pathlib import Path
@@ -134,6 +135,10 @@ def _bring_up_controller(place: Place, cluster: Cluster, text: str) -> daemon.Da
         warn("the settings differ: starting the controller again, its jobs go on from their last checkpoints")
         daemon.stop(place)
         found = None
+    dead = daemon.dead(place)
+    if dead is not None:
+        with _connect(cluster.dsn()) as connection:
+            connection.execute(statement("bury_worker"), {"pid": dead.pid, "host": socket.gethostname()})
     since = daemon.size(place.controller_log)
     controller = found or daemon.start(place, _environment(place, cluster), made_from)
     _wait_until_ready(place, cluster, controller.pid, since)

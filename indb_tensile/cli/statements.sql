@@ -20,6 +20,11 @@ insert into tensile.settings (name, value) values ('socket_directory', to_jsonb(
     on conflict (name) do update set value = excluded.value, changed_at = now(), changed_by = current_user
  where settings.value <> excluded.value;
 
+-- bury_worker --
+-- Its process is known to be gone: its jobs need not wait until its lease is over.
+update tensile.workers set stopped_at = now(), service_name = null
+ where pid = %(pid)s and host = %(host)s and stopped_at is null;
+
 -- worker_is_ready --
 select 1 from tensile.workers
  where pid = %(pid)s and stopped_at is null and service_name is not null

@@ -1,8 +1,10 @@
 """The command as a process of its own, in an environment that names no database, and directories to run it in."""
 
 import contextlib
+import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.cli.cluster import Cluster, find_programs, system_user
+from indb_tensile.cli.main import main
 from tests.conftest import Database
 
 DEADLINE_S = 60.0
 COMMAND = (sys.executable, "-c", "from indb_tensile.cli.main import main; main()")
+_ONLY_ASK = {"jobs", "job", "train", "wait", "cancel", "models", "predict", "plan", "version", "init"}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act for other system users")
 
 
@@ -37,6 +41,30 @@ class Tensile:
     variables: dict[str, str]
 
     def __call__(self, *arguments: str) -> Done:
+        """Run it in a process of its own, unless it only asks the database: here that takes a tenth of the time."""
+        return self.here(*arguments) if arguments[0] in _ONLY_ASK else self.apart(*arguments)
+
+    def here(self, *arguments: str) -> Done:
+        """Run it in this process, and leave everything as it was."""
+        out, err = io.StringIO(), io.StringIO()
+        kept, pipe = dict(os.environ), signal.getsignal(signal.SIGPIPE)
+        code: object = 0
+        try:
+            os.environ.clear()
+            os.environ |= self.environment()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                main(arguments)
+        except SystemExit as ending:
+            code = ending.code or 0
+        finally:
+            os.environ.clear()
+            os.environ |= kept
+            signal.signal(signal.SIGPIPE, pipe)
+        assert isinstance(code, int)
+        return Done(code, out.getvalue(), err.getvalue())
+
+    def apart(self, *arguments: str) -> Done:
+        """Run it as a user does."""
         done = subprocess.run(
             [*COMMAND, *arguments],
             env=self.environment(),

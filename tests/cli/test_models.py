@@ -89,7 +89,8 @@ def test_a_plan_shows_its_peaks_and_swaps(demo: Tensile, database: Database) -> 
     with database.connect("tensile_worker") as worker:
         worker.execute(
             """insert into tensile.plans (job_id, attempt, generation, reason, policy, vanilla_peak_bytes,
-                   liveness_peak_bytes, floor_bytes, predicted_peak_bytes, swaps, swapped_bytes, predicted_iteration_ns)
+                   liveness_peak_bytes, floor_bytes, predicted_peak_bytes, swaps, swapped_bytes,
+                   predicted_iteration_ns)
                values (%s, 1, 1, 'start', 'tensile', 4194304, 3145728, 1048576, 2097152, 3, 1048576, 1500000)""",
             (job,),
         )

@@ -1,0 +1,203 @@
+"""`tensile up` and `tensile down` with a real cluster and a real controller: twice, after crashes, in parallel."""
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from indb_tensile.cli.cluster import Cluster
+from indb_tensile.cli.embedded import _settings_text
+from indb_tensile.cli.place import Place
+from tests.cli.conftest import Tensile, ended, until
+
+pytestmark = pytest.mark.postgres
+
+OPTIONS = ("--capacity", "64MB", "--spare-trainers", "1")
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Tensile]:
+    """The command with a state directory of this module; each test brings up what it needs.
+
+    The first start is killed while it makes the cluster: the first test finds what that leaves.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="tensile-up-"))
+    directory.chmod(0o755)
+    command = Tensile({"TENSILE_STATE_DIR": str(directory / "state")})
+    with command.start("up", *OPTIONS) as process:
+        until(lambda: list(directory.glob("state/new-*/base")), "initdb to be under way")
+        process.kill()
+    assert not (directory / "state" / "data").exists()
+    yield command
+    done = command("down", "--purge")
+    assert done.code == 0, done.err
+    assert list(directory.iterdir()) == []
+    shutil.rmtree(directory)
+
+
+def up(service: Tensile, *options: str) -> dict[str, Any]:
+    """What `tensile up` says it has brought up."""
+    done = service("up", *OPTIONS, "--json", *options)
+    assert done.code == 0, done.err
+    shown: dict[str, Any] = json.loads(done.out)
+    return shown
+
+
+def state(service: Tensile) -> Place:
+    return Place(directory=Path(service.variables["TENSILE_STATE_DIR"]))
+
+
+def cluster(service: Tensile) -> Cluster:
+    return state(service).cluster()
+
+
+def admin(service: Tensile) -> psycopg.Connection[Any]:
+    """A superuser's connection to the embedded database."""
+    return psycopg.connect(cluster(service).dsn(), autocommit=True)
+
+
+def alive(service: Tensile) -> list[int]:
+    """Process ids of the controllers that the database holds for alive."""
+    with admin(service) as connection:
+        return [pid for (pid,) in connection.execute("select pid from tensile.stat_workers where alive order by 1")]
+
+
+def test_twice_in_a_row_the_second_changes_nothing(service: Tensile) -> None:
+    first = up(service)
+    settings = state(service).settings.read_text()
+    again = up(service)
+    assert again == first
+    assert (first["capacity_bytes"], first["budget_bytes"], first["policy"]) == (64 << 20, 64 << 20, "tensile")
+    bare = service("up", "--json")
+    assert json.loads(bare.out) == first
+    assert state(service).settings.read_text() == settings
+    assert bare.err == f"the state is kept in {first['state']}: TENSILE_STATE_DIR says so\n"
+
+
+def test_the_ordinary_role_works_there_at_once(service: Tensile) -> None:
+    up(service)
+    assert service("psql", "-qAtc", "select current_user, count(*) from tensile.stat_jobs group by 1").out in {
+        "",
+        "demo|0\n",
+    }
+    assert service("psql", "-qAtc", "select current_user").out == "demo\n"
+    assert service("psql", "-qAt", "-U", "postgres", "-c", "select current_user").out == "postgres\n"
+    assert service("psql", "--role", "postgres", "-qAtc", "select current_database()").out == "tensile\n"
+    assert service("models").err == "no model yet: select tensile_train('model', 'table')\n"
+    done = service("doctor", "--json")
+    assert done.code == 0, done.out
+
+
+def test_other_settings_start_the_controller_again_and_are_kept(service: Tensile) -> None:
+    first = up(service)
+    other = up(service, "--budget", "32MB", "--policy", "liveness")
+    assert other["controller"] != first["controller"]
+    assert (other["budget_bytes"], other["policy"]) == (32 << 20, "liveness")
+    assert ended(first["controller"])
+    assert alive(service) == [other["controller"]]
+    assert up(service) == other
+
+
+def test_settings_are_kept_whoever_wrote_them(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    assert _settings_text(settings, {}) == ""
+    settings.write_text('# by hand\nlog_level = "warning"\nbudget_bytes = 5\nbeat_s = 0.5\n')
+    kept = _settings_text(settings, {"budget_bytes": 7, "policy": "vanilla"})
+    assert kept == 'beat_s = 0.5\nbudget_bytes = 7\nlog_level = "warning"\npolicy = "vanilla"\n'
+
+
+def test_wrong_settings_change_nothing(service: Tensile) -> None:
+    first = up(service)
+    settings = state(service).settings
+    before = settings.read_text()
+    for options, words in ((("--budget", "1GB"), "budget_bytes"), (("--capacity", "1kB"), "capacity_bytes")):
+        done = service("up", *options)
+        assert done.code == 2
+        assert words in done.err
+    assert settings.read_text() == before
+    settings.write_text("capacity_bytes = \n")
+    damaged = service("up")
+    assert damaged.code == 2
+    assert f"the settings file {settings} is not TOML" in damaged.err
+    settings.write_text(before)
+    assert up(service) == first
+
+
+def test_a_killed_controller_is_replaced_and_its_jobs_need_not_wait_for_its_lease(service: Tensile) -> None:
+    first = up(service)
+    os.kill(first["controller"], signal.SIGKILL)
+    until(lambda: ended(first["controller"]), "the controller to be gone")
+    found = [json.loads(line) for line in service("doctor", "--json").out.splitlines()]
+    assert {"check": "its controller", "ok": False, "found": "does not run", "mend": "tensile up"} in found
+    again = up(service)
+    assert again["controller"] != first["controller"]
+    assert alive(service) == [again["controller"]]
+
+
+def test_a_killed_server_is_started_again(service: Tensile) -> None:
+    up(service)
+    server = int((cluster(service).data / "postmaster.pid").read_text().splitlines()[0])
+    os.kill(server, signal.SIGKILL)
+    until(lambda: ended(server), "the server to be gone")
+    down = service("jobs")
+    assert down.code == 4
+    assert "tensile up starts the embedded one" in down.err
+    up(service)
+    assert service("jobs").code == 0
+
+
+def test_a_controller_that_dies_at_its_start_says_why(service: Tensile) -> None:
+    up(service)
+    with admin(service) as connection:
+        connection.execute("revoke connect on database tensile from public")
+    try:
+        done = service("up", "--policy", "vanilla")
+    finally:
+        with admin(service) as connection:
+            connection.execute("grant connect on database tensile to public")
+    assert done.code == 6
+    assert "tensile: the controller ended while it was starting\n  detail: " in done.err
+    assert 'permission denied for database "tensile"' in done.err
+    assert str(state(service).controller_log) in done.err
+    up(service, "--policy", "tensile")
+
+
+def test_a_catalog_of_another_source_is_pointed_out(service: Tensile) -> None:
+    up(service)
+    with admin(service) as connection:
+        row = connection.execute("select tensile.catalog_digest()").fetchone()
+        assert row is not None
+        replace = "create or replace function tensile.catalog_digest() returns text immutable return {}"
+        connection.execute(psycopg.sql.SQL(replace).format(psycopg.sql.Literal("another")))
+        done = service("up")
+        connection.execute(psycopg.sql.SQL(replace).format(psycopg.sql.Literal(row[0])))
+    assert done.code == 0
+    assert "warning: the catalog was installed from another source of the same version" in done.err
+    assert "tensile down --purge, then tensile up" in done.err
+    assert "warning" not in service("up").err
+
+
+def test_down_stops_everything_and_up_brings_it_back_once_however_often_it_is_called(service: Tensile) -> None:
+    first = up(service)
+    with admin(service) as connection:
+        connection.execute("create table if not exists kept (n int)")
+    done = service("down")
+    assert (done.code, done.err) == (0, "stopped\n")
+    assert ended(first["controller"])
+    assert not cluster(service).running()
+    assert service("down").err == "nothing was running\n"
+    assert service("down", "--json").out == '{"stopped": false, "removed": null}\n'
+
+    with service.start("up", "--json") as one, service.start("up", "--json") as other:
+        shown = [json.loads(process.communicate()[0]) for process in (one, other)]
+    assert shown[0] == shown[1]
+    assert alive(service) == [shown[0]["controller"]]
+    with admin(service) as connection:
+        connection.execute("select from kept")
