@@ -27,6 +27,7 @@ from indb_tensile.link import (
     Assign,
     Calibrate,
     Message,
+    Progressed,
 )
 from indb_tensile.scheduler.admission import decide, finished
 from indb_tensile.scheduler.facts import (
@@ -188,6 +189,8 @@ class Controller:
                 self._listen(trainer, message)
 
     def _listen(self, trainer: TrainerId, message: Message) -> None:
+        if isinstance(message, Progressed):
+            self._memory.note_host(trainer, message.host_bytes)
         try:
             event = fact(trainer, message)
         except InvariantError as error:

@@ -45,6 +45,7 @@ class DeviceMemory:
         self._account = account
         self._kind = kind
         self._slots: dict[TrainerId, Slot] = {}
+        self._host_bytes: dict[TrainerId, int] = {}
 
     @property
     def fd(self) -> int:
@@ -66,12 +67,18 @@ class DeviceMemory:
 
     def release(self, trainer: TrainerId) -> None:
         """Everything the trainer had is free; without a slot there is nothing to do."""
+        self._host_bytes.pop(trainer, None)
         slot = self._slots.pop(trainer, None)
         if slot is not None:
             self._account.release_slot(slot)
 
+    def note_host(self, trainer: TrainerId, host_bytes: int) -> None:
+        """What a trainer that has a slot says it holds of the host pool."""
+        if trainer in self._slots:
+            self._host_bytes[trainer] = host_bytes
+
     def use(self, pool: Pool) -> tuple[DeviceUse, tuple[JobUse, ...]]:
-        """Who uses how much, for the catalog. What is away from the device is not known here but by its trainer."""
+        """Who uses how much, for the catalog; of the host pool, as the trainers said last."""
         whole = self._account.device_usage()
         shares = tuple(
             share for member in pool.members if (share := self._share(member.job.job, member.trainer)) is not None
@@ -83,7 +90,7 @@ class DeviceMemory:
             granted_bytes=whole.granted_bytes,
             used_bytes=whole.used_bytes,
             high_water_bytes=whole.high_water_bytes,
-            host_bytes=0,
+            host_bytes=sum(self._host_bytes.values()),
         )
         return use, shares
 

@@ -128,6 +128,7 @@ def test_three_jobs_share_a_device_that_could_not_hold_them_unplanned(
     jobs = train_three(demo)
     together = "select count(*) from tensile.jobs where state = 'running'"
     service.until(lambda: service.value(together) == 3, "all three to run at once")
+    service.until(lambda: service.value("select host_bytes > 0 from tensile.devices"), "something to be swapped out")
     assert service.until_ended(*jobs) == ["succeeded"] * 3
     plans = service.connection.execute(
         "select job_id, max(liveness_peak_bytes), max(swaps), min(predicted_peak_bytes)"

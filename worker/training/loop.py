@@ -1,6 +1,7 @@
 """The epochs of one job: batches, validation, early stop, checkpoints, and new plans between two iterations."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,6 +41,7 @@ class Loop:
     diary: Diary
     steps: Steps
     checkpoint_s: float
+    host_bytes: Callable[[], int]
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
     _best: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -80,7 +82,8 @@ class Loop:
             self._seconds_trained += time.monotonic() - started
             self._measure()
             first_of_all = epoch == 0 and step == 0
-            self.diary.report(self._progress(step + 1, per_epoch, _mean(losses)), at_once=first_of_all)
+            progress = self._progress(step + 1, per_epoch, _mean(losses))
+            self.diary.report(progress, host_bytes=self.host_bytes(), at_once=first_of_all)
         return _mean(losses)
 
     def _close_epoch(self, loss: float) -> None:
@@ -98,7 +101,8 @@ class Loop:
             self._best = self._present_weights()
         self.epochs_done += 1
         steps = batch_plan(self.prepared.train.rows, self.prepared.settings).steps
-        self.diary.report(self._progress(steps, steps, loss, figures), at_once=True)
+        progress = self._progress(steps, steps, loss, figures)
+        self.diary.report(progress, host_bytes=self.host_bytes(), at_once=True)
         self._save_checkpoint()
         self.diary.enter(Phase.TRAINING)
 

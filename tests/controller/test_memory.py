@@ -1,0 +1,25 @@
+"""The device's use as the catalog sees it."""
+
+import os
+
+from indb_tensile.controller.memory import DeviceMemory
+from indb_tensile.executor.device import Ledger
+from indb_tensile.scheduler.pool import Pool, TrainerId
+
+MIB = 1 << 20
+
+
+def test_what_trainers_hold_on_the_host_counts_while_they_have_a_slot() -> None:
+    with Ledger.create(8 * MIB, MIB, 1000, 1000) as ledger:
+        memory = DeviceMemory(ledger, kind="fake")
+        pool = Pool(budget_bytes=8 * MIB, region_bytes=MIB)
+        first, second = TrainerId(1), TrainerId(2)
+        memory.claim(first, os.getpid())
+        memory.claim(second, os.getpid())
+        memory.note_host(first, 300)
+        memory.note_host(second, 40)
+        memory.note_host(second, 50)
+        assert memory.use(pool)[0].host_bytes == 350
+        memory.release(first)
+        memory.note_host(first, 300)  # its last words arrive after its end
+        assert memory.use(pool)[0].host_bytes == 50
