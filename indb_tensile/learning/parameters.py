@@ -4,6 +4,7 @@ The tables are plain dicts, so that the SQL bridge can carry the same text and r
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,7 +69,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _in_range(value: float, specification: Specification) -> bool:
