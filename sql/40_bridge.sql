@@ -1,8 +1,9 @@
 -- From SQL to Python, and an error's way back.
 
--- The body is a loader: it holds the text of indb_tensile/sql_api.py as one literal and compiles it once per
--- session. GD keeps the module under its text's digest, so that a catalog upgraded within a session is followed;
--- SD belongs to this function alone and spares every later call the digest.
+-- The body is a loader: it holds the text of each module of indb_tensile/sql_api as a literal, and imports them once
+-- per session as a package named by their digest. So they import one another as they do in the tree, and a catalog
+-- upgraded within a session is followed, its modules never mixed with those before. GD keeps the package; SD belongs
+-- to this function alone and spares every later call the digest.
 create function tensile.bridge(verb text, request jsonb) returns jsonb
   language plpython3u volatile parallel unsafe
 as $bridge$
@@ -10,15 +11,38 @@ import json
 
 if "handle" not in SD:
     import hashlib
-    import types
+    import importlib
+    import sys
+    from importlib.machinery import ModuleSpec
 
-    source = @SQL_API@
-    digest = "tensile.sql_api." + hashlib.sha256(source.encode()).hexdigest()
-    if digest not in GD:
-        module = types.ModuleType("tensile_sql_api")
-        exec(compile(source, "sql_api.py", "exec"), module.__dict__)
-        GD[digest] = module
-    SD["handle"] = GD[digest].handle
+    sources = @SQL_API@
+    package = "tensile_sql_api_" + hashlib.sha256(repr(sources).encode()).hexdigest()[:16]
+    texts = {package + name: source for name, source in sources.items()}
+
+    class Texts:
+        """Finds the package's modules and runs them; tracebacks ask it for their lines."""
+
+        def find_spec(self, name, path=None, target=None):
+            return ModuleSpec(name, self, is_package=name == package) if name in texts else None
+
+        def create_module(self, spec):
+            return None
+
+        def exec_module(self, module):
+            name = module.__name__
+            exec(compile(texts[name], name.replace(".", "/") + ".py", "exec"), module.__dict__)
+
+        def get_source(self, name):
+            return texts[name]
+
+    if package not in GD:
+        finder = Texts()
+        sys.meta_path.insert(0, finder)
+        try:
+            GD[package] = importlib.import_module(package)
+        finally:
+            sys.meta_path.remove(finder)
+    SD["handle"] = GD[package].handle
 return json.dumps(SD["handle"](plpy, verb, json.loads(request or "{}")))
 $bridge$;
 comment on function tensile.bridge(text, jsonb) is

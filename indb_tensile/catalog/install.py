@@ -1,8 +1,8 @@
 """Installs the catalog, by `create extension` where its files can be placed, else by running the same source.
 
 `sql/*.sql` in the order of their names is the one source. Three words in it are replaced: `@VERSION@`, `@SQL_API@`
-by the text of `indb_tensile/sql_api.py` as a Python literal, which the bridge function compiles, and `@DIGEST@`
-by the digest of all of it, which tells two sources of the same version apart.
+by the text of each module of `indb_tensile/sql_api` as a Python literal, which the bridge function compiles, and
+`@DIGEST@` by the digest of all of it, which tells two sources of the same version apart.
 """
 
 import hashlib
@@ -101,13 +101,12 @@ def script(extension: bool) -> str:
     """The whole source, as `create extension` runs it, or without what only an extension may do."""
     files = sorted(path for path in _sql_directory().glob("*.sql") if extension or path.name != _EXTENSION_ONLY)
     source = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    api = (_PACKAGE / "sql_api.py").read_text(encoding="utf-8")
-    return source.replace("@VERSION@", VERSION).replace("@DIGEST@", digest()).replace("@SQL_API@", literal(api))
+    return source.replace("@VERSION@", VERSION).replace("@DIGEST@", digest()).replace("@SQL_API@", _sql_api())
 
 
 def digest() -> str:
     """Of the whole source, the same whichever way it is installed."""
-    paths = [*sorted(_sql_directory().glob("*.sql")), _PACKAGE / "sql_api.py"]
+    paths = [*sorted(_sql_directory().glob("*.sql")), *_sql_api_paths()]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
@@ -234,6 +233,17 @@ def _other_way(connection: Connection, found: Installation) -> DatabaseError:
 def _upgrades() -> dict[str, str]:
     paths = sorted((_sql_directory() / "upgrade").glob("*.sql"))
     return {path.name: path.read_text(encoding="utf-8").replace("@VERSION@", VERSION) for path in paths}
+
+
+def _sql_api() -> str:
+    """A dictionary of the modules' texts, each under what follows the package in its name: the package's own, ""."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in _sql_api_paths()}
+    names = {stem: "" if stem == "__init__" else f".{stem}" for stem in texts}
+    return "{" + ",\n".join(f"{literal(names[stem])}: {literal(text)}" for stem, text in texts.items()) + "}"
+
+
+def _sql_api_paths() -> list[Path]:
+    return sorted((_PACKAGE / "sql_api").glob("*.py"))
 
 
 def _sql_directory() -> Path:

@@ -1,0 +1,48 @@
+"""What the SQL functions ask of Python: a request is checked and enqueued here, or put to the service.
+
+The extension carries the text of these modules inside one PL/Python function, `tensile.bridge`, which compiles
+them once per session: the database host has nothing else of the package. Hence the standard library only,
+relative imports, and SQL text in Python. Everything runs with the caller's own privileges, and a caller may reach
+it directly: no request holds an address, a path or SQL.
+"""
+
+from collections.abc import Callable
+
+from . import datasets, evaluations, models, predictions, service, training
+from .errors import INVALID, RefusalError, fault, told_by_database
+from .spi import Json, Plpy
+
+
+def handle(plpy: Plpy, verb: str, request: Json) -> Json:
+    """Do what `verb` says: the answer is `{"ok": true, "result": …}` or `{"ok": false, "error": {…}}`.
+
+    The error has sqlstate, message, detail and hint. It is returned, not raised: PL/Python would put its
+    exception's name before the message. `tensile.call` raises it.
+    """
+    try:
+        return {"ok": True, "result": _result(plpy, verb, request)}
+    except RefusalError as refusal:
+        return {"ok": False, "error": refusal.error}
+    except plpy.SPIError as error:
+        return {"ok": False, "error": told_by_database(error)}
+    except Exception as error:  # noqa: BLE001 - the outermost frame; PL/Python's own context names no module
+        return {"ok": False, "error": fault(error)}
+
+
+def _result(plpy: Plpy, verb: str, request: Json) -> Json:
+    if verb not in VERBS:
+        raise RefusalError(INVALID, "the bridge has no such verb", hint=f"Known verbs: {', '.join(VERBS)}.")
+    if not isinstance(request, dict):
+        raise RefusalError(INVALID, "the request is not a JSON object")
+    return VERBS[verb](plpy, request)
+
+
+VERBS: dict[str, Callable[[Plpy, Json], Json]] = {
+    "train": training.train,
+    "explain": training.explain,
+    "create_model": models.create_model,
+    "predict": predictions.predict,
+    "evaluate": evaluations.evaluate,
+    "load_dataset": datasets.load_dataset,
+    "ping": service.ping,
+}

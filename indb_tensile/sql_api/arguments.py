@@ -1,0 +1,134 @@
+"""What a training may be given beside its table: network, hyper-parameters, split, metric, limits."""
+
+import json
+from typing import Any
+
+from .errors import INVALID, RefusalError, shown
+from .options import ARCHITECTURES, EARLY_STOP, HYPERPARAMS, LAYERS, METRICS, PREPROCESS, SPLIT
+from .parameters import check_names, check_parameters
+from .request import read_integer, read_text
+from .spi import Json, Plpy, fetch
+
+
+def architecture(request: Json, before: Json) -> Json:
+    """The network: a name, or a JSON object with the key "type"; left out, the one before, else chosen by columns."""
+    given = read_text(request, "architecture")
+    if given is None:
+        return before.get("architecture") or {"type": "auto"}
+    wanted: Any = {"type": given}
+    if given.lstrip().startswith("{"):
+        try:
+            wanted = json.loads(given)
+        except json.JSONDecodeError as error:
+            message = f"architecture is not valid JSON: {error}"
+            raise RefusalError(INVALID, message, hint=_KNOWN_ARCHITECTURES) from None
+    kind = wanted.get("type")
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        raise RefusalError(INVALID, f'unknown architecture "{kind}"', hint=_KNOWN_ARCHITECTURES)
+    options = {name: value for name, value in wanted.items() if name != "type"}
+    _check_layers(options.get("layers"))
+    return {"type": kind} | check_parameters(f"architecture {kind}", options, ARCHITECTURES[kind])
+
+
+def hyperparams(request: Json, before: Json) -> Json:
+    """How to train, or as before."""
+    return check_parameters("hyperparams", _inherited(request, "hyperparams", before) or {}, HYPERPARAMS)
+
+
+def split(request: Json, before: Json) -> Json:
+    """The shares of test and validation rows, or as before; rows to train on must be left."""
+    options = check_parameters("split", _inherited(request, "split", before) or {}, SPLIT)
+    shares = {name: rule["default"] for name, rule in SPLIT.items()} | options
+    if shares["test_size"] + shares["valid_size"] >= 1:
+        sizes = f"test_size {shares['test_size']} and valid_size {shares['valid_size']}"
+        message = f"split: {sizes} leave no rows to train on"
+        raise RefusalError(INVALID, message, hint="Keep their sum below 1.")
+    return options
+
+
+def preprocess(request: Json, before: Json) -> Json:
+    """What becomes of columns before the network, or as before; what it holds is checked where columns are read."""
+    given = _inherited(request, "preprocess", before) or {}
+    if not isinstance(given, dict):
+        raise RefusalError(INVALID, f"preprocess must be a JSON object, not {shown(given)}")
+    check_names("preprocess", given, PREPROCESS)
+    return given
+
+
+def early_stop(request: Json, before: Json, task: str) -> Json | None:
+    """An empty object is early stopping with its defaults; nothing at all is as before, else none."""
+    given = _inherited(request, "early_stop", before)
+    if given is None:
+        return None
+    options = check_parameters("early_stop", given, EARLY_STOP)
+    known = ("loss", *METRICS[task])
+    if options.get("metric", "loss") not in known:
+        hint = f"Known for {task}: {', '.join(known)}."
+        raise RefusalError(INVALID, f'early_stop: unknown metric "{options["metric"]}"', hint=hint)
+    return options
+
+
+def metric(request: Json, before: Json, task: str) -> str | None:
+    """The figure that versions are compared by, or as before where the task still has it."""
+    given = read_text(request, "metric")
+    if given is None:
+        inherited: str | None = before.get("metric")
+        return inherited if inherited in METRICS[task] else None
+    if given not in METRICS[task]:
+        hint = f"For {task}: {', '.join(METRICS[task])}."
+        raise RefusalError(INVALID, f'unknown metric "{given}" for {task}', hint=hint)
+    return given
+
+
+def memory_limit(plpy: Plpy, request: Json) -> int | None:
+    """Bytes, from a size such as '512 MB'."""
+    text = read_text(request, "memory_limit")
+    if text is None:
+        return None
+    # PostgreSQL reads sizes itself; what it refuses arrives with its own message.
+    size_bytes = int(fetch(plpy, "select pg_catalog.pg_size_bytes($1::text) as bytes", text)[0]["bytes"])
+    if size_bytes <= 0:
+        raise RefusalError(INVALID, f'memory_limit is "{text}"', hint="Give a size above 0, such as '512 MB'.")
+    return size_bytes
+
+
+def max_runtime(request: Json) -> int | None:
+    """Whole seconds."""
+    seconds = request.get("max_runtime_s")
+    if seconds is None:
+        return None
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds >= 1:
+        message = f"max_runtime is {shown(seconds)} seconds"
+        raise RefusalError(INVALID, message, hint="Give an interval of a second or more.")
+    return int(seconds)
+
+
+def priority(request: Json) -> int:
+    """The job's place in the queue: 0 unless given."""
+    given = read_integer(request, "priority") or 0
+    if not -1000 <= given <= 1000:
+        hint = "Give a number from -1000 to 1000; jobs of higher priority go first."
+        raise RefusalError(INVALID, f"priority is {given}", hint=hint)
+    return given
+
+
+def _inherited(request: Json, key: str, before: Json) -> Any:
+    given = request.get(key)
+    return before.get(key) if given is None else given
+
+
+def _check_layers(layers: Any) -> None:
+    """Refuse what is no layer; whether layers fit together is known when they are built."""
+    pending = list(layers) if isinstance(layers, list) else []
+    for layer in pending:
+        kind = layer.get("type") if isinstance(layer, dict) else None
+        if kind not in LAYERS:
+            raise RefusalError(INVALID, f"unknown layer {shown(layer)}", hint=f"Known types: {', '.join(LAYERS)}.")
+        if isinstance(layer.get("layers"), list):  # those of a residual layer; an lstm has a number there
+            pending.extend(layer["layers"])
+
+
+_KNOWN_ARCHITECTURES = (
+    f"Give a name ({', '.join(ARCHITECTURES)}) or a JSON object such as "
+    '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}.'
+)

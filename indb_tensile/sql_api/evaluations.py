@@ -1,0 +1,52 @@
+"""A version is scored on rows that the caller may read, or told by what its training measured."""
+
+# ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident or by regclass
+
+import json
+
+from . import service
+from .errors import DATA, TOO_MUCH, RefusalError
+from .models import find_version
+from .predictions import storable
+from .relation import no_table
+from .request import read_integer, read_model_name
+from .spi import Json, Plpy, fetch
+
+_MOST_ROWS = 100_000
+
+
+def evaluate(plpy: Plpy, request: Json) -> Json:
+    """Score a version on a relation, read as the caller; without one, give the figures of its own held-out rows."""
+    version = find_version(plpy, read_model_name(request), read_integer(request, "version"))
+    oid = read_integer(request, "relation")
+    if oid is None:
+        return {"metrics": json.loads(version["metrics"])}
+    rows = _labelled_rows(plpy, oid, version["target"])
+    # The rows are JSON already: written into the request as they are, they need not be read first.
+    asked = f'{{"verb": "evaluate", "version": {version["version_id"]}, "rows": [{", ".join(rows)}]}}'
+    return dict(storable(service.ask(plpy, asked)))
+
+
+def _labelled_rows(plpy: Plpy, oid: int, target: str) -> list[str]:
+    """The rows whose target is known, each as JSON."""
+    found = fetch(plpy, RELATION_NAME, oid)
+    if not found:
+        raise no_table(oid)
+    source, column = found[0]["name"], plpy.quote_ident(target)
+    limit = _MOST_ROWS + 1
+    statement = f"select to_jsonb(t) as row from {source} as t where {column} is not null limit {limit}"
+    rows = [row["row"] for row in plpy.execute(statement)]
+    if not rows:
+        raise RefusalError(DATA, f'{source} has no row whose target "{target}" is known')
+    if len(rows) == limit:
+        raise RefusalError(
+            TOO_MUCH,
+            f"{source} has more than {_MOST_ROWS} rows, too many to evaluate in one answer",
+            hint=f"Evaluate a sample: create temporary table part as select * from {source} "
+            f"tablesample system (10) limit {_MOST_ROWS};",
+        )
+    return rows
+
+
+RELATION_NAME = """
+select c.oid::pg_catalog.regclass::text as name from pg_catalog.pg_class as c where c.oid = $1::oid"""

@@ -1,0 +1,64 @@
+"""The columns to learn from: as asked, as last time, or all that tell anything."""
+
+from collections.abc import Sequence
+
+from .errors import INVALID, RefusalError
+from .relation import Column, Table, learnable
+from .request import read_names
+from .spi import Json, Plpy
+
+
+def choose_features(
+    plpy: Plpy, request: Json, before: Json, table: Table, target: Column
+) -> tuple[list[str] | None, list[str]]:
+    """`features` (None: every column that is not excluded) and `exclude` of the specification."""
+    features, exclude = _asked(request, before, table)
+    for name in exclude:
+        table.column(name, "exclude")
+    if features is None:
+        exclude = exclude + _keys_left_out(plpy, table, target, exclude)
+        used = _all_but(table, target.name, exclude)
+    else:
+        used = [table.column(name, "features") for name in features if name not in exclude]
+        if target in used:
+            message = f'"{target.name}" is both target and feature'
+            raise RefusalError(INVALID, message, hint="Leave it out of features.")
+    if not used:
+        hint = f"Name columns with features => array['...']. Columns: {table.names}."
+        raise RefusalError(INVALID, f"no features are left in {table}", hint=hint)
+    for column in used:
+        learnable(table, column, "feature")
+    return features if features is None else [column.name for column in used], exclude
+
+
+def used_columns(table: Table, spec: Json) -> list[Column]:
+    """The feature columns of a specification."""
+    if spec["features"] is not None:
+        return [column for column in table.columns if column.name in spec["features"]]
+    return _all_but(table, spec["target"], spec["exclude"])
+
+
+def _asked(request: Json, before: Json, table: Table) -> tuple[list[str] | None, list[str]]:
+    """Both arguments, inherited together; a column excluded last time may be named, or gone, by now."""
+    features = read_names(request, "features")
+    exclude = read_names(request, "exclude")
+    if features is None and exclude is None:
+        features = before.get("features")
+    if exclude is None:
+        present = {column.name for column in table.columns}
+        exclude = [name for name in before.get("exclude") or () if name in present and name not in (features or ())]
+    return features, exclude
+
+
+def _all_but(table: Table, target: str, exclude: Sequence[str]) -> list[Column]:
+    return [column for column in table.columns if column.name != target and column.name not in exclude]
+
+
+def _keys_left_out(plpy: Plpy, table: Table, target: Column, exclude: Sequence[str]) -> list[str]:
+    keys = [column.name for column in _all_but(table, target.name, exclude) if column.key]
+    if keys:
+        plpy.notice(
+            f"left out of the features, as keys tell rows apart and nothing else: {', '.join(keys)} "
+            "(name them in features => array[...] to learn from them)"
+        )
+    return keys

@@ -1,0 +1,73 @@
+"""What options a training has: the tables of `learning/`, value for value, as a test compares.
+
+A worker checks again, since a specification in the queue is untrusted input. In a rule, minimum and maximum are
+inclusive, above and below exclusive; one without "default" is of a parameter that must be given.
+"""
+
+from .spi import Json
+
+_SHARE: Json = {"type": "number", "minimum": 0, "below": 1}
+_FLAG: Json = {"type": "boolean", "default": False}
+HYPERPARAMS: dict[str, Json] = {
+    "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 40},
+    "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": 64},
+    "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw"], "default": "adamw"},
+    "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
+    "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},
+    "warmup": _SHARE | {"default": 0.0},
+    "decay": {"type": "number", "above": 0, "maximum": 1, "default": 0.1},
+    "decay_at": {"type": "numbers", "above": 0, "below": 1, "length": [1, 16], "default": [0.5, 0.75]},
+    "momentum": _SHARE | {"default": None},
+    "nesterov": _FLAG,
+    "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": [0.9, 0.999]},
+    "eps": {"type": "number", "above": 0, "maximum": 1, "default": 1e-8},
+    "weight_decay": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
+    "clip_norm": {"type": "number", "above": 0, "default": None},
+    "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
+}
+_DROPOUT: Json = _SHARE | {"default": 0.0}
+_ACTIVATIONS = ("relu", "gelu", "tanh", "sigmoid", "silu")
+_ACTIVATION: Json = {"type": "choice", "values": list(_ACTIVATIONS), "default": "relu"}
+_WIDTHS: Json = {"type": "integers", "minimum": 1, "maximum": 65536, "length": [0, 64]}
+_INPUT_SHAPE: Json = _WIDTHS | {"length": [1, 3], "default": None}
+ARCHITECTURES: dict[str, dict[str, Json]] = {
+    "auto": {"input_shape": _INPUT_SHAPE},
+    "mlp": {
+        "hidden": _WIDTHS | {"default": [128, 64]},
+        "activation": _ACTIVATION,
+        "dropout": _DROPOUT,
+        "batch_norm": _FLAG,
+        "input_shape": _INPUT_SHAPE,
+    },
+    "cnn": {
+        "channels": _WIDTHS | {"length": [1, 32], "default": [32, 64]},
+        "kernel": {"type": "integer", "minimum": 1, "maximum": 31, "default": 3},
+        "depth": {"type": "integer", "minimum": 1, "maximum": 16, "default": 1},
+        "hidden": _WIDTHS | {"default": [128]},
+        "activation": _ACTIVATION,
+        "dropout": _DROPOUT,
+        "batch_norm": {"type": "boolean", "default": True},
+        "input_shape": _INPUT_SHAPE,
+    },
+    "layers": {"layers": {"type": "layers"}, "input_shape": _INPUT_SHAPE},
+}
+LAYERS = (
+    *("linear", "conv2d", "batch_norm1d", "batch_norm2d", "layer_norm", *_ACTIVATIONS, "dropout", "max_pool2d"),
+    *("avg_pool2d", "adaptive_avg_pool2d", "flatten", "reshape", "lstm", "gru", "transformer_encoder", "residual"),
+)
+SPLIT: dict[str, Json] = {
+    "test_size": {"type": "number", "above": 0, "below": 1, "default": 0.15},
+    "valid_size": _SHARE | {"default": 0.15},
+    "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
+}
+EARLY_STOP: dict[str, Json] = {
+    "patience": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 10},
+    "min_delta": {"type": "number", "minimum": 0, "default": 0.0},
+    "metric": {"type": "text", "default": "loss"},
+}
+METRICS: dict[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "balanced_accuracy", "f1_macro", "log_loss", "roc_auc"),
+    "regression": ("r2", "rmse", "mae"),
+}
+PREPROCESS = ("standardize", "categories", "missing")
+DEPLOY = ("if_better", "always", "never")

@@ -1,0 +1,113 @@
+"""What a table's first rows tell, within some milliseconds; the worker checks the rest."""
+
+# ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import DATA, RefusalError
+from .features import used_columns
+from .relation import Column, Table
+from .spi import Json, Plpy, Row, fetch, literal, qualified
+
+_ROWS = 10_000  # a scan of these takes some milliseconds at most
+_ARRAY_ROWS = 1000  # arrays are wide
+
+
+def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
+    """Refuse a table that cannot be learned from, as far as its first rows tell."""
+    target = table.column(spec["target"], "target")
+    arrays = [column for column in used_columns(table, spec) if column.kind == "array"]
+    limit = _ARRAY_ROWS if arrays else _ROWS
+    look = _look(plpy, table, target, arrays, limit)
+    if not look["rows"]:
+        raise RefusalError(DATA, f"{table} has no rows", hint="Insert rows, commit, and call tensile_train again.")
+    whole = look["rows"] < limit  # else what was seen says nothing of the rest
+    subject = f'target "{target.name}" of {table}'
+    if whole and not look["known"]:
+        hint = "Fill it, or name another column with target => '...'."
+        raise RefusalError(DATA, f"{subject} is NULL in all {look['rows']} rows", hint=hint)
+    if look["infinite"]:
+        hint = "Delete these rows, or set their target to NULL to leave them out."
+        raise RefusalError(DATA, f"{subject} is not finite in {look['infinite']} of its first rows", hint=hint)
+    if whole and look["single"]:
+        _refuse_one_value(subject, spec["task"], look)
+    for place, column in enumerate(arrays):
+        _check_shape(table, column, look[f"least_{place}"], look[f"most_{place}"])
+
+
+def count_values(plpy: Plpy, table: Table, target: Column) -> int:
+    """How many values an integer target has in the first rows."""
+    column, source = plpy.quote_ident(target.name), qualified(plpy, table.schema, table.name)
+    statement = (
+        f"select count(distinct v) as values from (select {column} as v from {source} "
+        f"where {column} is not null limit {_ROWS}) as sample"
+    )
+    return int(next(iter(plpy.execute(statement)))["values"])
+
+
+def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], int]:
+    """What the service must know of the columns to build the network, and how many rows there are."""
+    source = qualified(plpy, table.schema, table.name)
+    used = [*used_columns(table, spec), table.column(spec["target"], "target")]
+    asked = ["(select count(*) from sample) as sampled"]
+    for place, column in enumerate(used):
+        name = plpy.quote_ident(column.name)
+        if column.kind == "array":
+            asked.append(f"(select array_dims({name}) from sample where {name} is not null limit 1) as c{place}")
+        else:
+            asked.append(f"(select count(distinct {name}) from sample) as c{place}")
+    statement = f"""with sample as materialized (select * from {source} limit {_ROWS})
+        select {", ".join(asked)}"""
+    found = next(iter(plpy.execute(statement)))
+    columns = [_statistic(column, found[f"c{place}"]) for place, column in enumerate(used)]
+    rows = int(found["sampled"])
+    if rows == _ROWS:
+        rows = int(fetch(plpy, f"select count(*) as rows from {source}")[0]["rows"])
+    return columns, rows
+
+
+def _statistic(column: Column, found: Any) -> Json:
+    shape = [int(size) for size in re.findall(r":(\d+)\]", found or "")] if column.kind == "array" else []
+    distinct = None if column.kind == "array" else found
+    about = {"name": column.name, "type": column.type, "kind": column.kind, "distinct": distinct}
+    return about | {"ndims": len(shape), "shape": shape}
+
+
+def _look(plpy: Plpy, table: Table, target: Column, arrays: Sequence[Column], limit: int) -> Row:
+    """Figures of the first rows, in one statement."""
+    source = qualified(plpy, table.schema, table.name)
+    columns = [plpy.quote_ident(target.name), *(plpy.quote_ident(column.name) for column in arrays)]
+    named = ", ".join(f"{column} as c{place}" for place, column in enumerate(columns))
+    infinite = "c0 in ('NaN', 'Infinity', '-Infinity')" if target.kind == "float" else "false"
+    shapes = "".join(
+        f", min(pg_catalog.array_dims(c{place + 1})) as least_{place}"
+        f", max(pg_catalog.array_dims(c{place + 1})) as most_{place}"
+        for place in range(len(arrays))
+    )
+    statement = f"""select count(*) as rows, count(c0) as known, min(c0::text) as value,
+        min(c0::text collate "C") is not distinct from max(c0::text collate "C") as single,
+        count(*) filter (where {infinite}) as infinite{shapes}
+        from (select {named} from {source} limit {limit}) as sample"""
+    return next(iter(plpy.execute(statement)))
+
+
+def _refuse_one_value(subject: str, task: str, look: Row) -> None:
+    if task == "classification":
+        hint = "Classification needs two classes or more: add rows of another one, or name another target."
+        raise RefusalError(DATA, f"{subject} has one class only: {look['value']}", hint=hint)
+    hint = "Regression needs values that differ: add rows, or name another target."
+    raise RefusalError(DATA, f"{subject} is {look['value']} in every row", hint=hint)
+
+
+def _check_shape(table: Table, column: Column, least: str | None, most: str | None) -> None:
+    if least is None or most is None:  # no array that has elements among the first rows
+        return
+    subject = f'feature "{column.name}" of {table}'
+    way = f"Leave it out with exclude => array[{literal(column.name)}], or make the arrays alike."
+    if least != most:
+        detail = f"Among the first rows are {least} and {most}."
+        raise RefusalError(DATA, f"{subject} holds arrays of different shapes", detail=detail, hint=way)
+    if any(bound != "1" for bound in re.findall(r"\[(-?\d+):", least)):
+        raise RefusalError(DATA, f"{subject} holds arrays whose lower bound is not 1: {least}", hint=way)

@@ -1,0 +1,63 @@
+"""The column to predict, and whether its values are classes or quantities."""
+
+from .errors import INVALID, RefusalError
+from .options import METRICS
+from .relation import Column, Table, learnable
+from .request import read_choice, read_text
+from .sample import count_values
+from .spi import Json, Plpy
+
+_CLASSES_OF_AN_INTEGER = 20  # an integer target of more values is a quantity
+_USUAL_NAMES = ("target", "label", "class", "y")
+
+
+def choose_target(request: Json, before: Json, table: Table) -> Column:
+    """The column to predict: as asked, as last time, or the only one with a usual name."""
+    named = read_text(request, "target")
+    if named is None:
+        named = before.get("target")
+    if named is not None:
+        return learnable(table, table.column(named, "target"), "target")
+    usual = [column for column in table.columns if column.name in _USUAL_NAMES]
+    if len(usual) != 1:
+        found = " and ".join(column.name for column in usual)
+        raise RefusalError(
+            INVALID,
+            f"no target is given for {table}",
+            detail=f"It has {found}." if usual else f"It has no column named {', '.join(_USUAL_NAMES)}.",
+            hint=f"Name the column to predict with target => '...'. Columns: {table.names}.",
+        )
+    return learnable(table, usual[0], "target")
+
+
+def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: Column) -> str:
+    """The task as asked, as last time for the same target, or by the target's type and values."""
+    task: str | None = read_choice(request, "task", tuple(METRICS), None)
+    if task is None and before.get("target") == target.name:
+        task = before["task"]
+    if task is None:
+        task, reason = _task_by_type(plpy, table, target)
+        plpy.notice(f'task is {task}, as target "{target.name}" {reason}')
+    _check_task(task, table, target)
+    return task
+
+
+def _task_by_type(plpy: Plpy, table: Table, target: Column) -> tuple[str, str]:
+    if target.kind != "integer":
+        return "regression" if target.kind == "float" else "classification", f"has type {target.type}"
+    values = count_values(plpy, table, target)
+    if values <= _CLASSES_OF_AN_INTEGER:
+        return "classification", f"is an integer of {values} values"
+    return "regression", f"is an integer of more than {_CLASSES_OF_AN_INTEGER} values"
+
+
+def _check_task(task: str, table: Table, target: Column) -> None:
+    fits = ("integer", "float") if task == "regression" else ("integer", "float", "boolean", "text")
+    if target.kind not in fits:
+        nouns = "numeric" if task == "regression" else "text, boolean or numeric"
+        raise RefusalError(
+            INVALID,
+            f'target "{target.name}" of {table} has type {target.type}, which {task} cannot predict',
+            hint=f"Name a {nouns} column with target => '...'"
+            + (", or use task => 'classification'." if task == "regression" and target.kind != "time" else "."),
+        )

@@ -1,0 +1,96 @@
+"""A training is checked and enqueued as the caller, or only explained."""
+
+import json
+
+from . import arguments, service
+from .errors import UNSUPPORTED, RefusalError
+from .features import choose_features
+from .models import last_arguments
+from .options import DEPLOY
+from .relation import Table, find_table
+from .request import read_choice, read_model_name, read_text
+from .sample import check_rows, read_statistics
+from .spi import Json, Plpy, fetch
+from .target import choose_target, choose_task
+
+
+def train(plpy: Plpy, request: Json) -> Json:
+    """Check the request and enqueue it."""
+    key = read_text(request, "idempotency_key")
+    if key is not None and (known := fetch(plpy, JOB_OF_KEY, key)):
+        return {"job": known[0]["job_id"]}
+    spec, _ = _resolved(plpy, request)
+    priority = arguments.priority(request)
+    relation = spec["relation"]
+    values = (spec["model"], relation["oid"], relation["schema"], relation["name"], json.dumps(spec))
+    added = fetch(plpy, ENQUEUE, *values, priority, read_text(request, "not_before"), key)
+    # Another session took the key between the look-up and now: that job is the one.
+    return {"job": (added or fetch(plpy, JOB_OF_KEY, key))[0]["job_id"]}
+
+
+def explain(plpy: Plpy, request: Json) -> Json:
+    """Ask the service what this training would need, without enqueuing it."""
+    spec, table = _resolved(plpy, request)
+    arguments.priority(request)
+    columns, rows = read_statistics(plpy, table, spec)
+    room = fetch(plpy, DEVICE_ROOM)[0]["room_bytes"]
+    asked = {"verb": "explain", "spec": spec, "columns": columns, "rows": rows}
+    answer = service.ask(plpy, asked | {"limit_bytes": spec["memory_limit_bytes"], "budget_bytes": room})
+    return {"rows": answer["rows"]}
+
+
+def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
+    """The JobSpec of a request, everything left out filled in, and its table."""
+    _refuse_what_comes_later(request)
+    name = read_model_name(request)
+    table = find_table(plpy, request)
+    before = last_arguments(plpy, name)
+    target = choose_target(request, before, table)
+    task = choose_task(plpy, request, before, table, target)
+    features, exclude = choose_features(plpy, request, before, table, target)
+    spec = {
+        "model": name,
+        "relation": {"oid": table.oid, "schema": table.schema, "name": table.name},
+        "target": target.name,
+        "task": task,
+        "architecture": arguments.architecture(request, before),
+        "hyperparams": arguments.hyperparams(request, before),
+        "features": features,
+        "exclude": exclude,
+        "preprocess": arguments.preprocess(request, before),
+        "split": arguments.split(request, before),
+        "metric": arguments.metric(request, before, task),
+        "early_stop": arguments.early_stop(request, before, task),
+        "memory_limit_bytes": arguments.memory_limit(plpy, request),
+        "max_runtime_s": arguments.max_runtime(request),
+        "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
+    }
+    check_rows(plpy, table, spec)
+    return spec, table
+
+
+def _refuse_what_comes_later(request: Json) -> None:
+    later = (
+        ("snapshot", bool(request.get("snapshot")), "Train on a table: create table ... as select ... from it."),
+        ("depends_on", request.get("depends_on") is not None, "Enqueue the second job when the first has ended."),
+        ("init_from", request.get("init_from") is not None, "Leave it out: training starts from fresh parameters."),
+    )
+    for name, given, hint in later:
+        if given:
+            raise RefusalError(UNSUPPORTED, f"{name} is not supported yet", hint=hint)
+
+
+JOB_OF_KEY = """
+select job_id from tensile.jobs
+ where owner_oid = tensile.current_role_oid() and owner_name = current_user and idempotency_key = $1::text"""
+ENQUEUE = """
+insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
+                          idempotency_key)
+values ($1::text, $2::oid, $3::text, $4::text, $5::jsonb, $6::int4, $7::timestamptz, $8::text)
+on conflict (owner_oid, idempotency_key) where idempotency_key is not null do nothing
+returning job_id"""
+DEVICE_ROOM = """
+select max(d.budget_bytes - d.granted_bytes) as room_bytes
+  from tensile.devices as d
+  join tensile.workers as w using (worker_id)
+ where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)"""

@@ -1,0 +1,37 @@
+"""Each test is a session of its own; a service says what the test wants."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from indb_tensile.sql_api import service, spi
+from tests.sql.fakes import Answer, FakeService
+from tests.sql_api.fakes import FakePlpy, plpy_with
+
+Serve = Callable[[Answer], tuple[FakeService, FakePlpy]]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_session(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    line = service.Line()
+    monkeypatch.setattr(service, "_line", line)
+    monkeypatch.setattr(spi, "_plans", {})
+    yield
+    line.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a fake service, and a database that knows it and a deployed version."""
+    started: list[FakeService] = []
+
+    def start(answer: Answer) -> tuple[FakeService, FakePlpy]:
+        fake = FakeService(answer)
+        started.append(fake)
+        address = {"directory": str(fake.directory), "names": [fake.name]}
+        version = {"version_id": 700, "target": "label", "metrics": "{}"}
+        return fake, plpy_with(services=[address], version=[version])
+
+    yield start
+    for fake in started:
+        fake.close()

@@ -1,0 +1,82 @@
+"""PL/Python's module without PL/Python: rows made up per statement."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from indb_tensile.sql_api import models, relation, service, training
+
+Row = Mapping[str, Any]
+Json = dict[str, Any]
+
+
+class FakePlpy:
+    """A statement that is not among `rows` gives none. `cancelled` stands for a cancel that has arrived."""
+
+    class SPIError(Exception):
+        """What PL/Python raises for an error of SQL."""
+
+        sqlstate = "57014"
+        spidata = ("57014", None, "be patient")
+
+    def __init__(self, rows: Mapping[str, Sequence[Row]] | None = None) -> None:
+        self.rows = rows or {}
+        self.notices: list[str] = []
+        self.executed: list[tuple[str, tuple[object, ...]]] = []
+        self.cancelled = False
+
+    def prepare(self, query: str, types: Sequence[str]) -> str:
+        return query
+
+    def execute(self, plan: Any, arguments: Sequence[object] = ()) -> Iterable[Row]:
+        if plan == "select 1" and self.cancelled:
+            raise self.SPIError("canceling statement due to user request")
+        self.executed.append((plan, tuple(arguments)))
+        return next((rows for text, rows in self.rows.items() if text in plan), [])
+
+    def notice(self, message: str) -> None:
+        self.notices.append(message)
+
+    def quote_ident(self, name: str) -> str:
+        return f'"{name}"'
+
+
+RELATION = {
+    "name": "iris",
+    "schema": "public",
+    "kind": "r",
+    "persistence": "p",
+    "secured": False,
+    "caller": "alice",
+    "caller_enters": True,
+    "caller_reads": True,
+    "worker_enters": True,
+    "worker_reads": True,
+}
+COLUMNS = [
+    {"name": "id", "type": "bigint", "enumerated": False, "base": "int8", "key": True},
+    {"name": "petal", "type": "real", "enumerated": False, "base": "float4", "key": False},
+    {"name": "label", "type": "text", "enumerated": False, "base": "text", "key": False},
+]
+LOOK = {"rows": 60, "known": 60, "value": "a", "single": False, "infinite": 0}
+
+
+def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
+    """A database in which `m` can be trained on the table with oid 5, as job 7."""
+    rows: dict[str, Sequence[Row]] = {
+        "relation": [RELATION],
+        "columns": COLUMNS,
+        "look": [LOOK],
+        "enqueue": [{"job_id": 7}],
+    }
+    rows.update(changed)
+    texts = {
+        "relation": relation.RELATION,
+        "columns": relation.COLUMNS,
+        "look": "as infinite",
+        "enqueue": training.ENQUEUE,
+        "model": models.MODEL,
+        "key": training.JOB_OF_KEY,
+        "services": service.SERVICES,
+        "version": models.VERSION,
+    }
+    return FakePlpy({texts[name]: found for name, found in rows.items()})

@@ -1,0 +1,58 @@
+"""One call: a verb, a request, and an answer that holds the result or says what went wrong and where."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from indb_tensile import sql_api
+from tests.sql.fakes import result
+from tests.sql_api.conftest import Serve
+from tests.sql_api.fakes import Row, plpy_with
+
+
+def test_an_unknown_verb_is_told_which_are_known() -> None:
+    assert sql_api.handle(plpy_with(), "nothing", {}) == {
+        "ok": False,
+        "error": {
+            "sqlstate": "22023",
+            "message": "the bridge has no such verb",
+            "detail": "",
+            "hint": "Known verbs: train, explain, create_model, predict, evaluate, load_dataset, ping.",
+        },
+    }
+
+
+@pytest.mark.parametrize("request_", [[], "train", 7, None])
+def test_a_request_is_a_json_object(request_: Any) -> None:
+    for verb in sql_api.VERBS:
+        error = sql_api.handle(plpy_with(), verb, request_)["error"]
+
+        assert (error["sqlstate"], error["message"]) == ("22023", "the request is not a JSON object")
+
+
+def test_an_error_of_sql_keeps_its_parts() -> None:
+    plpy = plpy_with()
+
+    def execute(plan: Any, arguments: Sequence[object] = ()) -> Iterable[Row]:
+        raise plpy.SPIError("canceling statement due to user request")
+
+    plpy.execute = execute  # type: ignore[method-assign]
+
+    assert sql_api.handle(plpy, "create_model", {"model": "m"})["error"] == {
+        "sqlstate": "57014",
+        "message": "canceling statement due to user request",
+        "detail": "",
+        "hint": "be patient",
+    }
+
+
+def test_a_fault_names_the_module_and_the_line_that_it_came_from(serve: Serve) -> None:
+    _, plpy = serve(lambda _: result({"predictions": []}))
+
+    error = sql_api.handle(plpy, "predict", {"model": "m", "rows": [1]})["error"]
+
+    assert (error["sqlstate"], error["message"]) == ("XX000", "the bridge failed: KeyError: 'values'")
+    last = error["detail"].splitlines()
+    assert "predictions.py" in error["detail"]
+    assert any('answer["values"]' in line for line in last)

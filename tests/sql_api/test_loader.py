@@ -1,0 +1,127 @@
+"""The bridge function's body: it carries the whole package and needs nothing else of it."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from indb_tensile import sql_api
+from indb_tensile.catalog import install
+from tests.sql.fakes import FakeService, result
+from tests.sql_api.fakes import FakePlpy, plpy_with
+
+Bridge = Callable[[str, str], Any]
+PACKAGE = Path(sql_api.__file__).parent
+PREFIX = "tensile_sql_api_"
+
+
+def body() -> str:
+    """As PL/Python makes a function of the text: each line further in, and the arguments in the globals."""
+    text = install.script(extension=False).split("$bridge$")[1]
+    return "def procedure():" + text.replace("\n", "\n\t")
+
+
+def bridge(session: dict[str, Any], plpy: FakePlpy, text: str) -> Bridge:
+    """The function in a session that has `session` as GD."""
+    names: dict[str, Any] = {"SD": {}, "GD": session, "plpy": plpy}
+    exec(text, names)
+
+    def call(verb: str, request: str) -> Any:
+        names.update(verb=verb, request=request)
+        return json.loads(names["procedure"]())
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_package() -> Iterator[None]:
+    yield
+    for name in [name for name in sys.modules if name.startswith(PREFIX)]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+def test_a_module_imports_its_neighbours_and_the_standard_library(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            assert {alias.name.partition(".")[0] for alias in node.names} <= sys.stdlib_module_names
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            assert (node.module or "").partition(".")[0] in sys.stdlib_module_names
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 1
+            for name in [node.module] if node.module else [alias.name for alias in node.names]:
+                assert (PACKAGE / f"{name}.py").exists()
+
+
+def test_an_interpreter_that_has_nothing_installed_runs_it() -> None:
+    program = f"{body()}\nSD, GD, plpy, verb, request = {{}}, {{}}, None, 'nothing', None\nprint(procedure())"
+
+    # -I -S: no environment, no current directory, no site-packages.
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+
+    assert json.loads(done.stdout)["error"]["message"] == "the bridge has no such verb"
+
+
+def test_it_does_what_the_package_does() -> None:
+    here, there = plpy_with(), plpy_with()
+    request = {"model": "m", "relation": 5, "hyperparams": {"epochs": 2}}
+
+    answer = bridge({}, there, body())("train", json.dumps(request))
+
+    assert answer == sql_api.handle(here, "train", request) == {"ok": True, "result": {"job": 7}}
+    assert there.executed == here.executed
+    assert there.notices == here.notices
+
+
+def test_a_session_compiles_it_once_and_finds_its_modules_nowhere_else() -> None:
+    session: dict[str, Any] = {}
+    finders = list(sys.meta_path)
+    bridge(session, plpy_with(), body())("nothing", "{}")
+    ((name, package),) = session.items()
+
+    bridge(session, plpy_with(), body())("nothing", "{}")  # the function was replaced by the same
+
+    assert session == {name: package}
+    assert sys.modules[name] is package
+    assert sys.meta_path == finders
+    imported = {module.removeprefix(name) for module in sys.modules if module.startswith(name)}
+    assert imported == {"", *(f".{path.stem}" for path in PACKAGE.glob("*.py") if path.stem != "__init__")}
+
+
+def test_two_versions_in_one_session_never_mix() -> None:
+    session: dict[str, Any] = {}
+    old = bridge(session, plpy_with(), body())
+    old("nothing", "{}")
+    new = bridge(session, plpy_with(), body().replace("not a list of column names", "not names"))
+    request = json.dumps({"model": "m", "relation": 5, "features": 7})
+
+    told = [call("train", request)["error"]["message"] for call in (old, new, old)]
+
+    before = "features is 7, not a list of column names"
+    assert told == [before, "features is 7, not names", before]
+    assert len(session) == 2
+
+
+def test_a_fault_shows_the_lines_that_it_came_through() -> None:
+    fake = FakeService(lambda _: result({}))
+    address = {"directory": str(fake.directory), "names": [fake.name]}
+    version = {"version_id": 700, "target": "label", "metrics": "{}"}
+    session: dict[str, Any] = {}
+    try:
+        call = bridge(session, plpy_with(services=[address], version=[version]), body())
+        error = call("predict", '{"model": "m", "rows": [1]}')["error"]
+    finally:
+        fake.close()
+        for package in session.values():
+            package.service._line.close()
+
+    (name,) = session
+    source = (PACKAGE / "predictions.py").read_text(encoding="utf-8").splitlines()
+    line = next(number for number, text in enumerate(source, start=1) if 'answer["values"]' in text)
+    assert f'File "{name}/predictions.py", line {line}, in predict\n    {source[line - 1].strip()}' in error["detail"]
+    assert (error["sqlstate"], error["message"]) == ("XX000", "the bridge failed: KeyError: 'values'")

@@ -1,0 +1,16 @@
+"""The tables of options, which the bridge carries a second time since it has nothing else of the package."""
+
+from indb_tensile.job import Task
+from indb_tensile.learning import architectures, earlystop, evaluation, features, hyperparams, layers, splits
+from indb_tensile.sql_api import options
+
+
+def test_its_options_are_those_of_learning() -> None:
+    assert options.HYPERPARAMS == hyperparams.HYPERPARAMS
+    assert options.ARCHITECTURES == architectures.ARCHITECTURES
+    assert tuple(layers.LAYERS) == options.LAYERS
+    assert options.SPLIT == splits.SPLIT
+    assert options.EARLY_STOP == earlystop.EARLY_STOP
+    assert {Task(task): names for task, names in options.METRICS.items()} == evaluation.METRICS
+    for name in options.PREPROCESS:
+        features.FeatureOptions.parse({name: {"missing": {}, "standardize": True, "categories": 3}[name]})
