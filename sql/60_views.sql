@@ -13,13 +13,15 @@ $$;
 comment on function tensile.queue_positions(bigint[]) is
   'how many queued jobs, whoever owns them, are before each of these, itself included';
 
-create function tensile.active_jobs() returns table (worker_id bigint, jobs bigint)
+create function tensile.active_jobs() returns table (worker_id bigint, jobs bigint, waiting bigint)
   language sql stable security definer
   set search_path = pg_catalog, pg_temp
 as $$
-  select j.worker_id, count(*) from tensile.jobs as j where j.state in ('starting', 'running') group by j.worker_id
+  select j.worker_id, count(*), count(*) filter (where j.phase = 'waiting for memory')
+    from tensile.jobs as j where j.state in ('starting', 'running') group by j.worker_id
 $$;
-comment on function tensile.active_jobs() is 'how many jobs, whoever owns them, each worker has';
+comment on function tensile.active_jobs() is
+  'how many jobs, whoever owns them, each worker has, and how many of them wait for memory';
 
 revoke execute on function tensile.queue_positions(bigint[]), tensile.active_jobs() from public;
 grant execute on function tensile.queue_positions(bigint[]), tensile.active_jobs()
@@ -62,12 +64,13 @@ select q.place as position, j.job_id, j.model_name as model, j.owner_name as own
                               where w.stopped_at is null
                                 and w.heartbeat_at > now() - make_interval(secs => w.lease_s))
               then 'a controller: none is alive'
-            when q.place > 1 then format('its turn: %s before it', q.place - 1)
+            when q.place + ahead.jobs > 1 then format('its turn: %s before it', q.place - 1 + ahead.jobs)
             else 'a controller to take it' end as waits_for,
        j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting
   from tensile.jobs as j
   left join tensile.queue_positions(array(select o.job_id from tensile.jobs as o where o.state = 'queued')) as q
     on q.job_id = j.job_id
+ cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead
  where j.state = 'queued' or j.state = 'starting' and j.phase = 'waiting for memory'
  order by q.place nulls first, j.job_id;
 comment on view tensile.stat_queue is 'jobs that wait, in the order in which they will be taken, and what for';

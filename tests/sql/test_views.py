@@ -69,7 +69,7 @@ def test_a_job_that_waits_for_memory_is_in_the_queue(alice: Connection, admin: C
 
     rows = alice.execute("select position, job_id, waits_for from tensile.stat_queue").fetchall()
 
-    assert [waits_for for _, _, waits_for in rows[:2]] == ["3 MB", "a controller to take it"]
+    assert [waits_for for _, _, waits_for in rows[:2]] == ["3 MB", "its turn: 1 before it"]
     assert [(position, job) for position, job, _ in rows[1:]] == [(1, second), (2, third)]
     assert rows[2][2].startswith("not before 2090-01-01")
 
