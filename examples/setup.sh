@@ -1,6 +1,6 @@
 # Sourced by quickstart.sh and tests/run.sh from the checkout's top folder: installs what is missing, says each step.
 # Nothing is done twice: once set up, no network is needed. Variables: TENSILE_PYTHON (the interpreter to use),
-# TENSILE_TORCH (what pip installs as torch, e.g. "torch==2.13.0").
+# TENSILE_TORCH (what pip installs as torch, e.g. "torch==2.13.0"; else the CPU build where there is no NVIDIA driver).
 
 say() { printf '== %s\n' "$*"; }
 
@@ -65,20 +65,35 @@ fresh() { [ -f ".venv/.$1" ] && [ "$(cat ".venv/.$1")" = "$2" ]; }
 
 pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" || die "pip could not install: $*"; }
 
-# setup [test]: the virtual environment with torch, the package and its native library; with `test`, also the tools
-# of the test command.
+torch_of_this_machine() {
+  if [ -e /proc/driver/nvidia/version ]; then printf 'torch==2.13.0'; else printf 'torch==2.13.0+cpu'; fi
+}
+
+# CPU builds are on PyTorch's own index; the configured one is asked first, since a mirror may have them.
+install_torch() {
+  case "$1" in
+    *+cpu)
+      .venv/bin/python -m pip install --quiet --disable-pip-version-check "$1" >.cache/torch.log 2>&1 ||
+        pip_install --extra-index-url https://download.pytorch.org/whl/cpu "$1"
+      ;;
+    *) pip_install "$1" ;;
+  esac
+}
+
+# The virtual environment with torch, the package and its native library.
 setup() {
   mkdir -p .cache
   install_packages
   python=${TENSILE_PYTHON:-python3}
-  if [ ! -x .venv/bin/python ]; then
+  # pip comes last: where it does not run, the making of the environment was interrupted; doing it again mends that.
+  if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     say "create the virtual environment .venv"
     "$python" -m venv .venv || die "could not create .venv with $python"
   fi
-  torch=${TENSILE_TORCH:-torch==2.13.0}
+  torch=${TENSILE_TORCH:-$(torch_of_this_machine)}
   if ! fresh torch "$torch"; then
     say "install $torch"
-    pip_install "$torch"
+    install_torch "$torch"
     printf '%s' "$torch" >.venv/.torch
   fi
   made_from="$(pwd) $(cat pyproject.toml native/CMakeLists.txt native/*.cpp native/*.hpp | cksum)"
@@ -88,9 +103,9 @@ setup() {
     pip_install --no-build-isolation --editable .
     printf '%s' "$made_from" >.venv/.package
   fi
-  if [ "${1:-}" = test ]; then install_test_tools; fi
 }
 
+# What the test command needs besides, after setup.
 install_test_tools() {
   wanted=$(.venv/bin/python -c 'import tomllib
 for tool in tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"]: print(tool)')

@@ -5,7 +5,8 @@ set -eu
 cd "$(dirname "$0")/.."
 . examples/setup.sh
 
-setup test
+setup
+install_test_tools
 bin=.venv/bin
 
 say "ruff"

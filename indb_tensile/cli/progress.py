@@ -104,7 +104,7 @@ def picture(look: Look) -> Group:
             Text(_state(row), style=_STYLES.get(row["state"], "")),
             _epoch(row),
             _loss(row),
-            ProgressBar(total=100, completed=float(row["percent"] or 0), width=24),
+            _bar(row),
             _eta(row),
             _memory(row) or _metric(row),
         )
@@ -141,6 +141,12 @@ def _state(row: Row) -> str:
     if row["state"] == JobState.QUEUED and row["waits_for"]:
         return f"queued: waits for {plain(row['waits_for'])}"
     return str(row["phase"] or row["state"])
+
+
+def _bar(row: Row) -> ProgressBar:
+    """Of one colour from the eight that every terminal has."""
+    percent = float(row["percent"] or 0)
+    return ProgressBar(total=100, completed=percent, width=24, complete_style="cyan", finished_style="green")
 
 
 def _epoch(row: Row) -> str:
