@@ -1,0 +1,47 @@
+"""The bridge within a real session: what a fault tells, and what a new version changes."""
+
+from typing import Any
+
+import pytest
+
+from .conftest import Connection, Serve, refused, value
+from .fakes import result
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.mark.usefixtures("published")
+def test_a_fault_tells_where_it_happened_and_the_session_goes_on(alice: Connection, serve: Serve) -> None:
+    service = serve(lambda _: result({"predictions": [1.0]}))
+
+    error = refused(alice, "select tensile_predict('flowers', 1)")
+
+    assert (error.sqlstate, error.message) == ("XX000", "the bridge failed: KeyError: 'values'")
+    assert 'predictions.py", line ' in (error.detail or "")
+    assert 'answer["values"]' in (error.detail or "")
+    assert error.hint == "This is a fault of indb-tensile: report it together with the DETAIL."
+    service.answer = lambda _: result({"values": [1.0]})
+    assert value(alice, "select tensile_predict('flowers', 1)") == 1.0
+
+
+def test_a_session_follows_a_new_version_of_the_bridge(admin: Connection) -> None:
+    def message() -> Any:
+        return value(admin, "select tensile.bridge('nothing', '{}') #>> '{error,message}'")
+
+    before = message()
+    admin.execute(
+        """do $$ begin
+             execute replace(pg_get_functiondef('tensile.bridge'::regproc), 'has no such verb', 'is new');
+           end $$"""
+    )
+
+    assert (before, message()) == ("the bridge has no such verb", "the bridge is new")
+
+
+def test_a_number_that_no_float_can_hold_is_refused(alice: Connection) -> None:
+    error = refused(
+        alice, """select tensile_train('m', 'iris', target => 'species', hyperparams => '{"clip_norm": 1e400}')"""
+    )
+
+    assert error.sqlstate == "22023"
+    assert error.message.startswith('hyperparams: "clip_norm" is 1000')
