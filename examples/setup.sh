@@ -96,7 +96,11 @@ setup() {
     install_torch "$torch"
     printf '%s' "$torch" >.venv/.torch
   fi
-  made_from="$(pwd) $(cat pyproject.toml native/CMakeLists.txt native/*.cpp native/*.hpp | cksum)"
+  # An editable installation knows its modules by name, so a new one calls for it to be made anew.
+  made_from="$(pwd) $({
+    find indb_tensile worker sql -name '*.py' -o -name '*.sql' | sort
+    cat pyproject.toml native/CMakeLists.txt native/*.cpp native/*.hpp
+  } | cksum)"
   if ! fresh package "$made_from"; then
     say "build the native library and install indb-tensile into .venv"
     pip_install "scikit-build-core>=0.10" "nanobind>=2.4"

@@ -15,7 +15,7 @@ $bin/ruff check --quiet .
 say "mypy"
 $bin/mypy --no-error-summary indb_tensile worker tests
 say "import contracts"
-$bin/lint-imports --no-timing >.cache/imports.log || { cat .cache/imports.log; exit 1; }
+$bin/lint-imports >.cache/imports.log || { cat .cache/imports.log; exit 1; }
 say "native library: warnings as errors, sanitizers"
 sh tests/native/run.sh
 say "suite"
