@@ -5,6 +5,8 @@ others and before its own state is anywhere. Memory is read off the allocator's 
 the highest sum of what an operator allocated and freed, less what it returned.
 """
 
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,7 +125,7 @@ def _measure_memory(work: _Work) -> dict[str, _Memory]:
     made: dict[str, dict[str, int]] = {}
     if not work:
         return {}
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with _without_chatter(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         for step, call in work:
             given = _Inputs(step).arguments(call)
             with _mode(step, call), record_function(_LABEL + call.signature):
@@ -137,6 +139,20 @@ def _measure_memory(work: _Work) -> dict[str, _Memory]:
         )
         for _, call in work
     }
+
+
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Torch's profiler writes lines of its own to the error output, which no setting of it turns off."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _highest(profiler: Any) -> Iterator[tuple[str, int]]:

@@ -1,5 +1,7 @@
 """Calibration measures what it has not seen, within its grant, and touches nothing of the job."""
 
+import sys
+
 import pytest
 import torch
 
@@ -92,3 +94,10 @@ def test_random_numbers_go_on_as_if_nothing_had_run() -> None:
     calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.is_grad_enabled()
+
+
+def test_measuring_says_nothing_on_the_error_output_and_leaves_it_open(capfd: pytest.CaptureFixture[str]) -> None:
+    captured = make_job("mlp").steps
+    calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES)
+    sys.stderr.write("heard\n")
+    assert capfd.readouterr().err == "heard\n"
