@@ -145,7 +145,7 @@ def _catalog(connection: Connection) -> Iterator[Row]:
         return
     same = install.same_source(connection)
     found = f"version {install.VERSION}" + ("" if same else " from another source than this package's")
-    yield _check("catalog", same, found, "tensile down --purge, then tensile up, which loses all models; or go on")
+    yield _check("catalog", same, found, "go on; or lose all models: tensile down --purge, then tensile up")
     with connection.cursor(row_factory=dict_row) as cursor:
         yield from _roles(cursor)
         yield from _workers(cursor)

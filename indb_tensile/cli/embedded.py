@@ -131,14 +131,14 @@ def _bring_up_controller(place: Place, cluster: Cluster, text: str) -> daemon.Da
     """The running controller if it was started with these settings and this version, else a new one; ready."""
     made_from = hashlib.sha256(f"{install.VERSION}\n{text}".encode()).hexdigest()[:16]
     found = daemon.running(place)
+    gone = daemon.dead(place)
     if found is not None and found.made_from != made_from:
         warn("the settings differ: starting the controller again, its jobs go on from their last checkpoints")
         daemon.stop(place)
-        found = None
-    dead = daemon.dead(place)
-    if dead is not None:
+        found, gone = None, found
+    if gone is not None:
         with _connect(cluster.dsn()) as connection:
-            connection.execute(statement("bury_worker"), {"pid": dead.pid, "host": socket.gethostname()})
+            connection.execute(statement("bury_worker"), {"pid": gone.pid, "host": socket.gethostname()})
     since = daemon.size(place.controller_log)
     controller = found or daemon.start(place, _environment(place, cluster), made_from)
     _wait_until_ready(place, cluster, controller.pid, since)

@@ -82,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tensile.main(args=arguments, prog_name="tensile", standalone_mode=False)
         sys.stdout.flush()
     except (click.exceptions.Abort, KeyboardInterrupt):
+        _explain("interrupted", None, None)
         sys.exit(INTERRUPTED)
     except click.exceptions.Exit as ending:
         sys.exit(ending.exit_code)

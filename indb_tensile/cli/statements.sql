@@ -21,7 +21,7 @@ insert into tensile.settings (name, value) values ('socket_directory', to_jsonb(
  where settings.value <> excluded.value;
 
 -- bury_worker --
--- Its process is known to be gone: its jobs need not wait until its lease is over.
+-- Its process is known to be gone, and it may not have said so: its jobs need not wait until its lease is over.
 update tensile.workers set stopped_at = now(), service_name = null
  where pid = %(pid)s and host = %(host)s and stopped_at is null;
 

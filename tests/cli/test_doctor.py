@@ -47,7 +47,7 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
     assert done.code == 1
     assert "embedded cluster" not in found
     assert {name: row["mend"] for name, row in found.items() if not row["ok"]} == {
-        "catalog": "tensile down --purge, then tensile up, which loses all models; or go on",
+        "catalog": "go on; or lose all models: tensile down --purge, then tensile up",
         "grants": "grant select on secret to tensile_worker;",
         "controller 1": "start it again from this version",
         "worker's role": "As a superuser: alter role tensile_worker login;",

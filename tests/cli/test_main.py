@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import psycopg
@@ -11,6 +12,15 @@ import pytest
 from indb_tensile import errors
 from indb_tensile.cli import main
 from tests.cli.conftest import Tensile
+
+
+@pytest.fixture(autouse=True)
+def _pipes_as_before() -> Iterator[None]:
+    """What `main` sets for its own process must not stay set in this one."""
+    before = signal.getsignal(signal.SIGPIPE)
+    yield
+    signal.signal(signal.SIGPIPE, before)
+
 
 MODULES = sorted({target.partition(":")[0] for target in main.COMMANDS.values()})
 HEAVY = {"torch", "sqlalchemy", "sklearn", "scipy", "pandas"}
@@ -142,3 +152,16 @@ def test_a_reader_that_has_had_enough_ends_the_command_quietly(tensile: Tensile)
         process.stdout.close()  # long before it writes
         assert process.stderr.read() == ""
     assert process.returncode == -signal.SIGPIPE
+
+
+def test_an_interruption_is_a_word_and_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def act() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "tensile", click.Command("failing", callback=act))
+    with pytest.raises(SystemExit) as caught:
+        main.main([])
+    assert caught.value.code == 130
+    assert capsys.readouterr().err.strip() == "tensile: interrupted"
