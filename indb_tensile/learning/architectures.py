@@ -63,6 +63,14 @@ def check(architecture: Mapping[str, Any]) -> None:
 def build(architecture: Mapping[str, Any], input_shape: Shape, outputs: int, *, seed: int = 0) -> nn.Module:
     """The network for rows of `input_shape`, giving (batch, outputs); equal seeds give equal parameters.
 
+    Raises RequestError as `build_without_memory` does.
+    """
+    return _initialised(build_without_memory(architecture, input_shape, outputs).to_empty(device="cpu"), seed)
+
+
+def build_without_memory(architecture: Mapping[str, Any], input_shape: Shape, outputs: int) -> nn.Module:
+    """The network on the meta device: shapes without bytes.
+
     Raises RequestError, with the layer's number and the shapes, where layers do not fit together.
     """
     check(architecture)
@@ -79,7 +87,7 @@ def build(architecture: Mapping[str, Any], input_shape: Shape, outputs: int, *, 
     if parameters > MOST_PARAMETERS:
         hint = "Make its layers narrower."
         raise RequestError(f"architecture: {parameters} parameters are more than {MOST_PARAMETERS}", hint=hint)
-    return _initialised(module.to_empty(device="cpu"), seed)
+    return module
 
 
 def expand(architecture: Mapping[str, Any], input_shape: Shape) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Task
-from indb_tensile.learning import architectures, layers
+from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Kind
 from indb_tensile.learning.encoders import TIME_PARTS
 from indb_tensile.learning.features import FeatureOptions
@@ -71,7 +71,7 @@ def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int) -> Outlin
     outputs = 1 if spec.task is Task.REGRESSION else max(2, known[spec.target].distinct or 0)
     cut = batch_plan(train_rows, settings)
     return Outline(
-        module=_network(architecture, input_shape, outputs),
+        module=architectures.build_without_memory(architecture, input_shape, outputs),
         input_shape=input_shape,
         outputs=outputs,
         task=spec.task,
@@ -121,15 +121,3 @@ def _expected_rows(rows: int, split: Split) -> int:
     if rows < _FEWEST_ROWS or train < _FEWEST_ROWS - 1:
         raise DataError(f"the table has {rows} rows, too few to train and test on", hint="insert rows")
     return train
-
-
-def _network(architecture: Mapping[str, Any], input_shape: Shape, outputs: int) -> nn.Module:
-    with torch.device("meta"):
-        module = layers.stack(architectures.expand(architecture, input_shape), input_shape, outputs)
-    own = layers.output_shape(module, input_shape, "the network")
-    if own != (outputs,):
-        raise RequestError(
-            f"architecture: the network gives {list(own)} per row, the task needs {[outputs]}",
-            hint='End the layers with {"type": "flatten"}, {"type": "linear"}.',
-        )
-    return module
