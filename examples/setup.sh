@@ -69,12 +69,13 @@ torch_of_this_machine() {
   if [ -e /proc/driver/nvidia/version ]; then printf 'torch==2.13.0'; else printf 'torch==2.13.0+cpu'; fi
 }
 
-# CPU builds are on PyTorch's own index; the configured one is asked first, since a mirror may have them.
+# Not every index has the CPU build under a version of its own: where pip's has not, the plain version runs as well.
 install_torch() {
   case "$1" in
     *+cpu)
-      .venv/bin/python -m pip install --quiet --disable-pip-version-check "$1" >.cache/torch.log 2>&1 ||
-        pip_install --extra-index-url https://download.pytorch.org/whl/cpu "$1"
+      .venv/bin/python -m pip install --quiet --disable-pip-version-check "$1" >.cache/torch.log 2>&1 && return 0
+      say "pip's index has no $1: install ${1%+cpu}, which may bring large packages for GPUs along"
+      pip_install "${1%+cpu}"
       ;;
     *) pip_install "$1" ;;
   esac
