@@ -6,6 +6,7 @@ variant is the same lines with a clock reading at each boundary.
 """
 
 import linecache
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -137,6 +138,7 @@ def _compiled(lines: tuple[str, ...], scope: dict[str, Any], variant: str) -> It
     local: dict[str, Any] = {}
     exec(compile(text, filename, "exec"), scope, local)  # noqa: S102 - text of our own making
     iterate: Iterate = local["iterate"]
+    weakref.finalize(iterate, linecache.cache.pop, filename, None)  # plans come and go
     return iterate
 
 

@@ -1,15 +1,19 @@
 """The compiled step: straight lines, releases where the plan says, moves only where something changes."""
 
+import gc
+import linecache
 import re
 
 import pytest
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.program import Program, compile_program
+from indb_tensile.executor.runner import Runner
 from indb_tensile.scheduler.graph import OpIndex, TensorId
 from indb_tensile.scheduler.peak import LIVENESS, VANILLA
 from indb_tensile.scheduler.plan import Plan, Swap
 from tests.executor.conftest import prepared
+from tests.executor.memory_device import MemoryDevice
 
 
 def _lines(program: Program) -> list[str]:
@@ -84,3 +88,20 @@ def test_a_plan_against_the_rules_does_not_compile() -> None:
     swap = Swap(tensor=TensorId(0), out_after=OpIndex(2), free_at=OpIndex(5), in_at=OpIndex(4), needed_by=OpIndex(6))
     with pytest.raises(InvariantError, match="out of order"):
         compile_program(step, Plan(policy="bad", swaps=(swap,)))
+
+
+def test_the_source_of_a_program_goes_with_it() -> None:
+    job, steps = prepared("mlp")
+    runner = Runner(MemoryDevice(), job.state(), steps)
+
+    def kept() -> int:
+        gc.collect()
+        return sum(name.startswith("<step program") for name in linecache.cache)
+
+    before = kept()
+    runner.adopt((LIVENESS,) * 3, 1)
+    with_one = kept()
+    for generation in range(2, 5):
+        runner.adopt((LIVENESS,) * 3, generation)
+    assert with_one > before
+    assert kept() == with_one
