@@ -57,14 +57,9 @@ def claim_job(connection: Connection, worker: WorkerId) -> ClaimedJob | None:
         if row is None:
             return None
         job, claim, attempt, owner_oid, spec = row
-        try:
-            decoded = msgspec.json.decode(spec, type=JobSpec)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            fault = RequestError(
-                f"the specification of job {job} cannot be read: {error}",
-                hint="Enqueue jobs with tensile_train, which writes it.",
-            )
-            fail(connection, job, claim, fault, retry=False)
+        decoded = _decoded(job, spec)
+        if isinstance(decoded, RequestError):
+            fail(connection, job, claim, decoded, retry=False)
             continue
         return ClaimedJob(job=JobId(job), claim=ClaimToken(claim), attempt=attempt, owner_oid=owner_oid, spec=decoded)
 
@@ -174,6 +169,23 @@ def requeue(connection: Connection, job: JobId, claim: ClaimToken, reason: str) 
 def record_event(connection: Connection, job: JobId, claim: ClaimToken, kind: str, detail: Mapping[str, Any]) -> None:
     """Add something worth knowing to the job's history; changes of state are there without it."""
     _guarded(connection, "record_event", job, claim, kind=kind, detail=Jsonb(dict(detail)))
+
+
+def _decoded(job: int, spec: str) -> JobSpec | RequestError:
+    """The specification, or why it is none.
+
+    Users write specifications: one that could not travel on to a trainer, such as an integer of 300 digits or a list
+    a thousand deep, must not get as far as the controller's loop, where it would be everybody's fault.
+    """
+    try:
+        decoded = msgspec.json.decode(spec, type=JobSpec)
+        msgspec.msgpack.encode(decoded)
+    except (msgspec.DecodeError, OverflowError, RecursionError) as error:
+        return RequestError(
+            f"the specification of job {job} cannot be read: {error}",
+            hint="Enqueue jobs with tensile_train, and give numbers of an ordinary size.",
+        )
+    return decoded
 
 
 def lost_claim(job: JobId, claim: ClaimToken) -> LostClaimError:

@@ -115,6 +115,23 @@ def test_a_job_whose_specification_cannot_be_read_fails_and_the_next_one_is_clai
         assert "poetry" in row[0]
 
 
+@pytest.mark.parametrize("value", ["1e300", f"[{10**30}]", "[" * 3000 + "]" * 3000], ids=["huge", "listed", "deep"])
+def test_a_specification_that_could_not_travel_to_a_trainer_fails_as_its_own_jobs_fault(
+    database: Database, value: str
+) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)"
+            " values ('m', 1, 'public', 't', jsonb_set(%s, '{hyperparams}', jsonb_build_object('epochs', %s::jsonb)))",
+            (Jsonb(specification("m")), value),
+        )
+        assert jobs.claim_job(connection, register(connection)) is None
+        row = connection.execute("select state, error_sqlstate, error_message from tensile.jobs").fetchone()
+        assert row is not None
+        assert row[:2] == ("failed", "22023")
+        assert "the specification of job" in row[2]
+
+
 def test_states_and_phases_follow_one_another_and_leave_events(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         enqueue(alice)
