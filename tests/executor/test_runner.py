@@ -11,11 +11,16 @@ import torch
 
 from indb_tensile.errors import DeviceMemoryError, InvariantError
 from indb_tensile.executor.device import REGION_BYTES, Device, EmulatedDevice, Ledger
+from indb_tensile.executor.hardware import EMULATED_SPEED
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State, restore_rng_state, rng_state
-from indb_tensile.scheduler.peak import LIVENESS, VANILLA, peak, resident_at_start
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.latency import estimate
+from indb_tensile.scheduler.peak import LIVENESS, VANILLA, floor, peak, resident_at_start
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.planner import Workload, plan_jobs
+from indb_tensile.scheduler.simulate import Link
 from tests.executor.conftest import prepared
 from tests.executor.eager import RATES, Eager
 from tests.executor.fake_device import FakeDevice
@@ -139,6 +144,30 @@ def test_other_seeds_and_plans_that_swap_every_gap_change_nothing(kind: str, see
     assert _bits(_drive(runner, job)) == expected_seen
     assert _state_bits(state.export()) == _state_bits(eager.export())
     assert device.copied_bytes > 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("kind", ["mlp", "cnn", "transformer", "lstm"])
+def test_the_planners_plans_keep_their_budget_and_the_bits(kind: str, seed: int, share: float) -> None:
+    job, steps = prepared(kind, seed=seed)
+    eager = Eager(job)
+    graphs = tuple(step.graph for step in steps)
+    floors = [floor(graph) for graph in graphs]
+    liveness = [peak(graph, LIVENESS) for graph in graphs]
+    budget_bytes = max(floors) + round(share * (max(liveness) - max(floors)))
+    workload = Workload(
+        job=JobId(1), graphs=graphs, latency_ns=tuple(estimate(graph, EMULATED_SPEED) for graph in graphs)
+    )
+    link = Link(out_bytes_per_s=400_000_000, in_bytes_per_s=400_000_000)
+    planned = plan_jobs([workload], budget_bytes=budget_bytes, link=link)
+    assert isinstance(planned, tuple)
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt(planned[0].plans, 1)
+    assert _bits(_drive(runner, job)) == _bits(_drive(eager, job))
+    assert _state_bits(state.export()) == _state_bits(eager.export())
+    assert device.high_water_bytes == planned[0].peak_bytes <= budget_bytes
 
 
 def test_nothing_is_on_the_device_before_a_plan_is_adopted() -> None:
