@@ -6,6 +6,7 @@ begin
   loop
     exit when exists (select from tensile.stat_jobs where state = 'running')
           and exists (select from tensile.stat_queue where phase = 'waiting for memory' and waits_for is not null);
+    exit when not exists (select from tensile.stat_jobs where state in ('queued', 'starting', 'running'));
     exit when clock_timestamp() > deadline;
     perform pg_sleep(0.1);
     commit;

@@ -1,0 +1,49 @@
+"""The quickstart's SQL files run, with networks small enough for a test."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import MIB, Service
+
+pytestmark = pytest.mark.postgres
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "sql"
+SMALL = """
+select tensile_create_model('digits', '{"type": "cnn", "channels": [16]}', '{"epochs": 6, "batch_size": 128}');
+select tensile_create_model('breast_cancer', '{"type": "mlp", "hidden": [256]}', '{"epochs": 60}');
+select tensile_create_model('diabetes', '{"type": "mlp", "hidden": [256]}', '{"epochs": 60}');
+"""
+
+
+def psql(service: Service, *arguments: str) -> str:
+    """What psql prints as the ordinary role; the first error ends it."""
+    command = ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", service.database.dsn("demo"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_quickstarts_files_run_one_after_the_other(service: Service) -> None:
+    service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 * MIB), "TENSILE_SPARE_TRAINERS": "3"}
+    service.start()
+    assert "digits" in psql(service, "-f", str(EXAMPLES / "load.sql"))
+    assert "digits" not in psql(service, "-f", str(EXAMPLES / "load.sql")), "loaded again"
+    psql(service, "-c", SMALL)
+    psql(service, "-f", str(EXAMPLES / "models.sql"))  # finds them, makes nothing
+    explained = psql(service, "-f", str(EXAMPLES / "explain.sql"))
+    assert all(policy in explained for policy in ("vanilla", "liveness", "tensile"))
+    psql(service, "-f", str(EXAMPLES / "train.sql"))
+    jobs = [row[0] for row in service.connection.execute("select job_id from tensile.jobs").fetchall()]
+    assert service.until_ended(*jobs) == ["succeeded"] * 3
+    report = psql(service, "-f", str(EXAMPLES / "report.sql"))
+    assert all(model in report for model in ("digits", "breast_cancer", "diabetes"))
+    assert "within budget" in report
+    predicted = psql(service, "-f", str(EXAMPLES / "predict.sql"))
+    assert "malignant" in predicted
+    psql(service, "-f", str(EXAMPLES / "train.sql"))
+    psql(service, "-f", str(EXAMPLES / "unplanned.sql"))
+    jobs = [row[0] for row in service.connection.execute("select job_id from tensile.jobs").fetchall()]
+    assert len(jobs) == 6
+    assert set(service.until_ended(*jobs)) <= {"succeeded", "cancelled"}
