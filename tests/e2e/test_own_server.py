@@ -1,0 +1,91 @@
+"""The README's way onto a server of one's own: init as a superuser, a password for the worker, a controller."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from indb_tensile.cli.cluster import Cluster
+
+pytestmark = pytest.mark.postgres
+
+NAME = "own_server"
+PASSWORD = "correct horse"  # of a server that is thrown away
+DEADLINE_S = 60.0
+TENSILE = str(Path(sys.executable).with_name("tensile"))
+
+
+@pytest.fixture
+def superuser(cluster: Cluster, template: str) -> Iterator[psycopg.Connection]:
+    """A session in an empty database of a server whose pg_hba.conf asks the worker for a password."""
+    del template  # its roles are used
+    hba = cluster.data / "pg_hba.conf"
+    before = hba.read_text()
+    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as maintenance:
+        maintenance.execute(f"create database {NAME}")
+        hba.write_text(f"local {NAME} tensile_worker scram-sha-256\n{before}")
+        maintenance.execute("select pg_reload_conf()")
+        try:
+            with psycopg.connect(cluster.dsn(database=NAME), autocommit=True) as connection:
+                yield connection
+        finally:
+            hba.write_text(before)
+            maintenance.execute("select pg_reload_conf()")
+            maintenance.execute("alter role tensile_worker password null")
+            maintenance.execute(f"drop database {NAME} with (force)")
+
+
+def tensile(*arguments: str) -> None:
+    """One command of the command line, which must succeed."""
+    command = [TENSILE, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def until(condition: Callable[[], object], process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Poll until the condition holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.05)
+
+
+def test_a_database_of_ones_own_is_set_up_as_the_readme_says(cluster: Cluster, superuser: psycopg.Connection) -> None:
+    tensile("init", "--dsn", cluster.dsn(database=NAME))
+    superuser.execute(f"alter role tensile_worker password '{PASSWORD}'")
+    superuser.execute("grant tensile_user to alice")
+    superuser.execute("grant create on schema public to alice")
+    with tempfile.TemporaryDirectory(prefix="tensile-own-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        superuser.execute("select tensile_set_setting('socket_directory', to_jsonb(%s::text))", (name,))
+        log = directory / "log"
+        dsn = f"{cluster.dsn(user='tensile_worker', database=NAME)} password='{PASSWORD}'"
+        with log.open("wb") as output:
+            controller = subprocess.Popen(
+                [TENSILE, "controller", "--dsn", dsn],
+                env=os.environ | {"TENSILE_SERVICE_DIRECTORY": name, "TENSILE_SPARE_TRAINERS": "1"},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            ready = "select 1 from tensile.workers where service_name is not null"
+            until(lambda: superuser.execute(ready).fetchone(), controller, log)
+            with psycopg.connect(cluster.dsn(user="alice", database=NAME), autocommit=True) as alice:
+                alice.execute("select tensile_load_dataset('iris')")
+                alice.execute("select tensile_train('iris', 'iris')")
+                ended = "select 1 from tensile.stat_jobs where state = 'succeeded'"
+                until(lambda: alice.execute(ended).fetchone(), controller, log)
+                predicted = alice.execute("select tensile_predict_label('iris', i) from iris as i limit 1").fetchone()
+                assert predicted is not None
+                assert predicted[0] in {"setosa", "versicolor", "virginica"}
+        finally:
+            controller.terminate()
+            assert controller.wait(timeout=30) == 0
