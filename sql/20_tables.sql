@@ -575,6 +575,31 @@ create trigger jobs_model_owner before insert on tensile.jobs
   for each row when (new.state = 'queued')  -- a restored copy of what has ended is history, whoever owned it
   execute function tensile.check_model_owner();
 
+-- Nor may a name be taken from under a job that will publish to it: its training would end for nothing. Only what a
+-- role makes for itself is checked; the worker makes models for owners whose jobs were checked above.
+create function tensile.check_model_name() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if exists (select from tensile.jobs as j
+              where j.model_name = new.name and j.owner_oid <> new.owner_oid
+                and j.installation = new.installation and j.state in ('queued', 'starting', 'running')) then
+    raise exception 'model "%" belongs to another role', new.name
+      using errcode = 'insufficient_privilege',
+            detail = 'A training of that role will give its version to a model of this name.',
+            hint = 'Model names are unique in the database: choose another name.';
+  end if;
+  return new;
+end
+$$;
+comment on function tensile.check_model_name() is
+  'trigger: refuses a model whose name another role''s job is about to publish to';
+
+create trigger models_name_is_free before insert or update of name on tensile.models
+  for each row when (new.owner_name = current_user)
+  execute function tensile.check_model_name();
+
 -- One notification per statement and kind, however many rows: "queued 7", or "queued" when it is about several.
 create function tensile.notify_enqueued() returns trigger
   language plpgsql

@@ -67,16 +67,16 @@ begin
     commit;  -- the job exists from here on, and between polls no snapshot holds back the queue
     select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint
       into held from tensile.jobs as j where j.job_id = job;
-    exit when not found or held.state in ('succeeded', 'failed', 'cancelled');
+    exit when not found or held.state::text in ('succeeded', 'failed', 'cancelled');
     if told is distinct from coalesce(held.phase::text, held.state::text) then
       told := coalesce(held.phase::text, held.state::text);
       raise notice 'job %: %', job, told;
     end if;
-    perform pg_sleep(0.1);
+    perform pg_catalog.pg_sleep(0.1::double precision);
   end loop;
-  if held.state = 'failed' then
+  if held.state::text = 'failed' then
     perform tensile.raise_error(held.error_sqlstate, held.error_message, held.error_detail, held.error_hint);
-  elsif held.state = 'cancelled' then
+  elsif held.state::text = 'cancelled' then
     raise exception 'job % was cancelled', job using errcode = 'query_canceled';
   end if;
 end
@@ -117,7 +117,7 @@ create function public.tensile_wait(job bigint, timeout interval default '1 minu
   language plpgsql volatile parallel unsafe
 as $$
 declare
-  deadline constant timestamptz := clock_timestamp() + timeout;
+  deadline constant timestamptz := coalesce(clock_timestamp() + timeout, 'infinity');
   nap double precision := 0.01;
   held record;
 begin
@@ -137,14 +137,17 @@ begin
         using errcode = 'object_not_in_prerequisite_state',
               hint = 'Wait in a transaction of isolation level read committed.';
     end if;
-    perform pg_sleep(least(nap, greatest(0, extract(epoch from deadline - clock_timestamp()))));
+    if isfinite(deadline) then
+      nap := least(nap, greatest(0, extract(epoch from deadline - clock_timestamp())));
+    end if;
+    perform pg_sleep(nap);
     nap := least(nap * 1.5, 0.2);
   end loop;
   return held.state;
 end
 $$;
 comment on function public.tensile_wait(bigint, interval) is
-  'the job''s state once it has ended, or when the time is over; for short waits, as it holds a snapshot';
+  'the job''s state once it has ended, or when the time is over (null: never); for short waits, as it holds a snapshot';
 
 create function public.tensile_cancel(job bigint) returns boolean
   language plpgsql volatile parallel unsafe
@@ -495,6 +498,25 @@ begin
   end loop;
 end
 $$;
+
+-- Whatever functions or operators a session's search_path finds first, these mean PostgreSQL's own. Left out are the
+-- procedure, which could not commit; what works in the caller's current schema; what reads a relation that may be a
+-- view, whose functions may need the caller's path; and what was resolved when it was created.
+do $$
+declare
+  routine regprocedure;
+begin
+  for routine in
+    select p.oid::regprocedure from pg_catalog.pg_proc as p
+     where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
+       and p.proname not in ('tensile_train_and_wait', 'tensile_load_dataset', 'tensile_check', 'tensile_evaluate',
+                             'tensile_version')
+  loop
+    execute format('alter routine %s set search_path = pg_catalog, pg_temp', routine);
+  end loop;
+end
+$$;
+
 grant execute on function public.tensile_version() to tensile_monitor, tensile_worker;
 
 revoke execute on function public.tensile_set_setting(text, jsonb) from tensile_user;

@@ -131,9 +131,11 @@ def test_a_name_that_another_owner_took_meanwhile_is_refused_and_nothing_is_left
         database.connect("bob") as bob,
         database.connect("tensile_worker") as connection,
     ):
-        job = enqueue(alice)
+        # Neither sees what the other has not committed yet: this much of a race no trigger can refuse.
+        with bob.transaction():
+            bob.execute("insert into tensile.models (name) values ('m')")
+            job = enqueue(alice)
         claimed = _running(connection)
-        bob.execute("insert into tensile.models (name) values ('m')")
         with pytest.raises(PrivilegeError, match='model "m" belongs to another role, not to "alice"'):
             models.publish_version(connection, claimed, publication())
         assert state(alice, job) == "running"

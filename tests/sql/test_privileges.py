@@ -192,6 +192,55 @@ def test_every_function_of_users_runs_with_their_own_rights(admin: Connection) -
     assert definers == []
 
 
+def test_what_users_call_means_postgresqls_own_functions_whatever_their_search_path(admin: Connection) -> None:
+    open_to_others = admin.execute(
+        """select proname from pg_proc
+            where pronamespace = 'public'::regnamespace and proname like 'tensile\\_%'
+              and proconfig is distinct from '{"search_path=pg_catalog, pg_temp"}'
+            order by proname"""
+    ).fetchall()
+
+    # What works in the caller's schema, on views that may need the caller's path, what commits, what has no text.
+    assert [name for (name,) in open_to_others] == [
+        "tensile_check",
+        "tensile_evaluate",
+        "tensile_load_dataset",
+        "tensile_train_and_wait",
+        "tensile_version",
+    ]
+
+
+def test_an_operator_of_the_callers_own_does_not_widen_a_drop(alice: Connection, admin: Connection) -> None:
+    name = value(admin, "select current_database()")
+    admin.execute(f"grant create on database {name} to alice")
+    alice.execute(
+        """create schema own;
+           create function own.always(text, text) returns boolean language sql return true;
+           create operator own.= (leftarg = text, rightarg = text, function = own.always)"""
+    )
+    alice.execute("select tensile_create_model('first'), tensile_create_model('second')")
+    alice.execute("set search_path = own, pg_catalog, public")
+
+    assert refused(alice, "select tensile_drop_model('third')").sqlstate == "42704"
+    alice.execute("reset search_path")
+    assert value(alice, "select count(*) from tensile.model_list") == 2
+
+
+def test_the_name_of_a_model_in_training_is_not_taken_by_another_user(alice: Connection, bob: Connection) -> None:
+    job = value(alice, TRAIN)
+    bob.execute("select tensile_create_model('another')")
+
+    taken = ("42501", 'model "flowers" belongs to another role')
+    for statement in (
+        "select tensile_create_model('flowers')",
+        "insert into tensile.models (name) values ('flowers')",
+        "update tensile.models set name = 'flowers' where name = 'another'",
+    ):
+        assert (refused(bob, statement).sqlstate, refused(bob, statement).message) == taken
+    alice.execute("select tensile_cancel(%s)", (job,))
+    bob.execute("select tensile_create_model('flowers')")
+
+
 def test_the_queue_counts_everybody_and_shows_only_ones_own(alice: Connection, bob: Connection) -> None:
     alice.execute(TRAIN)
     alice.execute("grant select on iris to bob")

@@ -97,6 +97,18 @@ def test_statement_timeout_ends_a_wait(alice: Connection) -> None:
     assert refused(alice, "select tensile_wait(%s)", job).sqlstate == "57014"
 
 
+def test_waiting_without_a_limit_naps_between_its_looks(alice: Connection, database: Database) -> None:
+    job = value(alice, TRAIN)
+    looks = "select pg_stat_get_xact_numscans('tensile.jobs_pkey'::regclass)"
+    before = value(alice, looks)
+    started_s = time.monotonic()
+    naps = "select exists (select from pg_stat_activity where wait_event = 'PgSleep' and query like '%tensile_wait%')"
+    with in_the_background(database, FAIL, once=naps):
+        assert value(alice, "select tensile_wait(%s, null)::text", job) == "failed"
+    # Naps grow from 10 to 200 ms.
+    assert value(alice, looks) - before <= 10 + 100 * (time.monotonic() - started_s)
+
+
 def test_waiting_for_no_job_is_refused(alice: Connection) -> None:
     assert refused(alice, "select tensile_wait(77)") == Refused(
         "42704", "there is no job 77", None, "See your jobs: select * from tensile.stat_jobs;"
