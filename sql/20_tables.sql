@@ -554,14 +554,15 @@ create function tensile.check_model_owner() returns trigger
   set enable_seqscan = off
 as $$
 begin
-  -- Two ranges, since an index knows no "<>": the owner's own jobs of this model may be many.
+  -- Two ranges, since an index knows no "<>": the owner's own jobs of this model may be many. The queue that came with
+  -- a copy of another database holds no names here: its owners' oids are other roles', and it never runs.
   if exists (select from tensile.models as m where m.name = new.model_name and m.owner_oid <> new.owner_oid)
      or exists (select from tensile.jobs as j
                  where j.model_name = new.model_name and j.owner_oid < new.owner_oid
-                   and j.state in ('queued', 'starting', 'running'))
+                   and j.installation = new.installation and j.state in ('queued', 'starting', 'running'))
      or exists (select from tensile.jobs as j
                  where j.model_name = new.model_name and j.owner_oid > new.owner_oid
-                   and j.state in ('queued', 'starting', 'running')) then
+                   and j.installation = new.installation and j.state in ('queued', 'starting', 'running')) then
     raise exception 'model "%" belongs to another role', new.model_name
       using errcode = 'insufficient_privilege',
             hint = 'Model names are unique in the database: choose another name.';

@@ -108,6 +108,13 @@ class Service:
 @pytest.fixture
 def service(database: Database) -> Iterator[Service]:
     """A controller that is started by the test, with an emulated device of 64 MB, and surely gone afterwards."""
+    with service_on(database) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def service_on(database: Database) -> Iterator[Service]:
+    """As the fixture, on a database of the test's own."""
     directory = Path(tempfile.mkdtemp(prefix="tensile-e2e-"))
     directory.chmod(0o755)
     (directory / "service").mkdir()
