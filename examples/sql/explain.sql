@@ -1,6 +1,7 @@
--- What each training would need, before anything is allocated: captured and planned without memory.
+-- What each training would need if it had a third of the budget, before anything is allocated: captured and planned
+-- without memory.
 set client_min_messages = warning;
-select m.model, e.policy, pg_size_pretty(e.peak_bytes) as peak, pg_size_pretty(e.floor_bytes) as floor,
-       round(e.iteration_ms) as iteration_ms, e.swaps, e.starts_now
+select m.model, e.policy, pg_size_pretty(e.peak_bytes) as peak, pg_size_pretty(e.floor_bytes) as floor, e.swaps,
+       round(e.iteration_ms) as iteration_ms, round(e.overhead::numeric, 2) as overhead, e.starts_now
   from unnest(array['digits', 'breast_cancer', 'diabetes']) as m(model),
-       tensile_explain(m.model, m.model::regclass) as e;
+       tensile_explain(m.model, m.model::regclass, memory_limit => '120MB') as e;
