@@ -122,7 +122,8 @@ def test_a_specification_that_could_not_travel_to_a_trainer_fails_as_its_own_job
     with database.connect() as connection:
         connection.execute(
             "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)"
-            " values ('m', 1, 'public', 't', jsonb_set(%s, '{hyperparams}', jsonb_build_object('epochs', %s::jsonb)))",
+            " values ('m', 1, 'public', 't',"
+            " jsonb_set(%s, '{hyperparams}', jsonb_build_object('epochs', %s::jsonb)))",
             (Jsonb(specification("m")), value),
         )
         assert jobs.claim_job(connection, register(connection)) is None
