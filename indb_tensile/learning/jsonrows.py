@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from indb_tensile.errors import DataError, RequestError
 from indb_tensile.learning.columns import ColumnData, Kind
 
 _INFINITE = {"infinity": math.inf, "-infinity": -math.inf}
+# PostgreSQL's years go from 4714 BC to 5874897, Python's from 1 to 9999; the calendar repeats every 400 years.
+_FAR = re.compile(r"(?P<year>\d{4,})(?P<rest>-\d\d-\d\d.*?)(?P<before> BC)?")
+_CYCLE_S = 146_097 * 86_400
 
 
 def named(row: Any, names: Sequence[str], *, single_array: bool) -> dict[str, Any]:
@@ -29,7 +33,7 @@ def named(row: Any, names: Sequence[str], *, single_array: bool) -> dict[str, An
         return {names[0]: row}
     if isinstance(row, list) and len(row) == len(names):
         return dict(zip(names, row, strict=True))
-    count = f"{len(row)} values" if isinstance(row, list) else "one value"
+    count = f"{len(row)} values" if isinstance(row, list) and len(row) != 1 else "one value"
     hint = f"Give them in this order, or as a row or a jsonb object with these names: {', '.join(names)}."
     raise RequestError(f"{count} given for the model's {len(names)} features", hint=hint)
 
@@ -74,12 +78,22 @@ def moment(name: str, value: Any) -> float:
         if value in _INFINITE:
             return _INFINITE[value]
         try:
-            parsed = datetime.datetime.fromisoformat(value)
+            return _seconds(value)
         except ValueError:
             pass
-        else:
-            return (parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)).timestamp()
+        if found := _FAR.fullmatch(value):
+            year = 1 - int(found["year"]) if found["before"] else int(found["year"])
+            cycles, place = divmod(year - 2000, 400)
+            try:
+                return _seconds(f"{2000 + place}{found['rest']}") + cycles * _CYCLE_S
+            except ValueError:
+                pass
     raise DataError(f'column "{name}": {_shown(value)} is not a date or timestamp in ISO form')
+
+
+def _seconds(iso: str) -> float:
+    parsed = datetime.datetime.fromisoformat(iso)
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)).timestamp()
 
 
 def text(value: Any) -> str:

@@ -127,6 +127,11 @@ def _translated(relation: Relation) -> Iterator[None]:
         raise PrivilegeError(f"table {table} cannot be read: {_first_line(error)}", hint=_PROTECTED_HINT) from error
     except psycopg.errors.UndefinedTable as error:
         raise MissingError(f"table {table} was dropped while it was read", hint=_AGAIN_HINT) from error
+    except psycopg.errors.NumericValueOutOfRange as error:
+        # PostgreSQL shows the number, of hundreds of digits, and no column.
+        message = f"table {table} cannot be read: a numeric value is out of range for double precision"
+        hint = "Keep numeric columns below 1.8e308, or leave such a column out with exclude."
+        raise DataError(message, detail=f"{_first_line(error)[:40]}...", hint=hint) from error
     except psycopg.DataError as error:
         raise DataError(f"table {table} cannot be read: {_first_line(error)}") from error
     except psycopg.Error as error:

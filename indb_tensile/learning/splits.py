@@ -65,12 +65,18 @@ def divide(row_hash: Hashes, split: Split) -> Parts:
     train = ~test & ~valid
     for name, part in (("test", test), ("train", train)):
         if not part.any():
-            raise DataError(
-                f"none of the {len(row_hash)} rows falls to the {name} part",
-                detail=f"Shares: test {split.test_size}, valid {split.valid_size}, seed {split.seed}.",
-                hint='Add rows, or change the shares or the seed, as in split => \'{"test_size": 0.3, "seed": 1}\'.',
-            )
+            raise _empty(name, row_hash, split)
     return Parts(train=np.flatnonzero(train), valid=np.flatnonzero(valid), test=np.flatnonzero(test))
+
+
+def _empty(name: str, row_hash: Hashes, split: Split) -> DataError:
+    detail = f"Shares: test {split.test_size}, valid {split.valid_size}, seed {split.seed}."
+    hint = 'Add rows, or change the shares or the seed, as in split => \'{"test_size": 0.3, "seed": 1}\'.'
+    different = len(np.unique(row_hash))
+    if different < len(row_hash):
+        detail += f" Rows that are equal stay together, and {different} differ."
+        hint = f"Give the table a primary key, which tells its rows apart. {hint}"
+    return DataError(f"none of the {len(row_hash)} rows falls to the {name} part", detail=detail, hint=hint)
 
 
 def row_hashes(identity: Sequence[ColumnData], rows: int) -> Hashes:

@@ -147,6 +147,6 @@ def _require_finite(name: str, wrong: Mask) -> None:
     if wrong.any():
         raise DataError(
             f'target "{name}", row {int(np.argmax(wrong)) + 1}: the value is not finite',
-            detail=f"{int(wrong.sum())} rows hold NaN or infinity there.",
+            detail=f"Rows that hold NaN or infinity there: {int(wrong.sum())}.",
             hint="Delete these rows, or set their target to NULL to leave them out.",
         )

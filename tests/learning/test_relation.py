@@ -11,6 +11,7 @@ from psycopg.pq import TransactionStatus
 from indb_tensile.errors import DataError, InvariantError, MissingError, PrivilegeError, RequestError
 from indb_tensile.job import Relation
 from indb_tensile.learning.columns import Column, Kind, Table
+from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.relation import describe, read
 from tests.conftest import Database
 
@@ -329,6 +330,27 @@ def test_the_snapshot_ends_with_the_reading_and_its_settings_with_it(database: D
 def test_a_number_beyond_a_double_is_the_tables_fault(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("create table t (a numeric); insert into t values (1e400)")
-        with pytest.raises(DataError, match="out of range"):
+        with pytest.raises(DataError, match="a numeric value is out of range for double precision") as caught:
             read_all(connection, "t")
+        assert len(caught.value.detail) < 60
+        assert "exclude" in caught.value.hint
         assert connection.info.transaction_status is TransactionStatus.IDLE
+
+
+def test_a_moment_is_the_same_read_from_a_table_and_sent_as_json(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            """create table t (day date, moment timestamp, instant timestamptz);
+               set time zone 'Asia/Kolkata';
+               insert into t select d, d, d + time '11:12:13.25'
+                 from unnest('{4713-01-01 BC,0044-03-15 BC,0001-12-31 BC,0001-01-01,1582-10-15,1969-12-31,2024-02-29,
+                               9999-12-31,10000-01-01,12000-02-29,290000-06-30}'::date[]) as d;
+               insert into t (day) values ('5874897-12-31'), ('infinity'), ('-infinity'), (null)"""
+        )
+        table = read_all(connection, "t")
+        rows = [row for (row,) in connection.execute("select to_jsonb(t) from t")]
+    for name, column in table.columns.items():
+        sent = column_of(name, Kind.TIME, [row[name] for row in rows])
+        assert sent.missing.tolist() == column.missing.tolist()
+        known = ~column.missing
+        assert sent.values[known] == pytest.approx(column.values[known], rel=0, abs=1e-3)

@@ -1,5 +1,7 @@
 """Membership by hash."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.splits import Parts, Split, divide, row_hashes
 
 
-def keys(values: range) -> ColumnData:
+def keys(values: Iterable[int]) -> ColumnData:
     return column_of("id", Kind.INTEGER, list(values))
 
 
@@ -75,6 +77,13 @@ def test_a_part_without_rows_is_refused_with_a_way_out() -> None:
     assert "split =>" in caught.value.hint
     with pytest.raises(DataError, match="to the train part"):
         divide(row_hashes([keys(range(3))], 3), Split(test_size=0.99, valid_size=0.0))
+
+
+def test_equal_rows_stay_together_and_an_empty_part_says_so() -> None:
+    with pytest.raises(DataError, match="none of the 60 rows falls to the test part") as caught:
+        divide(row_hashes([keys([7] * 60)], 60), Split(test_size=0.001))
+    assert "Rows that are equal stay together, and 1 differ" in caught.value.detail
+    assert "primary key" in caught.value.hint
 
 
 def test_sizes_that_leave_nothing_to_train_on_are_refused() -> None:

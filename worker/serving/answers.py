@@ -38,10 +38,10 @@ def _forms(version: ModelVersionId, predictor: Predictor) -> dict[Kind, _Form | 
         Kind.VECTOR: lambda p: list(p.vector),
     }
     if predictor.task is Task.REGRESSION:
-        hint = "ask for its value with tensile_predict"
+        hint = "Ask for its value with tensile_predict(...)."
         forms[Kind.LABEL] = RequestError(f"version {version} predicts a number and has no labels", hint=hint)
         forms[Kind.PROBA] = RequestError(f"version {version} predicts a number and has no probabilities", hint=hint)
     elif predictor.preprocessor.target.numbers is None:
-        hint = "ask for it with tensile_predict_label"
+        hint = "Ask for it with tensile_predict_label(...)."
         forms[Kind.VALUE] = RequestError(f"version {version} predicts a text label, not a number", hint=hint)
     return forms
