@@ -39,7 +39,10 @@ def named(row: Any, names: Sequence[str], *, single_array: bool) -> dict[str, An
 
 
 def column_of(name: str, kind: Kind, values: Sequence[Any]) -> ColumnData:
-    """One column of JSON values; null is missing. Raises DataError for a value of another kind."""
+    """One column of JSON values; null is missing. Integers with a fraction among them are floats.
+
+    Raises DataError for a value of another kind.
+    """
     missing = np.fromiter((value is None for value in values), np.bool_, len(values))
     match kind:
         case Kind.TEXT:
@@ -51,11 +54,21 @@ def column_of(name: str, kind: Kind, values: Sequence[Any]) -> ColumnData:
         case Kind.TIME:
             moments = np.array([moment(name, value) for value in values], np.float64)
             return ColumnData(kind=kind, values=moments, missing=missing)
+        case Kind.INTEGER if all(value is None or _is_int8(value) for value in values):
+            # Not by way of a double, which holds no more than 53 bits of a label.
+            integers = np.array([0 if value is None else value for value in values], np.int64)
+            return ColumnData(kind=kind, values=integers, missing=missing)
+        case Kind.INTEGER:
+            return column_of(name, Kind.FLOAT, values)
         case _:
             numbers = np.array([number(name, value) for value in values], np.float64)
-            dtype = {Kind.INTEGER: np.int64, Kind.BOOLEAN: np.bool_}.get(kind, np.float64)
+            dtype = np.bool_ if kind is Kind.BOOLEAN else np.float64
             known = np.where(missing, 0.0, numbers)
             return ColumnData(kind=kind, values=known.astype(dtype), missing=missing)
+
+
+def _is_int8(value: Any) -> bool:
+    return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
 def number(name: str, value: Any) -> float:

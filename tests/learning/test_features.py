@@ -291,3 +291,17 @@ def test_a_rule_must_suit_the_kind_of_its_column() -> None:
         fitted(words, {"missing": {"w": "error"}})
     with pytest.raises(RequestError, match='"missing" of time column "d" cannot be 3'):
         fitted({"d": column_of("d", Kind.TIME, ["2020-01-01", "2021-01-01"])}, {"missing": {"d": 3}})
+
+
+def test_integer_labels_of_more_bits_than_a_double_holds_are_kept_apart() -> None:
+    labels = [2**53, 2**53 + 1, None, -(2**63)]
+    column = column_of("y", Kind.INTEGER, labels)
+    assert column.kind is Kind.INTEGER
+    assert column.values.tolist() == [2**53, 2**53 + 1, 0, -(2**63)]
+    assert column.missing.tolist() == [False, False, True, False]
+
+
+def test_integers_are_not_cut_where_one_of_them_has_a_fraction() -> None:
+    column = column_of("y", Kind.INTEGER, [1.5, 2])
+    assert column.kind is Kind.FLOAT
+    assert column.values.tolist() == [1.5, 2.0]
