@@ -87,6 +87,7 @@ class Tensile:
             text=True,
             cwd="/",
             start_new_session=True,
+            preexec_fn=_heed_interrupts,
         )
 
     def environment(self) -> dict[str, str]:
@@ -97,6 +98,11 @@ class Tensile:
     def but(self, **variables: str) -> "Tensile":
         """The same with further variables."""
         return Tensile(self.variables | variables)
+
+
+def _heed_interrupts() -> None:
+    """Whoever runs the suite in a shell's background has it ignore interrupts, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
