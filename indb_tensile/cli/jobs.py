@@ -139,8 +139,8 @@ def _watch(dsn: str | None, job_ids: Sequence[int], *, as_json: bool) -> int:
         if not numbers:
             warn("no job is queued or running")
             return 0
-        session.run(lambda found: [_one_job(found, number) for number in job_ids])
         with _going_on(numbers):
+            session.run(lambda found: [_one_job(found, number) for number in job_ids])
             return _outcome(Watch(session=session, numbers=tuple(numbers), as_json=as_json).run())
 
 
