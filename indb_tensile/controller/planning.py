@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.planner import JobPlan, plan_jobs
+from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs
 from indb_tensile.scheduler.simulate import Link
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
@@ -21,6 +21,10 @@ class PolicyPlanner:
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
         """Plans for all of them together."""
         return plan_jobs(workloads, budget_bytes=budget_bytes, link=self.link, policy=self.policy)
+
+    def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
+        """The plans with new forecasts."""
+        return foresee(workloads, plans, link=self.link)
 
     def least_bytes(self, workload: Workload) -> int:
         """The floor, or, under a policy that does not swap, the one peak that it gives."""

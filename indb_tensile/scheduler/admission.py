@@ -64,7 +64,7 @@ from indb_tensile.scheduler.pool import (
     Succeeded,
     TrainerId,
 )
-from indb_tensile.scheduler.sharing import Draft, advance, replan
+from indb_tensile.scheduler.sharing import Draft, advance, foresee, replan
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 NEW_WEIGHT = 0.5  # of a measurement against what was believed; reports are medians already
@@ -212,10 +212,13 @@ def _measured(draft: Draft, measurement: Measurement) -> None:
         return
     draft.order(RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement))
     member = draft.put(replace(member, corrected_ns=correct(member.corrected_ns, measurement.latency_ns, NEW_WEIGHT)))
-    calm = all(m.settled for m in draft.pool.at(Stage.RUNNING))
+    if not all(m.settled for m in draft.pool.at(Stage.RUNNING)):
+        return  # a transition between two divisions is not disturbed
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
-    if calm and drift(planned_ns, member.corrected_ns) > draft.pool.drift_threshold:
+    if drift(planned_ns, member.corrected_ns) > draft.pool.drift_threshold:
         replan(draft, PlanReason.DRIFT)
+    else:
+        foresee(draft)
 
 
 # --- and out ---------------------------------------------------------------------------------------------------

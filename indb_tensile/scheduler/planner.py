@@ -1,7 +1,7 @@
 """Plans for all jobs of a device together: asks a policy, then judges what it answers by one cost model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from indb_tensile.errors import InvariantError, MissingError
 from indb_tensile.job import JobId
@@ -11,7 +11,7 @@ from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.simulate import Forecast, JobRun, Link, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
-__all__ = ["JobPlan", "Workload", "least_bytes", "plan_jobs"]
+__all__ = ["JobPlan", "Workload", "foresee", "least_bytes", "plan_jobs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,12 @@ def plan_jobs(
     return _over(workloads, peaks, budget_bytes, policy) or _job_plans(workloads, plans, peaks, link)
 
 
+def foresee(workloads: Sequence[Workload], plans: Sequence[JobPlan], *, link: Link) -> tuple[JobPlan, ...]:
+    """The same plans, and what the simulator says of them with the workloads' present latencies."""
+    forecasts = _forecasts(workloads, [plan.plans for plan in plans], link)
+    return tuple(replace(plan, forecast=forecast) for plan, forecast in zip(plans, forecasts, strict=True))
+
+
 def _below_floor(workloads: Sequence[Workload], budget_bytes: int) -> Infeasible | None:
     """No plan can help: operators alone need more."""
     floors = [least_bytes(workload) for workload in workloads]
@@ -80,11 +86,6 @@ def _over(workloads: Sequence[Workload], peaks: Sequence[int], budget_bytes: int
 def _job_plans(
     workloads: Sequence[Workload], plans: Sequence[tuple[Plan, ...]], peaks: Sequence[int], link: Link
 ) -> tuple[JobPlan, ...]:
-    runs = [
-        JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
-        for workload, chosen in zip(workloads, plans, strict=True)
-    ]
-    forecasts = simulate(runs, link) if runs else ()
     return tuple(
         JobPlan(
             job=workload.job,
@@ -97,5 +98,16 @@ def _job_plans(
             swaps=len(chosen[0].swaps),
             swapped_bytes=forecast.out_bytes + forecast.in_bytes,
         )
-        for workload, chosen, forecast, peak_bytes in zip(workloads, plans, forecasts, peaks, strict=True)
+        for workload, chosen, forecast, peak_bytes in zip(
+            workloads, plans, _forecasts(workloads, plans, link), peaks, strict=True
+        )
     )
+
+
+def _forecasts(workloads: Sequence[Workload], plans: Sequence[tuple[Plan, ...]], link: Link) -> tuple[Forecast, ...]:
+    """What the simulator says of all training steps side by side."""
+    runs = [
+        JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
+        for workload, chosen in zip(workloads, plans, strict=True)
+    ]
+    return simulate(runs, link) if runs else ()

@@ -205,3 +205,7 @@ class Planner(Protocol):
     def least_bytes(self, workload: Workload) -> int:
         """The smallest peak that this policy can give this job."""
         ...
+
+    def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
+        """The same plans with what is expected of them now, side by side, with the workloads' latencies."""
+        ...

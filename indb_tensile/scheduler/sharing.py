@@ -113,6 +113,15 @@ def replan(draft: Draft, reason: PlanReason) -> None:
         replan(draft, reason)
 
 
+def foresee(draft: Draft) -> None:
+    """Nothing is planned anew: only what is expected of the present plans is renewed with the latest latencies."""
+    followed = [(m, m.plan) for m in draft.pool.at(Stage.RUNNING) if m.plan is not None]
+    workloads = tuple(_workload(member) for member, _ in followed)
+    expected = draft.planner.foresee(workloads, tuple(plan for _, plan in followed))
+    for (member, _), plan in zip(followed, expected, strict=True):
+        draft.put(_expect(draft, member, plan))
+
+
 def advance(draft: Draft) -> None:
     """Take every step towards the targets that is safe now: shrink, then grow, then start, then calibrate."""
     for member in _unsent(draft.pool):
@@ -213,13 +222,15 @@ def _aim(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], 
         grant_bytes = draft.pool.regions(plan.peak_bytes)
         same = member.plan is not None and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
         target = None if same else Target(plan=plan, grant_bytes=grant_bytes, reason=reason)
-        if same and member.plan is not None and member.plan.forecast != plan.forecast:
-            member = _foresee(draft, member, plan)
+        if same:
+            member = _expect(draft, member, plan)
         draft.put(replace(member, stage=Stage.RUNNING, workload=_workload(member), target=target))
 
 
-def _foresee(draft: Draft, member: Member, plan: JobPlan) -> Member:
-    """The same plan with newer latencies: only what is expected of it is new."""
+def _expect(draft: Draft, member: Member, plan: JobPlan) -> Member:
+    """The same plan with newer latencies: only what is expected of it may be new."""
+    if member.plan is None or member.plan.forecast == plan.forecast:
+        return member
     job = member.job
     draft.order(RecordForecast(job=job.job, claim=job.claim, generation=member.generation, forecast=plan.forecast))
     return replace(member, plan=plan)

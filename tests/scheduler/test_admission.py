@@ -102,6 +102,10 @@ class HalvingPlanner:
             plans.append(job_plan(workload.job, least_bytes + extra_bytes))
         return tuple(plans)
 
+    def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
+        del workloads
+        return plans
+
     def least_bytes(self, workload: Workload) -> int:
         return self.whole_bytes(workload) // (2 if self.swaps else 1)
 
@@ -523,6 +527,11 @@ class ForeseeingPlanner(HalvingPlanner):
             replace(p, forecast=forecast(sum(w.latency_ns[0]))) for p, w in zip(plans, workloads, strict=True)
         )
 
+    def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
+        return tuple(
+            replace(p, forecast=forecast(sum(w.latency_ns[0]))) for p, w in zip(plans, workloads, strict=True)
+        )
+
 
 def forecast(iteration_ns: int) -> Forecast:
     return Forecast(
@@ -535,6 +544,19 @@ def forecast(iteration_ns: int) -> Forecast:
         out_bytes=0,
         in_bytes=0,
     )
+
+
+def test_a_measurement_within_the_threshold_renews_what_is_expected_and_plans_nothing() -> None:
+    drive = Drive(10, planner=ForeseeingPlanner(), drift_threshold=0.2)
+    trainer = drive.start(1, 4)
+    measured = Measurement(
+        trainer=trainer, generation=1, latency_ns=(1200,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+    )
+    recorded = RecordMeasurement(job=JobId(1), claim=ClaimToken(1001), measurement=measured)
+    renewed = RecordForecast(job=JobId(1), claim=ClaimToken(1001), generation=1, forecast=forecast(1100))
+    assert drive.send(measured) == (recorded, renewed)
+    assert drive.pool.members[0].workload is not None
+    assert drive.pool.members[0].workload.latency_ns == ((1000,),), "planned anew below the threshold"
 
 
 def test_drift_that_changes_no_plan_renews_what_is_expected_of_it() -> None:
