@@ -47,7 +47,7 @@ struct Copy {
   std::byte* to;
   const std::byte* from;
   std::size_t size_bytes;
-  std::uint64_t end_ns;  // when the link will have passed it on
+  std::uint64_t queued_ns;
 };
 
 }  // namespace
@@ -63,6 +63,7 @@ struct Lane::State {
   LaneClock clock;
   const std::size_t chunk_bytes;
   const std::uint64_t born_at_depth = watched_fork_depth();
+  std::uint64_t previous_end_ns = 0;  // the thread's own
 
   mutable std::mutex mutex;
   std::condition_variable queued;
@@ -96,9 +97,7 @@ std::uint64_t Lane::submit(std::byte* to, const std::byte* from, std::size_t siz
   if (size_bytes == 0) throw Fault(Fault::Kind::invariant, "a copy of 0 bytes");
   const std::lock_guard lock(state.mutex);
   if (state.closing) throw Fault(Fault::Kind::invariant, "the device is closed, it copies nothing more");
-  // The link serves copies of all processes in the order in which they were queued: its time is taken here.
-  const std::uint64_t end_ns = state.clock.reserve(now_ns(), size_bytes);
-  state.copies.push_back({++state.latest, to, from, size_bytes, end_ns});
+  state.copies.push_back({++state.latest, to, from, size_bytes, now_ns()});
   state.queued.notify_one();
   return state.latest;
 }
@@ -163,9 +162,10 @@ bool Lane::State::take(Copy& copy) {
 void Lane::State::perform(const Copy& copy) {
   for (std::size_t offset = 0; offset < copy.size_bytes; offset += chunk_bytes) {
     const std::size_t size_bytes = std::min(chunk_bytes, copy.size_bytes - offset);
+    const std::uint64_t ready_ns = std::max(copy.queued_ns, previous_end_ns);
+    previous_end_ns = clock.reserve(ready_ns, size_bytes);
     std::memcpy(copy.to + offset, copy.from + offset, size_bytes);
-    const std::size_t left_bytes = copy.size_bytes - offset - size_bytes;
-    LaneClock::sleep_until(copy.end_ns - clock.length_ns(left_bytes));
+    LaneClock::sleep_until(previous_end_ns);
   }
 }
 

@@ -10,9 +10,8 @@
 
 namespace tensile {
 
-// First in, first out, among all processes: a copy takes the link's time when it is queued, as the scheduler's
-// simulator has it. Its bytes go in chunks at the link's pace. A lane without copies costs nothing: its thread
-// sleeps. What a process had queued when it was killed still passes, as on a link that is busy.
+// First in, first out. A copy goes in chunks, so that a job never holds the link for longer than one of them while
+// another waits. A lane without copies costs nothing: its thread sleeps.
 //
 // After fork() the child's lane refuses everything, and its destructor lets go without waiting for a thread that
 // the child does not have.

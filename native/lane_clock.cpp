@@ -10,8 +10,6 @@ namespace {
 
 constexpr std::uint64_t ns_per_s = 1'000'000'000;
 
-__extension__ using wide = unsigned __int128;  // nanoseconds times bytes of a large copy do not fit 64 bits
-
 }  // namespace
 
 std::uint64_t now_ns() noexcept {
@@ -20,13 +18,8 @@ std::uint64_t now_ns() noexcept {
   return static_cast<std::uint64_t>(now.tv_sec) * ns_per_s + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-std::uint64_t LaneClock::length_ns(std::uint64_t size_bytes) const noexcept {
-  const wide rate = lane_.bytes_per_s;
-  return static_cast<std::uint64_t>((wide{size_bytes} * ns_per_s + rate - 1) / rate);
-}
-
 std::uint64_t LaneClock::reserve(std::uint64_t ready_ns, std::uint64_t size_bytes) noexcept {
-  const std::uint64_t length_ns = this->length_ns(size_bytes);
+  const std::uint64_t length_ns = (size_bytes * ns_per_s + lane_.bytes_per_s - 1) / lane_.bytes_per_s;
   std::uint64_t free_ns = lane_.free_ns.load();
   std::uint64_t end_ns = 0;
   do {

@@ -19,9 +19,6 @@ class LaneClock {
   // copy engine would have started them then, however late our thread woke up.
   std::uint64_t reserve(std::uint64_t ready_ns, std::uint64_t size_bytes) noexcept;
 
-  // How long these bytes take.
-  std::uint64_t length_ns(std::uint64_t size_bytes) const noexcept;
-
   static void sleep_until(std::uint64_t until_ns) noexcept;
 
  private:
