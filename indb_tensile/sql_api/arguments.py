@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from .errors import INVALID, RefusalError, shown
+from .errors import INVALID, RefusalError, shown, told_by_database
 from .options import ARCHITECTURES, EARLY_STOP, HYPERPARAMS, LAYERS, METRICS, PREPROCESS, SPLIT
-from .parameters import check_names, check_parameters
+from .parameters import check_names, check_object, check_parameters
 from .request import read_integer, read_text
 from .spi import Json, Plpy, fetch
 
@@ -13,18 +13,14 @@ from .spi import Json, Plpy, fetch
 def architecture(request: Json, before: Json) -> Json:
     """The network: a name, or a JSON object with the key "type"; left out, the one before, else chosen by columns."""
     given = read_text(request, "architecture")
-    if given is None:
-        return before.get("architecture") or {"type": "auto"}
-    wanted: Any = {"type": given}
-    if given.lstrip().startswith("{"):
-        try:
-            wanted = json.loads(given)
-        except json.JSONDecodeError as error:
-            message = f"architecture is not valid JSON: {error}"
-            raise RefusalError(INVALID, message, hint=_KNOWN_ARCHITECTURES) from None
+    wanted = before.get("architecture", {"type": "auto"}) if given is None else _read_architecture(given)
     kind = wanted.get("type")
+    if kind is None:
+        message = f'architecture {shown(wanted)} lacks the key "type"'
+        raise RefusalError(INVALID, message, hint=_KNOWN_ARCHITECTURES)
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        raise RefusalError(INVALID, f'unknown architecture "{kind}"', hint=_KNOWN_ARCHITECTURES)
+        named = f'"{kind}"' if isinstance(kind, str) else shown(kind)
+        raise RefusalError(INVALID, f"unknown architecture {named}", hint=_KNOWN_ARCHITECTURES)
     options = {name: value for name, value in wanted.items() if name != "type"}
     _check_layers(options.get("layers"))
     return {"type": kind} | check_parameters(f"architecture {kind}", options, ARCHITECTURES[kind])
@@ -32,12 +28,12 @@ def architecture(request: Json, before: Json) -> Json:
 
 def hyperparams(request: Json, before: Json) -> Json:
     """How to train, or as before."""
-    return check_parameters("hyperparams", _inherited(request, "hyperparams", before) or {}, HYPERPARAMS)
+    return check_parameters("hyperparams", _object(request, "hyperparams", before), HYPERPARAMS)
 
 
 def split(request: Json, before: Json) -> Json:
     """The shares of test and validation rows, or as before; rows to train on must be left."""
-    options = check_parameters("split", _inherited(request, "split", before) or {}, SPLIT)
+    options = check_parameters("split", _object(request, "split", before), SPLIT)
     shares = {name: rule["default"] for name, rule in SPLIT.items()} | options
     if shares["test_size"] + shares["valid_size"] >= 1:
         sizes = f"test_size {shares['test_size']} and valid_size {shares['valid_size']}"
@@ -48,9 +44,7 @@ def split(request: Json, before: Json) -> Json:
 
 def preprocess(request: Json, before: Json) -> Json:
     """What becomes of columns before the network, or as before; what it holds is checked where columns are read."""
-    given = _inherited(request, "preprocess", before) or {}
-    if not isinstance(given, dict):
-        raise RefusalError(INVALID, f"preprocess must be a JSON object, not {shown(given)}")
+    given = check_object("preprocess", _object(request, "preprocess", before), PREPROCESS)
     check_names("preprocess", given, PREPROCESS)
     return given
 
@@ -85,10 +79,17 @@ def memory_limit(plpy: Plpy, request: Json) -> int | None:
     text = read_text(request, "memory_limit")
     if text is None:
         return None
-    # PostgreSQL reads sizes itself; what it refuses arrives with its own message.
-    size_bytes = int(fetch(plpy, "select pg_catalog.pg_size_bytes($1::text) as bytes", text)[0]["bytes"])
+    refusal = RefusalError(INVALID, f'memory_limit is "{text}"', hint="Give a size above 0, such as '512 MB'.")
+    try:
+        size_bytes = int(fetch(plpy, SIZE, text)[0]["bytes"])
+    except plpy.SPIError as error:
+        told = told_by_database(error)
+        if not told["sqlstate"].startswith("22"):  # not about the text: a cancel, say
+            raise
+        refusal.error["detail"] = f"PostgreSQL says: {told['message']}."
+        raise refusal from None
     if size_bytes <= 0:
-        raise RefusalError(INVALID, f'memory_limit is "{text}"', hint="Give a size above 0, such as '512 MB'.")
+        raise refusal
     return size_bytes
 
 
@@ -97,9 +98,12 @@ def max_runtime(request: Json) -> int | None:
     seconds = request.get("max_runtime_s")
     if seconds is None:
         return None
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds >= 1:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 1 <= seconds <= _LONGEST_RUNTIME_S:
         message = f"max_runtime is {shown(seconds)} seconds"
-        raise RefusalError(INVALID, message, hint="Give an interval of a second or more.")
+        hint = "Give an interval of a second or more."
+        if isinstance(seconds, int | float) and seconds > _LONGEST_RUNTIME_S:
+            hint = f"Give an interval of {_LONGEST_RUNTIME_S} seconds or less, or leave it out for no limit."
+        raise RefusalError(INVALID, message, hint=hint)
     return int(seconds)
 
 
@@ -110,6 +114,23 @@ def priority(request: Json) -> int:
         hint = "Give a number from -1000 to 1000; jobs of higher priority go first."
         raise RefusalError(INVALID, f"priority is {given}", hint=hint)
     return given
+
+
+def _read_architecture(given: str) -> Json:
+    """A name stands for the object that has nothing but this type."""
+    if not given.lstrip().startswith("{"):
+        return {"type": given}
+    try:
+        return dict(json.loads(given))
+    except (ValueError, RecursionError) as error:
+        message = f"architecture is not valid JSON: {error}"
+        raise RefusalError(INVALID, message, hint=_KNOWN_ARCHITECTURES) from None
+
+
+def _object(request: Json, key: str, before: Json) -> Any:
+    """What should be a JSON object, empty where nothing was ever given."""
+    given = _inherited(request, key, before)
+    return {} if given is None else given
 
 
 def _inherited(request: Json, key: str, before: Json) -> Any:
@@ -128,6 +149,8 @@ def _check_layers(layers: Any) -> None:
             pending.extend(layer["layers"])
 
 
+SIZE = "select pg_catalog.pg_size_bytes($1::text) as bytes"
+_LONGEST_RUNTIME_S = 2**31 - 1
 _KNOWN_ARCHITECTURES = (
     f"Give a name ({', '.join(ARCHITECTURES)}) or a JSON object such as "
     '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}.'

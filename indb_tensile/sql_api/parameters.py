@@ -11,9 +11,7 @@ from .spi import Json
 
 def check_parameters(subject: str, given: Any, known: Mapping[str, Json]) -> Json:
     """What was given, nulls left out, once names, types and ranges are right."""
-    if not isinstance(given, dict):
-        raise RefusalError(INVALID, f"{subject} must be a JSON object, not {shown(given)}")
-    check_names(subject, given, known)
+    check_names(subject, check_object(subject, given, known), known)
     for name, value in given.items():
         if value is not None and not _fits(value, known[name]):
             hint = f'"{name}" must be {_wanted(known[name])}.'
@@ -22,6 +20,14 @@ def check_parameters(subject: str, given: Any, known: Mapping[str, Json]) -> Jso
         if "default" not in rule and given.get(name) is None:
             raise RefusalError(INVALID, f'{subject}: parameter "{name}" is missing', hint=f"Give {_wanted(rule)}.")
     return {name: value for name, value in given.items() if value is not None}
+
+
+def check_object(subject: str, given: Any, known: Any) -> Json:
+    """What was given, unless it is no JSON object."""
+    if not isinstance(given, dict):
+        hint = f"Known parameters of such an object: {', '.join(known)}."
+        raise RefusalError(INVALID, f"{subject} must be a JSON object, not {shown(given)}", hint=hint)
+    return given
 
 
 def check_names(subject: str, given: Json, known: Any) -> None:

@@ -274,7 +274,18 @@ def test_a_key_belongs_to_its_owner(alice: Connection, bob: Connection) -> None:
             "target => 'species', memory_limit => 'lots'",
             Refused(
                 "22023",
-                'invalid size: "lots"',
+                'memory_limit is "lots"',
+                'PostgreSQL says: invalid size: "lots".',
+                "Give a size above 0, such as '512 MB'.",
+            ),
+        ),
+        (
+            "target => 'species', memory_limit => '9999999999 GB'",
+            Refused(
+                "22023",
+                'memory_limit is "9999999999 GB"',
+                "PostgreSQL says: bigint out of range.",
+                "Give a size above 0, such as '512 MB'.",
             ),
         ),
         (
