@@ -368,6 +368,10 @@ begin
   if not found then
     perform tensile.raise_no_model(model);
   end if;
+  if grantee is null then
+    raise exception 'no role is given to grant model "%" to', model
+      using errcode = 'null_value_not_allowed', hint = 'Name a role, or public for everybody.';
+  end if;
   select r.oid into whom from pg_catalog.pg_roles as r where r.rolname = grantee;
   if not found and grantee <> 'public' then
     raise exception 'there is no role "%"', grantee
@@ -390,7 +394,17 @@ begin
   if not found then
     perform tensile.raise_no_model(model);
   end if;
+  if grantee is null then
+    raise exception 'no role is given to revoke model "%" from', model
+      using errcode = 'null_value_not_allowed', hint = 'Name a role, or public for everybody.';
+  end if;
   delete from tensile.model_privileges as p where p.model_id = mine and p.grantee_name = grantee;
+  -- A role that was dropped since may still have a grant to take back, and one without a grant loses nothing.
+  if not found and grantee <> 'public' and not exists (
+       select from pg_catalog.pg_roles as r where r.rolname = grantee) then
+    raise exception 'there is no role "%"', grantee
+      using errcode = 'undefined_object', hint = 'Name a role, or public for everybody.';
+  end if;
 end
 $$;
 comment on function public.tensile_revoke_model(text, name) is 'takes back what tensile_grant_model gave';

@@ -257,3 +257,17 @@ def test_a_wrong_error_is_not_hidden_by_the_way_back(alice: Connection) -> None:
     assert refused(alice, "select tensile.raise_error('22023', '50% of it', '', null)") == Refused(
         "22023", "50% of it"
     )
+
+
+def test_a_grantee_is_a_role_that_exists(alice: Connection) -> None:
+    alice.execute("select tensile_create_model('mine')")
+    way = "Name a role, or public for everybody."
+
+    for verb, to in (("grant", "to"), ("revoke", "from")):
+        missing = refused(alice, f"select tensile_{verb}_model('mine', 'nosuchrole')")
+        unnamed = refused(alice, f"select tensile_{verb}_model('mine', null)")
+
+        assert (missing.sqlstate, missing.message, missing.hint) == ("42704", 'there is no role "nosuchrole"', way)
+        assert (unnamed.sqlstate, unnamed.hint) == ("22004", way)
+        assert unnamed.message == f'no role is given to {verb} model "mine" {to}'
+    alice.execute("select tensile_revoke_model('mine', 'bob'), tensile_revoke_model('mine', 'public')")
