@@ -7,9 +7,7 @@
 create function tensile.bridge(verb text, request jsonb) returns jsonb
   language plpython3u volatile parallel unsafe
 as $bridge$
-import json
-
-if "handle" not in SD:
+if "answer" not in SD:
     import hashlib
     import importlib
     import sys
@@ -42,8 +40,8 @@ if "handle" not in SD:
             GD[package] = importlib.import_module(package)
         finally:
             sys.meta_path.remove(finder)
-    SD["handle"] = GD[package].handle
-return json.dumps(SD["handle"](plpy, verb, json.loads(request or "{}")))
+    SD["answer"] = GD[package].answer
+return SD["answer"](plpy, verb, request)
 $bridge$;
 comment on function tensile.bridge(text, jsonb) is
   'checks and enqueues a request, or asks the service, with the caller''s privileges; the answer holds any error';

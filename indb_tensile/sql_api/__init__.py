@@ -6,11 +6,22 @@ relative imports, and SQL text in Python. Everything runs with the caller's own 
 it directly: no request holds an address, a path or SQL.
 """
 
+import json
 from collections.abc import Callable
 
 from . import datasets, evaluations, models, predictions, service, training
 from .errors import INVALID, RefusalError, fault, told_by_database
 from .spi import Json, Plpy
+
+
+def answer(plpy: Plpy, verb: str, request: str | None) -> str:
+    """Do what `verb` says of a request that is JSON, as `handle` does."""
+    try:
+        asked = json.loads(request or "{}")
+    except (ValueError, RecursionError) as error:  # PostgreSQL reads deeper lists and longer numbers than Python
+        refusal = RefusalError(INVALID, f"the request cannot be read: {error}", hint=_SIMPLER)
+        return json.dumps({"ok": False, "error": refusal.error})
+    return json.dumps(handle(plpy, verb, asked))
 
 
 def handle(plpy: Plpy, verb: str, request: Json) -> Json:
@@ -23,6 +34,8 @@ def handle(plpy: Plpy, verb: str, request: Json) -> Json:
         return {"ok": True, "result": _result(plpy, verb, request)}
     except RefusalError as refusal:
         return {"ok": False, "error": refusal.error}
+    except RecursionError:
+        return {"ok": False, "error": RefusalError(INVALID, "the request is nested too deep", hint=_SIMPLER).error}
     except plpy.SPIError as error:
         return {"ok": False, "error": told_by_database(error)}
     except Exception as error:  # noqa: BLE001 - the outermost frame; PL/Python's own context names no module
@@ -37,6 +50,7 @@ def _result(plpy: Plpy, verb: str, request: Json) -> Json:
     return VERBS[verb](plpy, request)
 
 
+_SIMPLER = "Give lists and objects that are nested less deep, and numbers of fewer digits."
 VERBS: dict[str, Callable[[Plpy, Json], Json]] = {
     "train": training.train,
     "explain": training.explain,

@@ -45,3 +45,9 @@ def test_a_number_that_no_float_can_hold_is_refused(alice: Connection) -> None:
 
     assert error.sqlstate == "22023"
     assert error.message.startswith('hyperparams: "clip_norm" is 1000')
+
+
+def test_a_request_nested_too_deep_for_python_is_refused(alice: Connection) -> None:
+    found = value(alice, "select tensile.bridge('ping', (repeat('[', 5000) || repeat(']', 5000))::jsonb)")
+
+    assert found["error"]["sqlstate"] == "22023"

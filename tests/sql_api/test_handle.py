@@ -1,5 +1,6 @@
 """One call: a verb, a request, and an answer that holds the result or says what went wrong and where."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -56,3 +57,11 @@ def test_a_fault_names_the_module_and_the_line_that_it_came_from(serve: Serve) -
     last = error["detail"].splitlines()
     assert "predictions.py" in error["detail"]
     assert any('answer["values"]' in line for line in last)
+
+
+@pytest.mark.parametrize("text", ["[" * 5000 + "]" * 5000, '{"a":' * 5000 + "0" + "}" * 5000, "1" * 5000])
+def test_a_request_that_python_cannot_read_is_refused(text: str) -> None:
+    error = json.loads(sql_api.answer(plpy_with(), "train", text))["error"]
+
+    assert error["sqlstate"] == "22023"
+    assert error["message"].startswith("the request cannot be read: ")
