@@ -82,13 +82,16 @@ def _check_kind(plpy: Plpy, facts: Row) -> None:
     if facts["persistence"] == "t":
         kind = kind or "a temporary table, which other sessions cannot read"
     if kind:
-        copy = plpy.quote_ident(f"{facts['name']}_rows")
-        source = qualified(plpy, facts["schema"], facts["name"])
+        hint = "Name the table that holds the rows to train on."
+        if facts["kind"] in _KINDS_WITH_ROWS:
+            copy = plpy.quote_ident(f"{facts['name']}_rows")
+            source = qualified(plpy, facts["schema"], facts["name"])
+            hint = f"Train on a copy: create table {copy} as select * from {source};"  # noqa: S608 - a hint
         raise RefusalError(
             WRONG_KIND,
             f'"{facts["schema"]}.{facts["name"]}" is {kind}',
             detail="Models are trained on ordinary tables, which the worker reads with its own grants.",
-            hint=f"Train on a copy: create table {copy} as select * from {source};",  # noqa: S608 - a hint
+            hint=hint,
         )
 
 
@@ -107,6 +110,7 @@ _RELATION_KINDS = {
     "c": "a composite type",
     "t": "a TOAST table",
 }
+_KINDS_WITH_ROWS = "rpvmf"
 
 # Kinds of column by type name within pg_catalog.
 _KINDS = {
@@ -132,12 +136,22 @@ select c.relname as name, n.nspname as schema, c.relkind as kind, c.relpersisten
   join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
  where c.oid = $1::oid"""
 COLUMNS = """
+with recursive base (attnum, type) as (  -- of a domain, be it over others, the type below them all
+    select a.attnum, a.atttypid
+      from pg_catalog.pg_attribute as a
+     where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped
+    union all
+    select d.attnum, t.typbasetype
+      from base as d
+      join pg_catalog.pg_type as t on t.oid = d.type
+     where t.typtype = 'd'
+)
 select a.attname as name, format_type(a.atttypid, a.atttypmod) as type, b.typtype = 'e' as enumerated,
        case when b.typnamespace = 'pg_catalog'::regnamespace then b.typname end as base,
        a.attidentity <> '' or coalesce(a.attnum = any (i.indkey::int2[]), false) as key
   from pg_catalog.pg_attribute as a
-  join pg_catalog.pg_type as t on t.oid = a.atttypid
-  join pg_catalog.pg_type as b on b.oid = case t.typtype when 'd' then t.typbasetype else t.oid end
+  join base as d on d.attnum = a.attnum
+  join pg_catalog.pg_type as b on b.oid = d.type and b.typtype <> 'd'
   left join pg_catalog.pg_index as i on i.indrelid = a.attrelid and i.indisprimary
- where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped
+ where a.attrelid = $1::oid
  order by a.attnum"""

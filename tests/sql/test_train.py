@@ -547,3 +547,26 @@ def test_a_rolled_back_call_leaves_no_job(database: Database, alice: Connection)
         connection.rollback()
 
     assert value(alice, "select count(*) from tensile.jobs") == 0
+
+
+@pytest.mark.parametrize(
+    "relation", ["create index t on iris (petal)", "create sequence t", "create type t as (a real, y int)"]
+)
+def test_what_holds_no_rows_is_not_to_be_copied(alice: Connection, relation: str) -> None:
+    alice.execute(relation.encode())
+
+    error = refused(alice, "select tensile_train('m', 't')")
+
+    assert (error.sqlstate, error.hint) == ("42809", "Name the table that holds the rows to train on.")
+
+
+def test_domains_over_domains_and_arrays_are_learned_from(alice: Connection) -> None:
+    alice.execute(
+        """create domain size as real; create domain small as size; create domain pair as real[];
+           create domain near as pair;
+           create table t as select i::real::small as a, array[i, 1]::near as b, i % 2 as y
+             from generate_series(1, 9) as i;
+           grant select on t to tensile_worker"""
+    )
+
+    assert value(alice, "select tensile_train('m', 't', features => array['a', 'b'])") > 0
