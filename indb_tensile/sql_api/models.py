@@ -1,9 +1,12 @@
 """Models by name: defining one, recalling what its last training was given, finding the version to predict with."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from . import arguments
 from .errors import DENIED, DUPLICATE, MISSING, NOT_READY, RefusalError
+from .options import METRICS
 from .request import read_model_name
 from .spi import Json, Plpy, Row, fetch, literal
 
@@ -32,8 +35,7 @@ def last_arguments(plpy: Plpy, name: str) -> Json:
         return {}
     if not found[0]["own"]:
         raise _taken(name)
-    last = found[0]["last_spec"] or found[0]["definition"]
-    return dict(json.loads(last)) if last else {}
+    return _well_formed(found[0]["last_spec"] or found[0]["definition"])
 
 
 def find_version(plpy: Plpy, name: str, number: int | None) -> Row:
@@ -47,14 +49,57 @@ def find_version(plpy: Plpy, name: str, number: int | None) -> Row:
     if number is not None:
         hint = f"See its versions: select * from tensile_training_info({literal(name)})."  # noqa: S608 - a hint
         raise RefusalError(MISSING, f'model "{name}" has no version {number}', hint=hint)
-    hint = "Predictions become possible when a training has succeeded: see tensile.stat_jobs."
+    hint = (
+        "Predictions become possible when a training has succeeded: see tensile.stat_jobs. "
+        "One that is not deployed is named with version => N: "
+        f"tensile_training_info({literal(name)}) lists them."
+    )
     raise RefusalError(NOT_READY, f'model "{name}" has no deployed version', hint=hint)
+
+
+def _well_formed(text: str | None) -> Json:
+    """The arguments of a stored specification. Its owner may write anything there: what is no argument is no default.
+
+    What the objects hold is checked as if it had been given now.
+    """
+    try:
+        stored = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(stored, dict):
+        return {}
+    return {name: stored[name] for name, fits in _FORMS.items() if name in stored and fits(stored[name])}
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _taken(name: str) -> RefusalError:
     hint = "Model names are unique in the database: choose another name."
     return RefusalError(DENIED, f'model "{name}" belongs to another role', hint=hint)
 
+
+_FORMS: dict[str, Callable[[Any], bool]] = {
+    "target": _is_text,
+    "task": lambda value: _is_text(value) and value in METRICS,
+    "architecture": _is_object,
+    "hyperparams": _is_object,
+    "features": _is_names,
+    "exclude": _is_names,
+    "preprocess": _is_object,
+    "split": _is_object,
+    "metric": _is_text,
+    "early_stop": _is_object,
+}
 
 CREATE_MODEL = """
 insert into tensile.models (name, definition) values ($1::text, $2::jsonb)

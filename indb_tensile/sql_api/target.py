@@ -1,6 +1,6 @@
 """The column to predict, and whether its values are classes or quantities."""
 
-from .errors import INVALID, RefusalError
+from .errors import INVALID, MISSING_COLUMN, RefusalError
 from .options import METRICS
 from .relation import Column, Table, learnable
 from .request import read_choice, read_text
@@ -14,10 +14,10 @@ _USUAL_NAMES = ("target", "label", "class", "y")
 def choose_target(request: Json, before: Json, table: Table) -> Column:
     """The column to predict: as asked, as last time, or the only one with a usual name."""
     named = read_text(request, "target")
-    if named is None:
-        named = before.get("target")
     if named is not None:
         return learnable(table, table.column(named, "target"), "target")
+    if (last := before.get("target")) is not None:
+        return learnable(table, _as_last_time(table, last), "target")
     usual = [column for column in table.columns if column.name in _USUAL_NAMES]
     if len(usual) != 1:
         found = " and ".join(column.name for column in usual)
@@ -34,12 +34,24 @@ def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: C
     """The task as asked, as last time for the same target, or by the target's type and values."""
     task: str | None = read_choice(request, "task", tuple(METRICS), None)
     if task is None and before.get("target") == target.name:
-        task = before["task"]
+        task = before.get("task")
     if task is None:
         task, reason = _task_by_type(plpy, table, target)
         plpy.notice(f'task is {task}, as target "{target.name}" {reason}')
     _check_task(task, table, target)
     return task
+
+
+def _as_last_time(table: Table, name: str) -> Column:
+    for column in table.columns:
+        if column.name == name:
+            return column
+    raise RefusalError(
+        MISSING_COLUMN,
+        f'column "{name}" of relation "{table.schema}.{table.name}" does not exist',
+        detail="It is the target of the model's last run, as no target is given.",
+        hint=f"Name the column to predict with target => '...'. Columns: {table.names}.",
+    )
 
 
 def _task_by_type(plpy: Plpy, table: Table, target: Column) -> tuple[str, str]:
