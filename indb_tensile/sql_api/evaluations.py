@@ -5,7 +5,7 @@
 import json
 
 from . import service
-from .errors import DATA, TOO_MUCH, RefusalError
+from .errors import DATA, MISSING_COLUMN, TOO_MUCH, RefusalError
 from .models import find_version
 from .predictions import storable
 from .relation import no_table
@@ -17,22 +17,29 @@ _MOST_ROWS = 100_000
 
 def evaluate(plpy: Plpy, request: Json) -> Json:
     """Score a version on a relation, read as the caller; without one, give the figures of its own held-out rows."""
-    version = find_version(plpy, read_model_name(request), read_integer(request, "version"))
+    name = read_model_name(request)
+    version = find_version(plpy, name, read_integer(request, "version"))
     oid = read_integer(request, "relation")
     if oid is None:
         return {"metrics": json.loads(version["metrics"])}
-    rows = _labelled_rows(plpy, oid, version["target"])
+    rows = _labelled_rows(plpy, oid, name, version["target"])
     # The rows are JSON already: written into the request as they are, they need not be read first.
     asked = f'{{"verb": "evaluate", "version": {version["version_id"]}, "rows": [{", ".join(rows)}]}}'
     return dict(storable(service.ask(plpy, asked)))
 
 
-def _labelled_rows(plpy: Plpy, oid: int, target: str) -> list[str]:
+def _labelled_rows(plpy: Plpy, oid: int, model: str, target: str) -> list[str]:
     """The rows whose target is known, each as JSON."""
     found = fetch(plpy, RELATION_NAME, oid)
     if not found:
         raise no_table(oid)
-    source, column = found[0]["name"], plpy.quote_ident(target)
+    source, column, names = found[0]["name"], plpy.quote_ident(target), found[0]["columns"]
+    if target not in names:
+        raise RefusalError(
+            MISSING_COLUMN,
+            f'{source} has no column "{target}", which model "{model}" predicts',
+            hint=f"Evaluate on a relation that has it. The columns of {source} are {', '.join(names) or 'none'}.",
+        )
     limit = _MOST_ROWS + 1
     statement = f"select to_jsonb(t) as row from {source} as t where {column} is not null limit {limit}"
     rows = [row["row"] for row in plpy.execute(statement)]
@@ -49,4 +56,7 @@ def _labelled_rows(plpy: Plpy, oid: int, target: str) -> list[str]:
 
 
 RELATION_NAME = """
-select c.oid::pg_catalog.regclass::text as name from pg_catalog.pg_class as c where c.oid = $1::oid"""
+select c.oid::pg_catalog.regclass::text as name,
+       array(select a.attname::text from pg_catalog.pg_attribute as a
+              where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped order by a.attnum) as columns
+  from pg_catalog.pg_class as c where c.oid = $1::oid"""

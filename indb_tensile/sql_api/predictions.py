@@ -55,7 +55,7 @@ def _literal_row(text: str) -> Any:
     """JSON, or an array of numbers as PostgreSQL writes it."""
     try:
         return json.loads(text.translate(_BRACES) if re.fullmatch(r"[{}\d\s.,eE+-]+", text) else text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         raise RefusalError(
             INVALID_TEXT,
             f"the row to predict is neither JSON nor an array of numbers: {shown(text)}",

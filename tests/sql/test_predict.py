@@ -221,3 +221,21 @@ def test_the_versions_of_a_model_are_listed(alice: Connection) -> None:
     ).fetchall()
 
     assert row == [(1, True, "classification", "species", "accuracy", 0.97)]
+
+
+@pytest.mark.usefixtures("published")
+def test_a_relation_without_the_target_is_told_what_the_model_predicts(alice: Connection) -> None:
+    alice.execute("create table other (a int, b int)")
+
+    assert refused(alice, "select * from tensile_evaluate('flowers', 'other')") == Refused(
+        "42703",
+        'other has no column "species", which model "flowers" predicts',
+        None,
+        "Evaluate on a relation that has it. The columns of other are a, b.",
+    )
+
+
+def test_a_version_that_is_not_deployed_can_be_named(alice: Connection) -> None:
+    alice.execute("select tensile_create_model('new')")
+
+    assert "version => N" in (refused(alice, "select tensile_predict('new', 1)").hint or "")
