@@ -90,7 +90,7 @@ def _loader(store: Store) -> Load:
 
     async def load(version: ModelVersionId) -> Resident:
         loaded = await asyncio.get_running_loop().run_in_executor(executor, store.load, version)
-        return Resident(model=Answers(version, loaded.predictor), size_bytes=loaded.size_bytes)
+        return Resident(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes)
 
     return load
 

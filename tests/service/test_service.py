@@ -102,6 +102,7 @@ def test_a_number_asked_of_a_text_label_is_refused_with_the_function_to_use(
         pytest.raises(psycopg.errors.InvalidParameterValue) as caught,
     ):
         connection.execute("select tensile_predict('flowers', t) from flowers as t")
+    assert caught.value.diag.message_primary == 'the model predicts "label", a text label and not a number'
     assert "tensile_predict_label" in (caught.value.diag.message_hint or "")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from indb_tensile.errors import RequestError
-from indb_tensile.job import ModelVersionId, Task
+from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import Prediction, Predictor
 
 from .requests import Kind
@@ -13,9 +13,9 @@ from .requests import Kind
 class Answers:
     """One version, as the compute thread asks it."""
 
-    def __init__(self, version: ModelVersionId, predictor: Predictor) -> None:
+    def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
-        self._forms = _forms(version, predictor)
+        self._forms = _forms(predictor)
 
     def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         """One answer per row. Raises RequestError where the model has no answer of this kind."""
@@ -29,8 +29,8 @@ class Answers:
 _Form = Callable[[Prediction], Any]
 
 
-def _forms(version: ModelVersionId, predictor: Predictor) -> dict[Kind, _Form | RequestError]:
-    labels = predictor.labels
+def _forms(predictor: Predictor) -> dict[Kind, _Form | RequestError]:
+    labels, target = predictor.labels, predictor.preprocessor.target.name
     forms: dict[Kind, _Form | RequestError] = {
         Kind.VALUE: lambda p: p.value,
         Kind.LABEL: lambda p: p.label,
@@ -39,9 +39,11 @@ def _forms(version: ModelVersionId, predictor: Predictor) -> dict[Kind, _Form | 
     }
     if predictor.task is Task.REGRESSION:
         hint = "Ask for its value with tensile_predict(...)."
-        forms[Kind.LABEL] = RequestError(f"version {version} predicts a number and has no labels", hint=hint)
-        forms[Kind.PROBA] = RequestError(f"version {version} predicts a number and has no probabilities", hint=hint)
+        forms[Kind.LABEL] = RequestError(f'the model predicts "{target}", a number, and has no labels', hint=hint)
+        forms[Kind.PROBA] = RequestError(
+            f'the model predicts "{target}", a number, and has no probabilities', hint=hint
+        )
     elif predictor.preprocessor.target.numbers is None:
         hint = "Ask for it with tensile_predict_label(...)."
-        forms[Kind.VALUE] = RequestError(f"version {version} predicts a text label, not a number", hint=hint)
+        forms[Kind.VALUE] = RequestError(f'the model predicts "{target}", a text label and not a number', hint=hint)
     return forms
