@@ -16,7 +16,7 @@ import torch
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.aten import entry_point
-from indb_tensile.executor.capture import CapturedStep, Kind, Step
+from indb_tensile.executor.capture import CapturedStep, Step
 from indb_tensile.executor.device import Clock, Device, HostBuffer, Ticket
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.record import Call, Ref, Runtime, refs
@@ -355,8 +355,3 @@ def _last_uses(step: CapturedStep) -> dict[str, int]:
 def empty_carried(program: Program) -> list[Ticket | None]:
     """Room for the tickets of copies that run on from one iteration into the next."""
     return [None] * (len(program.timeline.outgoing) + len(program.timeline.incoming))
-
-
-def is_training(program: Program) -> bool:
-    """Whether the program changes the state."""
-    return program.step.kind is Kind.TRAINING

@@ -197,24 +197,27 @@ class Loop:
         )
 
     def _present_weights(self) -> dict[str, torch.Tensor]:
+        return self._divide(self.state.export())[0]
+
+    def _divide(self, values: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """A state as what the module holds, which is published, and what only its optimizer needs."""
         names = set(self.prepared.module.state_dict())
-        return {name: tensor for name, tensor in self.state.export().items() if name in names}
+        weights = {name: tensor for name, tensor in values.items() if name in names}
+        return weights, {name: tensor for name, tensor in values.items() if name not in names}
 
     def _save_checkpoint(self) -> None:
         now = time.monotonic()
         if now < self._saved_at + self.checkpoint_s or self.epochs_done == self.prepared.settings.epochs:
             return
-        values = self.state.export()
-        names = set(self.prepared.module.state_dict())
+        weights, optimizer = self._divide(self.state.export())
         position = {
             "epochs_done": self.epochs_done,
             "early_stop": self.early_stop.to_json(),
             "data_digest": self.prepared.data_digest,
         }
         checkpoint = Checkpoint(
-            weights={name: tensor for name, tensor in values.items() if name in names}
-            | {_BEST + name: tensor for name, tensor in self._best.items()},
-            optimizer={name: tensor for name, tensor in values.items() if name not in names},
+            weights=weights | {_BEST + name: tensor for name, tensor in self._best.items()},
+            optimizer=optimizer,
             random={"torch": rng_state()},
             position=position,
         )
