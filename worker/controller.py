@@ -27,8 +27,8 @@ from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.hardware import emulated_kind
 from indb_tensile.scheduler.facts import BudgetChange, Stop
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.pool import Pool
-from indb_tensile.scheduler.simulate import Link
 
 log = logging.getLogger("controller")
 

@@ -27,9 +27,9 @@ from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
 from indb_tensile.job import JobId
 from indb_tensile.learning import architectures
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
-from indb_tensile.scheduler.simulate import Link
 
 CLASSES = 10
 BUDGETS = (0.8, 0.5, 0.2)  # of the way from the floor to the liveness peak

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs
-from indb_tensile.scheduler.simulate import Link
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 _NO_BUDGET_BYTES = 1 << 62

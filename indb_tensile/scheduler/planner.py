@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.errors import InvariantError, MissingError
 from indb_tensile.job import JobId
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, peak, vanilla_peak
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies import POLICIES
-from indb_tensile.scheduler.simulate import Forecast, JobRun, Link, simulate
+from indb_tensile.scheduler.simulate import Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 __all__ = ["JobPlan", "Workload", "foresee", "least_bytes", "plan_jobs"]

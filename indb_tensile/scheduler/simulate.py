@@ -14,38 +14,19 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.flow import Copy, Flow, Lane
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import peak
 from indb_tensile.scheduler.plan import Plan
 
-_NS_PER_S = 1_000_000_000
 _WARM_UP = 2  # iterations of the slowest job before anything is measured
-_MEASURED = 3  # iterations of the slowest job that are measured
+_MEASURED = 6  # iterations of the slowest job that are measured
 _MOST_TOGETHER = 4096  # iterations after which a job much faster than the others leaves the simulation
 _MOST_ALONE = 24  # iterations within which a single job's lanes repeat, or are averaged
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """The two copy lanes between device and host, shared by all jobs; `per_copy_ns` is each copy's start-up."""
-
-    out_bytes_per_s: int
-    in_bytes_per_s: int
-    per_copy_ns: int = 0
-
-    def __post_init__(self) -> None:
-        if self.out_bytes_per_s <= 0 or self.in_bytes_per_s <= 0 or self.per_copy_ns < 0:
-            raise InvariantError(f"link: rates must be positive and per_copy_ns not negative: {self}")
-
-    def out_ns(self, size_bytes: int) -> int:
-        """How long one copy to the host takes on a free lane."""
-        return self.per_copy_ns - (-size_bytes * _NS_PER_S // self.out_bytes_per_s)
-
-    def in_ns(self, size_bytes: int) -> int:
-        """How long one copy to the device takes on a free lane."""
-        return self.per_copy_ns - (-size_bytes * _NS_PER_S // self.in_bytes_per_s)
 
 
 class Compute(StrEnum):
@@ -115,40 +96,29 @@ def simulate(runs: Sequence[JobRun], link: Link, *, compute: Compute = Compute.O
     """Run all jobs from their home states until the pattern repeats; report each job's mean iteration.
 
     A single job is run until its lanes' backlog repeats at an iteration's start, which makes the figures exact.
-    Several jobs never repeat exactly; they run until the slowest has been measured for three iterations.
+    Several jobs never repeat exactly; they run until the slowest has been measured for some iterations.
     """
-    lanes = _Lanes(link)
-    jobs = [_Job(run, number, lanes, _stops(run, every=compute is Compute.TURNS)) for number, run in enumerate(runs)]
-    if len(jobs) == 1:
-        _alone(jobs[0], compute)
+    engine = _Engine(runs, link, compute, every=compute is Compute.TURNS and len(runs) > 1)
+    if len(runs) == 1:
+        engine.run_alone()
     else:
-        _together(jobs, compute)
-    return tuple(_forecast(job) for job in jobs)
+        engine.run_together(_MEASURED)
+    return tuple(_forecast(job) for job in engine.jobs)
 
 
 def timeline(runs: Sequence[JobRun], link: Link, *, compute: Compute = Compute.OVERLAP) -> tuple[Event, ...]:
     """What happens from the end of the warm-up on, for one iteration of the slowest job."""
-    lanes = _Lanes(link)
-    jobs = [_Job(run, number, lanes, _stops(run, every=True)) for number, run in enumerate(runs)]
-    events: list[Event] = []
-    for job in jobs:
-        job.events = events
-    start_ns, end_ns = _together(jobs, compute, measured=1)
+    engine = _Engine(runs, link, compute, every=True)
+    for job in engine.jobs:
+        job.noted = []
+    start_ns, end_ns = engine.run_together(1)
+    engine.finish_copies()
+    events = (event for job in engine.jobs for event in _events(job))
     shown = [e for e in events if e.end_ns > start_ns and e.start_ns < end_ns and e.end_ns > e.start_ns]
     return tuple(sorted(shown, key=lambda e: (e.start_ns, e.end_ns, e.job, e.kind, e.operator)))
 
 
-# --- jobs in steps ---------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Lanes:
-    """When each shared resource is free again."""
-
-    link: Link
-    out_free_ns: int = 0
-    in_free_ns: int = 0
-    compute_free_ns: int = 0
+# --- what a job does in an iteration ---------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -164,7 +134,7 @@ class _Stop:
     compute_ns: int = 0  # from here to the next stop
 
 
-def _stops(run: JobRun, *, every: bool) -> tuple[_Stop, ...]:
+def _stops(run: JobRun, link: Link, *, every: bool) -> tuple[_Stop, ...]:
     """The boundaries of one iteration where the job does more than compute; boundary 0 is always one."""
     count = len(run.graph.operators)
     uploads = {k for k, op in enumerate(run.graph.operators) if op.stage is Stage.UPLOAD}
@@ -172,175 +142,207 @@ def _stops(run: JobRun, *, every: bool) -> tuple[_Stop, ...]:
     for swap in run.plan.swaps:
         wanted |= {(swap.out_after + 1) % count, swap.free_at, swap.in_at, swap.needed_by}
     stops = {k: _Stop(k) for k in sorted(wanted)}
-    ends = [*list(stops)[1:], count]
-    for stop, end in zip(stops.values(), ends, strict=True):
-        stop.compute_ns = sum(run.latency_ns[k] for k in range(stop.operator, end) if k not in uploads)
-    return tuple(stops.values())
-
-
-def _fill(job: "_Job", link: Link) -> None:
-    """Attach swaps and uploads to the stops."""
-    graph, count = job.run.graph, len(job.run.graph.operators)
-    stops = {stop.operator: stop for stop in job.stops}
-    for number, swap in enumerate(job.run.plan.swaps):
-        size_bytes = graph.tensors[swap.tensor].size_bytes
+    before = (0, *accumulate(0 if k in uploads else ns for k, ns in enumerate(run.latency_ns)))
+    for stop, end in zip(stops.values(), (*list(stops)[1:], count), strict=True):
+        stop.compute_ns = before[end] - before[stop.operator]
+    for number, swap in enumerate(run.plan.swaps):
+        size_bytes = run.graph.tensors[swap.tensor].size_bytes
         if swap.copies:
             stops[(swap.out_after + 1) % count].outs.append((number, link.out_ns(size_bytes)))
-            job.out_bytes += size_bytes
         stops[swap.free_at].frees.append(number)
         stops[swap.in_at].ins.append((number, link.in_ns(size_bytes)))
         stops[swap.needed_by].needs.append(number)
-        job.in_bytes += size_bytes
-    for index, operator in enumerate(graph.operators):
-        if operator.stage is Stage.UPLOAD:
-            stops[index].upload_ns = link.in_ns(sum(graph.tensors[t].size_bytes for t in {*operator.writes}))
+    for index in uploads:
+        written = {*run.graph.operators[index].writes}
+        stops[index].upload_ns = link.in_ns(sum(run.graph.tensors[t].size_bytes for t in written))
+    return tuple(stops.values())
+
+
+_COMPUTE, _LATE_OUT, _LATE_IN, _UPLOAD, _TURN = range(5)
+_KINDS = (EventKind.COMPUTE, EventKind.LATE_OUT, EventKind.LATE_IN, EventKind.UPLOAD, EventKind.TURN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """Something for the timeline: a copy, whose times are known when it is done, or a stretch of the job's time."""
+
+    kind: EventKind
+    operator: int
+    swap: int | None
+    copy: Copy
 
 
 class _Job:
-    """One job's progress, its counters, and its program as a generator of the times at which it acts."""
+    """One job's progress, its counters, and its program: a generator of what it waits for.
 
-    def __init__(self, run: JobRun, number: int, lanes: _Lanes, stops: tuple[_Stop, ...]) -> None:
+    It yields a moment, or a copy that has to be done, and is resumed when that has come and `now_ns` says when.
+    """
+
+    def __init__(self, run: JobRun, number: int, link: Link, *, every: bool) -> None:
         self.run = run
         self.number = number
-        self.lanes = lanes
-        self.stops = stops
-        self.out_bytes = 0
-        self.in_bytes = 0
-        self.out_done = [0] * len(run.plan.swaps)
-        self.in_done = [0] * len(run.plan.swaps)
-        self.now_ns = 0
-        self.totals = [0] * 5  # compute, late out, late in, upload, turns
-        self.marks: list[tuple[int, ...]] = []  # (time, *totals) at each iteration's start
+        self.stops = _stops(run, link, every=every)
+        self.now_ns = 0.0
+        self.totals = [0.0] * len(_KINDS)
+        self.marks: list[tuple[float, ...]] = []  # (time, *totals) at each iteration's start
         self.window = (0, 0)  # the marks between which the job is measured
-        self.events: list[Event] | None = None
-        _fill(self, lanes.link)
+        self.noted: list[_Noted] | None = None
+        self.outs: list[Copy | None] = [None] * len(run.plan.swaps)  # the latest copies of each swap
+        self.ins: list[Copy | None] = [None] * len(run.plan.swaps)
 
-    def iterations(self, compute: Compute) -> Iterator[int]:
-        """Yields the time of its next action on a shared resource, and acts when resumed."""
+    def backlog(self) -> tuple[float, ...]:
+        """What is left of each swap's copies: all of the past that still matters to a job alone."""
+        return tuple(0.0 if copy is None else copy.left_ns for copy in (*self.outs, *self.ins))
+
+    def program(self, flow: Flow, turns: "_Turns | None") -> Iterator[Copy | None]:
+        """Yields None to be resumed at `now_ns`, or the copy it waits for."""
+        outs, ins = self.outs, self.ins
         while True:
+            yield None
             self.marks.append((self.now_ns, *self.totals))
-            yield self.now_ns
+            yield None
             for stop in self.stops:
-                if stop.outs:
-                    yield self.now_ns
-                    self._queue_outs(stop)
-                if stop.frees:
-                    self._wait(stop, stop.frees, self.out_done, 1)
-                if stop.ins:
-                    yield self.now_ns
-                    self._queue_ins(stop)
-                if stop.needs:
-                    self._wait(stop, stop.needs, self.in_done, 2)
+                if stop.outs or stop.ins or stop.frees or stop.needs or stop.upload_ns:
+                    yield None
+                for swap, duration_ns in stop.outs:
+                    outs[swap] = self._queue(flow, Lane.OUT, stop, swap, duration_ns)
+                for swap in stop.frees:
+                    yield from self._wait(outs[swap], _LATE_OUT, stop, swap)
+                for swap, duration_ns in stop.ins:
+                    ins[swap] = self._queue(flow, Lane.IN, stop, swap, duration_ns)
+                for swap in stop.needs:
+                    yield from self._wait(ins[swap], _LATE_IN, stop, swap)
                 if stop.upload_ns:
-                    yield self.now_ns
-                    self._upload(stop)
-                if compute is Compute.TURNS and stop.compute_ns:
-                    yield self.now_ns
-                    self._take_turn(stop)
-                self._compute(stop)
+                    copy = flow.queue(Lane.IN, self.number, stop.upload_ns)
+                    yield from self._wait(copy, _UPLOAD, stop, None)
+                if turns is not None and stop.compute_ns:
+                    yield None
+                    self._spend(_TURN, turns.take(self.now_ns, stop.compute_ns) - self.now_ns, stop, None)
+                self._spend(_COMPUTE, stop.compute_ns, stop, None)
 
-    def _queue_outs(self, stop: _Stop) -> None:
-        for swap, duration_ns in stop.outs:
-            start_ns = max(self.now_ns, self.lanes.out_free_ns)
-            self.out_done[swap] = self.lanes.out_free_ns = start_ns + duration_ns
-            self._note(EventKind.SWAP_OUT, stop, start_ns, self.lanes.out_free_ns, swap)
+    def _queue(self, flow: Flow, lane: Lane, stop: _Stop, swap: int, duration_ns: int) -> Copy:
+        copy = flow.queue(lane, self.number, duration_ns)
+        if self.noted is not None:
+            kind = EventKind.SWAP_OUT if lane is Lane.OUT else EventKind.SWAP_IN
+            self.noted.append(_Noted(kind, stop.operator, swap, copy))
+        return copy
 
-    def _queue_ins(self, stop: _Stop) -> None:
-        for swap, duration_ns in stop.ins:
-            start_ns = max(self.now_ns, self.lanes.in_free_ns)
-            self.in_done[swap] = self.lanes.in_free_ns = start_ns + duration_ns
-            self._note(EventKind.SWAP_IN, stop, start_ns, self.lanes.in_free_ns, swap)
-
-    def _wait(self, stop: _Stop, swaps: list[int], done: list[int], cause: int) -> None:
-        for swap in swaps:
-            if done[swap] > self.now_ns:
-                self.totals[cause] += done[swap] - self.now_ns
-                kind = EventKind.LATE_OUT if cause == 1 else EventKind.LATE_IN
-                self._note(kind, stop, self.now_ns, done[swap], swap)
-                self.now_ns = done[swap]
-
-    def _upload(self, stop: _Stop) -> None:
-        start_ns = max(self.now_ns, self.lanes.in_free_ns)
-        self.lanes.in_free_ns = start_ns + stop.upload_ns
-        self.totals[3] += self.lanes.in_free_ns - self.now_ns
-        self._note(EventKind.UPLOAD, stop, start_ns, self.lanes.in_free_ns)
-        self.now_ns = self.lanes.in_free_ns
-
-    def _take_turn(self, stop: _Stop) -> None:
-        start_ns = max(self.now_ns, self.lanes.compute_free_ns)
-        self.lanes.compute_free_ns = start_ns + stop.compute_ns
-        self.totals[4] += start_ns - self.now_ns
-        self._note(EventKind.TURN, stop, self.now_ns, start_ns)
-        self.now_ns = start_ns
-
-    def _compute(self, stop: _Stop) -> None:
-        self._note(EventKind.COMPUTE, stop, self.now_ns, self.now_ns + stop.compute_ns)
-        self.totals[0] += stop.compute_ns
-        self.now_ns += stop.compute_ns
-
-    def _note(self, kind: EventKind, stop: _Stop, start_ns: int, end_ns: int, swap: int | None = None) -> None:
-        if self.events is None:
+    def _wait(self, copy: Copy | None, cause: int, stop: _Stop, swap: int | None) -> Iterator[Copy]:
+        if copy is None or copy.done_ns <= self.now_ns:
             return
-        tensor = None if swap is None else self.run.plan.swaps[swap].tensor
-        self.events.append(
-            Event(
-                job=self.number,
-                kind=kind,
-                operator=OpIndex(stop.operator),
-                tensor=tensor,
-                start_ns=start_ns,
-                end_ns=end_ns,
-            )
-        )
+        since_ns = self.now_ns
+        yield copy
+        self.now_ns = since_ns
+        self._spend(cause, copy.done_ns - since_ns, stop, swap)
 
-    def backlog(self) -> tuple[int, ...]:
-        """What of the past still matters to the future, relative to now."""
-        ends = (self.lanes.out_free_ns, self.lanes.in_free_ns, *self.out_done, *self.in_done)
-        return tuple(max(0, end - self.now_ns) for end in ends)
+    def _spend(self, cause: int, duration_ns: float, stop: _Stop, swap: int | None) -> None:
+        start_ns = self.now_ns
+        self.totals[cause] += duration_ns
+        self.now_ns += duration_ns
+        if self.noted is not None:
+            self.noted.append(_Noted(_KINDS[cause], stop.operator, swap, Copy(0.0, start_ns, self.now_ns)))
 
 
-def _alone(job: _Job, compute: Compute) -> None:
-    seen: dict[tuple[int, ...], int] = {}
-    program = job.iterations(compute)
-    while len(job.marks) <= _MOST_ALONE:
-        before = len(job.marks)
-        next(program)
-        if len(job.marks) == before:
-            continue
-        state = job.backlog()
-        if state in seen:
-            job.window = (seen[state], len(job.marks) - 1)
-            return
-        seen[state] = len(job.marks) - 1
-    job.window = (_MOST_ALONE // 2, _MOST_ALONE)
+@dataclass(slots=True)
+class _Turns:
+    """The device's arithmetic as one resource, given to operators in the order of request."""
+
+    free_ns: float = 0.0
+
+    def take(self, now_ns: float, duration_ns: int) -> float:
+        """When an operator asked for now starts."""
+        start_ns = max(now_ns, self.free_ns)
+        self.free_ns = start_ns + duration_ns
+        return start_ns
 
 
-def _together(jobs: Sequence[_Job], compute: Compute, measured: int = _MEASURED) -> tuple[int, int]:
-    """Advance the job whose next action is the earliest, until all are measured. Returns the measured time."""
-    programs = [job.iterations(compute) for job in jobs]
-    queue = [(0, number) for number in range(len(jobs))]
-    while any(len(job.marks) <= _WARM_UP + measured for job in jobs):
-        _, number = heapq.heappop(queue)
-        if len(jobs[number].marks) <= _MOST_TOGETHER:
-            heapq.heappush(queue, (next(programs[number]), number))
-    start_ns = max(job.marks[_WARM_UP][0] for job in jobs)
-    for job in jobs:
-        first = sum(mark[0] < start_ns for mark in job.marks)
-        job.window = (min(first, len(job.marks) - 2), len(job.marks) - 1)
-    return start_ns, max(job.marks[_WARM_UP + measured][0] for job in jobs)
+# --- all jobs in the order of time -----------------------------------------------------------------------------
+
+
+class _Engine:
+    """The jobs, the lanes they share, and who acts next."""
+
+    def __init__(self, runs: Sequence[JobRun], link: Link, compute: Compute, *, every: bool) -> None:
+        self.jobs = [_Job(run, number, link, every=every) for number, run in enumerate(runs)]
+        self._flow = Flow(link.duplex)
+        turns = _Turns() if compute is Compute.TURNS else None
+        self._programs = [job.program(self._flow, turns) for job in self.jobs]
+        self._ready: list[tuple[float, int]] = [(0.0, number) for number in range(len(runs))]
+        self._waiting: dict[Copy, int] = {}
+
+    def run_alone(self) -> None:
+        """Until the lanes look at an iteration's start as they did at an earlier one's."""
+        (job,) = self.jobs
+        seen: dict[tuple[float, ...], int] = {}
+        while len(job.marks) <= _MOST_ALONE:
+            before = len(job.marks)
+            self._step()
+            if len(job.marks) > before:
+                state = job.backlog()
+                if state in seen:
+                    job.window = (seen[state], before)
+                    return
+                seen[state] = before
+        job.window = (_MOST_ALONE // 2, _MOST_ALONE)
+
+    def run_together(self, measured: int) -> tuple[float, float]:
+        """Until every job has been measured so often after its warm-up. Returns the measured time."""
+        last = _WARM_UP + measured
+        while any(len(job.marks) <= last for job in self.jobs):
+            self._step()
+        start_ns = max(job.marks[_WARM_UP][0] for job in self.jobs)
+        for job in self.jobs:
+            first = sum(mark[0] < start_ns for mark in job.marks)
+            job.window = (min(first, len(job.marks) - 2), len(job.marks) - 1)
+        return start_ns, max(job.marks[last][0] for job in self.jobs)
+
+    def finish_copies(self) -> None:
+        """Let everything that is queued be copied."""
+        while (next_ns := self._flow.next_ns()) < float("inf"):
+            self._flow.advance(next_ns)
+
+    def _step(self) -> None:
+        """Let the job act whose turn is next, after whatever copies are done before."""
+        while self._waiting and (not self._ready or self._flow.next_ns() <= self._ready[0][0]):
+            for copy in self._flow.advance(self._flow.next_ns()):
+                heapq.heappush(self._ready, (copy.done_ns, self._waiting.pop(copy)))
+        time_ns, number = heapq.heappop(self._ready)
+        self._flow.advance(time_ns)
+        job = self.jobs[number]
+        wanted = next(self._programs[number])
+        if wanted is not None:
+            wanted.awaited = True
+            self._waiting[wanted] = number
+        elif len(job.marks) <= _MOST_TOGETHER:
+            heapq.heappush(self._ready, (job.now_ns, number))
 
 
 def _forecast(job: _Job) -> Forecast:
     first, last = job.window
-    means = [(b - a) // (last - first) for a, b in zip(job.marks[first], job.marks[last], strict=True)]
+    means = [round((b - a) / (last - first)) for a, b in zip(job.marks[first], job.marks[last], strict=True)]
+    graph, swaps = job.run.graph, job.run.plan.swaps
     return Forecast(
         iteration_ns=means[0],
-        compute_ns=means[1],
-        stall_out_ns=means[2],
-        stall_in_ns=means[3],
-        upload_ns=means[4],
-        turn_ns=means[5],
-        peak_bytes=peak(job.run.graph, job.run.plan),
-        out_bytes=job.out_bytes,
-        in_bytes=job.in_bytes,
+        compute_ns=means[1 + _COMPUTE],
+        stall_out_ns=means[1 + _LATE_OUT],
+        stall_in_ns=means[1 + _LATE_IN],
+        upload_ns=means[1 + _UPLOAD],
+        turn_ns=means[1 + _TURN],
+        peak_bytes=peak(graph, job.run.plan),
+        out_bytes=sum(graph.tensors[s.tensor].size_bytes for s in swaps if s.copies),
+        in_bytes=sum(graph.tensors[s.tensor].size_bytes for s in swaps),
     )
+
+
+def _events(job: _Job) -> Iterator[Event]:
+    for noted in job.noted or ():
+        if noted.copy.done_ns == float("inf"):
+            continue
+        yield Event(
+            job=job.number,
+            kind=noted.kind,
+            operator=OpIndex(noted.operator),
+            tensor=None if noted.swap is None else job.run.plan.swaps[noted.swap].tensor,
+            start_ns=round(noted.copy.started_ns),
+            end_ns=round(noted.copy.done_ns),
+        )

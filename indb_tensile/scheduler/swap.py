@@ -15,9 +15,9 @@ import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.lanes import Axis, Entries, Ints, Queue
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, accesses, gaps, need_index, plan_load, working_sets
 from indb_tensile.scheduler.plan import Plan, Swap
-from indb_tensile.scheduler.simulate import Link
 
 _NO = -1
 _SETTLING_PASSES = 8  # a stall moves what comes after it; the rest is left to the simulator

@@ -3,9 +3,9 @@ from dataclasses import replace
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import floor, liveness_peak
 from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.simulate import Link
 from indb_tensile.scheduler.workload import Workload
 
 MIB = 1 << 20

@@ -17,10 +17,10 @@ from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State, restore_rng_state, rng_state
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.latency import estimate
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, VANILLA, floor, peak, resident_at_start
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import Workload, plan_jobs
-from indb_tensile.scheduler.simulate import Link
 from tests.executor.conftest import prepared
 from tests.executor.eager import RATES, Eager
 from tests.executor.fake_device import FakeDevice

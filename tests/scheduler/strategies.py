@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
-from indb_tensile.scheduler.simulate import Link
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.workload import Workload
 
 _PERSISTENT = (Role.PARAMETER, Role.OPTIMIZER_STATE, Role.BUFFER)

@@ -10,11 +10,11 @@ from indb_tensile.errors import InvariantError, MissingError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler import check
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Infeasible, Plan, Swap
 from indb_tensile.scheduler.planner import JobPlan, Workload, least_bytes, plan_jobs
 from indb_tensile.scheduler.policies import POLICIES
-from indb_tensile.scheduler.simulate import Link
 from tests.scheduler.strategies import links, several_workloads
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte

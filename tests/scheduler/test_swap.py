@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from indb_tensile.scheduler import check
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import load
 from indb_tensile.scheduler.plan import Swap
-from indb_tensile.scheduler.simulate import JobRun, Link, simulate
+from indb_tensile.scheduler.simulate import JobRun, simulate
 from indb_tensile.scheduler.swap import SwapPlan
 from tests.scheduler.strategies import graphs, latencies, links
 

@@ -12,9 +12,9 @@ from indb_tensile.executor import hardware
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.latency import estimate
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
-from indb_tensile.scheduler.simulate import Link
 
 from ..training.steps import optimizer_settings
 from .outline import Outline, outline

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.simulate import Link
 from indb_tensile.scheduler.workload import Workload
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.simulate import Link
 from indb_tensile.scheduler.workload import Workload
 
 

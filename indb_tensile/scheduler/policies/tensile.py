@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.simulate import Link
 from indb_tensile.scheduler.swap import SwapPlan
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
