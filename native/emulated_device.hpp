@@ -14,7 +14,7 @@ namespace tensile {
 
 class EmulatedDevice final : public Device {
  public:
-  static constexpr std::size_t default_chunk_bytes = std::size_t{1} << 20;
+  static constexpr std::size_t default_chunk_bytes = std::size_t{1} << 17;
 
   EmulatedDevice(Ledger ledger, const Claim& claim, std::uint64_t host_pool_bytes,
                  std::size_t chunk_bytes = default_chunk_bytes);

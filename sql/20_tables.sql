@@ -431,7 +431,7 @@ comment on column tensile.plans.floor_bytes is 'least peak that any plan could h
 comment on column tensile.plans.predicted_peak_bytes is 'peak of the plan, by simulation';
 comment on column tensile.plans.measured_peak_bytes is 'peak on the device';
 comment on column tensile.plans.predicted_iteration_ns is 'time of one iteration, by simulation';
-comment on column tensile.plans.measured_iteration_ns is 'median time of one iteration';
+comment on column tensile.plans.measured_iteration_ns is 'mean time of one iteration, weighted towards the latest';
 comment on column tensile.plans.predicted_stall_ns is 'part of it spent waiting for copies, by simulation';
 comment on column tensile.plans.measured_stall_ns is 'part of it spent waiting for copies, measured';
 comment on column tensile.plans.swaps is 'tensors that leave the device in each iteration';

@@ -247,7 +247,7 @@ comment on column tensile.stat_plan.floor_bytes is 'least peak that any plan cou
 comment on column tensile.stat_plan.predicted_peak_bytes is 'peak of the plan, by simulation';
 comment on column tensile.stat_plan.measured_peak_bytes is 'peak on the device';
 comment on column tensile.stat_plan.predicted_iteration_ms is 'time of one iteration, by simulation';
-comment on column tensile.stat_plan.measured_iteration_ms is 'median time of one iteration';
+comment on column tensile.stat_plan.measured_iteration_ms is 'mean time of one iteration, weighted towards the latest';
 comment on column tensile.stat_plan.predicted_stall_ms is 'part of it spent waiting for copies, by simulation';
 comment on column tensile.stat_plan.measured_stall_ms is 'part of it spent waiting for copies, measured';
 comment on column tensile.stat_plan.swaps is 'tensors that leave the device in each iteration';

@@ -101,7 +101,7 @@ def measure(network: Network, link: Link, *, rounds: int, iterations: int) -> It
         slot, epoch = ledger.claim_slot(1)
         ledger.grant(slot, CAPACITY_BYTES)
         with EmulatedDevice(ledger.fd, slot, epoch, CAPACITY_BYTES) as device:
-            bench = _Bench.prepare(network, device)
+            bench = Trial.prepare(network, device)
             alone = plan_jobs([bench.workload()], budget_bytes=CAPACITY_BYTES, link=link, policy="liveness")
             assert isinstance(alone, tuple)
             for share in BUDGETS:
@@ -110,7 +110,7 @@ def measure(network: Network, link: Link, *, rounds: int, iterations: int) -> It
 
 
 @dataclass(kw_only=True)
-class _Bench:
+class Trial:
     """One network on the device, and what its operators took last."""
 
     step: CapturedStep
@@ -120,7 +120,8 @@ class _Bench:
     generation: int = 0
 
     @classmethod
-    def prepare(cls, network: Network, device: EmulatedDevice) -> "_Bench":
+    def prepare(cls, network: Network, device: EmulatedDevice) -> "Trial":
+        """Capture, calibrate, and put the network's state beside the device."""
         module = architectures.build(network.architecture, network.shape, CLASSES)
         batch = (torch.randn(network.rows, *network.shape), torch.randint(0, CLASSES, (network.rows,)))
         settings = OptimizerSettings(kind="adam")
@@ -132,6 +133,7 @@ class _Bench:
         return cls(step=step, runner=runner, batch=batch, latency_ns=latency_ns)
 
     def workload(self) -> Workload:
+        """What to plan for, with the latest latencies."""
         return Workload(job=JobId(1), graphs=(self.step.graph,), latency_ns=(self.latency_ns,))
 
     def compare(
@@ -164,6 +166,11 @@ class _Bench:
             "eor": round(median(m / u for m, u in zip(planned, unplanned, strict=True)), 3),
         }
 
+    def adopt(self, plan: Plan) -> None:
+        """Follow this plan from the next iteration on."""
+        self.generation += 1
+        self.runner.adopt((plan,), self.generation)
+
     def _plan(self, budget_bytes: int, link: Link) -> JobPlan:
         plans = plan_jobs([self.workload()], budget_bytes=budget_bytes, link=link)
         assert isinstance(plans, tuple)  # no budget here is below the floor
@@ -171,8 +178,7 @@ class _Bench:
 
     def _run(self, plan: Plan, iterations: int) -> tuple[int, int, tuple[int, ...]]:
         """Median time of an iteration, the peak, and the operators' median latencies."""
-        self.generation += 1
-        self.runner.adopt((plan,), self.generation)
+        self.adopt(plan)
         for _ in range(WARM_ITERATIONS):
             self.runner.train(*self.batch, 1e-3)
         self.runner.measured()

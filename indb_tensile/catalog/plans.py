@@ -131,13 +131,18 @@ def plan_measured(
     peak_bytes: int,
     iteration_ns: int,
     stall_ns: int,
+    weight: float,
 ) -> None:
-    """What the generation took on the device: the highest peak so far, the latest times. Raises LostClaimError."""
+    """What the generation took on the device: the highest peak so far, and times, of which `weight` is new.
+
+    Times are averaged as the latencies are that the prediction stands on. Raises LostClaimError.
+    """
     values = {
         "generation": generation,
         "peak_bytes": peak_bytes,
         "iteration_ns": iteration_ns,
         "stall_ns": stall_ns,
+        "weight": weight,
     }
     _about_plan(connection, "plan_measured", job, claim, values)
 

@@ -298,7 +298,11 @@ returning p.plan_id
 -- plan_measured --
 update tensile.plans as p
    set measured_peak_bytes = greatest(p.measured_peak_bytes, %(peak_bytes)s),
-       measured_iteration_ns = %(iteration_ns)s, measured_stall_ns = %(stall_ns)s
+       measured_iteration_ns = coalesce(
+         p.measured_iteration_ns + %(weight)s::float8 * (%(iteration_ns)s - p.measured_iteration_ns),
+         %(iteration_ns)s),
+       measured_stall_ns = coalesce(
+         p.measured_stall_ns + %(weight)s::float8 * (%(stall_ns)s - p.measured_stall_ns), %(stall_ns)s)
   from tensile.jobs as j
  where j.job_id = %(job)s and j.claim = %(claim)s and p.job_id = j.job_id and p.attempt = j.attempt
    and p.generation = %(generation)s

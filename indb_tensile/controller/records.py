@@ -16,6 +16,7 @@ from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, WorkerId
+from indb_tensile.scheduler.admission import NEW_WEIGHT
 from indb_tensile.scheduler.orders import (
     CancelJob,
     FailJob,
@@ -169,6 +170,7 @@ class CatalogRecords:
                     peak_bytes=measurement.peak_bytes,
                     iteration_ns=measurement.iteration_ns,
                     stall_ns=measurement.stall_ns,
+                    weight=NEW_WEIGHT,
                 )
 
 

@@ -23,6 +23,7 @@ from indb_tensile.executor.update import record_update
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 
 _aten = torch.ops.aten
+_FUSED_UPDATES = "aten._fused_"
 
 
 class Kind(StrEnum):
@@ -249,6 +250,7 @@ def _operator(call: Call, tensor_of: dict[StorageKey, TensorId]) -> Operator:
         writes=writes,
         flops=call.flops,
         random=call.random,
+        splittable=call.stage is Stage.OPTIMIZER and str(call.target).startswith(_FUSED_UPDATES),
     )
 
 

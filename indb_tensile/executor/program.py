@@ -60,6 +60,10 @@ class Program:
 
 def compile_program(step: CapturedStep, plan: Plan) -> Program:
     """Write both variants; nothing is allocated. Raises InvariantError where the plan breaks its own rules."""
+    if plan.executions:
+        raise InvariantError(
+            f"a plan of policy {plan.policy} changes the order of operators, which is not executed yet"
+        )
     timeline = unroll(step.graph, plan)
     hoisted = _hoistable(step, timeline)
     plain = _Writer(step, plan, timeline, hoisted, timed=False)

@@ -3,7 +3,7 @@
 import ctypes
 from collections import deque
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter_ns
 
 import torch
@@ -18,12 +18,16 @@ from indb_tensile.executor.state import State
 from indb_tensile.executor.trace import INPUTS
 from indb_tensile.scheduler.plan import Plan
 
-_SAMPLES_KEPT = 64  # medians of more change little, and an hour of them must not pile up
+_SAMPLES_KEPT = 64  # more change little, and an hour of them must not pile up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Medians over the sampled training iterations since the last report, and the peak of all."""
+    """The sampled training iterations since the last report: medians of operators, means of times, the peak of all.
+
+    An operator's median is not spoilt by one slow sample. A stall may come every other iteration, when another
+    job copies too: a median would show one of the two, and the mean is what the simulator foretells.
+    """
 
     latency_ns: tuple[int, ...]
     iteration_ns: int
@@ -109,8 +113,8 @@ class Runner:
         self._device.reset_high_water()
         return Measurement(
             latency_ns=tuple(int(median(column)) for column in zip(*(s.latency_ns for s in samples), strict=True)),
-            iteration_ns=int(median(s.iteration_ns for s in samples)),
-            stall_ns=int(median(s.stall_ns for s in samples)),
+            iteration_ns=round(fmean(s.iteration_ns for s in samples)),
+            stall_ns=round(fmean(s.stall_ns for s in samples)),
             peak_bytes=peak_bytes,
             samples=len(samples),
         )

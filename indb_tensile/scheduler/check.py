@@ -1,6 +1,6 @@
 """The judge of plans: walks iterations operator by operator and reports every rule that is broken.
 
-It shares no code with the planner or the peak analysis, and is slow and plain on purpose: a planner is
+It shares no code with the planner, the rewriting or the peak analysis, and is slow and plain on purpose: a planner is
 believed only where this finds nothing. The walk starts from the home state (what the plan has on the device
 at operator 0, and host copies only of what is away there), because that is how a trainer adopts a plan.
 """
@@ -9,12 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from indb_tensile.scheduler.equivalence import judge
 from indb_tensile.scheduler.graph import Operator, StepGraph, TensorId
 from indb_tensile.scheduler.plan import Plan, Swap
 
 
 def faults(graph: StepGraph, plan: Plan, *, limit_bytes: int | None = None) -> tuple[str, ...]:
     """Every broken rule, in words; empty for a plan that can be executed and keeps to the limit."""
+    if plan.executions:
+        verdict = judge(graph, plan.executions)
+        if verdict.faults:
+            return verdict.faults
+        graph = verdict.graph
     found = _malformed(graph, plan)
     if found:
         return tuple(found)
@@ -44,6 +50,8 @@ def faults_together(jobs: Sequence[Sequence[tuple[StepGraph, Plan]]], *, budget_
 
 def peak(graph: StepGraph, plan: Plan) -> int:
     """The peak of a plan that breaks no rule, by walking it."""
+    if plan.executions:
+        graph = judge(graph, plan.executions).graph
     return max(_walk(graph, plan).loads)
 
 

@@ -61,8 +61,9 @@ class Operator:
     """One call of the step: what it reads, what it writes, what it needs while it runs.
 
     `signature` keys what is remembered about the operator: its name, the shapes, dtypes and strides of its
-    inputs and its parameters. A tensor in both `reads` and `writes` is updated in place. `random` operators
-    draw random numbers and are never run twice.
+    inputs and its parameters. Writing a tensor that already has a value updates it in place, whether or not it
+    stands in `reads`. `random` operators draw random numbers and are never run twice. A `splittable` one treats
+    each element by itself and may run in parts: the update of one parameter and its optimizer state.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Operator:
     workspace_bytes: int = 0
     flops: int = 0
     random: bool = False
+    splittable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

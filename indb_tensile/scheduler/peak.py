@@ -12,6 +12,7 @@ import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.rewrite import effective
 
 VANILLA = Plan(policy="vanilla", release=False)
 LIVENESS = Plan(policy="liveness")
@@ -56,6 +57,7 @@ def resident_at_start(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
     A trainer that adopts the plan moves what is resident to this state, then starts at operator 0 with the
     moves of boundary 0 already done.
     """
+    graph = effective(graph, plan)
     count = len(graph.operators)
     gone = {swap.tensor for swap in plan.swaps if _away(swap, count).covers(0, count)}
     return frozenset(t.id for t in graph.tensors if t.persistent and t.id not in plan.away and t.id not in gone)
@@ -66,7 +68,7 @@ def leaving_at_start(graph: StepGraph, plan: Plan) -> tuple[Swap, ...]:
 
     An iteration that starts from the home state has to queue these copies first.
     """
-    count = len(graph.operators)
+    count = len(effective(graph, plan).operators)
     return tuple(s for s in plan.swaps if s.copies and _Range(s.out_after + 1, free_index(s, count)).covers(0, count))
 
 
@@ -200,6 +202,7 @@ class Load:
 
 def plan_load(graph: StepGraph, plan: Plan) -> Load:
     """The load of this plan, open to further changes."""
+    graph = effective(graph, plan)
     count = len(graph.operators)
     held = Load(tuple(op.workspace_bytes for op in graph.operators))
     for tensor, ops in zip(graph.tensors, accesses(graph), strict=True):

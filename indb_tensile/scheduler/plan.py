@@ -38,8 +38,25 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One run of a captured operator, or of one of `parts` equal parts of it."""
+
+    operator: OpIndex
+    part: int = 0
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.part < self.parts:
+            raise InvariantError(f"operator {self.operator}: part {self.part} of {self.parts}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What one job does with its memory in each iteration of one step graph.
+
+    `executions` is the order in which operators run where it is not the captured one: some again (recompute),
+    some earlier or later, some in parts. rewrite.py turns it into the graph that then runs, and everything else
+    in the plan, positions and tensors alike, refers to that graph.
 
     `release` frees a tensor that does not persist after its last access (liveness); without it nothing is
     freed before the iteration ends (vanilla). `away` are persistent tensors that this graph never accesses
@@ -47,6 +64,7 @@ class Plan:
     """
 
     policy: str
+    executions: tuple[Execution, ...] = ()
     swaps: tuple[Swap, ...] = ()
     release: bool = True
     away: frozenset[TensorId] = frozenset()

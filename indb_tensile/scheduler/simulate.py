@@ -22,6 +22,7 @@ from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import peak
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.rewrite import effective, effective_latency
 
 _WARM_UP = 2  # iterations of the slowest job before anything is measured
 _MEASURED = 6  # iterations of the slowest job that are measured
@@ -38,7 +39,10 @@ class Compute(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One job repeating one graph under one plan. An upload's latency is the link's, whatever stands here."""
+    """One job repeating one graph under one plan. An upload's latency is the link's, whatever stands here.
+
+    Graph and latencies are the captured ones; what runs is what the plan makes of them.
+    """
 
     graph: StepGraph
     plan: Plan
@@ -134,27 +138,28 @@ class _Stop:
     compute_ns: int = 0  # from here to the next stop
 
 
-def _stops(run: JobRun, link: Link, *, every: bool) -> tuple[_Stop, ...]:
+def _stops(graph: StepGraph, run: JobRun, link: Link, *, every: bool) -> tuple[_Stop, ...]:
     """The boundaries of one iteration where the job does more than compute; boundary 0 is always one."""
-    count = len(run.graph.operators)
-    uploads = {k for k, op in enumerate(run.graph.operators) if op.stage is Stage.UPLOAD}
+    count = len(graph.operators)
+    uploads = {k for k, op in enumerate(graph.operators) if op.stage is Stage.UPLOAD}
+    latency_ns = effective_latency(run.latency_ns, run.plan)
     wanted = set(range(count)) if every else {0, *uploads}
     for swap in run.plan.swaps:
         wanted |= {(swap.out_after + 1) % count, swap.free_at, swap.in_at, swap.needed_by}
     stops = {k: _Stop(k) for k in sorted(wanted)}
-    before = (0, *accumulate(0 if k in uploads else ns for k, ns in enumerate(run.latency_ns)))
+    before = (0, *accumulate(0 if k in uploads else ns for k, ns in enumerate(latency_ns)))
     for stop, end in zip(stops.values(), (*list(stops)[1:], count), strict=True):
         stop.compute_ns = before[end] - before[stop.operator]
     for number, swap in enumerate(run.plan.swaps):
-        size_bytes = run.graph.tensors[swap.tensor].size_bytes
+        size_bytes = graph.tensors[swap.tensor].size_bytes
         if swap.copies:
             stops[(swap.out_after + 1) % count].outs.append((number, link.out_ns(size_bytes)))
         stops[swap.free_at].frees.append(number)
         stops[swap.in_at].ins.append((number, link.in_ns(size_bytes)))
         stops[swap.needed_by].needs.append(number)
     for index in uploads:
-        written = {*run.graph.operators[index].writes}
-        stops[index].upload_ns = link.in_ns(sum(run.graph.tensors[t].size_bytes for t in written))
+        written = {*graph.operators[index].writes}
+        stops[index].upload_ns = link.in_ns(sum(graph.tensors[t].size_bytes for t in written))
     return tuple(stops.values())
 
 
@@ -180,8 +185,9 @@ class _Job:
 
     def __init__(self, run: JobRun, number: int, link: Link, *, every: bool) -> None:
         self.run = run
+        self.graph = effective(run.graph, run.plan)
         self.number = number
-        self.stops = _stops(run, link, every=every)
+        self.stops = _stops(self.graph, run, link, every=every)
         self.now_ns = 0.0
         self.totals = [0.0] * len(_KINDS)
         self.marks: list[tuple[float, ...]] = []  # (time, *totals) at each iteration's start
@@ -320,7 +326,7 @@ class _Engine:
 def _forecast(job: _Job) -> Forecast:
     first, last = job.window
     means = [round((b - a) / (last - first)) for a, b in zip(job.marks[first], job.marks[last], strict=True)]
-    graph, swaps = job.run.graph, job.run.plan.swaps
+    graph, swaps = job.graph, job.run.plan.swaps
     return Forecast(
         iteration_ns=means[0],
         compute_ns=means[1 + _COMPUTE],
@@ -328,7 +334,7 @@ def _forecast(job: _Job) -> Forecast:
         stall_in_ns=means[1 + _LATE_IN],
         upload_ns=means[1 + _UPLOAD],
         turn_ns=means[1 + _TURN],
-        peak_bytes=peak(graph, job.run.plan),
+        peak_bytes=peak(job.run.graph, job.run.plan),
         out_bytes=sum(graph.tensors[s.tensor].size_bytes for s in swaps if s.copies),
         in_bytes=sum(graph.tensors[s.tensor].size_bytes for s in swaps),
     )

@@ -59,6 +59,7 @@ def test_a_plan_is_predicted_then_adopted_then_measured(database: Database) -> N
                 peak_bytes=peak_bytes,
                 iteration_ns=iteration_ns,
                 stall_ns=1,
+                weight=0.5,
             )
         plans.plan_foreseen(connection, claimed.job, claimed.claim, 1, iteration_ns=11, stall_ns=3)
         rows = alice.execute(
@@ -66,7 +67,7 @@ def test_a_plan_is_predicted_then_adopted_then_measured(database: Database) -> N
             " measured_stall_ns, predicted_iteration_ns, predicted_stall_ns, swaps, plan, adopted_at is not null"
             " from tensile.plans"
         ).fetchall()
-        assert rows == [(1, 1, "start", 80, 80, 12, 1, 11, 3, 2, {"swaps": []}, True)]
+        assert rows == [(1, 1, "start", 80, 80, 11, 1, 11, 3, 2, {"swaps": []}, True)]
 
 
 def test_a_second_attempt_counts_its_generations_anew(database: Database) -> None:

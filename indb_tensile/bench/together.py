@@ -1,0 +1,187 @@
+"""How well the simulator foretells jobs that share the emulated device's lanes and processor: measured over foretold.
+
+    python -m indb_tensile.bench.together [--rounds 3] [--seconds 8] [--budget 0.5] [--json]
+
+Three trainings run at once, each in a process of its own, as the controller's trainers do. Each round they run
+without swaps, are planned together with the latencies measured there, and run under these plans; the simulator is
+then asked about the plans with the latencies of the planned run itself, so that what is judged is the cost model
+and not the machine's mood. Times are means over the run, `ratio` is the median over the rounds.
+"""
+
+import argparse
+import json
+import multiprocessing
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Any
+
+import torch
+
+from indb_tensile import config
+from indb_tensile.bench.forecast import CAPACITY_BYTES, WARM_ITERATIONS, Network, Trial
+from indb_tensile.executor.device import EmulatedDevice, Ledger
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, plan_jobs
+
+NETWORKS = (
+    Network(
+        name="cnn",
+        architecture={"type": "cnn", "channels": [64], "depth": 12, "hidden": [256], "dropout": 0.2},
+        shape=(1, 8, 8),
+        rows=448,
+    ),
+    Network(name="mlp", architecture={"type": "mlp", "hidden": [2048] * 4, "dropout": 0.2}, shape=(30,), rows=256),
+    Network(name="narrow", architecture={"type": "mlp", "hidden": [2048] * 4, "dropout": 0.2}, shape=(10,), rows=128),
+)
+SHARE_BYTES = CAPACITY_BYTES // config.MIB // len(NETWORKS) * config.MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ran:
+    """What one process saw in one run: the mean iteration, and its operators' median latencies."""
+
+    iteration_ns: int
+    latency_ns: tuple[int, ...]
+    peak_bytes: int
+
+
+def main() -> None:
+    """Print one row per job."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8.0, help="how long each run lasts")
+    parser.add_argument("--budget", type=float, default=0.5, help="of the way from the floors to the liveness peaks")
+    parser.add_argument("--json", action="store_true", help="one object a line")
+    arguments = parser.parse_args()
+    for row in measure(arguments.rounds, arguments.seconds, arguments.budget):
+        print(json.dumps(row) if arguments.json else _line(row), flush=True)
+
+
+def measure(rounds: int, seconds: float, budget: float) -> list[dict[str, Any]]:
+    """One row per job."""
+    settings = config.Settings()
+    link = Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s)
+    with Ledger.create(CAPACITY_BYTES, config.MIB, link.out_bytes_per_s, link.in_bytes_per_s) as ledger:
+        crew = [_Member.start(network, ledger) for network in NETWORKS]
+        for member in crew:
+            member.graph = member.pipe.recv()
+        found: list[list[tuple[JobPlan, _Ran]]] = []
+        for _ in range(rounds):
+            unplanned = _run(crew, [Plan(policy="liveness")] * len(crew), seconds / 2)
+            planned = _planned(crew, unplanned, link, budget)
+            ran = _run(crew, [plan.plans[0] for plan in planned], seconds)
+            again = foresee(_workloads(crew, ran), planned, link=link)
+            found.append(list(zip(again, ran, strict=True)))
+        for member in crew:
+            member.stop()
+    return [_row(network, [one[k] for one in found]) for k, network in enumerate(NETWORKS)]
+
+
+@dataclass(kw_only=True)
+class _Member:
+    """One training process and the pipe to it."""
+
+    process: multiprocessing.process.BaseProcess
+    pipe: Connection
+    graph: StepGraph | None = None
+
+    @classmethod
+    def start(cls, network: Network, ledger: Ledger) -> "_Member":
+        context = multiprocessing.get_context("fork")  # before any device is opened: the ledger's file is inherited
+        here, there = context.Pipe()
+        slot, epoch = ledger.claim_slot(1)
+        ledger.grant(slot, SHARE_BYTES)
+        process = context.Process(target=_train, args=(network, ledger.fd, slot, epoch, there), daemon=True)
+        process.start()
+        return cls(process=process, pipe=here)
+
+    def stop(self) -> None:
+        self.pipe.send(None)
+        self.process.join()
+
+
+def _train(network: Network, fd: int, slot: int, epoch: int, pipe: Connection) -> None:
+    """One process: calibrates, then follows each plan that it is sent for so many seconds."""
+    torch.set_num_threads(1)
+    with EmulatedDevice(fd, slot, epoch, SHARE_BYTES) as device:
+        trial = Trial.prepare(network, device)
+        pipe.send(trial.step.graph)
+        while (asked := pipe.recv()) is not None:
+            plan, seconds = asked
+            pipe.send(_follow(trial, plan, seconds))
+        trial.runner.close()
+
+
+def _follow(trial: Trial, plan: Plan, seconds: float) -> _Ran:
+    trial.adopt(plan)
+    for _ in range(WARM_ITERATIONS):
+        trial.runner.train(*trial.batch, 1e-3)
+    trial.runner.measured()
+    count, start = 0, time.perf_counter_ns()
+    while time.perf_counter_ns() - start < seconds * 1e9:
+        trial.runner.train(*trial.batch, 1e-3)
+        count += 1
+    iteration_ns = (time.perf_counter_ns() - start) // count
+    found = trial.runner.measured()
+    assert found is not None
+    return _Ran(iteration_ns=iteration_ns, latency_ns=found.latency_ns, peak_bytes=found.peak_bytes)
+
+
+def _run(crew: list[_Member], plans: list[Plan], seconds: float) -> list[_Ran]:
+    for member, plan in zip(crew, plans, strict=True):
+        member.pipe.send((plan, seconds))
+    return [member.pipe.recv() for member in crew]
+
+
+def _workloads(crew: list[_Member], ran: list[_Ran]) -> tuple[Workload, ...]:
+    found = []
+    for number, (member, one) in enumerate(zip(crew, ran, strict=True)):
+        assert member.graph is not None
+        found.append(Workload(job=JobId(number), graphs=(member.graph,), latency_ns=(one.latency_ns,)))
+    return tuple(found)
+
+
+def _planned(crew: list[_Member], ran: list[_Ran], link: Link, budget: float) -> tuple[JobPlan, ...]:
+    workloads = _workloads(crew, ran)
+    alone = plan_jobs(workloads, budget_bytes=1 << 62, link=link, policy="liveness")
+    assert isinstance(alone, tuple)
+    least = sum(plan.floor_bytes for plan in alone)
+    most = sum(plan.liveness_peak_bytes for plan in alone)
+    planned = plan_jobs(workloads, budget_bytes=round(least + budget * (most - least)), link=link)
+    assert isinstance(planned, tuple)  # no budget here is below the floors
+    return planned
+
+
+def _row(network: Network, rounds: list[tuple[JobPlan, _Ran]]) -> dict[str, Any]:
+    plan, ran = rounds[-1]
+    assert ran.peak_bytes <= plan.peak_bytes, f"planned {plan.peak_bytes}, measured {ran.peak_bytes} bytes"
+    return {
+        "network": network.name,
+        "liveness_peak_bytes": plan.liveness_peak_bytes,
+        "peak_bytes": plan.peak_bytes,
+        "swaps": plan.swaps,
+        "foretold_ms": round(median(p.forecast.iteration_ns for p, _ in rounds) / 1e6, 1),
+        "foretold_stall_ms": round(
+            median(p.forecast.stall_in_ns + p.forecast.stall_out_ns for p, _ in rounds) / 1e6, 1
+        ),
+        "measured_ms": round(median(r.iteration_ns for _, r in rounds) / 1e6, 1),
+        "ratio": round(median(r.iteration_ns / p.forecast.iteration_ns for p, r in rounds), 3),
+        "ratios": [round(r.iteration_ns / p.forecast.iteration_ns, 3) for p, r in rounds],
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    sizes = ", ".join(f"{name} {row[f'{name}_bytes'] / config.MIB:.1f} MB" for name in ("liveness_peak", "peak"))
+    return (
+        f"{row['network']:<8} {sizes}, {row['swaps']} swaps; foretold {row['foretold_ms']} ms (stalls "
+        f"{row['foretold_stall_ms']} ms), measured {row['measured_ms']} ms, ratio {row['ratio']} of {row['ratios']}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The judge of rewritten orders: executes both orders on symbols and compares what every operator sees.
+
+It shares no code with rewrite.py. Each operator's result is a symbol made of the operator and of the symbols it
+was given; an operator that draws random numbers is also given how many were drawn before it. An order is as good
+as the captured one where every execution is given the symbols that the operator is given there, and what
+persists ends as the same symbols.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.plan import Execution
+
+_Symbol = int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is wrong with the order, in words, or the graph that it amounts to."""
+
+    faults: tuple[str, ...]
+    graph: StepGraph
+
+
+def judge(graph: StepGraph, executions: Sequence[Execution]) -> Verdict:
+    """Compare the order with the captured one."""
+    found = _malformed(graph, executions)
+    if found:
+        return Verdict(faults=tuple(found), graph=graph)
+    names: dict[tuple[object, ...], _Symbol] = {}
+    captured, machine = _Machine(graph, names), _Machine(graph, names)
+    seen = [captured.execute(Execution(operator=OpIndex(index))) for index in range(len(graph.operators))]
+    for position, execution in enumerate(executions):
+        given = machine.execute(execution)
+        if execution.part == 0 and given != seen[execution.operator]:
+            name = graph.operators[execution.operator].name
+            machine.faults.append(f"execution {position}: operator {execution.operator} ({name}) sees other values")
+    for tensor in graph.tensors:
+        if tensor.persistent and machine.value(tensor.id) != captured.value(tensor.id):
+            machine.faults.append(f"tensor {tensor.id} ({tensor.name}) ends the iteration with another value")
+    if machine.faults:
+        return Verdict(faults=tuple(machine.faults), graph=graph)
+    rewritten = replace(graph, tensors=tuple(machine.tensors), operators=tuple(machine.operators))
+    return Verdict(faults=(), graph=rewritten)
+
+
+def _malformed(graph: StepGraph, executions: Sequence[Execution]) -> list[str]:
+    """What makes an execution on symbols senseless: operators that are not there, missing or torn apart."""
+    found = []
+    whole = set()
+    at = 0
+    while at < len(executions):
+        first = executions[at]
+        if not 0 <= first.operator < len(graph.operators):
+            return [f"execution {at}: there is no operator {first.operator}"]
+        wanted = [Execution(operator=first.operator, part=p, parts=first.parts) for p in range(first.parts)]
+        if list(executions[at : at + first.parts]) != wanted:
+            return [f"execution {at}: the parts of operator {first.operator} are not one after the other"]
+        if first.parts > 1 and not graph.operators[first.operator].splittable:
+            found.append(f"execution {at}: operator {first.operator} cannot be split")
+        if first.parts > 1 and first.operator in whole:
+            found.append(f"execution {at}: operator {first.operator} is split when it runs again")
+        whole.add(first.operator)
+        at += first.parts
+    found += [f"operator {k} never runs" for k in range(len(graph.operators)) if k not in whole]
+    return found
+
+
+@dataclass(slots=True)
+class _Machine:
+    """Tensors with symbols as values, and the graph of what was executed so far."""
+
+    graph: StepGraph
+    names: dict[tuple[object, ...], _Symbol]  # of what each symbol was made
+    tensors: list[Tensor] = field(init=False)
+    operators: list[Operator] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    drawn: int = 0
+    makers: dict[TensorId, int] = field(init=False)
+    users: dict[TensorId, set[int]] = field(init=False)
+    now: dict[TensorId, list[TensorId]] = field(init=False)  # which tensors hold the value; several where split
+    values: dict[TensorId, _Symbol] = field(init=False)
+    runs: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.tensors = list(self.graph.tensors)
+        self.now = {t.id: [t.id] for t in self.graph.tensors}
+        self.values = {t.id: self._symbol(("before", t.id)) for t in self.graph.tensors if t.persistent}
+        self.makers, self.users = _makers(self.graph), _users(self.graph)
+
+    def value(self, tensor: TensorId) -> _Symbol:
+        return self.values.get(tensor, self._symbol(("nothing",)))
+
+    def execute(self, execution: Execution) -> tuple[object, ...]:
+        """Run the operator, or a part of it, on what is there now. Returns the symbols that it is given."""
+        operator = self.graph.operators[execution.operator]
+        first_part, last_part = execution.part == 0, execution.part == execution.parts - 1
+        again = execution.operator in self.runs
+        touched = sorted({*operator.reads, *operator.writes})
+        fresh = {t for t in operator.writes if self._makes(execution.operator, t)}
+        given: tuple[object, ...] = tuple(self.value(t) for t in touched if t not in fresh)
+        if operator.random:
+            given = (*given, "drawn", self.drawn)
+        if first_part:
+            for tensor in operator.writes if again else ():
+                self._renew(execution, tensor, fresh)
+            if execution.parts > 1:
+                self._split(execution, touched)
+        self._record(execution, operator)
+        if last_part:
+            self.drawn += operator.random
+            self.runs.add(execution.operator)
+            for tensor in operator.writes:
+                self.values[tensor] = self._symbol((execution.operator, tensor, *given))
+        return given
+
+    def _symbol(self, made_of: tuple[object, ...]) -> _Symbol:
+        """A short name for what it was made of, the same in both machines, so that comparing two is cheap."""
+        return self.names.setdefault(made_of, len(self.names))
+
+    def _makes(self, operator: int, tensor: TensorId) -> bool:
+        """Whether this operator gives the tensor its first value."""
+        return not self.graph.tensors[tensor].persistent and self.makers.get(tensor) == operator
+
+    def _renew(self, execution: Execution, tensor: TensorId, fresh: set[TensorId]) -> None:
+        """A second run writes a new tensor: the first one may be gone."""
+        if tensor not in fresh:
+            name = self.graph.tensors[tensor].name
+            self.faults.append(f"operator {execution.operator} runs again and updates tensor {tensor} ({name})")
+            return
+        self._append(tensor, replace(self.graph.tensors[tensor], name=f"{self.graph.tensors[tensor].name} again"))
+
+    def _append(self, tensor: TensorId, like: Tensor) -> None:
+        new = TensorId(len(self.tensors))
+        self.tensors.append(replace(like, id=new))
+        self.now[tensor] = [new]
+
+    def _split(self, execution: Execution, touched: list[TensorId]) -> None:
+        """Optimizer state that no other operator touches is cut with its operator, at multiples of 256 bytes."""
+        operator = self.graph.operators[execution.operator]
+        for tensor in (*operator.reads, *operator.writes):
+            whole = self.graph.tensors[tensor]
+            shared = self.users[tensor] != {int(execution.operator)}
+            if tensor not in touched or whole.role is not Role.OPTIMIZER_STATE or shared or len(self.now[tensor]) > 1:
+                continue
+            cuts = [whole.size_bytes * p // execution.parts // 256 * 256 for p in range(execution.parts)]
+            if execution.parts > 1 and not cuts[1]:
+                continue
+            sizes = [b - a for a, b in zip(cuts, [*cuts[1:], whole.size_bytes], strict=True)]
+            pieces = [tensor, *(TensorId(len(self.tensors) + k) for k in range(execution.parts - 1))]
+            for part, (piece, size_bytes) in enumerate(zip(pieces, sizes, strict=True)):
+                name = f"{whole.name} [{part + 1}/{execution.parts}]"
+                cut = replace(whole, id=piece, name=name, size_bytes=size_bytes)
+                if part:
+                    self.tensors.append(cut)
+                else:
+                    self.tensors[tensor] = cut
+            self.now[tensor] = pieces
+
+    def _record(self, execution: Execution, operator: Operator) -> None:
+        def here(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
+            return tuple(self.now[t][execution.part if len(self.now[t]) > 1 else 0] for t in tensors)
+
+        self.operators.append(replace(operator, reads=here(operator.reads), writes=here(operator.writes)))
+
+
+def _makers(graph: StepGraph) -> dict[TensorId, int]:
+    """By tensor the operator that gives it its first value."""
+    found: dict[TensorId, int] = {}
+    for index, operator in enumerate(graph.operators):
+        for tensor in operator.writes:
+            found.setdefault(tensor, index)
+    return found
+
+
+def _users(graph: StepGraph) -> dict[TensorId, set[int]]:
+    found: dict[TensorId, set[int]] = {}
+    for index, operator in enumerate(graph.operators):
+        for tensor in (*operator.reads, *operator.writes):
+            found.setdefault(tensor, set()).add(index)
+    return found

@@ -1,0 +1,251 @@
+"""Recomputation, reordering and splitting as a rewriting of the step graph.
+
+A plan may run operators again, in another order, or in parts. Rather than teach every part of the scheduler
+three more kinds of event, the order of execution is made into a step graph of its own: an operator that runs
+again writes new tensors, and whoever comes later reads those. Peak, swaps, lanes and placement then need not
+know that anything was rewritten, and a tensor that was recomputed can be swapped like any other.
+
+The rules, which keep every result the same bit for bit (a *version* of a tensor is the operator that wrote it
+last):
+
+- every operator runs; the first run is the operator itself, further ones are re-runs;
+- whatever an operator reads or updates in place has the version that it has in the captured order;
+- a re-run writes only tensors that do not persist; operators that draw random numbers run once, and in their
+  captured order;
+- a splittable operator may run in parts, one right after the other. What it alone accesses and what persists,
+  optimizer state, is then split with it; other tensors are shared by all parts.
+
+Recomputation is TENSILE section IV-D, from Capuchin and SuperNeurons; that a source may itself have been
+recomputed (a chain) is ours, and so are the other two.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from indb_tensile.errors import GraphError
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, StepGraph, TensorId
+from indb_tensile.scheduler.plan import Execution, Plan
+
+_PART_NS = 5_000  # starting one more kernel: SCHEDULER's reference machine
+_BEFORE = -1  # what the previous iteration left
+_PART_BYTES = 256  # 64 elements of float32: a fused update cut there is equal to the whole, bit for bit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """The graph that runs. `source[t]` is the captured tensor behind tensor `t`, `reruns` the operators run again."""
+
+    graph: StepGraph
+    source: tuple[TensorId, ...]
+    reruns: frozenset[OpIndex]
+
+
+def captured_order(graph: StepGraph) -> tuple[Execution, ...]:
+    """Every operator once, as captured."""
+    return tuple(Execution(operator=OpIndex(k)) for k in range(len(graph.operators)))
+
+
+def rewrite(graph: StepGraph, executions: Sequence[Execution]) -> Rewritten:
+    """The step graph of this order of execution; captured tensors keep their ids, new ones follow.
+
+    Raises GraphError for an order that would change a result.
+    """
+    return _Rewriting(graph, executions).run()
+
+
+def effective(graph: StepGraph, plan: Plan) -> StepGraph:
+    """The graph to which the plan's positions and tensors refer."""
+    return rewrite(graph, plan.executions).graph if plan.executions else graph
+
+
+def effective_latency(latency_ns: Sequence[int], plan: Plan) -> tuple[int, ...]:
+    """Nanoseconds for each operator of the effective graph."""
+    if not plan.executions:
+        return tuple(latency_ns)
+    return tuple(execution_ns(latency_ns[e.operator], e.parts) for e in plan.executions)
+
+
+def execution_ns(latency_ns: int, parts: int) -> int:
+    """How long one of so many parts of an operator takes."""
+    return latency_ns if parts == 1 else -(-latency_ns // parts) + _PART_NS
+
+
+def repeatable(graph: StepGraph) -> tuple[bool, ...]:
+    """For each operator whether it may run again: it draws nothing and only gives tensors their first value."""
+    first = _first_writers(graph)
+    return tuple(
+        bool(op.writes)
+        and not op.random
+        and all(not graph.tensors[t].persistent and first[t] == index for t in op.writes)
+        for index, op in enumerate(graph.operators)
+    )
+
+
+def own_state(graph: StepGraph) -> dict[OpIndex, tuple[TensorId, ...]]:
+    """For each splittable operator the optimizer state that it alone accesses, which is split with it."""
+    users: dict[TensorId, set[int]] = {}
+    for index, op in enumerate(graph.operators):
+        for tensor in (*op.reads, *op.writes):
+            if graph.tensors[tensor].role is Role.OPTIMIZER_STATE:
+                users.setdefault(tensor, set()).add(index)
+    return {
+        OpIndex(index): tuple(sorted(t for t in {*op.reads, *op.writes} if users.get(t) == {index}))
+        for index, op in enumerate(graph.operators)
+        if op.splittable
+    }
+
+
+def part_bytes(size_bytes: int, part: int, parts: int) -> int:
+    """The size of one part of a tensor; 0 for the parts of one that is too small to be split."""
+    ends = [size_bytes * k // parts // _PART_BYTES * _PART_BYTES for k in range(parts)]
+    ends.append(size_bytes)
+    return ends[part + 1] - ends[part] if ends[1] > 0 else 0
+
+
+class _Rewriting:
+    """One walk along the new order: the version and the instance that each captured tensor has at the moment."""
+
+    def __init__(self, graph: StepGraph, executions: Sequence[Execution]) -> None:
+        self._graph = graph
+        self._executions = executions
+        self._needed = _needed_versions(graph)
+        self._first = _first_writers(graph)
+        self._own = own_state(graph)
+        self._tensors = list(graph.tensors)
+        self._source = [tensor.id for tensor in graph.tensors]
+        self._instance = list(self._source)
+        self._version: list[int | None] = [_BEFORE if t.persistent else None for t in graph.tensors]
+        self._part_ids: dict[TensorId, tuple[TensorId, ...]] = {}
+        self._done: set[OpIndex] = set()
+        self._reruns: set[OpIndex] = set()
+        self._last_random = -1
+        self._open: Execution | None = None  # the part after which the next one has to come
+
+    def run(self) -> Rewritten:
+        operators = tuple(self._execute(execution) for execution in self._executions)
+        missing = sorted(set(range(len(self._graph.operators))) - self._done)
+        if missing or self._open is not None:
+            raise GraphError(f"operators {missing[:5]} of {len(self._graph.operators)} never run to their end")
+        graph = StepGraph(tensors=tuple(self._tensors), operators=operators, signature=self._graph.signature)
+        return Rewritten(graph=graph, source=tuple(self._source), reruns=frozenset(self._reruns))
+
+    def _execute(self, execution: Execution) -> Operator:
+        index = execution.operator
+        if not 0 <= index < len(self._graph.operators):
+            raise GraphError(f"there is no operator {index}")
+        operator = self._graph.operators[index]
+        self._check_part(execution, operator)
+        rerun = index in self._done
+        if execution.part == 0:
+            self._check_versions(index, operator)
+            self._check_run(index, operator, rerun=rerun)
+            for tensor in operator.writes:
+                if rerun:
+                    self._instance[tensor] = self._again(tensor)
+        found = self._mapped(execution, operator)
+        if execution.part == execution.parts - 1:
+            for tensor in operator.writes:
+                self._version[tensor] = index
+            (self._reruns if rerun else self._done).add(index)
+        return found
+
+    def _check_part(self, execution: Execution, operator: Operator) -> None:
+        expected = self._open
+        if expected is None:
+            if execution.part:
+                raise GraphError(f"{_named(execution.operator, operator)} starts with part {execution.part}")
+        elif execution != expected:
+            raise GraphError(f"operator {expected.operator} is interrupted before part {expected.part}")
+        if execution.parts > 1 and not operator.splittable:
+            raise GraphError(f"{_named(execution.operator, operator)} cannot run in parts")
+        last = execution.part == execution.parts - 1
+        self._open = None if last else replace(execution, part=execution.part + 1)
+
+    def _check_versions(self, index: OpIndex, operator: Operator) -> None:
+        for tensor, version in self._needed[index]:
+            if self._version[tensor] != version:
+                name = self._graph.tensors[tensor].name
+                raise GraphError(
+                    f"{_named(index, operator)} needs {name} as operator {version} left it, "
+                    f"and would find what operator {self._version[tensor]} left"
+                )
+
+    def _check_run(self, index: OpIndex, operator: Operator, *, rerun: bool) -> None:
+        if operator.random:
+            if rerun or index < self._last_random:
+                raise GraphError(f"{_named(index, operator)} draws random numbers and cannot run again, nor later")
+            self._last_random = index
+        if rerun:
+            for tensor in operator.writes:
+                if self._graph.tensors[tensor].persistent or self._first[tensor] != index:
+                    name = self._graph.tensors[tensor].name
+                    raise GraphError(f"{_named(index, operator)} updates {name} and cannot run again")
+
+    def _again(self, tensor: TensorId) -> TensorId:
+        again = TensorId(len(self._tensors))
+        captured = self._graph.tensors[tensor]
+        self._tensors.append(replace(captured, id=again, name=f"{captured.name} again"))
+        self._source.append(tensor)
+        return again
+
+    def _mapped(self, execution: Execution, operator: Operator) -> Operator:
+        def here(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
+            return tuple(self._here(t, execution) for t in tensors)
+
+        found = replace(operator, reads=here(operator.reads), writes=here(operator.writes))
+        if execution.parts == 1:
+            return found
+        which = f"{execution.part + 1}/{execution.parts}"
+        signature = f"{operator.signature} part {which}"
+        return replace(found, signature=signature, flops=operator.flops // execution.parts)
+
+    def _here(self, tensor: TensorId, execution: Execution) -> TensorId:
+        """The instance that is accessed, or its part."""
+        if execution.parts == 1 or tensor not in self._own[execution.operator]:
+            return self._instance[tensor]
+        if tensor not in self._part_ids:
+            self._part_ids[tensor] = self._split(tensor, execution.parts)
+        return self._part_ids[tensor][execution.part]
+
+    def _split(self, tensor: TensorId, parts: int) -> tuple[TensorId, ...]:
+        captured = self._graph.tensors[tensor]
+        if not part_bytes(captured.size_bytes, 0, parts):
+            return (tensor,) * parts
+        found = []
+        for part in range(parts):
+            size_bytes = part_bytes(captured.size_bytes, part, parts)
+            again = TensorId(tensor if part == 0 else len(self._tensors))
+            name = f"{captured.name} [{part + 1}/{parts}]"
+            piece = replace(captured, id=again, name=name, size_bytes=size_bytes)
+            if part == 0:
+                self._tensors[tensor] = piece
+            else:
+                self._tensors.append(piece)
+                self._source.append(tensor)
+            found.append(again)
+        return tuple(found)
+
+
+def _named(index: OpIndex, operator: Operator) -> str:
+    return f"operator {index} ({operator.name})"
+
+
+def _first_writers(graph: StepGraph) -> list[int]:
+    """For each tensor the operator that writes it first; past the end for none."""
+    first = [len(graph.operators)] * len(graph.tensors)
+    for index in reversed(range(len(graph.operators))):
+        for tensor in graph.operators[index].writes:
+            first[tensor] = index
+    return first
+
+
+def _needed_versions(graph: StepGraph) -> list[list[tuple[TensorId, int]]]:
+    """For each operator which operator wrote, before it, what it reads or updates."""
+    version: list[int | None] = [_BEFORE if t.persistent else None for t in graph.tensors]
+    needed = []
+    for index, op in enumerate(graph.operators):
+        touched = sorted({*op.reads, *op.writes})
+        needed.append([(t, v) for t in touched if (v := version[t]) is not None])
+        for tensor in op.writes:
+            version[tensor] = index
+    return needed

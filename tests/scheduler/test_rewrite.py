@@ -1,0 +1,183 @@
+"""Recompute, reorder, split: the graph that then runs, by hand; and two judges that must agree on random orders."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.errors import GraphError, InvariantError
+from indb_tensile.scheduler.check import faults
+from indb_tensile.scheduler.check import peak as walked_peak
+from indb_tensile.scheduler.equivalence import judge
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import liveness_peak, load, peak
+from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.rewrite import captured_order, effective, own_state, repeatable, rewrite
+from indb_tensile.scheduler.simulate import JobRun, simulate
+from tests.scheduler.strategies import graphs
+
+A, B, C, D = (TensorId(k) for k in range(4))
+LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
+
+
+def test_an_operator_that_runs_again_writes_a_new_tensor_that_later_ones_read() -> None:
+    """x -> a -> b -> c(b) -> d(a, c): `a` is made again before `d` and is away in between."""
+    graph = _graph([(), (A,), (B,), (A, C)], [(A,), (B,), (C,), (D,)])
+    found = rewrite(graph, _order(0, 1, 2, 0, 3))
+    assert [(op.reads, op.writes) for op in found.graph.operators] == [
+        ((), (A,)),
+        ((A,), (B,)),
+        ((B,), (C,)),
+        ((), (TensorId(4),)),
+        ((TensorId(4), C), (D,)),
+    ]
+    assert (found.source, found.reruns) == ((A, B, C, D, A), {OpIndex(0)})
+    assert found.graph.tensors[4].name == "a again"
+    plan = Plan(policy="test", executions=_order(0, 1, 2, 0, 3))
+    assert load(graph, plan) == (10, 30, 50, 40, 80), "a leaves after its first reader; the second is new"
+    assert faults(graph, plan) == ()
+
+
+def test_a_chain_is_recomputed_from_what_was_recomputed() -> None:
+    graph = _graph([(), (A,), (B,), (A, B, C)], [(A,), (B,), (C,), (D,)])
+    found = rewrite(graph, _order(0, 1, 2, 0, 1, 3))
+    assert found.graph.operators[4].reads == (TensorId(4),)
+    assert found.graph.operators[5].reads == (TensorId(4), TensorId(5), C)
+
+
+def test_recomputing_costs_the_time_of_its_operators() -> None:
+    graph = _graph([(), (A,), (B,), (A, C)], [(A,), (B,), (C,), (D,)])
+    run = JobRun(
+        graph=graph, plan=Plan(policy="test", executions=_order(0, 1, 2, 0, 3)), latency_ns=(100, 200, 300, 400)
+    )
+    (forecast,) = simulate([run], LINK)
+    assert (forecast.iteration_ns, forecast.peak_bytes) == (1100, 80)
+
+
+def test_swaps_count_in_the_rewritten_order() -> None:
+    graph = _graph([(), (A,), (A,), (A, B, C)], [(A,), (B,), (C,), (D,)])
+    swap = Swap(tensor=B, out_after=OpIndex(1), free_at=OpIndex(2), in_at=OpIndex(4), needed_by=OpIndex(4))
+    plan = Plan(policy="test", executions=_order(0, 1, 2, 0, 3), swaps=(swap,))
+    assert faults(graph, plan) == ()
+    assert load(graph, plan) == (10, 30, 40, 40, 100)
+    late = dataclasses.replace(plan, swaps=(dataclasses.replace(swap, in_at=OpIndex(3), needed_by=OpIndex(3)),))
+    assert "is swapped in for operator 3, which does not access it" in " ".join(faults(graph, late))
+
+
+def test_an_update_in_parts_splits_the_state_that_it_alone_uses() -> None:
+    tensors = (
+        _tensor(0, "w", 1024, Role.PARAMETER),
+        _tensor(1, "m", 1024, Role.OPTIMIZER_STATE),
+        _tensor(2, "step", 4, Role.OPTIMIZER_STATE),
+        _tensor(3, "g", 1024, Role.ACTIVATION),
+    )
+    grad = Operator(name="grad", signature="grad", stage=Stage.BACKWARD, reads=(A,), writes=(D,))
+    count = Operator(name="count", signature="count", stage=Stage.OPTIMIZER, reads=(C,), writes=(C,))
+    update = Operator(
+        name="update",
+        signature="u",
+        stage=Stage.OPTIMIZER,
+        reads=(A, B, C, D),
+        writes=(A, B),
+        splittable=True,
+        flops=8,
+    )
+    graph = StepGraph(tensors=tensors, operators=(grad, count, update))
+    assert own_state(graph) == {2: (B,)}
+    order = (*_order(0, 1), *(Execution(operator=OpIndex(2), part=p, parts=2) for p in range(2)))
+    found = rewrite(graph, order).graph
+    assert [t.size_bytes for t in found.tensors] == [1024, 512, 4, 1024, 512]
+    assert [(op.reads, op.writes, op.flops) for op in found.operators[2:]] == [
+        ((A, B, C, D), (A, B), 4),
+        ((A, TensorId(4), C, D), (A, TensorId(4)), 4),
+    ]
+    plan = Plan(policy="test", executions=order)
+    assert faults(graph, plan) == ()
+    run = JobRun(graph=graph, plan=plan, latency_ns=(100, 100, 1000))
+    assert simulate([run], LINK)[0].iteration_ns == 200 + 2 * 5500, "each part starts a kernel of its own"
+    with pytest.raises(GraphError, match="is interrupted before part 1"):
+        rewrite(graph, (*order[:3], order[1]))
+    with pytest.raises(GraphError, match="cannot run in parts"):
+        rewrite(graph, (Execution(operator=OpIndex(0), part=0, parts=2),))
+
+
+@pytest.mark.parametrize(
+    ("order", "fault"),
+    [
+        ((0, 1, 2), "never run"),
+        ((1, 0, 2, 3), "needs a as operator 0 left it"),
+        ((0, 1, 2, 3, 9), "there is no operator 9"),
+    ],
+)
+def test_orders_that_change_a_result_are_refused(order: tuple[int, ...], fault: str) -> None:
+    graph = _graph([(), (A,), (B,), (A, C)], [(A,), (B,), (C,), (D,)])
+    with pytest.raises(GraphError, match=fault):
+        rewrite(graph, _order(*order))
+    assert judge(graph, _order(*order)).faults != ()
+
+
+def test_what_draws_or_updates_never_runs_again() -> None:
+    parameter = _tensor(0, "p", 10, Role.PARAMETER)
+    tensors = (parameter, *(_tensor(k, f"a{k}", 10) for k in range(1, 3)))
+    draw = Operator(name="draw", signature="d", stage=Stage.FORWARD, reads=(), writes=(B,), random=True)
+    update = Operator(name="update", signature="u", stage=Stage.OPTIMIZER, reads=(B,), writes=(A,))
+    use = Operator(name="use", signature="s", stage=Stage.FORWARD, reads=(A, B), writes=(C,))
+    graph = StepGraph(tensors=tensors, operators=(draw, update, use))
+    assert repeatable(graph) == (False, False, True)
+    with pytest.raises(GraphError, match="draws random numbers"):
+        rewrite(graph, _order(0, 0, 1, 2))
+    with pytest.raises(GraphError, match="needs p as operator -1 left it"):
+        rewrite(graph, _order(0, 1, 1, 2))
+    for order in ((0, 0, 1, 2), (0, 1, 1, 2), (0, 2, 1)):
+        assert judge(graph, _order(*order)).faults != ()
+
+
+def test_a_part_is_one_of_its_parts() -> None:
+    with pytest.raises(InvariantError, match="part 2 of 2"):
+        Execution(operator=OpIndex(0), part=2, parts=2)
+
+
+@settings(max_examples=300, deadline=None)
+@given(graphs(), st.data())
+def test_rewriting_and_judge_agree_on_every_order(graph: StepGraph, data: st.DataObject) -> None:
+    order = list(captured_order(graph))
+    for _ in range(data.draw(st.integers(0, 4))):
+        if data.draw(st.booleans()):
+            order.insert(data.draw(st.integers(0, len(order))), data.draw(st.sampled_from(order)))
+        else:
+            moved = order.pop(data.draw(st.integers(0, len(order) - 1)))
+            order.insert(data.draw(st.integers(0, len(order))), moved)
+    verdict = judge(graph, order)
+    try:
+        found = rewrite(graph, order)
+    except GraphError:
+        assert verdict.faults != ()
+        return
+    assert verdict.faults == ()
+    plain = dataclasses.replace(found.graph, operators=verdict.graph.operators)
+    assert verdict.graph == plain
+    plan = Plan(policy="test", executions=tuple(order))
+    assert peak(graph, plan) == walked_peak(graph, plan)
+    assert effective(graph, plan) == found.graph
+    if not found.reruns and order == list(captured_order(graph)):
+        assert peak(graph, plan) == liveness_peak(graph)
+
+
+def _order(*operators: int) -> tuple[Execution, ...]:
+    return tuple(Execution(operator=OpIndex(k)) for k in operators)
+
+
+def _tensor(index: int, name: str, size_bytes: int, role: Role = Role.ACTIVATION) -> Tensor:
+    return Tensor(id=TensorId(index), name=name, size_bytes=size_bytes, role=role)
+
+
+def _graph(reads: list[tuple[TensorId, ...]], writes: list[tuple[TensorId, ...]]) -> StepGraph:
+    """Tensors a, b, c, d of 10, 20, 30, 40 bytes."""
+    tensors = tuple(_tensor(k, name, 10 * (k + 1)) for k, name in enumerate("abcd"))
+    operators = tuple(
+        Operator(name=f"op{k}", signature=f"op{k}", stage=Stage.FORWARD, reads=r, writes=w)
+        for k, (r, w) in enumerate(zip(reads, writes, strict=True))
+    )
+    return StepGraph(tensors=tensors, operators=operators)
