@@ -9,7 +9,7 @@ setup
 tensile=.venv/bin/tensile
 
 say "start the embedded PostgreSQL and a controller on the emulated device"
-$tensile up --capacity 1GB --budget 360MB --policy tensile
+$tensile up --capacity 1GB --budget 360MB --policy tensile+
 
 say "load three real data sets, as the ordinary role demo"
 $tensile psql -q -f examples/sql/load.sql
@@ -34,7 +34,7 @@ say "the same three without planning: a tensor is freed after its last use, and 
 $tensile up --policy liveness >/dev/null
 $tensile psql -q -f examples/sql/train.sql
 $tensile psql -q -f examples/sql/unplanned.sql
-$tensile up --policy tensile >/dev/null
+$tensile up --policy tensile+ >/dev/null
 
 cat <<'END'
 

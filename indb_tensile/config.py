@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 DEVICES = ("auto", "emulated")
-POLICIES = ("tensile", "liveness", "vanilla")
+POLICIES = ("tensile+", "liveness", "vanilla")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -55,7 +55,7 @@ class Settings:
     poll_s: float = 1.0  # correctness never needs a notification
     spare_trainers: int = 2  # importing torch takes seconds; a job's first step should not
     max_jobs: int = 8
-    policy: str = "tensile"
+    policy: str = "tensile+"
     drift_threshold: float = 0.2
     checkpoint_s: float = 30.0
     stop_grace_s: float = 5.0  # between SIGTERM and SIGKILL

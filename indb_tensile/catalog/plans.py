@@ -163,7 +163,9 @@ def record_device(connection: Connection, worker: WorkerId, use: DeviceUse, jobs
         )
 
 
-def _about_plan(connection: Connection, name: str, job: JobId, claim: ClaimToken, values: dict[str, int]) -> None:
+def _about_plan(
+    connection: Connection, name: str, job: JobId, claim: ClaimToken, values: Mapping[str, float]
+) -> None:
     row = connection.execute(query(name), {**values, "job": job, "claim": claim}).fetchone()
     if row is None:
         raise lost_claim(job, claim)

@@ -8,7 +8,7 @@ from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 _NO_BUDGET_BYTES = 1 << 62
-_SWAPPING = frozenset({"tensile"})
+_SWAPPING = frozenset({"tensile+"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, peak, vanilla_peak
 from indb_tensile.scheduler.plan import Infeasible, Plan
-from indb_tensile.scheduler.policies import POLICIES
+from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.simulate import Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
@@ -31,11 +31,17 @@ class JobPlan:
 
 
 def plan_jobs(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, policy: str = "tensile"
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    policy: str = DEFAULT_POLICY,
+    rewrites: bool = False,
 ) -> tuple[JobPlan, ...] | Infeasible:
     """Plans under which the jobs' peaks fit the budget together and each keeps to its own limit.
 
-    Raises MissingError for a policy that is not there.
+    With `rewrites` a plan may run operators again, in another order or in parts. Raises MissingError for
+    a policy that is not there.
     """
     if policy not in POLICIES:
         raise MissingError(f"there is no policy '{policy}'", hint=f"Policies are: {', '.join(sorted(POLICIES))}.")
@@ -46,7 +52,7 @@ def plan_jobs(
     refusal = _below_floor(workloads, budget_bytes)
     if refusal is not None:
         return refusal
-    plans = POLICIES[policy](workloads, budget_bytes=budget_bytes, link=link)
+    plans = POLICIES[policy](workloads, budget_bytes=budget_bytes, link=link, rewrites=rewrites)
     peaks = [
         max(peak(graph, plan) for graph, plan in zip(workload.graphs, chosen, strict=True))
         for workload, chosen in zip(workloads, plans, strict=True)

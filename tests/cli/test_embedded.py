@@ -74,7 +74,7 @@ def test_twice_in_a_row_the_second_changes_nothing(service: Tensile) -> None:
     settings = state(service).settings.read_text()
     again = up(service)
     assert again == first
-    assert (first["capacity_bytes"], first["budget_bytes"], first["policy"]) == (64 << 20, 64 << 20, "tensile")
+    assert (first["capacity_bytes"], first["budget_bytes"], first["policy"]) == (64 << 20, 64 << 20, "tensile+")
     bare = service("up", "--json")
     assert json.loads(bare.out) == first
     assert state(service).settings.read_text() == settings
@@ -166,7 +166,7 @@ def test_a_controller_that_dies_at_its_start_says_why(service: Tensile) -> None:
     assert "tensile: the controller ended while it was starting\n  detail: " in done.err
     assert 'permission denied for database "tensile"' in done.err
     assert str(state(service).controller_log) in done.err
-    up(service, "--policy", "tensile")
+    up(service, "--policy", "tensile+")
 
 
 def test_a_catalog_of_another_source_is_pointed_out(service: Tensile) -> None:

@@ -258,7 +258,7 @@ class Stage:
 def stage(
     *,
     budget: int = 16,
-    policy: str = "tensile",
+    policy: str = "tensile+",
     beat_s: float = 0.05,
     lease_s: float = 30.0,
     grace_s: float = 5.0,

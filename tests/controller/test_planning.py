@@ -28,7 +28,7 @@ def chain(count: int) -> Workload:
 
 
 def test_tensile_plans_below_the_liveness_peak_and_says_the_floor_is_the_least() -> None:
-    workload, planner = chain(8), PolicyPlanner(link=LINK, policy="tensile")
+    workload, planner = chain(8), PolicyPlanner(link=LINK, policy="tensile+")
     peak_bytes = liveness_peak(workload.graphs[0])
     assert planner.least_bytes(workload) == floor(workload.graphs[0])
     plans = planner.plan((workload,), budget_bytes=peak_bytes - MIB)

@@ -33,7 +33,7 @@ def test_the_quickstarts_files_run_one_after_the_other(service: Service) -> None
     psql(service, "-c", SMALL)
     psql(service, "-f", str(EXAMPLES / "models.sql"))  # finds them, makes nothing
     explained = psql(service, "-f", str(EXAMPLES / "explain.sql"))
-    assert all(policy in explained for policy in ("vanilla", "liveness", "tensile"))
+    assert all(policy in explained for policy in ("vanilla", "liveness", "tensile+"))
     psql(service, "-f", str(EXAMPLES / "train.sql"))
     jobs = [row[0] for row in service.connection.execute("select job_id from tensile.jobs").fetchall()]
     assert service.until_ended(*jobs) == ["succeeded"] * 3

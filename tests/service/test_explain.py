@@ -52,7 +52,7 @@ def explain(
 
 def test_each_policy_has_a_row_and_planning_needs_no_more_than_liveness() -> None:
     rows = explain()
-    assert [row["policy"] for row in rows] == ["vanilla", "liveness", "tensile"]
+    assert [row["policy"] for row in rows] == ["vanilla", "liveness", "tensile+"]
     vanilla, liveness, tensile = (row["peak_bytes"] for row in rows)
     assert vanilla > liveness >= tensile
     assert {row["floor_bytes"] for row in rows} == {rows[0]["floor_bytes"]}

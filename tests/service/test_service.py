@@ -140,7 +140,7 @@ def test_a_training_is_explained_from_sql_without_a_job(
             "select policy, peak_bytes, floor_bytes from tensile_explain('m', 'houses')"
         ).fetchall()
         assert one(connection, "select count(*) from tensile.jobs") == before
-    assert [policy for policy, _, _ in rows] == ["vanilla", "liveness", "tensile"]
+    assert [policy for policy, _, _ in rows] == ["vanilla", "liveness", "tensile+"]
     assert rows[0][1] >= rows[1][1] >= rows[2][1] >= rows[2][2] > 0
 
 

@@ -5,7 +5,14 @@ from types import MappingProxyType
 
 from indb_tensile.scheduler.policies.liveness import liveness
 from indb_tensile.scheduler.policies.policy import Policy
-from indb_tensile.scheduler.policies.tensile import tensile
+from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
 from indb_tensile.scheduler.policies.vanilla import vanilla
 
-POLICIES: Mapping[str, Policy] = MappingProxyType({"vanilla": vanilla, "liveness": liveness, "tensile": tensile})
+DEFAULT_POLICY = "tensile+"
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {
+        "vanilla": vanilla,
+        "liveness": liveness,
+        "tensile+": tensile_plus,
+    }
+)

@@ -4,7 +4,7 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.policies.tensile import lane_shares, tensile
+from indb_tensile.scheduler.policies.tensile_plus import lane_shares, tensile_plus
 from indb_tensile.scheduler.workload import Workload
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
@@ -43,7 +43,7 @@ def test_lanes_are_shared_by_what_jobs_could_give_up_per_time() -> None:
 
 
 def _tensile(jobs: tuple[Workload, ...], *, budget: int) -> list[Plan]:
-    return [plans[0] for plans in tensile(jobs, budget_bytes=budget, link=SLOW)]
+    return [plans[0] for plans in tensile_plus(jobs, budget_bytes=budget, link=SLOW)]
 
 
 def _swapped(plan: Plan) -> list[int]:

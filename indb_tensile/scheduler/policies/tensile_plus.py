@@ -32,7 +32,9 @@ _ROUNDS_COMPARED = 3
 _LEAST_REDUCTION = 0.0005
 
 
-def tensile(workloads: Sequence[Workload], *, budget_bytes: int, link: Link) -> tuple[tuple[Plan, ...], ...]:
+def tensile_plus(
+    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+) -> tuple[tuple[Plan, ...], ...]:
     """Plans whose peaks meet the budget and every job's limit, if any plans can."""
     shares = lane_shares(workloads)
     jobs = [_Job(workload, link, share) for workload, share in zip(workloads, shares, strict=True)]
@@ -42,7 +44,7 @@ def tensile(workloads: Sequence[Workload], *, budget_bytes: int, link: Link) -> 
         cap_bytes = _allowed(job, jobs, budget_bytes)
         for graph in job.graphs:
             graph.prune(cap_bytes)
-    return tuple(tuple(graph.plan("tensile") for graph in job.graphs) for job in jobs)
+    return tuple(tuple(graph.plan("tensile+") for graph in job.graphs) for job in jobs)
 
 
 def lane_shares(workloads: Sequence[Workload]) -> tuple[float, ...]:
