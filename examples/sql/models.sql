@@ -6,10 +6,10 @@ select tensile_create_model('digits',
 
 select tensile_create_model('breast_cancer',
          '{"type": "mlp", "hidden": [2048, 2048, 2048, 2048], "dropout": 0.2}',
-         '{"epochs": 40, "batch_size": 256, "learning_rate": 0.0001}')
+         '{"epochs": 12, "batch_size": 64, "learning_rate": 0.0001}')
  where not exists (select from tensile.model_list where model = 'breast_cancer');
 
 select tensile_create_model('diabetes',
          '{"type": "mlp", "hidden": [2048, 2048, 2048, 2048], "dropout": 0.2}',
-         '{"epochs": 30, "batch_size": 128, "learning_rate": 0.0001, "clip_norm": 1.0}')
+         '{"epochs": 12, "batch_size": 64, "learning_rate": 0.0001, "clip_norm": 1.0}')
  where not exists (select from tensile.model_list where model = 'diabetes');
