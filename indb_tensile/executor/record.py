@@ -20,6 +20,13 @@ from indb_tensile.scheduler.graph import Role, Stage
 
 StorageKey = int
 
+# Attention on the CPU has no count of its own; its first arguments are those of the same kernel on a GPU.
+_ATTENTION = "_scaled_dot_product_flash_attention"
+_COUNTED_AS = {
+    getattr(torch.ops.aten, f"{_ATTENTION}_for_cpu{part}"): getattr(torch.ops.aten, f"{_ATTENTION}{part}")
+    for part in ("", "_backward")
+}
+
 
 class Runtime(StrEnum):
     """What an iteration is given beside its batch."""
@@ -272,7 +279,8 @@ def _describe(item: Any) -> Any:
 
 
 def _flops(target: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> int:
-    counter = flop_registry.get(getattr(target, "overloadpacket", None))
+    packet: Any = getattr(target, "overloadpacket", None)
+    counter = flop_registry.get(_COUNTED_AS.get(packet, packet))
     if counter is not None:
         return int(counter(*args, **kwargs, out_val=result))
     sizes = [t.numel() for t in tensors_in((args, kwargs, result))]

@@ -1,0 +1,302 @@
+"""Step graphs of known networks to plan for: forward, loss, backward and fused Adam, at a stated batch.
+
+Networks come from torchvision, timm and transformers (the extra `bench`), built without weights on the meta device
+and captured on tensors without memory, so nothing is downloaded and nothing is allocated. What is captured is the
+step as PyTorch runs it on the CPU; its operators' arithmetic, sizes and order are the ones a GPU would see, but
+workspaces are 0: they are measured where a step is run, and here none is.
+
+A capture takes seconds, so graphs are kept as JSON (scheduler/document.py) in a directory of the user's cache, under
+a key that changes with the capturing code and the libraries' versions.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from tempfile import gettempdir
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from indb_tensile.errors import MissingError, RequestError
+from indb_tensile.scheduler.document import Document, read_document, write_document
+from indb_tensile.scheduler.graph import StepGraph
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+CACHE_VARIABLE = "TENSILE_BENCH_CACHE"
+_LIBRARIES = ("torch", "torchvision", "timm", "transformers")
+_PACKAGE = Path(__file__).parents[1]
+_SOURCES = (Path(__file__), *sorted((_PACKAGE / "executor").glob("*.py")))
+
+_SEQUENCE = 512
+_LSTM_STEPS = 64
+_LSTM_HIDDEN = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """One network: how it is built, what one row looks like, and the batch it is planned at."""
+
+    name: str
+    title: str
+    library: str
+    batch: int
+    row: tuple[int, ...]
+    build: Callable[[], "nn.Module"]
+    tokens: bool = False  # rows are token ids
+    label: tuple[int, ...] = ()  # a row's label: one class, or one for each token
+
+
+def graph_of(name: str, batch: int | None = None) -> StepGraph:
+    """The training step of this network, from the cache where it is there.
+
+    Raises MissingError for a network that is not known or whose library is not installed.
+    """
+    network = find(name)
+    rows = network.batch if batch is None else batch
+    if rows < 1:
+        raise RequestError(f"{name} cannot be captured at a batch of {rows}", hint="Give at least 1 row.")
+    path = cache_directory() / f"{name}-{rows}-{_key()}.json"
+    if path.exists():
+        return read_document(path.read_bytes()).graph
+    graph = capture(network, rows)
+    _keep(path, write_document(Document(name=name, graph=graph)))
+    return graph
+
+
+def find(name: str) -> Network:
+    """The network of this name. Raises MissingError where there is none."""
+    if name not in NETWORKS:
+        raise MissingError(f"there is no network '{name}'", hint=f"Networks are: {', '.join(NETWORKS)}.")
+    return NETWORKS[name]
+
+
+def missing_library(network: Network) -> str | None:
+    """The library that this network needs and that is not installed, or None."""
+    try:
+        metadata.version(network.library)
+    except metadata.PackageNotFoundError:
+        return network.library
+    return None
+
+
+def cache_directory() -> Path:
+    """Where captured graphs are kept: $TENSILE_BENCH_CACHE, else a directory of the user's cache."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named)
+    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME")
+    if not home:
+        return Path(gettempdir()) / f"indb-tensile-{os.getuid()}" / "graphs"
+    return Path(home) / ("" if "XDG_CACHE_HOME" in os.environ else ".cache") / "indb-tensile" / "graphs"
+
+
+def capture(network: Network, batch: int) -> StepGraph:
+    """Build the network without memory and capture its training step. Takes seconds."""
+    lacking = missing_library(network)
+    if lacking is not None:
+        way_out = "pip install 'indb-tensile[bench]' (see pyproject.toml for how, with a CPU build of torch)"
+        raise MissingError(f"network {network.name} comes from {lacking}, which is not installed", hint=way_out)
+    import torch
+
+    from indb_tensile.executor.capture import capture_training
+    from indb_tensile.executor.optimizer import OptimizerSettings
+
+    with torch.device("meta"):
+        module = network.build()
+        x = torch.empty((batch, *network.row), dtype=torch.int64 if network.tokens else torch.float32)
+        y = torch.empty((batch, *network.label), dtype=torch.int64)
+    return capture_training(module, _loss, x, y, OptimizerSettings(kind="adam")).graph
+
+
+def _loss(predicted: "torch.Tensor", y: "torch.Tensor") -> "torch.Tensor":
+    """Cross entropy, over every token where each has a label."""
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(predicted.flatten(0, -2), y.flatten())
+
+
+def _key() -> str:
+    """Changes with whatever a captured graph depends on."""
+    found = hashlib.sha256()
+    for name in _LIBRARIES:
+        try:
+            found.update(f"{name} {metadata.version(name)}\n".encode())
+        except metadata.PackageNotFoundError:
+            found.update(f"{name} none\n".encode())
+    for path in _SOURCES:
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _keep(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)  # whole or not at all: others may be reading
+
+
+# --- the networks ----------------------------------------------------------------------------------------------
+
+
+def _torchvision(function: str, **settings: Any) -> Callable[[], "nn.Module"]:
+    def build() -> "nn.Module":
+        from torchvision import models
+
+        module: nn.Module = getattr(models, function)(weights=None, **settings)
+        return module
+
+    def declared() -> "nn.Module":
+        _declare_missing_operators()
+        return build()
+
+    return declared
+
+
+def _declare_missing_operators() -> None:
+    """Let a torchvision built for CUDA be imported beside a torch without: it asks for these while it is imported.
+
+    Only box operators of detection models are concerned, which no network here calls.
+    """
+    import torch
+
+    global _declared
+    if _declared is None and not hasattr(torch.ops.torchvision, "nms"):
+        library: Any = torch.library.Library
+        _declared = library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            _declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+_declared: Any = None  # what is declared lasts as long as the library object
+
+
+def _timm(name: str) -> Callable[[], "nn.Module"]:
+    def build() -> "nn.Module":
+        _declare_missing_operators()
+        import timm
+
+        module: nn.Module = timm.create_model(name, pretrained=False)
+        return module
+
+    return build
+
+
+def _gpt2() -> "nn.Module":
+    """Without dropout on attention's weights, as in BERT below: with it the CPU has no fused attention to capture."""
+    _declare_missing_operators()
+    import torch
+    from torch import nn
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    class LanguageModel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            config = GPT2Config(n_layer=12, attn_pdrop=0.0, use_cache=False, attn_implementation="sdpa")
+            self.model = GPT2LMHeadModel(config)
+            # Given, because the model would look at values to make it.
+            self.register_buffer("causal", torch.full((1, 1, _SEQUENCE, _SEQUENCE), float("-inf")).triu(1))
+
+        def forward(self, x: "torch.Tensor") -> Any:
+            return self.model(input_ids=x, attention_mask=self.causal).logits
+
+    return LanguageModel()
+
+
+def _bert() -> "nn.Module":
+    _declare_missing_operators()
+    from torch import nn
+    from transformers import BertConfig, BertForSequenceClassification
+
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            config = BertConfig(num_labels=2, attention_probs_dropout_prob=0.0, attn_implementation="sdpa")
+            self.model = BertForSequenceClassification(config)
+
+        def forward(self, x: "torch.Tensor") -> Any:
+            return self.model(input_ids=x).logits
+
+    return Classifier()
+
+
+def _lstm() -> "nn.Module":
+    """Two layers of cells, unrolled: one call of torch's own LSTM would be one operator for all its steps."""
+    import torch
+    from torch import nn
+
+    class Unrolled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(10_000, _LSTM_HIDDEN)
+            self.cells = nn.ModuleList(nn.LSTMCell(_LSTM_HIDDEN, _LSTM_HIDDEN) for _ in range(2))
+            self.head = nn.Linear(_LSTM_HIDDEN, 10_000)
+
+        def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+            embedded = self.embedding(x)
+            zero = embedded.new_zeros(embedded.shape[0], _LSTM_HIDDEN)
+            states = [(zero, zero) for _ in self.cells]
+            outputs = []
+            for step in range(_LSTM_STEPS):
+                value = embedded[:, step]
+                for layer, cell in enumerate(self.cells):
+                    states[layer] = cell(value, states[layer])
+                    value = states[layer][0]
+                outputs.append(value)
+            predicted: torch.Tensor = self.head(torch.stack(outputs, dim=1))
+            return predicted
+
+    return Unrolled()
+
+
+def _images(name: str, title: str, build: Callable[[], "nn.Module"], pixels: int, library: str) -> Network:
+    return Network(name=name, title=title, library=library, batch=16, row=(3, pixels, pixels), build=build)
+
+
+def _vision(name: str, title: str, function: str, pixels: int = 224, **settings: Any) -> Network:
+    return _images(name, title, _torchvision(function, **settings), pixels, "torchvision")
+
+
+_ALL = (
+    _vision("vgg16", "VGG-16", "vgg16"),
+    _vision("inception_v3", "Inception V3", "inception_v3", 299, aux_logits=False, init_weights=False),
+    _images("inception_v4", "Inception V4", _timm("inception_v4"), 299, "timm"),
+    _vision("resnet50", "ResNet-50", "resnet50"),
+    _vision("densenet121", "DenseNet-121", "densenet121"),
+    _vision("mobilenet_v2", "MobileNet V2", "mobilenet_v2"),
+    _vision("squeezenet", "SqueezeNet 1.1", "squeezenet1_1"),
+    Network(
+        name="gpt2",
+        title="GPT-2, 12 layers, 512 tokens",
+        library="transformers",
+        batch=8,
+        row=(_SEQUENCE,),
+        build=_gpt2,
+        tokens=True,
+        label=(_SEQUENCE,),
+    ),
+    Network(
+        name="bert",
+        title="BERT-base, 512 tokens",
+        library="transformers",
+        batch=16,
+        row=(_SEQUENCE,),
+        build=_bert,
+        tokens=True,
+    ),
+    Network(
+        name="lstm",
+        title="LSTM, 2 layers of 1024, 64 steps",
+        library="torch",
+        batch=64,
+        row=(_LSTM_STEPS,),
+        build=_lstm,
+        tokens=True,
+        label=(_LSTM_STEPS,),
+    ),
+)
+NETWORKS: Mapping[str, Network] = MappingProxyType({network.name: network for network in _ALL})
