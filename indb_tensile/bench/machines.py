@@ -8,6 +8,7 @@ there, 18 ms on an A100 with TF32 and 6 ms on an H200. Rates are the makers' dat
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from types import MappingProxyType
 
 from indb_tensile.errors import MissingError, RequestError
@@ -60,7 +61,7 @@ def latencies(graph: StepGraph, machine: Machine) -> tuple[int, ...]:
 
 def link(gb_per_s: float) -> Link:
     """A link of so many gigabytes (10^9) a second each way, both at once. Raises RequestError unless positive."""
-    rate = round(gb_per_s * _GIGA)
+    rate = round(gb_per_s * _GIGA) if isfinite(gb_per_s) else 0
     if rate <= 0:
         raise RequestError(f"a link of {gb_per_s} GB/s is none", hint="Give a positive number.")
     return Link(out_bytes_per_s=rate, in_bytes_per_s=rate)

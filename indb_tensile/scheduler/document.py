@@ -79,7 +79,7 @@ def _way_out(operators: tuple[Operator, ...]) -> str:
 
 
 def _line(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def _join(lines: list[str]) -> str:

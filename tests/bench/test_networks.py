@@ -1,0 +1,96 @@
+"""Known networks as step graphs: what is captured, and that it is kept."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from indb_tensile.bench import networks
+from indb_tensile.bench.networks import NETWORKS, Network, graph_of
+from indb_tensile.errors import MissingError, RequestError
+from indb_tensile.scheduler.graph import Role, Stage, StepGraph
+from indb_tensile.scheduler.peak import liveness_peak, vanilla_peak
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv(networks.CACHE_VARIABLE, str(tmp_path / "graphs"))
+    return tmp_path / "graphs"
+
+
+def _captured(name: str, batch: int | None = None) -> StepGraph:
+    network = NETWORKS[name]
+    lacking = networks.missing_library(network)
+    if lacking is not None:
+        pytest.skip(f"{lacking} is not installed: it is in the extra `bench`")
+    return graph_of(name, batch)
+
+
+# What liveness saves against freeing nothing, as SCHEDULER's metrics have it, and the layers with parameters.
+@pytest.mark.parametrize(("name", "saved", "trained"), [("vgg16", 0.45, 32), ("resnet50", 0.67, 161)])
+def test_the_papers_networks_are_captured_whole(name: str, saved: float, trained: int) -> None:
+    graph = _captured(name)
+    assert 1 - liveness_peak(graph) / vanilla_peak(graph) == pytest.approx(saved, abs=0.01)
+    assert sum(tensor.role is Role.PARAMETER for tensor in graph.tensors) == trained
+    updates = [o for o in graph.operators if o.splittable]
+    assert len(updates) == trained
+    assert {o.stage for o in updates} == {Stage.OPTIMIZER}
+
+
+def test_arithmetic_is_counted_forward_and_twice_as_much_backward() -> None:
+    graph = _captured("resnet50")
+    multiply_adds = 4_089_184_256  # of one image, as torchvision documents for this network
+    convolutions = [o for o in graph.operators if "convolution" in o.name or "addmm" in o.name]
+    forward = sum(o.flops for o in convolutions if o.stage is Stage.FORWARD)
+    assert forward == 2 * 16 * multiply_adds
+    backward = sum(o.flops for o in convolutions if o.stage is Stage.BACKWARD)
+    first = next(o for o in convolutions)
+    # The image needs no gradient; the classifier's backward products are called mm.
+    assert backward == 2 * (forward - 2 * 16 * 2048 * 1000) - first.flops
+
+
+def test_attention_is_counted_as_products() -> None:
+    graph = _captured("bert", 1)
+    attention = [o.flops for o in graph.operators if "attention" in o.name and o.stage is Stage.FORWARD]
+    assert attention == [2 * 2 * 512 * 512 * 768] * 12
+
+
+def test_a_recurrent_network_is_one_operator_per_step_and_not_one_in_all(cache: Path) -> None:
+    graph = graph_of("lstm", 2)
+    assert sum("tanh.default" in o.name for o in graph.operators) == 2 * 2 * 64
+    assert [path.name.rpartition("-")[0] for path in cache.iterdir()] == ["lstm-2"]
+    assert graph_of("lstm", 2) == graph
+
+
+def test_a_kept_graph_is_read_and_not_captured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+
+    def build() -> Any:
+        from torch import nn
+
+        built.append(1)
+        return nn.Linear(3, 2)
+
+    network = Network(name="tiny", title="tiny", library="torch", batch=4, row=(3,), build=build)
+    monkeypatch.setattr(networks, "NETWORKS", {"tiny": network})
+    assert graph_of("tiny") == graph_of("tiny")
+    assert built == [1]
+
+
+def test_what_is_not_there_is_said() -> None:
+    with pytest.raises(MissingError, match="there is no network 'alexnet'"):
+        graph_of("alexnet")
+    with pytest.raises(RequestError, match="lstm cannot be captured at a batch of 0"):
+        graph_of("lstm", 0)
+
+
+def test_a_missing_library_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(name="tiny", title="tiny", library="no-such-library", batch=4, row=(3,), build=_never)
+    monkeypatch.setattr(networks, "NETWORKS", {"tiny": network})
+    with pytest.raises(MissingError, match="comes from no-such-library, which is not installed"):
+        graph_of("tiny")
+
+
+def _never() -> Any:
+    raise AssertionError
