@@ -1,0 +1,60 @@
+"""Which kind of layer an operator belongs to, told by its name: what the layer-wise rivals decide by.
+
+vDNN and SuperNeurons know layers, not tensors: they move what convolutions read or write, and run cheap layers
+again. A captured graph has operators (`aten.convolution.default`, `aten.convolution_backward.default`), so the
+papers' layer types are read from their names. An operator that stands in no table is of kind OTHER, and a policy
+leaves its tensors alone.
+"""
+
+from enum import StrEnum
+
+from indb_tensile.scheduler.graph import Operator, Stage
+
+
+class Kind(StrEnum):
+    """The papers' types of layer; a backward operator has the kind of the layer whose gradient it computes."""
+
+    CONVOLUTION = "convolution"
+    POOLING = "pooling"
+    ACTIVATION = "activation"
+    NORMALISATION = "normalisation"
+    DROPOUT = "dropout"
+    LINEAR = "linear"
+    ELEMENTWISE = "elementwise"
+    OTHER = "other"
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of the operator of this name, with or without namespace and overload."""
+    parts = name.split(".")
+    base = parts[1] if len(parts) > 1 else parts[0]
+    for ending in ("_data", "_input", "_backward"):
+        base = base.removesuffix(ending)
+    base = base.strip("_")
+    return _KINDS.get(base, Kind.OTHER)
+
+
+def is_backward(operator: Operator) -> bool:
+    """Whether the operator computes gradients: a linear layer's are computed by operators of its own name."""
+    return operator.stage is Stage.BACKWARD
+
+
+_NAMES = {
+    Kind.CONVOLUTION: "convolution convolution_overrideable cudnn_convolution mkldnn_convolution slow_conv2d "
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_depthwise2d",
+    Kind.POOLING: "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool1d "
+    "avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d "
+    "adaptive_max_pool3d",
+    Kind.ACTIVATION: "relu relu6 threshold leaky_relu prelu rrelu elu celu selu gelu silu mish sigmoid "
+    "logsigmoid log_sigmoid_forward log_sigmoid tanh hardtanh hardswish hardsigmoid softplus softshrink glu "
+    "softmax log_softmax",
+    Kind.NORMALISATION: "native_batch_norm native_batch_norm_legit native_batch_norm_legit_functional "
+    "native_batch_norm_legit_no_training batch_norm_with_update batch_norm_with_update_functional "
+    "batch_norm_no_update batch_norm cudnn_batch_norm miopen_batch_norm native_layer_norm layer_norm "
+    "native_group_norm group_norm fused_rms_norm rms_norm local_response_norm",
+    Kind.DROPOUT: "native_dropout dropout bernoulli fused_dropout",
+    Kind.LINEAR: "mm addmm bmm baddbmm matmul linear addmv mv dot addbmm",
+    Kind.ELEMENTWISE: "add sub rsub mul div neg pow sqrt rsqrt exp log abs square reciprocal clamp clamp_min "
+    "clamp_max where maximum minimum addcmul addcdiv lerp erf sin cos sign masked_fill add_relu",
+}
+_KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
