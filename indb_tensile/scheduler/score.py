@@ -1,0 +1,120 @@
+"""What plans are worth: every figure that the benchmark, `tensile plan` and `explain` print, from one simulator.
+
+The papers' memory saving ratio (MSR) is measured against a framework that frees nothing within an iteration. PyTorch
+frees a tensor after its last use, so a ratio against that is given as well, and is the honest one. The extra overhead
+ratio (EOR) is iteration time over that of the liveness plan, here of the same jobs beside each other, in the same
+simulation; the cost-benefit ratio (CBR) is the saving over it (TENSILE section V).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from indb_tensile.scheduler.check import faults
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.rewrite import effective
+from indb_tensile.scheduler.simulate import Compute, Forecast, JobRun, simulate
+from indb_tensile.scheduler.workload import Workload, least_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What one job needs and takes without planning, beside the other jobs."""
+
+    vanilla_peak_bytes: int  # nothing is freed within the iteration
+    liveness_peak_bytes: int  # freed after the last access
+    floor_bytes: int  # the largest operator alone
+    iteration_ns: int  # under the liveness plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One job under its plans. Peaks are the largest of its graphs, times those of its training step."""
+
+    baseline: Baseline
+    forecast: Forecast
+    peak_bytes: int
+    planned_floor_bytes: int  # the largest operator alone, once operators were split and moved
+    executions_more: int  # operators run again or in parts, beyond one execution each
+    swaps: int
+    faults: tuple[str, ...]
+
+    @property
+    def msr_vanilla(self) -> float:
+        """What is saved of the peak of a framework that frees nothing."""
+        return 1 - self.peak_bytes / self.baseline.vanilla_peak_bytes
+
+    @property
+    def msr_liveness(self) -> float:
+        """What is saved of the peak that PyTorch would have."""
+        return 1 - self.peak_bytes / self.baseline.liveness_peak_bytes
+
+    @property
+    def eor(self) -> float:
+        """Time for each iteration over that without planning; 1 is no overhead."""
+        return self.forecast.iteration_ns / self.baseline.iteration_ns
+
+
+def baselines(
+    workloads: Sequence[Workload], link: Link, *, compute: Compute = Compute.OVERLAP
+) -> tuple[Baseline, ...]:
+    """The jobs without planning, side by side."""
+    runs = [JobRun(graph=w.graphs[0], plan=LIVENESS, latency_ns=w.latency_ns[0]) for w in workloads]
+    return tuple(
+        Baseline(
+            vanilla_peak_bytes=max(vanilla_peak(graph) for graph in workload.graphs),
+            liveness_peak_bytes=max(liveness_peak(graph) for graph in workload.graphs),
+            floor_bytes=least_bytes(workload),
+            iteration_ns=forecast.iteration_ns,
+        )
+        for workload, forecast in zip(workloads, simulate(runs, link, compute=compute), strict=True)
+    )
+
+
+def score(
+    workloads: Sequence[Workload],
+    plans: Sequence[tuple[Plan, ...]],
+    link: Link,
+    *,
+    against: Sequence[Baseline] | None = None,
+    compute: Compute = Compute.OVERLAP,
+) -> tuple[Score, ...]:
+    """Simulate the jobs under their plans, side by side, and judge each plan by check.py.
+
+    A plan that breaks a rule is worth nothing: its job is scored as without planning, with the faults beside.
+    `against` are the jobs' baselines on this link where they are known already.
+    """
+    bases = baselines(workloads, link, compute=compute) if against is None else against
+    broken = [_faults(workload, chosen) for workload, chosen in zip(workloads, plans, strict=True)]
+    followed = [(LIVENESS,) * len(chosen) if wrong else chosen for chosen, wrong in zip(plans, broken, strict=True)]
+    runs = [
+        JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
+        for workload, chosen in zip(workloads, followed, strict=True)
+    ]
+    forecasts = simulate(runs, link, compute=compute)
+    return tuple(_score(*one) for one in zip(workloads, followed, bases, forecasts, broken, strict=True))
+
+
+def _score(
+    workload: Workload, plans: tuple[Plan, ...], baseline: Baseline, forecast: Forecast, broken: tuple[str, ...]
+) -> Score:
+    pairs = list(zip(workload.graphs, plans, strict=True))
+    return Score(
+        baseline=baseline,
+        forecast=forecast,
+        peak_bytes=max(peak(graph, plan) for graph, plan in pairs),
+        planned_floor_bytes=max(floor(effective(graph, plan)) for graph, plan in pairs),
+        executions_more=sum(max(0, len(plan.executions) - len(graph.operators)) for graph, plan in pairs[:1]),
+        swaps=len(plans[0].swaps),
+        faults=broken,
+    )
+
+
+def _faults(workload: Workload, plans: tuple[Plan, ...]) -> tuple[str, ...]:
+    """In the order of the graphs, each fault with its graph's number where there are several."""
+    several = len(plans) > 1
+    found = []
+    for number, (graph, plan) in enumerate(zip(workload.graphs, plans, strict=True)):
+        found += [f"graph {number}: {fault}" if several else fault for fault in faults(graph, plan)]
+    return tuple(found)
