@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from indb_tensile.scheduler.policies.autoswap import autoswap
 from indb_tensile.scheduler.policies.liveness import liveness
 from indb_tensile.scheduler.policies.policy import Policy
 from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
@@ -13,6 +14,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         "vanilla": vanilla,
         "liveness": liveness,
+        "autoswap": autoswap,
         "tensile+": tensile_plus,
     }
 )

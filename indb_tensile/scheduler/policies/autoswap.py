@@ -1,0 +1,235 @@
+"""AutoSwap: swap the variables across the peak in the order of a score, down to a load limit.
+
+Zhang et al., "Efficient Memory Management for GPU-based Deep Learning Systems", section IV. Candidates are the
+variables over a size threshold that are alive and idle at the peak (IV-A). Each has four priority scores (IV-B):
+the duration of its absence (DOA), that times its size (AOA), the area under the load curve between its two
+accesses (WDOA), and the same with the load lowered by what is swapped before it (SWDOA). A weighted sum of the
+four, standardised, ranks them; the weights are tuned by Bayesian optimisation against the overhead (IV-C).
+Variables are taken in that order until the load, with all of them gone, is within the limit (IV-D), and
+their copies are scheduled in the order of accesses, with delayed allocation (IV-E, transfers.py).
+
+Where the paper is silent: it measures the overhead by running, we ask the simulator. It makes sure that the
+combined score is no worse than each of the four, so these are where the search starts. Below `load_min`, what all
+candidates together reach, it says that variables other than the candidates have to be swapped, some more than
+once; we go on with the candidates of the peak that is then the highest, by the area of load that each removes. Its
+threshold of 1 MB is 0.15 % of the smallest network it shows; a graph whose peak is below 1 GB has a lower one
+here. Persistent variables that a graph never accesses stay on the host. Jobs are planned one by one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from indb_tensile.scheduler.graph import StepGraph, TensorId
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import LIVENESS, Gap, accesses, gaps, liveness_peak, need_index
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.policies.bayes import minimise
+from indb_tensile.scheduler.policies.division import demand, divide
+from indb_tensile.scheduler.policies.transfers import empty_load, inside, run_ns, schedule
+from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.workload import Workload
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_THRESHOLD_BYTES = 1 << 20  # section IV-A
+_THRESHOLD_PART = 1000  # of the peak
+_EVALUATIONS = 40  # section VI-B: it converges within 30 to 40; fewer where there are fewer candidates
+# Alone: AOA, DOA, WDOA, SWDOA. Then all alike, and the two that the paper found best on most limits.
+_STARTS = (
+    (1.0, 0.0, 0.0, 0.0),
+    (0.0, 1.0, 0.0, 0.0),
+    (0.0, 0.0, 1.0, 0.0),
+    (0.0, 0.0, 0.0, 1.0),
+    (1.0, 1.0, 1.0, 1.0),
+    (0.0, 0.0, 1.0, 1.0),
+)
+
+
+def autoswap(
+    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+) -> tuple[tuple[Plan, ...], ...]:
+    """Each job's plans under its part of the budget; it only swaps, whether or not it might rewrite."""
+    del rewrites
+    reached = [max(least_load(graph) for graph in workload.graphs) for workload in workloads]
+    limits = divide([demand(w, r) for w, r in zip(workloads, reached, strict=True)], budget_bytes)
+    return tuple(
+        tuple(
+            _planned(graph, latency, link, limit)
+            for graph, latency in zip(workload.graphs, workload.latency_ns, strict=True)
+        )
+        for workload, limit in zip(workloads, limits, strict=True)
+    )
+
+
+def least_load(graph: StepGraph) -> int:
+    """The paper's load_min: the peak with all candidates gone all the time between their accesses."""
+    return int(empty_load(graph, candidates(graph), _idle(graph)).max())
+
+
+def candidates(graph: StepGraph) -> tuple[Gap, ...]:
+    """Gaps at the peak of all variables over the threshold, by tensor (section IV-A)."""
+    held = empty_load(graph, (), _idle(graph))
+    least_bytes = min(_THRESHOLD_BYTES, int(held.max()) // _THRESHOLD_PART)
+    return tuple(
+        gap
+        for gap in gaps(graph)
+        if graph.tensors[gap.tensor].size_bytes > least_bytes and _covers(gap, int(held.argmax()), len(held))
+    )
+
+
+def _planned(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, limit_bytes: int) -> Plan:
+    if liveness_peak(graph) <= limit_bytes:
+        return Plan(policy="autoswap")
+    away = _idle(graph)
+    selection = Selection(graph, latency_ns, link, away, limit_bytes)
+
+    @cache  # weights that rank alike choose alike
+    def plan_of(chosen: tuple[Gap, ...]) -> tuple[Plan, int]:
+        plan = schedule(graph, latency_ns, link, chosen, limit_bytes=limit_bytes, policy="autoswap", away=away)
+        return plan, _iteration_ns(graph, plan, latency_ns, link)
+
+    def cost(weights: tuple[float, ...]) -> float:
+        return plan_of(selection.chosen(weights))[1]
+
+    evaluations = min(_EVALUATIONS, len(_STARTS) + len(selection.candidates))
+    without_ns = _iteration_ns(graph, LIVENESS, latency_ns, link)
+    weights = minimise(cost, _STARTS, evaluations=evaluations, enough=without_ns)
+    return plan_of(selection.chosen(weights))[0]
+
+
+def _iteration_ns(graph: StepGraph, plan: Plan, latency_ns: tuple[int, ...], link: Link) -> int:
+    (forecast,) = simulate((JobRun(graph=graph, plan=plan, latency_ns=latency_ns),), link)
+    return forecast.iteration_ns
+
+
+def _idle(graph: StepGraph) -> frozenset[TensorId]:
+    """Persistent tensors that the graph never accesses."""
+    found = zip(graph.tensors, accesses(graph), strict=True)
+    return frozenset(tensor.id for tensor, ops in found if tensor.persistent and not ops)
+
+
+def _covers(gap: Gap, operator: int, count: int) -> bool:
+    need = need_index(gap, count)
+    return gap.out_after < operator < need or gap.out_after < operator + count < need
+
+
+# --- scores ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """The four priority scores of each candidate (section IV-B), in nanoseconds, bytes and their products."""
+
+    doa: Floats
+    aoa: Floats
+    wdoa: Floats
+    swdoa: Floats
+
+    def combined(self, weights: tuple[float, ...]) -> Floats:
+        """The paper's equation 3 over the standardised scores: weights of AOA, DOA, WDOA, SWDOA."""
+        parts = (self.aoa, self.doa, self.wdoa, self.swdoa)
+        total = sum(weight * _standard(part) for weight, part in zip(weights, parts, strict=True))
+        return np.asarray(total, dtype=np.float64)
+
+
+def scores(graph: StepGraph, latency_ns: Sequence[int], link: Link, found: Sequence[Gap], held: Ints) -> Scores:
+    """The scores of these gaps under this load."""
+    area = _Area(found, run_ns(graph, latency_ns, link))
+    sizes = [graph.tensors[gap.tensor].size_bytes for gap in found]
+    size = np.array(sizes, dtype=np.float64)
+    doa = area.of(np.ones_like(held)) - np.array([link.out_ns(s) + link.in_ns(s) for s in sizes], dtype=np.float64)
+    return Scores(
+        doa=doa,
+        aoa=np.where(doa >= 0, doa * size, doa / size),
+        wdoa=area.of(held),
+        swdoa=_submodular(area, found, sizes, held),
+    )
+
+
+class _Area:
+    """The area under a load curve between the two accesses of each gap."""
+
+    def __init__(self, found: Sequence[Gap], duration_ns: Ints) -> None:
+        count = len(duration_ns)
+        self._duration_ns = np.tile(duration_ns.astype(np.float64), 2)
+        self._first = np.array([gap.out_after + 1 for gap in found], dtype=np.int64)
+        self._stop = np.array([need_index(gap, count) for gap in found], dtype=np.int64)
+
+    def of(self, held: Ints) -> Floats:
+        area = np.concatenate(([0.0], np.cumsum(self._duration_ns * np.tile(held, 2))))
+        return np.asarray(area[self._stop] - area[self._first], dtype=np.float64)
+
+
+def _submodular(area: _Area, found: Sequence[Gap], sizes: Sequence[int], held: Ints) -> Floats:
+    """WDOA under the load that is left when the best one so far is gone, and the best one after it, and so on."""
+    held = held.copy()
+    score = np.zeros(len(found))
+    waiting = np.ones(len(found), dtype=np.bool_)
+    for _ in found:
+        now = np.where(waiting, area.of(held), -np.inf)
+        best = int(np.argmax(now))
+        score[best], waiting[best] = now[best], False
+        held[inside(found[best], len(held))] -= sizes[best]
+    return score
+
+
+def _standard(score: Floats) -> Floats:
+    spread = float(score.std()) if len(score) else 0.0
+    return (score - score.mean()) / spread if spread else np.zeros_like(score)
+
+
+# --- selection -------------------------------------------------------------------------------------------------
+
+
+class Selection:
+    """Section IV-D: the candidates in the order of their score until the load is within the limit."""
+
+    def __init__(
+        self, graph: StepGraph, latency_ns: tuple[int, ...], link: Link, away: frozenset[TensorId], limit_bytes: int
+    ) -> None:
+        self._graph = graph
+        self._limit = limit_bytes
+        self._held = empty_load(graph, (), away)
+        self.candidates = candidates(graph)
+        self._scores = scores(graph, latency_ns, link, self.candidates, self._held)
+        self._duration_ns = run_ns(graph, latency_ns, link)
+
+    def chosen(self, weights: tuple[float, ...]) -> tuple[Gap, ...]:
+        """The gaps to swap, by tensor; no more than the limit calls for."""
+        score = self._scores.combined(weights)
+        held, found = self._held.copy(), []
+        for position in np.argsort(-score, kind="stable").tolist():
+            if held.max() <= self._limit:
+                break
+            found.append(self.candidates[position])
+            self._remove(held, found[-1])
+        self._go_on(held, found)
+        return tuple(sorted(found, key=lambda gap: (gap.tensor, gap.out_after)))
+
+    def _go_on(self, held: Ints, found: list[Gap]) -> None:
+        """Below load_min: the variable at the present peak with the largest area, again and again."""
+        while held.max() > self._limit:
+            peak = int(held.argmax())
+            taken = set(found)
+            at_peak = (g for g in self._others if g not in taken and _covers(g, peak, len(held)))
+            best = next(at_peak, None)
+            if best is None:
+                return
+            found.append(best)
+            self._remove(held, best)
+
+    def _remove(self, held: Ints, gap: Gap) -> None:
+        held[inside(gap, len(held))] -= self._graph.tensors[gap.tensor].size_bytes
+
+    @cached_property
+    def _others(self) -> list[Gap]:
+        """All gaps, those that remove the largest area of load first."""
+        found = gaps(self._graph)
+        size = np.array([self._graph.tensors[gap.tensor].size_bytes for gap in found], dtype=np.float64)
+        area = _Area(found, self._duration_ns).of(np.ones_like(self._held)) * size
+        return [found[k] for k in np.argsort(-area, kind="stable").tolist()]

@@ -1,0 +1,161 @@
+"""AutoSwap's rules on graphs small enough to follow by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.check import faults
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import LIVENESS, liveness_peak, load, peak
+from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.policies.autoswap import Selection, autoswap, candidates, least_load, scores
+from indb_tensile.scheduler.policies.transfers import schedule
+from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.workload import Workload
+from tests.scheduler.strategies import graphs, latencies, links
+
+SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
+ALONE = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
+
+
+def test_candidates_are_idle_at_the_peak() -> None:
+    """The load is 20, 30, 70, 70, 30, 20 and then a hill of 30, 65, 65, 30: d and e are not across the peak."""
+    assert [gap.tensor for gap in candidates(_hills())] == [0, 1]
+
+
+def test_tiny_variables_are_no_candidates() -> None:
+    """A threshold of 2 of the 2,000 bytes at the peak, and of 1 MB beside 2 GB."""
+    assert [gap.tensor for gap in candidates(_held_over((2, 3), 1995))] == [1]
+    assert [gap.tensor for gap in candidates(_held_over((1 << 20, (1 << 20) + 1), 1 << 31))] == [1]
+
+
+def test_the_four_scores_of_the_paper() -> None:
+    """Operators of 100 us. a: 400 us idle, 20 us each way; b: 200 us idle, 10 us each way."""
+    graph = _hill()
+    found = scores(graph, (100_000,) * 6, SLOW, candidates(graph), np.array(load(graph, LIVENESS)))
+    assert found.doa.tolist() == [360_000, 180_000]
+    assert found.aoa.tolist() == [20 * 360_000, 10 * 180_000]
+    assert found.wdoa.tolist() == [(30 + 70 + 70 + 30) * 100_000, (70 + 70) * 100_000]
+    assert found.swdoa.tolist() == [(30 + 70 + 70 + 30) * 100_000, (50 + 50) * 100_000]
+
+
+def test_where_the_copies_take_longer_than_the_gap_the_lack_is_divided_by_the_size() -> None:
+    """Operators of 2 us: a lacks 32 us over 20 bytes, b lacks 16 us over 10 bytes."""
+    graph = _hill()
+    found = scores(graph, (2_000,) * 6, SLOW, candidates(graph), np.array(load(graph, LIVENESS)))
+    assert found.doa.tolist() == [-32_000, -16_000]
+    assert found.aoa.tolist() == [-1_600, -1_600]
+
+
+def test_the_combined_score_weighs_the_standardised_ones() -> None:
+    graph = _hill()
+    found = scores(graph, (100_000,) * 6, SLOW, candidates(graph), np.array(load(graph, LIVENESS)))
+    assert found.combined((1.0, 0.5, -1.0, 0.25)).tolist() == pytest.approx([0.75, -0.75])
+
+
+def test_the_best_variables_leave_until_the_load_is_within_the_limit() -> None:
+    """Without a the peak is 50; b need not leave as well."""
+    swap = Swap(tensor=TensorId(0), out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(4), needed_by=OpIndex(5))
+    assert _planned(_hill(), 100_000, budget=50) == Plan(policy="autoswap", swaps=(swap,))
+
+
+def test_weights_turn_the_order_round_where_that_costs_less() -> None:
+    """Under a limit of 70 the 30 bytes of a make operator 2 wait for 20 us, the 10 bytes of b for 10 us."""
+    graph = _nested((30, 10, 40))
+    assert [swap.tensor for swap in _planned(graph, 10_000, budget=70).swaps] == [1]
+    selection = Selection(graph, (10_000,) * 6, SLOW, frozenset(), 70)
+    assert [gap.tensor for gap in selection.chosen((0.0, 0.0, 1.0, 0.0))] == [0]
+    assert [gap.tensor for gap in selection.chosen((0.0, 0.0, -1.0, 0.0))] == [1]
+
+
+def test_below_load_min_other_variables_leave_too() -> None:
+    graph = _hills()
+    assert least_load(graph) == 65
+    assert [swap.tensor for swap in _planned(graph, 100_000, budget=65).swaps] == [0]
+    selection = Selection(graph, (100_000,) * 10, SLOW, frozenset(), 64)
+    assert [gap.tensor for gap in selection.chosen((1.0, 1.0, 1.0, 1.0))] == [0, 1, 3]
+    plan = _planned(graph, 100_000, budget=64)
+    assert [swap.tensor for swap in plan.swaps] == [0, 3]  # b would have to return before it is gone
+    assert peak(graph, plan) == 50
+
+
+def test_nothing_leaves_where_the_limit_holds_everything() -> None:
+    assert _planned(_hill(), 100_000, budget=70) == Plan(policy="autoswap")
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), links(), st.data())
+def test_no_score_alone_costs_less_than_the_combination(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+    latency_ns = data.draw(latencies(graph))
+    least, most = least_load(graph), liveness_peak(graph)
+    limit = least + int((most - least) * data.draw(st.floats(0, 0.9)))
+    workload = Workload(job=JobId(1), graphs=(graph,), latency_ns=(latency_ns,))
+    ((plan,),) = autoswap((workload,), budget_bytes=limit, link=link)
+    assert faults(graph, plan, limit_bytes=limit) == ()
+    for weights in ALONE:
+        chosen = Selection(graph, latency_ns, link, plan.away, limit).chosen(weights)
+        rival = schedule(graph, latency_ns, link, chosen, limit_bytes=limit, policy="alone", away=plan.away)
+        assert _iteration_ns(graph, plan, latency_ns, link) <= _iteration_ns(graph, rival, latency_ns, link)
+
+
+def _iteration_ns(graph: StepGraph, plan: Plan, latency_ns: tuple[int, ...], link: Link) -> int:
+    (forecast,) = simulate((JobRun(graph=graph, plan=plan, latency_ns=latency_ns),), link)
+    return forecast.iteration_ns
+
+
+def _planned(graph: StepGraph, operator_ns: int, *, budget: int) -> Plan:
+    workload = Workload(job=JobId(1), graphs=(graph,), latency_ns=((operator_ns,) * len(graph.operators),))
+    ((plan,),) = autoswap((workload,), budget_bytes=budget, link=SLOW)
+    assert faults(graph, plan, limit_bytes=budget) == ()
+    return plan
+
+
+def _hill() -> StepGraph:
+    """a (20 bytes), b (10) and c (40) are made by operators 0, 1, 2 and read by 5, 4, 3."""
+    return _nested((20, 10, 40))
+
+
+def _hills() -> StepGraph:
+    """After that hill another one of d (30) and e (35), made by 6 and 7 and read by 9 and 8."""
+    return _nested((20, 10, 40), (30, 35))
+
+
+def _held_over(sizes: tuple[int, int], workspace: int) -> StepGraph:
+    """Two tensors made by operators 0 and 1, idle while operator 2 works, and read by 4 and 3."""
+    graph = _nested(sizes, gap_bytes=workspace)
+    assert len(graph.operators) == 5
+    return graph
+
+
+def _nested(*hills: tuple[int, ...], gap_bytes: int | None = None) -> StepGraph:
+    tensors: list[Tensor] = []
+    operators: list[Operator] = []
+    for sizes in hills:
+        first = len(tensors)
+        for size in sizes:
+            tensor = Tensor(
+                id=TensorId(len(tensors)), name="abcde"[len(tensors)], size_bytes=size, role=Role.ACTIVATION
+            )
+            tensors.append(tensor)
+            operators.append(_operator(len(operators), (), (tensor.id,)))
+        if gap_bytes is not None:
+            operators.append(_operator(len(operators), (), (), gap_bytes))
+        for tensor in reversed(tensors[first:]):
+            operators.append(_operator(len(operators), (tensor.id,), ()))
+    return StepGraph(tensors=tuple(tensors), operators=tuple(operators))
+
+
+def _operator(
+    index: int, reads: tuple[TensorId, ...], writes: tuple[TensorId, ...], workspace_bytes: int = 0
+) -> Operator:
+    return Operator(
+        name=f"op{index}",
+        signature=f"op{index}",
+        stage=Stage.FORWARD,
+        reads=reads,
+        writes=writes,
+        workspace_bytes=workspace_bytes,
+    )
