@@ -68,12 +68,12 @@ def autoswap(
 
 def least_load(graph: StepGraph) -> int:
     """The paper's load_min: the peak with all candidates gone all the time between their accesses."""
-    return int(empty_load(graph, candidates(graph), _idle(graph)).max())
+    return int(empty_load(graph, candidates(graph), idle(graph)).max())
 
 
 def candidates(graph: StepGraph) -> tuple[Gap, ...]:
     """Gaps at the peak of all variables over the threshold, by tensor (section IV-A)."""
-    held = empty_load(graph, (), _idle(graph))
+    held = empty_load(graph, (), idle(graph))
     least_bytes = min(_THRESHOLD_BYTES, int(held.max()) // _THRESHOLD_PART)
     return tuple(
         gap
@@ -85,7 +85,7 @@ def candidates(graph: StepGraph) -> tuple[Gap, ...]:
 def _planned(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, limit_bytes: int) -> Plan:
     if liveness_peak(graph) <= limit_bytes:
         return Plan(policy="autoswap")
-    away = _idle(graph)
+    away = idle(graph)
     selection = Selection(graph, latency_ns, link, away, limit_bytes)
 
     @cache  # weights that rank alike choose alike
@@ -96,9 +96,11 @@ def _planned(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, limit_by
     def cost(weights: tuple[float, ...]) -> float:
         return plan_of(selection.chosen(weights))[1]
 
-    evaluations = min(_EVALUATIONS, len(_STARTS) + len(selection.candidates))
-    without_ns = _iteration_ns(graph, LIVENESS, latency_ns, link)
-    weights = minimise(cost, _STARTS, evaluations=evaluations, enough=without_ns)
+    weights: tuple[float, ...] = _STARTS[0]
+    if selection.least_bytes <= limit_bytes:  # else all candidates leave, in whatever order
+        evaluations = min(_EVALUATIONS, len(_STARTS) + len(selection.candidates))
+        without_ns = _iteration_ns(graph, LIVENESS, latency_ns, link)
+        weights = minimise(cost, _STARTS, evaluations=evaluations, enough=without_ns)
     return plan_of(selection.chosen(weights))[0]
 
 
@@ -107,7 +109,7 @@ def _iteration_ns(graph: StepGraph, plan: Plan, latency_ns: tuple[int, ...], lin
     return forecast.iteration_ns
 
 
-def _idle(graph: StepGraph) -> frozenset[TensorId]:
+def idle(graph: StepGraph) -> frozenset[TensorId]:
     """Persistent tensors that the graph never accesses."""
     found = zip(graph.tensors, accesses(graph), strict=True)
     return frozenset(tensor.id for tensor, ops in found if tensor.persistent and not ops)
@@ -196,6 +198,7 @@ class Selection:
         self._limit = limit_bytes
         self._held = empty_load(graph, (), away)
         self.candidates = candidates(graph)
+        self.least_bytes = int(empty_load(graph, self.candidates, away).max())
         self._scores = scores(graph, latency_ns, link, self.candidates, self._held)
         self._duration_ns = run_ns(graph, latency_ns, link)
 
@@ -212,24 +215,28 @@ class Selection:
         return tuple(sorted(found, key=lambda gap: (gap.tensor, gap.out_after)))
 
     def _go_on(self, held: Ints, found: list[Gap]) -> None:
-        """Below load_min: the variable at the present peak with the largest area, again and again."""
+        """Below load_min: the variable at the present peak that removes the largest area, again and again."""
+        gap, first, stop = self._others
+        taken = np.isin(np.arange(len(gap)), [gap.index(g) for g in found])
         while held.max() > self._limit:
             peak = int(held.argmax())
-            taken = set(found)
-            at_peak = (g for g in self._others if g not in taken and _covers(g, peak, len(held)))
-            best = next(at_peak, None)
-            if best is None:
+            covers = ((first <= peak) & (peak < stop)) | ((first <= peak + len(held)) & (peak + len(held) < stop))
+            at_peak = np.flatnonzero(covers & ~taken)
+            if len(at_peak) == 0:
                 return
-            found.append(best)
-            self._remove(held, best)
+            taken[at_peak[0]] = True
+            found.append(gap[at_peak[0]])
+            self._remove(held, found[-1])
 
     def _remove(self, held: Ints, gap: Gap) -> None:
         held[inside(gap, len(held))] -= self._graph.tensors[gap.tensor].size_bytes
 
     @cached_property
-    def _others(self) -> list[Gap]:
-        """All gaps, those that remove the largest area of load first."""
+    def _others(self) -> tuple[list[Gap], Ints, Ints]:
+        """All gaps, those that remove the largest area of load first, and the operators between which each lies."""
         found = gaps(self._graph)
         size = np.array([self._graph.tensors[gap.tensor].size_bytes for gap in found], dtype=np.float64)
         area = _Area(found, self._duration_ns).of(np.ones_like(self._held)) * size
-        return [found[k] for k in np.argsort(-area, kind="stable").tolist()]
+        found = tuple(found[k] for k in np.argsort(-area, kind="stable").tolist())
+        stop = np.array([need_index(gap, len(self._held)) for gap in found], dtype=np.int64)
+        return list(found), np.array([gap.out_after + 1 for gap in found], dtype=np.int64), stop
