@@ -43,7 +43,9 @@ COMMANDS = {
     "cancel": "jobs:cancel",
     "models": "models:models",
     "predict": "models:predict",
-    "plan": "models:plan",
+    "plan": "plan:plan",
+    "graph": "graph:graph",
+    "bench": "bench:bench",
 }
 INTERRUPTED = 130
 OPERATING_SYSTEM = 71  # EX_OSERR of sysexits.h

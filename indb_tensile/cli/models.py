@@ -1,4 +1,4 @@
-"""`tensile models`, `predict` and `plan`: what was learned, what it says, and how its memory was planned."""
+"""`tensile models` and `predict`: what was learned, and what it says."""
 
 import click
 from psycopg.rows import dict_row
@@ -8,7 +8,6 @@ from indb_tensile.cli.connection import open_connection
 from indb_tensile.cli.options import dsn_option, json_option, parse_json
 from indb_tensile.cli.output import show_one, show_rows
 from indb_tensile.cli.statements import statement
-from indb_tensile.errors import MissingError
 
 
 @click.command()
@@ -38,19 +37,3 @@ def predict(dsn: str | None, as_json: bool, model: str, row: str, version: int |
         ).fetchone()
     assert found is not None
     show_one({"prediction": found[0]}, as_json=as_json)
-
-
-@click.command()
-@dsn_option
-@json_option
-@click.argument("job_id", type=int)
-def plan(dsn: str | None, as_json: bool, job_id: int) -> None:
-    """Show how a job's memory was planned: peaks by policy, the plan's swaps, predicted and measured."""
-    with open_connection(dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(statement("plans"), {"job": job_id}).fetchall()
-    if not rows:
-        raise MissingError(
-            f"job {job_id} has no plan: it was not admitted yet, does not exist or is not yours",
-            hint="tensile jobs lists your jobs",
-        )
-    show_rows(rows, as_json=as_json)

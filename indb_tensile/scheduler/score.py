@@ -8,6 +8,7 @@ simulation; the cost-benefit ratio (CBR) is the saving over it (TENSILE section 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from indb_tensile.scheduler.check import faults
 from indb_tensile.scheduler.link import Link
@@ -54,6 +55,38 @@ class Score:
     def eor(self) -> float:
         """Time for each iteration over that without planning; 1 is no overhead."""
         return self.forecast.iteration_ns / self.baseline.iteration_ns
+
+    @property
+    def cbr(self) -> float:
+        """What is saved of PyTorch's peak, over what it costs."""
+        return self.msr_liveness / self.eor
+
+    def figures(self) -> dict[str, Any]:
+        """Every figure under the name that it is printed with. No bound is given where none is proven."""
+        forecast = self.forecast
+        return {
+            "vanilla_peak_bytes": self.baseline.vanilla_peak_bytes,
+            "liveness_peak_bytes": self.baseline.liveness_peak_bytes,
+            "floor_bytes": self.baseline.floor_bytes,
+            "planned_floor_bytes": self.planned_floor_bytes,
+            "bound_bytes": None,
+            "peak_bytes": self.peak_bytes,
+            "msr_vanilla": round(self.msr_vanilla, 6),
+            "msr_liveness": round(self.msr_liveness, 6),
+            "iteration_us": forecast.iteration_ns / 1000,
+            "eor": round(self.eor, 6),
+            "cbr": round(self.cbr, 6),
+            "compute_us": forecast.compute_ns / 1000,
+            "stall_out_us": forecast.stall_out_ns / 1000,
+            "stall_in_us": forecast.stall_in_ns / 1000,
+            "upload_us": forecast.upload_ns / 1000,
+            "turn_us": forecast.turn_ns / 1000,
+            "out_bytes": forecast.out_bytes,
+            "in_bytes": forecast.in_bytes,
+            "swaps": self.swaps,
+            "executions_more": self.executions_more,
+            "faults": list(self.faults),
+        }
 
 
 def baselines(

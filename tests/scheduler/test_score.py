@@ -44,6 +44,34 @@ def test_overhead_is_time_over_that_without_planning() -> None:
     assert (found.forecast, found.eor, found.swaps, found.faults) == (stalled, 1.25, 1, ())
 
 
+def test_every_figure_is_printed_with_its_unit() -> None:
+    slow = replace(LINK, in_bytes_per_s=500_000_000)
+    (found,) = score([_workload()], ((Plan(policy="test", swaps=(SWAP,)),),), slow)
+    assert found.figures() == {
+        "vanilla_peak_bytes": 160,
+        "liveness_peak_bytes": 150,
+        "floor_bytes": 100,
+        "planned_floor_bytes": 100,
+        "bound_bytes": None,
+        "peak_bytes": 150,
+        "msr_vanilla": 0.0625,
+        "msr_liveness": 0.0,
+        "iteration_us": 0.5,
+        "eor": 1.25,
+        "cbr": 0.0,
+        "compute_us": 0.4,
+        "stall_out_us": 0.0,
+        "stall_in_us": 0.1,
+        "upload_us": 0.0,
+        "turn_us": 0.0,
+        "out_bytes": 100,
+        "in_bytes": 100,
+        "swaps": 1,
+        "executions_more": 0,
+        "faults": [],
+    }
+
+
 def test_the_floor_is_that_of_the_graph_that_runs() -> None:
     executions = tuple(Execution(operator=OpIndex(k)) for k in (0, 1, 2, 1, 3))
     (found,) = score([_workload()], ((Plan(policy="test", executions=executions),),), LINK)

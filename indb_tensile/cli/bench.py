@@ -1,0 +1,38 @@
+"""`tensile bench`: every claimed figure, one command each."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import click
+
+NOUNS = {
+    "policies": "Compare all policies on known networks: memory saved, overhead, planning time, and who leads.",
+    "multi": "Compare all policies on several jobs at once: one to four equal ones, and five different ones.",
+    "batch": "Compare all policies on known networks at batches of 4 to 64.",
+    "speed": "Measure planning time against operators and jobs, from nothing and again.",
+    "forecast": "Compare foretold and measured iterations on the emulated device.",
+    "together": "Compare foretold and measured iterations of several jobs on the emulated device.",
+    "enqueue": "Measure how long tensile_train takes, and a job from commit to first step.",
+    "queue": "Measure how fast workers empty the queue, and that no job is claimed twice.",
+    "predict": "Measure predictions from SQL, one row and many.",
+}
+
+
+@click.group()
+def bench() -> None:
+    """Measure what is claimed of this package; each benchmark has a --help of its own and prints --json."""
+
+
+def _add(noun: str, text: str) -> None:
+    @bench.command(noun, help=text, add_help_option=False, context_settings={"ignore_unknown_options": True})
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def run(arguments: Sequence[str]) -> None:
+        # In a process of its own: benchmarks import torch, which no command does.
+        sys.exit(
+            subprocess.run([sys.executable, "-m", f"indb_tensile.bench.{noun}", *arguments], check=False).returncode
+        )
+
+
+for _noun, _text in NOUNS.items():
+    _add(_noun, _text)

@@ -1,0 +1,214 @@
+"""`tensile plan`: how a job's memory was planned, or how that of given step graphs would be."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from indb_tensile.bench import machines
+from indb_tensile.cli.options import dsn_option, json_option, size_option
+from indb_tensile.cli.output import Row, print_json, show_one, show_rows
+from indb_tensile.errors import InvariantError, MemoryLimitError, MissingError, RequestError
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.document import Document, read_document
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import liveness_peak
+from indb_tensile.scheduler.plan import Infeasible, Plan
+from indb_tensile.scheduler.planner import plan_jobs
+from indb_tensile.scheduler.policies import DEFAULT_POLICY
+from indb_tensile.scheduler.score import Score, score
+from indb_tensile.scheduler.simulate import Compute, JobRun, timeline
+from indb_tensile.scheduler.trace_events import trace_events
+from indb_tensile.scheduler.workload import Workload
+
+
+def _decorated(function: Callable[..., None]) -> Callable[..., None]:
+    """The options of a plan for graphs, which mean nothing for a job of the database."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+_OPTIONS = (
+    click.option(
+        "--graph", "graphs", multiple=True, metavar="FILE", help="a step graph; given again: jobs side by side"
+    ),
+    click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="who plans"),
+    size_option("--budget", help="device memory for all graphs together, such as 800MB or a number of bytes"),
+    click.option(
+        "--link", "rates", default="25", show_default=True, metavar="GB/S[,GB/S]", help="to host, to device"
+    ),
+    click.option("--machine", help="take operators' times from this machine, not from the file"),
+    click.option(
+        "--compute",
+        type=click.Choice([kind.value for kind in Compute]),
+        default=Compute.OVERLAP.value,
+        show_default=True,
+        help="whether jobs compute side by side or take turns",
+    ),
+    click.option("--timeline", "trace", metavar="FILE", help="write a trace for Perfetto or chrome://tracing"),
+)
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("job_id", type=int, required=False)
+@_decorated
+def plan(dsn: str | None, as_json: bool, job_id: int | None, graphs: Sequence[str], **given: Any) -> None:
+    """Show how JOB_ID's memory was planned, or plan step graphs and show what the plan is worth.
+
+    For JOB_ID: peaks by policy, the plan's swaps, predicted and measured. For --graph files (see `tensile graph`),
+    which need --budget and no database: both baselines' peaks, the planned peak, time, stalls and faults by job.
+    """
+    if (job_id is None) == (not graphs):
+        raise click.UsageError("give the number of a job, or step graphs by --graph, and not both")
+    if job_id is not None:
+        _show_job(dsn, job_id, as_json=as_json)
+    else:
+        _plan_graphs(graphs, as_json=as_json, **given)
+
+
+def _show_job(dsn: str | None, job_id: int, *, as_json: bool) -> None:
+    from psycopg.rows import dict_row
+
+    from indb_tensile.cli.connection import open_connection
+    from indb_tensile.cli.statements import statement
+
+    with open_connection(dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(statement("plans"), {"job": job_id}).fetchall()
+    if not rows:
+        raise MissingError(
+            f"job {job_id} has no plan: it was not admitted yet, does not exist or is not yours",
+            hint="tensile jobs lists your jobs",
+        )
+    show_rows(rows, as_json=as_json)
+
+
+def _plan_graphs(
+    paths: Sequence[str],
+    *,
+    as_json: bool,
+    policy: str,
+    budget: int | None,
+    rates: str,
+    machine: str | None,
+    compute: str,
+    trace: str | None,
+) -> None:
+    documents = [read_file(path) for path in paths]
+    link = parse_link(rates)
+    workloads = [_workload(number, document, machine) for number, document in enumerate(documents, start=1)]
+    if budget is None:
+        needed = sum(liveness_peak(document.graph) for document in documents)
+        raise RequestError("no budget is given", hint=f"add --budget; without planning {needed} bytes are needed")
+    start_ns = time.perf_counter_ns()
+    planned = plan_jobs(workloads, budget_bytes=budget, link=link, policy=policy, rewrites=True)
+    planning_ms = (time.perf_counter_ns() - start_ns) / 1e6
+    if isinstance(planned, Infeasible):
+        _refuse(planned, as_json=as_json)
+    plans = [one.plans for one in planned]
+    scores = score(workloads, plans, link, compute=Compute(compute))
+    if trace is not None:
+        _write_trace(Path(trace), documents, workloads, plans, link, Compute(compute))
+    rows = [
+        {
+            "job": number,
+            "model": document.name,
+            "policy": policy,
+            "link_gb_s": _rate(link),
+            "budget_bytes": budget,
+            **found.figures(),
+            "planning_ms": round(planning_ms, 3),
+        }
+        for number, (document, found) in enumerate(zip(documents, scores, strict=True), start=1)
+    ]
+    _show(rows, as_json=as_json)
+    _check(scores, policy)
+
+
+def _show(rows: Sequence[Row], *, as_json: bool) -> None:
+    for number, row in enumerate(rows):
+        if number and not as_json:
+            click.echo()
+        show_one(row, as_json=as_json)
+
+
+def _check(scores: Sequence[Score], policy: str) -> None:
+    """A plan that breaks a rule is shown, and is a fault of ours."""
+    for number, found in enumerate(scores, start=1):
+        if found.faults:
+            text = "\n".join(found.faults)
+            raise InvariantError(f"the plan of policy {policy} for job {number} breaks the rules", detail=text)
+
+
+def _refuse(refusal: Infeasible, *, as_json: bool) -> NoReturn:
+    short = {
+        "infeasible": refusal.reason,
+        "needed_bytes": refusal.needed_bytes,
+        "budget_bytes": refusal.budget_bytes,
+        "shortfall_bytes": refusal.shortfall_bytes,
+    }
+    if as_json:
+        print_json(short)
+    raise MemoryLimitError(
+        f"{refusal.reason}, {refusal.shortfall_bytes} more than the budget of {refusal.budget_bytes}",
+        hint=f"give --budget {refusal.needed_bytes}, or another --policy",
+    )
+
+
+def _workload(number: int, document: Document, machine: str | None) -> Workload:
+    """The job of this graph; a graph that knows no latencies takes the reference machine's."""
+    latency_ns = document.latency_ns
+    if machine is not None or latency_ns is None:
+        chosen = machines.REFERENCE if machine is None else machines.machine(machine)
+        latency_ns = machines.latencies(document.graph, chosen)
+    return Workload(job=JobId(number), graphs=(document.graph,), latency_ns=(latency_ns,))
+
+
+def _write_trace(
+    path: Path,
+    documents: Sequence[Document],
+    workloads: Sequence[Workload],
+    plans: Sequence[tuple[Plan, ...]],
+    link: Link,
+    compute: Compute,
+) -> None:
+    runs = [
+        JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
+        for workload, chosen in zip(workloads, plans, strict=True)
+    ]
+    text = trace_events(runs, [document.name for document in documents], timeline(runs, link, compute=compute))
+    path.write_text(text, encoding="utf-8")
+
+
+def read_file(path: str) -> Document:
+    """The step graph in this file, or on stdin where it is called `-`. Raises RequestError that names the file."""
+    try:
+        text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return read_document(text)
+    except RequestError as error:
+        raise RequestError(f"{path}: {error.message}", detail=error.detail, hint=error.hint) from error
+    except FileNotFoundError:
+        raise MissingError(f"there is no file {path}", hint="tensile graph export writes step graphs") from None
+
+
+def parse_link(text: str) -> Link:
+    """`25` or `25,12`: gigabytes a second to the host and to the device. Raises click.BadParameter."""
+    try:
+        rates = [machines.link(float(part)) for part in text.split(",")]
+    except (ValueError, RequestError):
+        rates = []
+    if len(rates) not in (1, 2):
+        raise click.BadParameter(
+            f"{text!r} is not one or two rates in GB/s, such as 25 or 25,12", param_hint="--link"
+        )
+    return Link(out_bytes_per_s=rates[0].out_bytes_per_s, in_bytes_per_s=rates[-1].in_bytes_per_s)
+
+
+def _rate(link: Link) -> float | list[float]:
+    both = [link.out_bytes_per_s / 1e9, link.in_bytes_per_s / 1e9]
+    return both[0] if both[0] == both[1] else both

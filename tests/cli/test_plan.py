@@ -1,0 +1,146 @@
+"""Plans of step graphs from a terminal, without a database."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Tensile
+from tests.cli.graphs import write_graph
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> str:
+    return write_graph(tmp_path / "small.json")
+
+
+def _rows(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_a_plan_shows_peaks_time_stalls_and_faults(tensile: Tensile, graph: str) -> None:
+    done = tensile("plan", "--graph", graph, "--budget", "15000000000", "--policy", "liveness", "--json")
+    assert (done.code, done.err) == (0, "")
+    (row,) = _rows(done.out)
+    assert row.pop("planning_ms") >= 0
+    assert row == {
+        "job": 1,
+        "model": "small",
+        "policy": "liveness",
+        "link_gb_s": 25.0,
+        "budget_bytes": 15 * 10**9,
+        "vanilla_peak_bytes": 16 * 10**9,
+        "liveness_peak_bytes": 15 * 10**9,
+        "floor_bytes": 10 * 10**9,
+        "planned_floor_bytes": 10 * 10**9,
+        "bound_bytes": None,
+        "peak_bytes": 15 * 10**9,
+        "msr_vanilla": 0.0625,
+        "msr_liveness": 0.0,
+        "iteration_us": 4e6,
+        "eor": 1.0,
+        "cbr": 0.0,
+        "compute_us": 4e6,
+        "stall_out_us": 0.0,
+        "stall_in_us": 0.0,
+        "upload_us": 0.0,
+        "turn_us": 0.0,
+        "out_bytes": 0,
+        "in_bytes": 0,
+        "swaps": 0,
+        "executions_more": 0,
+        "faults": [],
+    }
+
+
+def test_a_budget_is_kept_and_a_slow_link_costs_time(tensile: Tensile, graph: str) -> None:
+    arguments = ("plan", "--graph", graph, "--budget", "11GB", "--json", "--link")
+    (fast,) = _rows(tensile(*arguments, "1000").out)
+    (slow,) = _rows(tensile(*arguments, "5,2").out)
+    assert max(fast["peak_bytes"], slow["peak_bytes"]) <= 11 * 1024**3
+    assert fast["eor"] < 1.05
+    assert slow["eor"] > 1.5
+    assert slow["link_gb_s"] == [5.0, 2.0]
+
+
+def test_several_graphs_are_jobs_side_by_side(tensile: Tensile, graph: str) -> None:
+    arguments = ("plan", "--graph", graph, "--graph", graph, "--budget", "30GB", "--policy", "liveness", "--json")
+    apart = _rows(tensile(*arguments).out)
+    assert [(row["job"], row["iteration_us"]) for row in apart] == [(1, 4e6), (2, 4e6)]
+    taking_turns = _rows(tensile(*arguments, "--compute", "turns").out)
+    assert [(row["iteration_us"], row["eor"]) for row in taking_turns] == [(8e6, 1.0)] * 2
+
+
+def test_people_get_a_name_and_a_value_a_line(tensile: Tensile, graph: str) -> None:
+    done = tensile("plan", "--graph", graph, "--graph", graph, "--budget", "1TB")
+    first, second = done.out.split("\n\n")
+    assert "liveness_peak_bytes  13.97 GB" in first
+    assert second.startswith("job                  2\n")
+
+
+def test_a_timeline_is_written_as_a_trace(tensile: Tensile, graph: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    done = tensile("plan", "--graph", graph, "--budget", "11GB", "--timeline", str(path), "--json")
+    assert done.code == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    assert {"small" in e["args"]["name"] for e in events if e["name"] == "process_name"} == {True}
+    assert "swap out of p" in {e["name"] for e in events}
+    peak_bytes = max(e["args"]["bytes"] for e in events if e["ph"] == "C")
+    assert peak_bytes == _rows(done.out)[0]["peak_bytes"]
+
+
+def test_latencies_come_from_the_file_else_from_a_machine(tensile: Tensile, tmp_path: Path) -> None:
+    timed, untimed = write_graph(tmp_path / "timed.json"), write_graph(tmp_path / "untimed.json", timed=False)
+
+    def compute_us(*arguments: str) -> float:
+        (row,) = _rows(tensile("plan", "--budget", "1TB", "--policy", "liveness", "--json", *arguments).out)
+        found: float = row["compute_us"]
+        return found
+
+    assert compute_us("--graph", timed) == 4e6
+    assert compute_us("--graph", untimed) == compute_us("--graph", timed, "--machine", "a6000")
+    assert compute_us("--graph", untimed, "--machine", "h200") < compute_us("--graph", untimed) / 4
+
+
+def test_a_budget_below_the_floor_is_infeasible_by_so_many_bytes(tensile: Tensile, graph: str) -> None:
+    done = tensile("plan", "--graph", graph, "--budget", "9999999999", "--json")
+    assert done.code == 2
+    assert done.err.startswith("tensile: the largest operator")
+    assert done.err.endswith(
+        " 10000000000 bytes, 1 more than the budget of 9999999999\n"
+        "  hint: give --budget 10000000000, or another --policy\n"
+    )
+    (row,) = _rows(done.out)
+    assert (row["needed_bytes"], row["budget_bytes"], row["shortfall_bytes"]) == (10**10, 10**10 - 1, 1)
+    for_people = tensile("plan", "--graph", graph, "--budget", "9999999999")
+    assert (for_people.code, for_people.out, for_people.err) == (2, "", done.err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--budget", "1GB"), "give the number of a job, or step graphs by --graph, and not both"),
+        (("7", "--graph", "GRAPH"), "give the number of a job, or step graphs by --graph, and not both"),
+        (("--graph", "GRAPH"), "no budget is given"),
+        (("--graph", "GRAPH", "--budget", "much"), "'much' is not a size, such as 512MB or 2GB"),
+        (("--graph", "GRAPH", "--budget", "-5"), "'-5' is not a size"),
+        (("--graph", "GRAPH", "--budget", "1TB", "--policy", "luck"), "there is no policy 'luck'"),
+        (("--graph", "GRAPH", "--budget", "1TB", "--machine", "abacus"), "there is no machine 'abacus'"),
+        (("--graph", "GRAPH", "--budget", "1TB", "--link", "0"), "'0' is not one or two rates in GB/s"),
+        (("--graph", "GRAPH", "--budget", "1TB", "--link", "1,2,3"), "'1,2,3' is not one or two rates in GB/s"),
+        (("--graph", "GRAPH", "--budget", "1TB", "--link", "fast"), "'fast' is not one or two rates in GB/s"),
+        (("--graph", "missing.json", "--budget", "1TB"), "there is no file missing.json"),
+        (("--graph", "BROKEN", "--budget", "1TB"), "the file is not JSON"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence_and_2(
+    tensile: Tensile, graph: str, tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    files = {"GRAPH": graph, "BROKEN": str(broken)}
+    done = tensile("plan", *(files.get(argument, argument) for argument in arguments))
+    assert (done.code, done.out) == (2, "")
+    assert sentence in done.err
+    assert "Traceback" not in done.err
