@@ -6,8 +6,10 @@ from types import MappingProxyType
 from indb_tensile.scheduler.policies.autoswap import autoswap
 from indb_tensile.scheduler.policies.liveness import liveness
 from indb_tensile.scheduler.policies.policy import Policy
+from indb_tensile.scheduler.policies.tensile import tensile
 from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
 from indb_tensile.scheduler.policies.vanilla import vanilla
+from indb_tensile.scheduler.policies.vdnn import vdnn
 
 DEFAULT_POLICY = "tensile+"
 POLICIES: Mapping[str, Policy] = MappingProxyType(
@@ -15,6 +17,8 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "vanilla": vanilla,
         "liveness": liveness,
         "autoswap": autoswap,
+        "tensile": tensile,
+        "vdnn": vdnn,
         "tensile+": tensile_plus,
     }
 )

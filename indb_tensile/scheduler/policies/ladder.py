@@ -1,0 +1,32 @@
+"""Choosing between a policy's own ways, from the fastest to the smallest, by what the budget holds."""
+
+from collections.abc import Iterable, Sequence
+
+from indb_tensile.scheduler.peak import peak
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.workload import Workload
+
+Plans = tuple[tuple[Plan, ...], ...]  # for each job one plan per graph
+
+
+def first_fitting(workloads: Sequence[Workload], ladder: Iterable[Plans], budget_bytes: int) -> Plans:
+    """The first plans under which the jobs fit; where none do, those that pass the budget and limits least."""
+    best, least = None, 0
+    for plans in ladder:
+        excess = excess_bytes(workloads, plans, budget_bytes)
+        if best is None or excess < least:
+            best, least = plans, excess
+        if not excess:
+            break
+    return best or ()
+
+
+def excess_bytes(workloads: Sequence[Workload], plans: Plans, budget_bytes: int) -> int:
+    """What the jobs need beyond the budget or, if that is more, beyond their limits."""
+    peaks = [
+        max(peak(graph, plan) for graph, plan in zip(workload.graphs, chosen, strict=True))
+        for workload, chosen in zip(workloads, plans, strict=True)
+    ]
+    limits = [top if w.limit_bytes is None else w.limit_bytes for w, top in zip(workloads, peaks, strict=True)]
+    over = sum(max(0, top - limit) for top, limit in zip(peaks, limits, strict=True))
+    return max(0, sum(peaks) - budget_bytes, over)

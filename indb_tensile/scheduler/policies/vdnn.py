@@ -1,0 +1,54 @@
+"""vDNN, the convolutional variant: what convolutions read leaves in the forward pass and returns in the backward one.
+
+Rhu et al., as TENSILE section V-A (its baseline vDNN_conv) and HOME sections II-B and IV-A describe it. Every feature
+map that a convolution reads is offloaded after its last use in the forward pass and prefetched with the backward
+computation of the convolution before (static prefetch). Both are synchronous: the device waits for the offload
+before the layer after it, and in the backward pass each layer waits for its feature map (layerwise.py says what
+that means for a plan). Networks without convolutions are left as they are.
+
+The paper's vDNN takes what costs less where there is memory enough, and so does this: nothing moves where the
+budget holds everything; then offloads hide behind the next layer; else nothing is computed until they are over.
+Jobs that share a device take the same of these three. What it cannot do is the paper's: it does not look at which
+tensors hold the peak, leaves parameters and optimizer state alone and recomputes nothing.
+"""
+
+from collections.abc import Sequence
+
+from indb_tensile.scheduler.graph import StepGraph, TensorId
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.policies.kinds import Kind, is_backward, kind_of
+from indb_tensile.scheduler.policies.ladder import first_fitting
+from indb_tensile.scheduler.policies.layerwise import Offload, swapped
+from indb_tensile.scheduler.workload import Workload
+
+_WAYS = (None, Offload.NEXT_LAYER, Offload.AT_ONCE)  # from the fastest to the smallest
+
+
+def vdnn(
+    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+) -> tuple[tuple[Plan, ...], ...]:
+    """The fastest of its ways under which the jobs fit, or the smallest."""
+    del link, rewrites
+    ladder = (
+        tuple(tuple(_plan(graph, offload) for graph in workload.graphs) for workload in workloads)
+        for offload in _WAYS
+    )
+    return first_fitting(workloads, ladder, budget_bytes)
+
+
+def convolution_inputs(graph: StepGraph) -> tuple[TensorId, ...]:
+    """The feature maps that the forward pass's convolutions read, by id."""
+    found = {
+        tensor
+        for operator in graph.operators
+        if kind_of(operator.name) is Kind.CONVOLUTION and not is_backward(operator)
+        for tensor in operator.reads
+        if not graph.tensors[tensor].persistent
+    }
+    return tuple(sorted(found))
+
+
+def _plan(graph: StepGraph, offload: Offload | None) -> Plan:
+    swaps = swapped(graph, convolution_inputs(graph), offload) if offload else ()
+    return Plan(policy="vdnn", swaps=swaps)
