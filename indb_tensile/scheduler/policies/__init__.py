@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from indb_tensile.scheduler.policies.autoswap import autoswap
+from indb_tensile.scheduler.policies.home import home
 from indb_tensile.scheduler.policies.liveness import liveness
 from indb_tensile.scheduler.policies.policy import Policy
 from indb_tensile.scheduler.policies.tensile import tensile
@@ -17,6 +18,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "vanilla": vanilla,
         "liveness": liveness,
         "autoswap": autoswap,
+        "home": home,
         "tensile": tensile,
         "vdnn": vdnn,
         "tensile+": tensile_plus,

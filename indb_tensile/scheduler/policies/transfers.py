@@ -175,9 +175,11 @@ class _Calendar:
         held = self._load.tolist()
         for step in range(_ROUNDS * self._count):
             operator = step % self._count
+            returning = [c for c in back.get(operator, ()) if self._is_gone(walk, c, watched=step >= self._count)]
             self._give_back(walk, step, held[operator])
-            for copy in back.get(operator, ()):
-                self._take(walk, copy, watched=step >= self._count)
+            for copy in returning:
+                walk.in_free_ns = max(walk.in_free_ns, walk.now_ns) + copy.in_ns
+                walk.in_done_ns[id(copy)] = walk.in_free_ns
             for copy in need.get(operator, ()):
                 walk.now_ns = max(walk.now_ns, walk.in_done_ns.get(id(copy), 0))
             if operator in self._uploads:
@@ -189,9 +191,7 @@ class _Calendar:
                 walk.leaving.append((walk.out_free_ns, copy))
                 walk.held_bytes += copy.size_bytes
                 copy.queued_at = step
-        late = {id(copy): copy for copy in walk.late}
-        late |= {id(copy): copy for copy in self._copies if copy.free >= copy.back}
-        return list(late.values())
+        return list({id(copy): copy for copy in walk.late}.values())
 
     def _give_back(self, walk: _Walk, step: int, load_bytes: int) -> None:
         """What is done leaves; where the operator does not fit beside the rest, it waits for that too."""
@@ -205,16 +205,16 @@ class _Calendar:
             if self._count <= copy.queued_at < 2 * self._count:
                 copy.free = copy.gap.out_after + step - copy.queued_at
 
-    def _take(self, walk: _Walk, copy: _Copy, *, watched: bool) -> None:
+    def _is_gone(self, walk: _Walk, copy: _Copy, *, watched: bool) -> bool:
+        """Whether what now returns has left at all; what has not stays, in the memory that it takes now."""
         for entry in walk.leaving:
             if entry[1] is copy:
                 walk.leaving.remove(entry)
                 walk.held_bytes -= copy.size_bytes
                 if watched:
                     walk.late.append(copy)
-                return
-        walk.in_free_ns = max(walk.in_free_ns, walk.now_ns) + copy.in_ns
-        walk.in_done_ns[id(copy)] = walk.in_free_ns
+                return False
+        return True
 
     def keep(self, late: Sequence[_Copy]) -> None:
         """These tensors stay where they are: their copies to the host would not have been done in time."""

@@ -1,0 +1,151 @@
+"""HOME: retain, swap or recompute each feature map, by particle swarm against a cost model, under a memory limit.
+
+He et al., "HOME: A Holistic GPU Memory Management Framework for Deep Learning", section 3. The swarm (swarm.py)
+looks for the policy of least time among those that the evaluator (feature_maps.py) finds within the limit. The
+executor's rules (3.6): what is swapped leaves when the forward pass needs it no more and is fetched for the backward
+pass; what is recomputed is released at the same moment and made again when it is needed.
+
+Where the paper is silent: the evaluator knows the load by stages, so the best policies found are also made into
+plans and simulated, and the fastest within the limit is taken. Where all are a little over it, as the memory that
+operators need in passing can make them, the search is made once more under a limit lower by as much. Feature maps
+below a thousandth of the peak are retained, as they make no difference, and so are all but the largest where there
+are very many: the paper's networks have one feature map a layer, captured ones several. Jobs are planned one by
+one. Where operators cannot run again, HOME swaps or retains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from indb_tensile.scheduler.graph import OpIndex, StepGraph
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import Gap, gaps, liveness_peak, need_index, peak
+from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.policies.division import demand, divide
+from indb_tensile.scheduler.policies.feature_maps import Action, Evaluator, FeatureMap, feature_maps
+from indb_tensile.scheduler.policies.swarm import Particle, search
+from indb_tensile.scheduler.policies.transfers import empty_load, schedule
+from indb_tensile.scheduler.recompute import Recomputation
+from indb_tensile.scheduler.rewrite import effective, effective_latency
+from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.workload import Workload
+
+_SMALL_PART = 1000  # of the peak
+_MOST_MAPS = 320
+_PARTICLES = 500  # section 3.3: 500 particles, 500 rounds
+_ROUNDS = 500
+_LEAST_PARTICLES = 16
+_SWARM_WORK = 2_400_000  # particles times the square of the feature maps: what a round costs
+_WORK = 6_000_000  # evaluations times feature maps: what the search costs
+_JUDGED = 8  # policies that are made into plans
+
+
+def home(
+    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+) -> tuple[tuple[Plan, ...], ...]:
+    """Each job's plans under its part of the budget."""
+    jobs = [[_Graph(*pair, link, rewrites) for pair in zip(w.graphs, w.latency_ns, strict=True)] for w in workloads]
+    reached = [max(graph.least_bytes for graph in graphs) for graphs in jobs]
+    limits = divide([demand(w, r) for w, r in zip(workloads, reached, strict=True)], budget_bytes)
+    return tuple(tuple(graph.planned(limit) for graph in graphs) for graphs, limit in zip(jobs, limits, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """One policy as a plan, and what the simulator says of it."""
+
+    plan: Plan
+    peak_bytes: int
+    iteration_ns: int
+
+
+class _Graph:
+    """One graph whose feature maps are to be placed."""
+
+    def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rewrites: bool) -> None:
+        self._graph = graph
+        self._latency_ns = latency_ns
+        self._link = link
+        self._most_bytes = liveness_peak(graph)
+        self._recomputation = Recomputation(graph, latency_ns) if rewrites else None
+        small_bytes = self._most_bytes // _SMALL_PART
+        self._maps = feature_maps(graph, self._recomputation, least_bytes=small_bytes, most=_MOST_MAPS)
+
+    @property
+    def least_bytes(self) -> int:
+        """The peak without any feature map that is not just in use."""
+        return int(empty_load(self._graph, [m.gap for m in self._maps]).max())
+
+    def planned(self, limit_bytes: int) -> Plan:
+        """The fastest plan found within the limit; the one of the lowest peak where none is."""
+        if self._most_bytes <= limit_bytes or not self._maps:
+            return Plan(policy="home")
+        found = self._judge(self._search(limit_bytes), limit_bytes)
+        over_bytes = min(judged.peak_bytes for judged in found) - limit_bytes
+        if 0 < over_bytes < limit_bytes:
+            found += self._judge(self._search(limit_bytes - over_bytes), limit_bytes)
+        return min(found, key=lambda j: (max(0, j.peak_bytes - limit_bytes), j.iteration_ns)).plan
+
+    def _search(self, limit_bytes: int) -> tuple[Particle, ...]:
+        count = len(self._maps)
+        evaluator = Evaluator(self._graph, self._latency_ns, self._link, self._maps, limit_bytes=limit_bytes)
+        starts = [_all(self._maps, Action.RETAIN), _all(self._maps, Action.SWAP), _all(self._maps, Action.RECOMPUTE)]
+        different = 3**count if count < 6 else _PARTICLES
+        return search(
+            [tuple(map(int, m.choices)) for m in self._maps],  # plain integers hash and compare faster
+            starts,
+            evaluator,
+            particles=min(_PARTICLES, different, max(_LEAST_PARTICLES, _SWARM_WORK // count**2)),
+            rounds=_ROUNDS,
+            evaluations=_WORK // count,
+        )
+
+    def _judge(self, policies: Sequence[Particle], limit_bytes: int) -> list[_Judged]:
+        """The best policies as plans, and those that release all they can."""
+        extremes = (_all(self._maps, Action.SWAP), _all(self._maps, Action.RECOMPUTE))
+        chosen = dict.fromkeys(chain(policies[:_JUDGED], extremes))
+        return [self._judged(policy, limit_bytes) for policy in chosen]
+
+    def _judged(self, policy: Particle, limit_bytes: int) -> _Judged:
+        plan = self._plan(policy, limit_bytes)
+        (forecast,) = simulate((JobRun(graph=self._graph, plan=plan, latency_ns=self._latency_ns),), self._link)
+        return _Judged(plan=plan, peak_bytes=peak(self._graph, plan), iteration_ns=forecast.iteration_ns)
+
+    def _plan(self, policy: Particle, limit_bytes: int) -> Plan:
+        """What the executor would do under this policy."""
+        pairs = list(zip(self._maps, policy, strict=True))
+        dropped = [m.gap for m, action in pairs if action == Action.RECOMPUTE]
+        swapped = [m.gap for m, action in pairs if action == Action.SWAP]
+        rewritten = Plan(policy="home")
+        if dropped and self._recomputation is not None:
+            rewritten = replace(rewritten, executions=self._recomputation.order(dropped))
+        graph = effective(self._graph, rewritten)
+        latency_ns = effective_latency(self._latency_ns, rewritten)
+        chosen = longest_parts(graph, swapped, rewritten.executions, latency_ns)
+        plan = schedule(graph, latency_ns, self._link, chosen, limit_bytes=limit_bytes, policy="home")
+        return replace(plan, executions=rewritten.executions)
+
+
+def longest_parts(
+    graph: StepGraph, swapped: Sequence[Gap], executions: Sequence[Execution], latency_ns: Sequence[int]
+) -> list[Gap]:
+    """These gaps in the graph that runs: of one that a recomputation cuts in two, the part that takes longest."""
+    place: dict[OpIndex, int] = {}
+    for position, execution in enumerate(executions):
+        place.setdefault(execution.operator, position)
+    of_tensor: dict[int, list[Gap]] = {}
+    for gap in gaps(graph):
+        of_tensor.setdefault(gap.tensor, []).append(gap)
+    found = []
+    for gap in swapped:
+        first, last = place.get(gap.out_after, gap.out_after), place.get(gap.needed_by, gap.needed_by)
+        parts = [p for p in of_tensor.get(gap.tensor, ()) if first <= p.out_after and p.needed_by <= last]
+        if parts:
+            found.append(max(parts, key=lambda p: sum(latency_ns[p.out_after + 1 : need_index(p, len(latency_ns))])))
+    return found
+
+
+def _all(maps: Sequence[FeatureMap], action: Action) -> Particle:
+    """The policy that does this with every feature map that allows it, and swaps the others if it releases."""
+    other = Action.RETAIN if action == Action.RETAIN else Action.SWAP
+    return tuple(int(action if action in m.choices else other) for m in maps)
