@@ -33,6 +33,7 @@ tensors, gaps and swaps then are those of the graph that it amounts to.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.carry import Turns, carried
@@ -77,10 +78,22 @@ class Recomputation:
         self._touched = [tuple(sorted({*op.reads, *op.writes})) for op in self.graph.operators]
         self._repeatable = repeatable(self.graph)
         self._deferrable = self._find_deferrable()
-        self.gaps = tuple(gap for gap in gaps(self.graph) if self._safe(gap))
-        self._safe_gaps = frozenset(self.gaps)
+        self._all = gaps(self.graph)
+        self._gaps_of_graph = frozenset(self._all)
+        self._judged: dict[Gap, bool] = {gap: False for gap in self._all if self._kept(gap.tensor)}
 
     # --- questions ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Every gap in which the tensor can be let go of and made again, by tensor and time."""
+        return tuple(gap for gap in self._all if self.safe(gap))
+
+    def safe(self, gap: Gap) -> bool:
+        """Whether this gap of the graph is one of those; for a caller with few, as cones can be long to judge."""
+        if gap not in self._judged:
+            self._judged[gap] = gap in self._gaps_of_graph and self._safe(gap)
+        return self._judged[gap]
 
     def cone(self, gap: Gap, dropped: Iterable[Gap] = (), *, held: Collection[TensorId] = ()) -> Cone:
         """What it takes to make the gap's tensor again where the dropped gaps' tensors are not there either.
@@ -191,7 +204,7 @@ class Recomputation:
 
     def _check(self, wanted: Iterable[Gap]) -> None:
         for gap in wanted:
-            if gap not in self._safe_gaps:
+            if not self.safe(gap):
                 name = self.graph.tensors[gap.tensor].name
                 raise InvariantError(f"tensor {gap.tensor} ({name}) cannot be made again in {gap}")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
-from indb_tensile.scheduler.peak import Gap, accesses, peak, working_sets
+from indb_tensile.scheduler.peak import Gap, accesses, gaps, peak, working_sets
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.recompute import Cone, Recomputation
 from indb_tensile.scheduler.swap_events import SwapEvents
@@ -50,6 +50,7 @@ class RecomputeEvents:
         self._correction_bytes = 0
         self._released: dict[TensorId, list[Gap]] = {}
         self._relied_on: dict[TensorId, list[OpIndex]] = {}  # before which operators a re-run reads or makes it
+        self._accesses = accesses(graph)
         self._born_bytes = _born_bytes(graph)
         self._working_bytes = working_sets(graph)
         self._lay_candidates()
@@ -109,19 +110,28 @@ class RecomputeEvents:
             for released in self._released.get(other, ())
         )
 
+    def _from_what_is_there(self, gap: Gap) -> bool:
+        """Whether the operator that made the tensor can make it again, as all that it reads is still to be used."""
+        ops = self._accesses[gap.tensor]
+        tensors = self._graph.tensors
+        if tensors[gap.tensor].persistent:
+            return False
+        read = self._graph.operators[ops[0]].reads
+        there = all(tensors[t].persistent or self._accesses[t][-1] >= gap.needed_by for t in read)
+        return there and self._recomputation.safe(gap)
+
     def _lay_candidates(self) -> None:
         """Every gap that one operator can make again from never released sources, largest MSPS first."""
         left: dict[TensorId, list[OpIndex]] = {}
         for swap in self._events.swaps:
             left.setdefault(swap.tensor, []).append(swap.out_after)
         found = []
-        for gap in self._recomputation.gaps:
-            if gap.tensor in left:
+        for gap in gaps(self._graph):
+            if gap.tensor in left or not self._from_what_is_there(gap):
                 continue
             cone = self._recomputation.cone(gap)
             maker = cone.operators[0]
-            others_stay = not any(maker <= after < gap.needed_by for t in _others(cone) for after in left.get(t, ()))
-            if len(cone.operators) == 1 and others_stay:
+            if not any(maker <= after < gap.needed_by for t in _others(cone) for after in left.get(t, ())):
                 value = msps(self._graph.tensors[gap.tensor].size_bytes, cone.time_ns)
                 found.append((-value, gap.tensor, gap.out_after, cone))
         found.sort(key=lambda entry: entry[:3])
