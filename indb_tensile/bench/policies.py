@@ -1,0 +1,166 @@
+"""All policies on known networks: memory saved against both baselines, overhead, planning time, and who leads.
+
+    python -m indb_tensile.bench.policies [--models resnet50 …] [--policies tensile+ …] [--links 25 …]
+        [--machines a6000 …] [--budgets 12] [--refine 4] [--processes 1] [--json]
+
+On the reference machine with links of 12, 25 and 55 GB/s, and on an A100 and an H200 with 25. Each policy is asked
+for budgets from the liveness peak down to the floor, for half and 70 % of the liveness peak, and for the least memory
+it can; where it heeds them, also for budgets that close in on the least memory at overheads of 2 and 10 %. Our own is
+asked for every rival's peak besides. Each plan is judged by check.py and scored by the simulator, and has a row; a
+plan that came before has none. The verdict says whether a rival reaches a point (overhead, peak) than which ours has
+none at least as good in both, and whether the bars of the design are reached; it ends with 1 where either is missed
+or a plan breaks a rule. With --json rows go to stdout and the verdict to stderr.
+"""
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from indb_tensile.bench import rows as shared
+from indb_tensile.bench.machines import LINKS_GB_S, MACHINES, REFERENCE, machine
+from indb_tensile.bench.networks import NETWORKS, find, graph_of
+from indb_tensile.bench.rows import Row
+from indb_tensile.errors import TensileError
+from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
+
+CASE = ("model", "machine", "link_gb_s")
+_ELSEWHERE_GB_S = 25.0
+
+# What saves at least so much of the liveness peak on the reference machine at 25 GB/s: network, overhead, saving.
+BARS = (
+    ("resnet50", 1.10, 0.45),
+    ("resnet50", 1.02, 0.30),
+    ("inception_v3", 1.10, 0.42),
+    ("inception_v4", 1.10, 0.42),
+    ("densenet121", 1.10, 0.38),
+    ("vgg16", 1.10, 0.30),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One case to compare policies on, in words: it is made where it is planned."""
+
+    model: str
+    machine: str
+    link_gb_s: float
+    policies: tuple[str, ...]
+    budgets: int
+    refine: int
+    batch: int | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print rows or tables, and the verdict."""
+    given = _parser().parse_args(arguments)
+    finish(given, CASE, lambda: measure(_asked(given), given.processes), bars)
+
+
+def finish(
+    given: argparse.Namespace,
+    names: Sequence[str],
+    made: Callable[[], Iterator[Row]],
+    more: Callable[[Sequence[Row]], Iterator[str]] | None = None,
+) -> NoReturn:
+    """Print rows as they are made, or tables of them; then the verdict, which is also the exit code."""
+    found: list[Row] = []
+    try:
+        for row in made():
+            found.append(row)
+            if given.json:
+                print(shared.stamped(row), flush=True)
+    except TensileError as error:
+        sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
+    if not given.json:
+        shared.print_tables(found, names, shared.summary)
+    lines = [*shared.verdict(found, names), *(more(found) if more is not None else ())]
+    for line in lines:
+        print(line, file=sys.stderr if given.json else sys.stdout)
+    sys.exit(int(any("NOT" in line for line in lines) or any(row["faults"] for row in found)))
+
+
+def measure(asked: Sequence[Asked], processes: int) -> Iterator[Row]:
+    """The rows of each case, in order; with several processes a case's come when it is done."""
+    if processes == 1:
+        for one in asked:
+            yield from _sweep(one)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for found in pool.imap(_rows, asked):
+            yield from found
+
+
+def bars(rows: Sequence[Row]) -> Iterator[str]:
+    """What the design demands on the reference machine, where it was measured."""
+    at = shared.by(rows, *CASE, "policy")
+    for model, overhead, least in BARS:
+        points = at.get((model, REFERENCE.name, _ELSEWHERE_GB_S, DEFAULT_POLICY))
+        if points is None:
+            continue
+        best = shared.best_msr(points, overhead)
+        told = "nothing" if best is None else f"{best:.1%}"
+        reached = best is not None and best >= least
+        yield f"{model} at EOR <= {overhead:.2f}: {'saves' if reached else 'NOT REACHED:'} {told}, of {least:.0%}"
+
+
+def _rows(asked: Asked) -> list[Row]:
+    return list(_sweep(asked))
+
+
+def _sweep(asked: Asked) -> Iterator[Row]:
+    network = find(asked.model)
+    batch = network.batch if asked.batch is None else asked.batch
+    graph = graph_of(asked.model, batch)
+    labels = {"model": asked.model, "batch": batch, "operators": len(graph.operators)}
+    case = shared.make_case([graph], machine(asked.machine), asked.link_gb_s, labels=labels)
+    yield from shared.sweep(case, asked.policies, budgets=asked.budgets, refine=asked.refine)
+
+
+def _asked(given: argparse.Namespace) -> list[Asked]:
+    for name in given.models:
+        find(name)
+    for name in given.machines:
+        machine(name)
+    machines = given.machines or [REFERENCE.name]
+    pairs = [(name, link) for name in machines for link in given.links or LINKS_GB_S]
+    if not given.machines and not given.links:
+        pairs += [("a100", _ELSEWHERE_GB_S), ("h200", _ELSEWHERE_GB_S)]
+    return [asked_of(given, model, name, link) for model in given.models or NETWORKS for name, link in pairs]
+
+
+def asked_of(given: argparse.Namespace, model: str, machine_name: str, link_gb_s: float, **more: int) -> Asked:
+    """A case with the sweep that was asked for."""
+    return Asked(
+        model=model,
+        machine=machine_name,
+        link_gb_s=link_gb_s,
+        policies=shared.known_policies(given.policies),
+        budgets=given.budgets,
+        refine=given.refine,
+        **more,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    add_sweep_options(parser)
+    parser.add_argument("--machines", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(MACHINES)}")
+    return parser
+
+
+def add_sweep_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every benchmark that sweeps budgets."""
+    parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(NETWORKS)}")
+    parser.add_argument("--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(POLICIES)}")
+    parser.add_argument("--links", nargs="+", type=float, default=[], metavar="GB/S")
+    parser.add_argument("--budgets", type=int, default=12, help="from the liveness peak to the floor")
+    parser.add_argument("--refine", type=int, default=4, help="more budgets around each overhead of 2 and 10 %%")
+    parser.add_argument("--processes", type=int, default=1, help="cases planned at once; planning times then suffer")
+    parser.add_argument("--json", action="store_true", help="one object a line")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The step graph of a residual network of any depth, for questions of size that no known network is large enough for.
+
+Bottleneck blocks as in ResNet-50: convolution, normalisation and ReLU, an addition, their backward passes, gradients
+of a block's input added up in place, and Adam for every parameter. Nothing is captured, so ten thousand operators are
+there at once.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+
+_BATCH = 16
+_OPERATORS_PER_BLOCK = 25  # with the backward pass and the updates
+_STAGES = ((64, 56), (128, 28), (256, 14), (512, 7))  # channels and pixels of ResNet's four stages
+
+
+def residual(operators: int) -> StepGraph:
+    """A residual network of bottleneck blocks as deep as makes at least so many operators."""
+    blocks = -(-operators // _OPERATORS_PER_BLOCK) + 1
+    return _Builder().build([_STAGES[block * len(_STAGES) // blocks] for block in range(blocks)])
+
+
+class _Builder:
+    """Collects tensors and operators; `_undo` makes the backward pass from the forward one, last layer first."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.operators: list[Operator] = []
+        self._undo: list[tuple[str, TensorId, TensorId, TensorId, TensorId | None, int]] = []
+        self._gradient: dict[TensorId, TensorId] = {}
+
+    def build(self, blocks: Sequence[tuple[int, int]]) -> StepGraph:
+        """Upload, forward, backward, Adam."""
+        channels, pixels = blocks[0]
+        value = self._tensor("x", self._bytes(4 * channels, pixels), Role.INPUT)
+        self._operator("upload", Stage.UPLOAD, (), (value,))
+        for channels, pixels in blocks:
+            value = self._block(value, channels, pixels)
+        self._gradient[value] = self._tensor("gradient", self.tensors[value].size_bytes, Role.ACTIVATION)
+        self._operator("loss", Stage.BACKWARD, (value,), (self._gradient[value],))
+        updates = [update for step in reversed(self._undo) for update in self._backward(*step)]
+        for parameter, gradient in updates:
+            self._adam(parameter, gradient)
+        return StepGraph(tensors=tuple(self.tensors), operators=tuple(self.operators), signature="residual")
+
+    def _block(self, value: TensorId, channels: int, pixels: int) -> TensorId:
+        branch = value
+        for kernel, width in ((1, channels), (3, channels), (1, 4 * channels)):
+            branch = self._layer("convolution", branch, channels * width * kernel**2, width, pixels)
+            branch = self._layer("normalisation", branch, 2 * width, width, pixels)
+            if width == channels:
+                branch = self._layer("relu", branch, 0, width, pixels)
+        if self.tensors[value].size_bytes != self.tensors[branch].size_bytes:
+            return self._layer("relu", branch, 0, 4 * channels, pixels)
+        return self._layer("add", branch, 0, 4 * channels, pixels, value)
+
+    def _layer(
+        self, name: str, value: TensorId, weights: int, width: int, pixels: int, other: TensorId | None = None
+    ) -> TensorId:
+        made = self._tensor(name, self._bytes(width, pixels), Role.ACTIVATION)
+        parameter = self._tensor(f"{name}.weight", 4 * weights, Role.PARAMETER) if weights else made
+        flops = 2 * _BATCH * pixels**2 * max(weights, width)
+        reads = [value] if other is None else [value, other]
+        self._operator(name, Stage.FORWARD, (*reads, *([parameter] if weights else [])), (made,), flops)
+        self._undo.append((name, value, made, parameter, other, flops))
+        return made
+
+    def _backward(
+        self, name: str, value: TensorId, made: TensorId, parameter: TensorId, other: TensorId | None, flops: int
+    ) -> Iterator[tuple[TensorId, TensorId]]:
+        gradient = self._gradient.pop(made)
+        if other is not None:
+            self._gradient[other] = gradient  # an addition hands its gradient on to both
+        for_value = self._tensor(f"{name}.gradient", self.tensors[value].size_bytes, Role.ACTIVATION)
+        trained = parameter != made
+        writes = [for_value]
+        if trained:
+            size_bytes = self.tensors[parameter].size_bytes
+            writes.append(self._tensor(f"{name}.weight.gradient", size_bytes, Role.ACTIVATION))
+        kept = made if name == "relu" else value
+        self._operator(
+            f"{name}_backward",
+            Stage.BACKWARD,
+            (gradient, kept, *([parameter] if trained else [])),
+            tuple(writes),
+            2 * flops,
+        )
+        known = self._gradient.get(value)
+        if known is not None:
+            self._operator("add_gradients", Stage.BACKWARD, (known, for_value), (for_value,), flops)
+        self._gradient[value] = for_value
+        if trained:
+            yield parameter, writes[1]
+
+    def _adam(self, parameter: TensorId, gradient: TensorId) -> None:
+        size_bytes = self.tensors[parameter].size_bytes
+        state = [
+            self._tensor(f"{self.tensors[parameter].name}.{k}", size_bytes, Role.OPTIMIZER_STATE) for k in (1, 2)
+        ]
+        touched = (parameter, *state)
+        self._operator("adam", Stage.OPTIMIZER, (gradient, *touched), touched, size_bytes // 4, splittable=True)
+
+    def _bytes(self, width: int, pixels: int) -> int:
+        return 4 * _BATCH * width * pixels**2
+
+    def _tensor(self, name: str, size_bytes: int, role: Role) -> TensorId:
+        made = TensorId(len(self.tensors))
+        self.tensors.append(Tensor(id=made, name=f"{name} {made}", size_bytes=size_bytes, role=role))
+        return made
+
+    def _operator(
+        self,
+        name: str,
+        stage: Stage,
+        reads: tuple[TensorId, ...],
+        writes: tuple[TensorId, ...],
+        flops: int = 0,
+        *,
+        splittable: bool = False,
+    ) -> None:
+        signature = f"{name} {[self.tensors[t].size_bytes for t in (*reads, *writes)]}"
+        self.operators.append(
+            Operator(
+                name=name,
+                signature=signature,
+                stage=stage,
+                reads=reads,
+                writes=writes,
+                flops=flops,
+                splittable=splittable,
+            )
+        )

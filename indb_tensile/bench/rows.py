@@ -1,0 +1,335 @@
+"""What the benchmarks of policies share: jobs to plan for, rows of figures, tables, and who covers whom.
+
+A *point* is what one plan reaches: a peak and a time. A policy that takes a budget is asked for many, so it has a
+curve of points; one policy *covers* a point of another where it has a point that is no worse in both. Planning time
+is that of the policy's own call, in this process; every other figure is the simulator's and the same on any machine.
+"""
+
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from indb_tensile.bench import machines
+from indb_tensile.bench.machines import Machine
+from indb_tensile.errors import MissingError
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
+from indb_tensile.scheduler.score import Baseline, Score, baselines, score
+from indb_tensile.scheduler.simulate import Compute
+from indb_tensile.scheduler.workload import Workload
+
+Row = dict[str, Any]
+Plans = tuple[tuple[Plan, ...], ...]
+
+TARGETS = (1.02, 1.10)  # overheads at which the least memory is asked for
+SHARES = (0.5, 0.7)  # of the liveness peak, at which the least time is asked for
+_MIB = 1024**2
+_SUMMED = (
+    *("vanilla_peak_bytes", "liveness_peak_bytes", "floor_bytes", "planned_floor_bytes", "peak_bytes"),
+    *("iteration_us", "compute_us", "stall_out_us", "stall_in_us", "upload_us", "turn_us"),
+    *("out_bytes", "in_bytes", "swaps", "executions_more"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Jobs on one machine with one link, and what they need and take without planning."""
+
+    labels: Row  # what the case is called in its rows
+    workloads: tuple[Workload, ...]
+    link: Link
+    compute: Compute
+    baselines: tuple[Baseline, ...]
+
+    @property
+    def floor_bytes(self) -> int:
+        """No plan as captured goes below it."""
+        return sum(one.floor_bytes for one in self.baselines)
+
+    @property
+    def liveness_peak_bytes(self) -> int:
+        """What is needed without planning."""
+        return sum(one.liveness_peak_bytes for one in self.baselines)
+
+
+def make_case(
+    graphs: Sequence[StepGraph],
+    machine: Machine,
+    link_gb_s: float,
+    *,
+    labels: Row,
+    compute: Compute = Compute.OVERLAP,
+) -> Case:
+    """One job for each graph, with the machine's latencies."""
+    link = machines.link(link_gb_s)
+    workloads = tuple(
+        Workload(job=JobId(number), graphs=(graph,), latency_ns=(machines.latencies(graph, machine),))
+        for number, graph in enumerate(graphs, start=1)
+    )
+    return Case(
+        labels={**labels, "machine": machine.name, "link_gb_s": link_gb_s},
+        workloads=workloads,
+        link=link,
+        compute=compute,
+        baselines=baselines(workloads, link, compute=compute),
+    )
+
+
+@dataclass(slots=True)
+class Trial:
+    """One policy on one case: asked for many budgets, it yields a row for each plan that it did not give before."""
+
+    case: Case
+    policy: str
+    rows: list[Row] = field(default_factory=list)
+    _eor: dict[Plans, float] = field(default_factory=dict)
+    _asked: dict[int, float] = field(default_factory=dict)  # by budget, the overhead that came of it
+
+    def ask(self, budget_bytes: int) -> Iterator[Row]:
+        """The row of the plan for this budget, where that is a new one."""
+        if budget_bytes in self._asked:
+            return
+        plans, planning_ms = timed(self.case, self.policy, budget_bytes)
+        known = plans in self._eor
+        if not known:
+            self.rows.append(self._row(plans, budget_bytes, planning_ms))
+            self._eor[plans] = self.rows[-1]["eor"]
+        self._asked[budget_bytes] = self._eor[plans]
+        if not known:
+            yield self.rows[-1]
+
+    def _row(self, plans: Plans, budget_bytes: int, planning_ms: float) -> Row:
+        case = self.case
+        scores = score(case.workloads, plans, case.link, against=case.baselines, compute=case.compute)
+        return {
+            **case.labels,
+            "policy": self.policy,
+            "budget_bytes": budget_bytes,
+            **total(scores),
+            "planning_ms": round(planning_ms, 3),
+        }
+
+    def least_memory(self, overhead: float, steps: int) -> Iterator[Row]:
+        """Halve the distance between the budgets just below and just above what this overhead allows."""
+        for _ in range(steps):
+            within = [budget_bytes for budget_bytes, eor in self._asked.items() if eor <= overhead]
+            high = min(within, default=self.case.liveness_peak_bytes)
+            low = max((budget_bytes for budget_bytes in self._asked if budget_bytes < high), default=high)
+            if low < self.case.floor_bytes or high - low < _MIB:
+                return
+            yield from self.ask((low + high) // 2)
+
+
+def timed(case: Case, policy: str, budget_bytes: int) -> tuple[Plans, float]:
+    """What this policy plans for this budget, and how many milliseconds they took."""
+    start_ns = time.perf_counter_ns()
+    plans = POLICIES[policy](case.workloads, budget_bytes=budget_bytes, link=case.link)
+    return plans, (time.perf_counter_ns() - start_ns) / 1e6
+
+
+def total(scores: Sequence[Score]) -> Row:
+    """The figures of all jobs together: bytes and times are added up, the overhead is the jobs' mean."""
+    each = [one.figures() for one in scores]
+    if len(each) == 1:
+        return each[0]
+    found = {name: sum(figures[name] for figures in each) for name in _SUMMED}
+    saved = {base: 1 - found["peak_bytes"] / found[f"{base}_peak_bytes"] for base in ("vanilla", "liveness")}
+    eor = fmean(one.eor for one in scores)
+    return {
+        **found,
+        "bound_bytes": None,
+        "msr_vanilla": round(saved["vanilla"], 6),
+        "msr_liveness": round(saved["liveness"], 6),
+        "eor": round(eor, 6),
+        "eor_worst": round(max(one.eor for one in scores), 6),
+        "cbr": round(saved["liveness"] / eor, 6),
+        "faults": [f"job {number}: {fault}" for number, one in enumerate(scores, start=1) for fault in one.faults],
+    }
+
+
+def sweep(case: Case, policies: Sequence[str], *, budgets: int, refine: int) -> Iterator[Row]:
+    """Rows of these policies on this case, our own last: it is also asked for each peak that a rival reached."""
+    asked = _budgets(case, budgets)
+    rivals: list[Row] = []
+    for policy in sorted(policies, key=lambda name: (name == DEFAULT_POLICY, name)):
+        trial = Trial(case, policy)
+        for budget_bytes in asked:
+            yield from trial.ask(budget_bytes)
+        if len(trial.rows) > 1:  # a policy that knows no budget gives the same plan each time
+            for overhead in TARGETS:
+                yield from trial.least_memory(overhead, refine)
+        if policy == DEFAULT_POLICY:
+            for row in rivals:
+                if not covered(row, trial.rows):
+                    yield from trial.ask(row["peak_bytes"])
+        rivals += trial.rows
+
+
+def _budgets(case: Case, count: int) -> tuple[int, ...]:
+    """From the liveness peak to the floor, the shares at which time is compared, and 0: as little as can be."""
+    high, low = case.liveness_peak_bytes, case.floor_bytes
+    even = [high - (high - low) * step // max(1, count - 1) for step in range(count)]
+    shares = [round(share * high) for share in SHARES if share * high >= low]
+    return (*sorted({*even, *shares}, reverse=True), 0)
+
+
+# --- who covers whom -------------------------------------------------------------------------------------------
+
+
+def covered(point: Row, ours: Iterable[Row]) -> bool:
+    """Whether one of our points is no worse, in memory and in time, than this one."""
+    return any(
+        row["peak_bytes"] <= point["peak_bytes"] and row["eor"] <= point["eor"] for row in ours if not row["faults"]
+    )
+
+
+def best_msr(rows: Iterable[Row], overhead: float, against: str = "liveness") -> float | None:
+    """The largest saving at no more than this overhead."""
+    return max((row[f"msr_{against}"] for row in _sound(rows) if row["eor"] <= overhead), default=None)
+
+
+def best_eor(rows: Iterable[Row], budget_bytes: float) -> float | None:
+    """The least time within this budget."""
+    return min((row["eor"] for row in _sound(rows) if row["peak_bytes"] <= budget_bytes), default=None)
+
+
+def by(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows by the values of these fields, in the order in which they come."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found
+
+
+def _sound(rows: Iterable[Row]) -> Iterator[Row]:
+    return (row for row in rows if not row["faults"])
+
+
+def verdict(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
+    """For each case, called by the fields `names`, and each rival: whether our policy covers all of its points."""
+    for case, found in by(rows, *names).items():
+        curves = by(found, "policy")
+        ours = curves.pop((DEFAULT_POLICY,), [])
+        for (rival,), points in curves.items() if ours else ():
+            open_points = [row for row in _sound(points) if not covered(row, ours)]
+            yield f"{_called(names, case)}: {_coverage(str(rival), points, open_points, ours)}"
+        yield from (f"{_called(names, case)}: {text}" for text in _times(ours, curves))
+
+
+def _called(names: Sequence[str], case: tuple[Any, ...]) -> str:
+    return ", ".join(
+        f"{name} {value}" if isinstance(value, int | float) else str(value)
+        for name, value in zip(names, case, strict=True)
+    )
+
+
+def _coverage(rival: str, points: Sequence[Row], open_points: Sequence[Row], ours: Sequence[Row]) -> str:
+    if not open_points:
+        return f"covers {rival} ({len(points)} points)"
+    shown = ", ".join(_open(row, ours) for row in open_points)
+    return f"NOT COVERED: {rival} at {len(open_points)} of {len(points)} points: {shown}"
+
+
+def _open(row: Row, ours: Sequence[Row]) -> str:
+    """The point, and how close we come to its time within its memory and to its memory within its time."""
+    eor, msr = best_eor(ours, row["peak_bytes"]), best_msr(ours, row["eor"])
+    near = [f"EOR {eor:.4f} within its memory" if eor is not None else "nothing within its memory"]
+    near.append(f"MSR {msr:.4f} within its time" if msr is not None else "nothing within its time")
+    return f"EOR {row['eor']:.4f} MSR {row['msr_liveness']:.4f} (ours: {', '.join(near)})"
+
+
+def _times(ours: Sequence[Row], curves: dict[tuple[Any, ...], list[Row]]) -> Iterator[str]:
+    """Who is fastest within a share of the liveness peak."""
+    for share in SHARES if ours else ():
+        budget_bytes = share * ours[0]["liveness_peak_bytes"]
+        own = best_eor(ours, budget_bytes)
+        rivals = {rival: best_eor(points, budget_bytes) for (rival,), points in curves.items()}
+        reached = {rival: eor for rival, eor in rivals.items() if eor is not None}
+        if own is None and not reached:
+            continue
+        best = min(reached, key=lambda rival: (reached[rival], rival), default=None)
+        told = "no rival gets there" if best is None else f"best rival {best} {reached[best]:.4f}"
+        first = own is not None and all(own <= eor for eor in reached.values())
+        own_told = "nothing" if own is None else f"EOR {own:.4f}"
+        yield f"{'fastest' if first else 'NOT FASTEST'} within {share:.0%} of the liveness peak: {own_told}; {told}"
+
+
+# --- what is printed -------------------------------------------------------------------------------------------
+
+
+def known_policies(names: Sequence[str]) -> tuple[str, ...]:
+    """These policies, or all where none is named. Raises MissingError for one that is not there."""
+    for name in names:
+        if name not in POLICIES:
+            raise MissingError(f"there is no policy '{name}'", hint=f"Policies are: {', '.join(sorted(POLICIES))}.")
+    return tuple(names) or tuple(POLICIES)
+
+
+def stamped(row: Row) -> str:
+    """The row as one line of JSON, with the day and the machine that planned."""
+    return json.dumps({**row, "date": date.today().isoformat(), "host": _host()})
+
+
+def _host() -> str:
+    """What planned: planning times are this machine's."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        models = []
+    return f"{len(models)} x {models[0]}" if models else platform.processor() or platform.machine()
+
+
+def summary(policy: str, rows: Sequence[Row]) -> dict[str, str]:
+    """One line of a table: what one policy reaches on one case."""
+    columns = {"policy": policy}
+    for base in ("liveness", "vanilla"):
+        for overhead in TARGETS:
+            saved = best_msr(rows, overhead, base)
+            columns[f"MSR {base} at {overhead:.2f}"] = "-" if saved is None else f"{saved:.1%}"
+    least = min(rows, key=lambda row: (row["peak_bytes"], row["eor"]))
+    return {
+        **columns,
+        "best CBR": f"{max(row['cbr'] for row in rows):.3f}",
+        "least MB": f"{least['peak_bytes'] / _MIB:,.0f}",
+        "at EOR": f"{least['eor']:.2f}",
+        "floor MB": f"{rows[0]['floor_bytes'] / _MIB:,.0f}",
+        "floor planned": f"{min(row['planned_floor_bytes'] for row in rows) / _MIB:,.0f}",
+        "plan ms": f"{median(row['planning_ms'] for row in rows):,.1f}",
+        "most": f"{max(row['planning_ms'] for row in rows):,.1f}",
+        "faults": str(sum(len(row["faults"]) for row in rows)),
+    }
+
+
+def print_tables(
+    rows: Sequence[Row], names: Sequence[str], line: Callable[[str, Sequence[Row]], dict[str, str]]
+) -> None:
+    """For each case, called by the fields `names`, a table with a line for each policy."""
+    console = Console(width=200, highlight=False)
+    for case, found in by(rows, *names).items():
+        peaks = [f"{base} {found[0][f'{base}_peak_bytes'] / _MIB:,.0f} MB" for base in ("vanilla", "liveness")]
+        title = f"{_called(names, case)}: {', '.join(peaks)}"
+        print_table(console, title, [line(str(policy), points) for (policy,), points in by(found, "policy").items()])
+
+
+def print_table(console: Console, title: str, lines: Sequence[dict[str, str]]) -> None:
+    """One table; the first column stands to the left."""
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for number, name in enumerate(lines[0]):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for columns in lines:
+        table.add_row(*columns.values())
+    console.print(table)
+    console.print()

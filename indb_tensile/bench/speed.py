@@ -1,0 +1,113 @@
+"""How long planning takes, against operators and jobs: from nothing, and again after operators' times have changed.
+
+    python -m indb_tensile.bench.speed [--operators 1000 3000 10000] [--jobs 1 4] [--policies tensile+ …]
+        [--models resnet50 …] [--budget 0.6] [--rounds 3] [--json]
+
+Each job is a residual network of bottleneck blocks as deep as makes so many operators, at batch 16, or, with
+--models, a known network. The budget is a share of the jobs' liveness peaks. `planning_ms` is the policy's call for
+jobs that this process never planned before, `replanning_ms` its call for the same jobs with every operator's time
+moved by a few per cent; both are medians over the rounds, each with a graph of its own.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+
+from indb_tensile.bench import rows as shared
+from indb_tensile.bench.machines import REFERENCE
+from indb_tensile.bench.networks import NETWORKS, graph_of
+from indb_tensile.bench.residual import residual
+from indb_tensile.bench.rows import Case, Row
+from indb_tensile.errors import TensileError
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
+from indb_tensile.scheduler.score import score
+
+OPERATORS = (1_000, 3_000, 10_000)
+JOBS = (1, 4)
+LINK_GB_S = 25.0
+_DRIFT = 0.05  # by how much an operator's time moves at most, either way
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print one row per policy, size and number of jobs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--operators", nargs="+", type=int, default=list(OPERATORS), help="of each job")
+    parser.add_argument("--jobs", nargs="+", type=int, default=list(JOBS))
+    parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(NETWORKS)}")
+    parser.add_argument("--policies", nargs="+", default=[DEFAULT_POLICY], help=f"of {', '.join(POLICIES)}")
+    parser.add_argument("--budget", type=float, default=0.6, help="share of the liveness peaks")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="one object a line")
+    given = parser.parse_args(arguments)
+    try:
+        for row in measure(given):
+            print(shared.stamped(row) if given.json else _line(row), flush=True)
+    except TensileError as error:
+        sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
+
+
+def measure(given: argparse.Namespace) -> Iterator[Row]:
+    """Rows by size of the graphs, number of jobs and policy."""
+    policies = shared.known_policies(given.policies)
+    sizes: list[str | int] = [*given.models] or [*given.operators]
+    for size in sizes:
+        for jobs in given.jobs:
+            for policy in policies:
+                rounds = [_round(size, jobs, policy, given.budget, number) for number in range(given.rounds)]
+                yield {
+                    **rounds[0],
+                    **{name: median(row[name] for row in rounds) for name in ("planning_ms", "replanning_ms")},
+                }
+
+
+def _round(size: str | int, jobs: int, policy: str, share: float, number: int) -> Row:
+    """A fresh set of jobs, planned and planned again."""
+    graphs = [_graph(size, number * jobs + job) for job in range(jobs)]
+    labels = {"model": size if isinstance(size, str) else "residual", "operators": len(graphs[0].operators)}
+    case = shared.make_case(graphs, REFERENCE, LINK_GB_S, labels={**labels, "jobs": jobs})
+    budget_bytes = round(share * case.liveness_peak_bytes)
+    plans, planning_ms = shared.timed(case, policy, budget_bytes)
+    _, replanning_ms = shared.timed(_drifted(case, number), policy, budget_bytes)
+    scores = score(case.workloads, plans, case.link, against=case.baselines)
+    return {
+        **case.labels,
+        "policy": policy,
+        "budget_bytes": budget_bytes,
+        **shared.total(scores),
+        "planning_ms": round(planning_ms, 3),
+        "replanning_ms": round(replanning_ms, 3),
+    }
+
+
+def _drifted(case: Case, seed: int) -> Case:
+    """The same jobs with other latencies: what measuring them brings."""
+    drawn = random.Random(seed)  # noqa: S311 - equal runs plan equal jobs
+
+    def moved(latency_ns: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(round(ns * drawn.uniform(1 - _DRIFT, 1 + _DRIFT)) for ns in latency_ns)
+
+    return replace(
+        case, workloads=tuple(replace(w, latency_ns=tuple(map(moved, w.latency_ns))) for w in case.workloads)
+    )
+
+
+def _line(row: Row) -> str:
+    return (
+        f"{row['policy']:<12} {row['model']:<12} {row['operators']:>6} operators x {row['jobs']} jobs: "
+        f"{row['planning_ms']:,.0f} ms, again {row['replanning_ms']:,.0f} ms; saves {row['msr_liveness']:.1%} "
+        f"at EOR {row['eor']:.3f}, {len(row['faults'])} faults"
+    )
+
+
+def _graph(size: str | int, number: int) -> StepGraph:
+    """The graph, with a signature of its own in each round: nothing planned before may serve it."""
+    graph = graph_of(size) if isinstance(size, str) else residual(size)
+    return replace(graph, signature=f"{graph.signature} {number}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The benchmarks' commands, on a network small enough for a test."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from indb_tensile.bench import batch, multi, networks, policies, speed
+from indb_tensile.bench.networks import Network
+
+FEW = ("--policies", "liveness", "vanilla", "--budgets", "2", "--refine", "0")
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A network called resnet50, which the defaults and bars know by that name."""
+
+    def build() -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 5))
+
+    tiny = Network(name="resnet50", title="tiny", library="torch", batch=512, row=(64,), build=build)
+    monkeypatch.setattr(networks, "NETWORKS", {"resnet50": tiny})
+    monkeypatch.setenv(networks.CACHE_VARIABLE, str(tmp_path))
+
+
+def _run(main: Any, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    with pytest.raises(SystemExit) as ending:
+        main(arguments)
+    written = capsys.readouterr()
+    assert isinstance(ending.value.code, int)
+    return ending.value.code, [json.loads(line) for line in written.out.splitlines()], written.err
+
+
+def test_every_case_gets_rows_for_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    code, rows, told = _run(policies.main, capsys, "--models", "resnet50", "--json", *FEW)
+    assert (code, told) == (0, "")
+    assert [(row["machine"], row["link_gb_s"], row["policy"]) for row in rows] == [
+        (machine, link, policy)
+        for machine, link in (("a6000", 12.0), ("a6000", 25.0), ("a6000", 55.0), ("a100", 25.0), ("h200", 25.0))
+        for policy in ("liveness", "vanilla")
+    ]
+
+
+def test_a_bar_that_is_missed_is_said_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--models", "resnet50", "--links", "25", "--json", "--policies", "tensile+", "--budgets", "1")
+    code, _, told = _run(policies.main, capsys, *arguments, "--refine", "0")
+    assert code == 1
+    assert "resnet50 at EOR <= 1.10: NOT REACHED: " in told
+
+
+def test_people_get_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        policies.main(("--models", "resnet50", "--links", "25", *FEW))
+    heading, columns, first, *_ = capsys.readouterr().out.splitlines()
+    assert heading.startswith("resnet50, a6000, link_gb_s 25.0: vanilla ")
+    assert columns.split()[:4] == ["policy", "MSR", "liveness", "at"]
+    assert first.split()[:2] == ["liveness", "0.0%"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--models", "alexnet"), "there is no network 'alexnet'"),
+        (("--machines", "abacus"), "there is no machine 'abacus'"),
+        (("--policies", "luck"), "there is no policy 'luck'"),
+        (("--models", "resnet50", "--links", "0"), "a link of 0.0 GB/s is none"),
+    ],
+)
+def test_what_is_not_there_is_a_sentence(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SystemExit) as ending:
+        policies.main(arguments)
+    assert str(ending.value.code).startswith(message)
+
+
+def test_batches_are_compared_each_at_its_own_size(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--models", "resnet50", "--batches", "8", "16", "--json", *FEW)
+    _, rows, _ = _run(batch.main, capsys, *arguments)
+    assert [(row["batch"], row["policy"]) for row in rows] == [
+        (8, "liveness"), (8, "vanilla"), (16, "liveness"), (16, "vanilla")
+    ]  # fmt: skip
+    assert rows[0]["liveness_peak_bytes"] < rows[2]["liveness_peak_bytes"]
+    with pytest.raises(SystemExit, match="there is no batch of 0"):
+        batch.main(("--batches", "0"))
+
+
+def test_equal_jobs_take_turns_and_need_so_many_times_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--models", "resnet50", "--jobs", "1", "3", "--json", *FEW)
+    _, rows, _ = _run(multi.main, capsys, *arguments)
+    alone, together = (row for row in rows if row["policy"] == "liveness")
+    assert together["peak_bytes"] == 3 * alone["peak_bytes"]
+    assert (together["eor"], together["eor_worst"], together["compute"]) == (1.0, 1.0, "turns")
+    assert together["turn_us"] > 0
+    with pytest.raises(SystemExit, match="0 jobs cannot be planned"):
+        multi.main(("--models", "resnet50", "--jobs", "0"))
+
+
+def test_planning_is_timed_twice_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--operators", "60", "120", "--jobs", "1", "2", "--policies", "autoswap", "--rounds", "1", "--json")
+    speed.main(arguments)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["jobs"], row["policy"]) for row in rows] == [(1, "autoswap"), (2, "autoswap")] * 2
+    assert rows[0]["operators"] < rows[2]["operators"]
+    assert min(min(row["planning_ms"], row["replanning_ms"]) for row in rows) > 0
