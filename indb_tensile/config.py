@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 DEVICES = ("auto", "emulated")
-POLICIES = ("tensile+", "liveness", "vanilla")
+POLICIES = ("tensile+", "tensile", "liveness", "vanilla")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 

@@ -77,7 +77,11 @@ def test_a_plain_number_is_bytes(size_bytes: int) -> None:
         ("budget_bytes", "3GB", "at most the capacity of 2147483648 bytes is needed"),
         ("max_jobs", "0", "max_jobs (TENSILE_MAX_JOBS) is 0: a whole number from 1 to 64 is needed"),
         ("max_jobs", "2.5", "TENSILE_MAX_JOBS is '2.5': a whole number is needed"),
-        ("policy", "magic", "policy (TENSILE_POLICY) is 'magic': one of tensile, liveness, vanilla is needed"),
+        (
+            "policy",
+            "magic",
+            "policy (TENSILE_POLICY) is 'magic': one of tensile+, tensile, liveness, vanilla is needed",
+        ),
         ("lease_s", "2", "lease_s (TENSILE_LEASE_S) is 2.0: at least three beats of 1.0 s is needed"),
         ("budget_bytes", "100kB", "at least one region of 1048576 bytes is needed"),
     ],

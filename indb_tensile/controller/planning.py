@@ -3,12 +3,13 @@
 from dataclasses import dataclass, replace
 
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs
+from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
-_NO_BUDGET_BYTES = 1 << 62
-_SWAPPING = frozenset({"tensile+"})
+_REACHING_THE_FLOOR = frozenset({"tensile+"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +28,12 @@ class PolicyPlanner:
         return foresee(workloads, plans, link=self.link)
 
     def least_bytes(self, workload: Workload) -> int:
-        """The floor, or, under a policy that does not swap, the one peak that it gives."""
-        if self.policy in _SWAPPING:
+        """The floor, or, under a policy that may not reach it, the peak with nothing to spare and nobody beside it.
+
+        TENSILE as published swaps only what nobody waits for, and trainers do not recompute for it.
+        """
+        if self.policy in _REACHING_THE_FLOOR:
             return least_bytes(workload)
-        unbound = replace(workload, limit_bytes=None)
-        plans = plan_jobs((unbound,), budget_bytes=_NO_BUDGET_BYTES, link=self.link, policy=self.policy)
-        return least_bytes(workload) if isinstance(plans, Infeasible) else plans[0].peak_bytes
+        alone = replace(workload, limit_bytes=None, max_swapping_rate=1.0)
+        (plans,) = POLICIES[self.policy]((alone,), budget_bytes=0, link=self.link, rewrites=False)
+        return max(peak(graph, plan) for graph, plan in zip(workload.graphs, plans, strict=True))

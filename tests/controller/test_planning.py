@@ -1,11 +1,13 @@
 from dataclasses import replace
 
+from indb_tensile import config
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import floor, liveness_peak
 from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.workload import Workload
 
 MIB = 1 << 20
@@ -34,6 +36,24 @@ def test_tensile_plans_below_the_liveness_peak_and_says_the_floor_is_the_least()
     plans = planner.plan((workload,), budget_bytes=peak_bytes - MIB)
     assert not isinstance(plans, Infeasible)
     assert plans[0].peak_bytes < peak_bytes
+
+
+def test_tensile_as_published_goes_as_low_as_nobody_waits_and_says_so() -> None:
+    """At 1,000 MB/s a copy takes an operator and a bit: what the floor would take, this link does not give."""
+    workload = replace(chain(8), max_swapping_rate=0.5)
+    planner = PolicyPlanner(link=Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9), policy="tensile")
+    least = planner.least_bytes(replace(workload, limit_bytes=MIB))
+    assert floor(workload.graphs[0]) < least < liveness_peak(workload.graphs[0])
+    plans = planner.plan((replace(workload, max_swapping_rate=1.0),), budget_bytes=least)
+    assert not isinstance(plans, Infeasible)
+    assert plans[0].peak_bytes == least
+    assert plans[0].forecast.stall_out_ns == plans[0].forecast.stall_in_ns == 0
+    refusal = planner.plan((workload,), budget_bytes=least - 1)
+    assert isinstance(refusal, Infeasible)
+
+
+def test_the_settings_policies_are_all_there() -> None:
+    assert set(config.POLICIES) <= set(POLICIES)
 
 
 def test_liveness_swaps_nothing_and_its_one_peak_is_the_least() -> None:
