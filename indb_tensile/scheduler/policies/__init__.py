@@ -7,6 +7,7 @@ from indb_tensile.scheduler.policies.autoswap import autoswap
 from indb_tensile.scheduler.policies.home import home
 from indb_tensile.scheduler.policies.liveness import liveness
 from indb_tensile.scheduler.policies.policy import Policy
+from indb_tensile.scheduler.policies.superneurons import superneurons
 from indb_tensile.scheduler.policies.tensile import tensile
 from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
 from indb_tensile.scheduler.policies.vanilla import vanilla
@@ -21,6 +22,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "home": home,
         "tensile": tensile,
         "vdnn": vdnn,
+        "superneurons": superneurons,
         "tensile+": tensile_plus,
     }
 )

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     DROPOUT = "dropout"
     LINEAR = "linear"
     ELEMENTWISE = "elementwise"
+    MOVEMENT = "movement"  # only copies data: concatenation, layout
     OTHER = "other"
 
 
@@ -56,5 +57,7 @@ _NAMES = {
     Kind.LINEAR: "mm addmm bmm baddbmm matmul linear addmv mv dot addbmm",
     Kind.ELEMENTWISE: "add sub rsub mul div neg pow sqrt rsqrt exp log abs square reciprocal clamp clamp_min "
     "clamp_max where maximum minimum addcmul addcdiv lerp erf sin cos sign masked_fill add_relu",
+    Kind.MOVEMENT: "cat stack clone copy to_copy contiguous slice select split expand permute transpose t view "
+    "reshape constant_pad_nd index_select",
 }
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}

@@ -29,15 +29,18 @@ class Offload(Enum):
     NEXT_LAYER = auto()  # when the next layer's computation ends
 
 
-def turning_point(graph: StepGraph) -> OpIndex:
+def turning_point(graph: StepGraph) -> int:
     """The first operator of the backward pass; past the end where there is none."""
     count = len(graph.operators)
-    return OpIndex(next((k for k, op in enumerate(graph.operators) if is_backward(op)), count))
+    return next((k for k, op in enumerate(graph.operators) if is_backward(op)), count)
 
 
-def feature_gaps(graph: StepGraph) -> dict[TensorId, Gap]:
-    """For each tensor of the forward pass that the backward pass uses: the time between, where there is any."""
-    turn = turning_point(graph)
+def feature_gaps(graph: StepGraph, turn: int | None = None) -> dict[TensorId, Gap]:
+    """For each tensor of the forward pass that the backward pass uses: the time between, where there is any.
+
+    The backward pass starts at `turn`, by itself at its first operator, or earlier with what is run again for that.
+    """
+    turn = turning_point(graph) if turn is None else turn
     found = {}
     for tensor, ops in zip(graph.tensors, accesses(graph), strict=True):
         split = bisect_left(ops, turn)
@@ -55,11 +58,10 @@ class Passes:
     turn: int
 
     @staticmethod
-    def of(graph: StepGraph) -> "Passes":
-        """Found by the names of operators."""
+    def of(graph: StepGraph, turn: int) -> "Passes":
+        """Found by the names of operators and where the backward pass begins."""
         kinds = [kind_of(operator.name) for operator in graph.operators]
         stages = [operator.stage for operator in graph.operators]
-        turn = turning_point(graph)
         return Passes(
             forward=tuple(k for k, kind in enumerate(kinds[:turn]) if kind in _LAYERS and stages[k] is Stage.FORWARD),
             backward=tuple(
@@ -81,9 +83,12 @@ class Passes:
         return self.backward[before - 1] if before else min(self.turn, gap.needed_by)
 
 
-def swapped(graph: StepGraph, tensors: Iterable[TensorId], offload: Offload) -> tuple[Swap, ...]:
+def swapped(
+    graph: StepGraph, tensors: Iterable[TensorId], offload: Offload, turn: int | None = None
+) -> tuple[Swap, ...]:
     """Swaps of these tensors between the passes; those of them that would be away at no operator stay."""
-    passes, gaps = Passes.of(graph), feature_gaps(graph)
+    turn = turning_point(graph) if turn is None else turn
+    passes, gaps = Passes.of(graph, turn), feature_gaps(graph, turn)
     found = []
     for tensor in tensors:
         gap = gaps.get(tensor)

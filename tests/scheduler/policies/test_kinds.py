@@ -25,7 +25,7 @@ from indb_tensile.scheduler.policies.kinds import Kind, is_backward, kind_of
         ("aten.addmm.default", Kind.LINEAR),
         ("aten.add.Tensor", Kind.ELEMENTWISE),
         ("relu", Kind.ACTIVATION),
-        ("aten.cat.default", Kind.OTHER),
+        ("aten.cat.default", Kind.MOVEMENT),
         ("aten.mean.dim", Kind.OTHER),
         ("upload", Kind.OTHER),
     ],
