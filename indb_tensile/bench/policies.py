@@ -68,7 +68,7 @@ def finish(
     """Print rows as they are made, or tables of them; then the verdict, which is also the exit code."""
     found: list[Row] = []
     try:
-        for row in made():
+        for row in made() if not given.recorded else shared.recorded(given.recorded):
             found.append(row)
             if given.json:
                 print(shared.stamped(row), flush=True)
@@ -159,6 +159,7 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budgets", type=int, default=12, help="from the liveness peak to the floor")
     parser.add_argument("--refine", type=int, default=4, help="more budgets around each overhead of 2 and 10 %%")
     parser.add_argument("--processes", type=int, default=1, help="cases planned at once; planning times then suffer")
+    parser.add_argument("--recorded", nargs="+", default=[], metavar="FILE", help="what --json wrote; plan nothing")
     parser.add_argument("--json", action="store_true", help="one object a line")
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from indb_tensile.bench import machines
 from indb_tensile.bench.machines import Machine
-from indb_tensile.errors import MissingError
+from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
@@ -279,7 +279,19 @@ def known_policies(names: Sequence[str]) -> tuple[str, ...]:
 
 def stamped(row: Row) -> str:
     """The row as one line of JSON, with the day and the machine that planned."""
-    return json.dumps({**row, "date": date.today().isoformat(), "host": _host()})
+    return json.dumps({"date": date.today().isoformat(), "host": _host(), **row})
+
+
+def recorded(paths: Sequence[str]) -> Iterator[Row]:
+    """Rows that were printed before, so that a long comparison can be made in parts. Raises RequestError."""
+    for path in paths:
+        try:
+            with Path(path).open(encoding="utf-8") as lines:
+                yield from map(json.loads, lines)
+        except FileNotFoundError:
+            raise MissingError(f"there is no file {path}", hint="It is what --json printed.") from None
+        except ValueError as error:
+            raise RequestError(f"{path} holds no rows: {error}", hint="It is what --json printed.") from error
 
 
 def _host() -> str:

@@ -51,6 +51,20 @@ def test_a_bar_that_is_missed_is_said_and_ends_with_1(capsys: pytest.CaptureFixt
     assert "resnet50 at EOR <= 1.10: NOT REACHED: " in told
 
 
+def test_recorded_rows_are_judged_again_without_planning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, rows, _ = _run(policies.main, capsys, "--models", "resnet50", "--links", "25", "--json", *FEW)
+    paths = [tmp_path / "first.json", tmp_path / "second.json"]
+    for path, row in zip(paths, rows, strict=True):
+        path.write_text(json.dumps({**row, "planning_ms": 12.5}) + "\n")
+    _, again, _ = _run(policies.main, capsys, "--json", "--recorded", *map(str, paths))
+    assert again == [{**row, "planning_ms": 12.5} for row in rows]
+    with pytest.raises(SystemExit, match="there is no file nowhere"):
+        policies.main(("--recorded", "nowhere"))
+    paths[0].write_text("no rows")
+    with pytest.raises(SystemExit, match="first.json holds no rows"):
+        policies.main(("--recorded", str(paths[0])))
+
+
 def test_people_get_tables(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         policies.main(("--models", "resnet50", "--links", "25", *FEW))
