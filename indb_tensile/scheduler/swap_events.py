@@ -123,21 +123,22 @@ class SwapEvents:
         ]
         return tuple(sorted(found, key=lambda swap: (swap.tensor, swap.out_after)))
 
-    def largest(self, operator: OpIndex, *, limited: bool) -> int | None:
-        """The sequence of the largest tensor on the device at this operator that may still be scheduled.
+    def candidates(self, operator: OpIndex, *, limited: bool) -> Ints:
+        """The sequences of tensors on the device at this operator that may still be scheduled, largest tensor first.
 
         Where the job is `limited` by its maximum swapping rate, only updated ones: the rate stands in line 28 of
         Algorithm 2 and not in line 26.
         """
         allowed = (self._at(operator) > self._failed) & ~self._done
-        if limited:
-            allowed &= ~self._rated
-        chosen = int(np.argmax(allowed)) if len(allowed) else 0
-        return chosen if len(allowed) and allowed[chosen] else None
+        return np.flatnonzero(allowed & ~self._rated if limited else allowed)
+
+    def tensor_of(self, number: int) -> TensorId:
+        """The tensor of this sequence."""
+        return self._sequences[number].tensor
 
     def size_of(self, number: int) -> int:
         """Bytes of this sequence's tensor."""
-        return self.graph.tensors[self._sequences[number].tensor].size_bytes
+        return self._size(self.tensor_of(number))
 
     # --- changes -----------------------------------------------------------------------------------------------
 

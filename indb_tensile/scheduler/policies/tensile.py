@@ -148,7 +148,8 @@ def _swap_largest(jobs: Sequence[_Job]) -> int | None:
 def _largest_of(job: _Job, total: int) -> int | None:
     graph = job.graphs[job.worst]
     limited = over_its_rate(job.swapped, total, job.workload.max_swapping_rate)
-    return graph.largest(graph.peak.operator, limited=limited)
+    found = graph.candidates(graph.peak.operator, limited=limited)
+    return int(found[0]) if len(found) else None
 
 
 def over_its_rate(swapped: int, total: int, rate: float) -> bool:
