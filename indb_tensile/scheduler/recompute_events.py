@@ -71,6 +71,10 @@ class RecomputeEvents:
                 return Offer(number=number, msps=float(self._msps[number]))
         return None
 
+    def tensor_of(self, offer: Offer) -> TensorId:
+        """What is to be made again."""
+        return self._cones[offer.number].gap.tensor
+
     def take(self, offer: Offer) -> None:
         """Recompute this one."""
         cone = self._cones[offer.number]
