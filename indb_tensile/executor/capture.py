@@ -20,6 +20,7 @@ from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.record import Call, Recorder, Shape, StorageKey
 from indb_tensile.executor.trace import Loss, Replayed, fake_mode, replay_step
 from indb_tensile.executor.update import record_update
+from indb_tensile.scheduler.features import Description
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 
 _aten = torch.ops.aten
@@ -73,6 +74,11 @@ class CapturedStep:
     def signatures(self) -> frozenset[str]:
         """Everything to be looked up: each operator's signature, and one per value of unknown size."""
         return frozenset({o.signature for o in self.graph.operators} | set(self.size_signatures().values()))
+
+    @property
+    def descriptions(self) -> dict[str, Description]:
+        """What each operator is, by signature: what a prediction of its latency starts from."""
+        return {one.kernel.signature: one.kernel.description for one in self.steps}
 
     def size_signatures(self) -> dict[str, str]:
         """Under which signature the size of each opaque value is remembered, as its workspace."""

@@ -12,10 +12,11 @@ from enum import StrEnum
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from indb_tensile.errors import GraphError
 from indb_tensile.executor.aten import storage_key
+from indb_tensile.scheduler.features import Description, Layout
 from indb_tensile.scheduler.graph import Role, Stage
 
 StorageKey = int
@@ -71,7 +72,12 @@ class Call:
     reads: tuple[StorageKey, ...]
     writes: tuple[StorageKey, ...]
     signature: str
-    flops: int
+    description: Description
+
+    @property
+    def flops(self) -> int:
+        """Its arithmetic."""
+        return self.description.flops
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -139,7 +145,7 @@ class Recorder:
             reads=tuple(dict.fromkeys(storage_key(t) for t in given)),
             writes=tuple(dict.fromkeys([*(storage_key(t) for t in written), *made])),
             signature=_signature(stage, target, args, kwargs),
-            flops=_flops(target, args, kwargs, result),
+            description=_description(stage, target, args, kwargs, result),
         )
         self.calls.append(call)
         return result
@@ -259,9 +265,12 @@ def _mutable(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 def _signature(stage: Stage, target: Callable[..., Any], args: Any, kwargs: Any) -> str:
-    name = "upload" if stage is Stage.UPLOAD else str(target)
-    described = json.dumps([name, _describe(args), _describe(kwargs)], separators=(",", ":"))
+    described = json.dumps([_called(stage, target), _describe(args), _describe(kwargs)], separators=(",", ":"))
     return hashlib.sha256(described.encode()).hexdigest()
+
+
+def _called(stage: Stage, target: Callable[..., Any]) -> str:
+    return "upload" if stage is Stage.UPLOAD else str(target)
 
 
 def _describe(item: Any) -> Any:
@@ -278,10 +287,49 @@ def _describe(item: Any) -> Any:
     return [type(item).__name__, str(item)]
 
 
+def _description(
+    stage: Stage, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> Description:
+    given = [*args, *(kwargs[key] for key in sorted(kwargs))]
+    return Description(
+        name=_called(stage, target),
+        inputs=tuple(_layout(t) for t in tensors_in(given)),
+        outputs=tuple(_layout(t) for t in tensors_in(result)),
+        parameters=tuple(numbers for item in given if (numbers := tuple(_numbers(item)))),
+        flops=_flops(target, args, kwargs, result),
+    )
+
+
+def _layout(tensor: torch.Tensor) -> Layout:
+    return Layout(
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        itemsize_bytes=tensor.dtype.itemsize,
+        shape=tuple(map(int, tensor.shape)),
+        stride=tuple(map(int, tensor.stride())),
+    )
+
+
+def _numbers(item: Any) -> Iterator[float]:
+    if isinstance(item, bool | int | float):
+        yield float(item)
+    elif isinstance(item, list | tuple):
+        for part in item:
+            yield from _numbers(part)
+
+
 def _flops(target: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> int:
     packet: Any = getattr(target, "overloadpacket", None)
+    if packet is torch.ops.aten.convolution_backward:
+        return _convolution_backward_flops(*args)
     counter = flop_registry.get(_COUNTED_AS.get(packet, packet))
     if counter is not None:
         return int(counter(*args, **kwargs, out_val=result))
     sizes = [t.numel() for t in tensors_in((args, kwargs, result))]
     return int(max(sizes, default=0))
+
+
+def _convolution_backward_flops(gradient: Any, image: Any, weight: Any, *parameters: Any) -> int:
+    """The forward pass once for each gradient that is wanted: torch's own count takes grouped weights for dense."""
+    *_, transposed, _, _, wanted = parameters
+    once = conv_flop_count(list(image.shape), list(weight.shape), list(gradient.shape), transposed)
+    return int(once * sum(wanted[:2]))

@@ -1,8 +1,9 @@
 """How long operators take: an estimate before they were ever run, its correction, and when to plan again.
 
 The estimate is the roofline: an operator takes as long as its arithmetic or its memory traffic, whichever
-is longer, plus what starting it costs. TENSILE section IV-A predicts with trained networks instead; its
-section IV-E gives the correction (exponentially weighted average) and the drift |s' - s| / s used here.
+is longer, plus what starting it costs. TENSILE section IV-A predicts with trained networks: `executor/predictor.py`
+learns how far a device's operators are from this estimate, which serves until then. Section
+IV-E gives the correction (exponentially weighted average) and the drift |s' - s| / s used here.
 """
 
 from collections.abc import Sequence
@@ -32,6 +33,12 @@ def estimate(graph: StepGraph, speed: DeviceSpeed) -> tuple[int, ...]:
     return tuple(_estimate(graph, operator, speed) for operator in graph.operators)
 
 
+def roofline_ns(flops: int, moved_bytes: int, speed: DeviceSpeed) -> int:
+    """Nanoseconds of so much arithmetic and memory traffic, whichever is longer, and of starting it."""
+    busy_s = max(flops / speed.flops_per_s, moved_bytes / speed.bytes_per_s)
+    return speed.launch_ns + round(busy_s * _NS_PER_S)
+
+
 def correct(old: Sequence[int], measured: Sequence[int], weight: float) -> tuple[int, ...]:
     """Move each operator's latency towards its measurement: `weight` 1 believes it, 0 ignores it."""
     if len(old) != len(measured):
@@ -50,7 +57,6 @@ def drift(old: Sequence[int], new: Sequence[int]) -> float:
 
 
 def _estimate(graph: StepGraph, operator: Operator, speed: DeviceSpeed) -> int:
-    moved = sum(graph.tensors[t].size_bytes for t in operator.reads)
-    moved += sum(graph.tensors[t].size_bytes for t in operator.writes)
-    busy = max(operator.flops / speed.flops_per_s, moved / speed.bytes_per_s)
-    return speed.launch_ns + round(busy * _NS_PER_S)
+    moved_bytes = sum(graph.tensors[t].size_bytes for t in operator.reads)
+    moved_bytes += sum(graph.tensors[t].size_bytes for t in operator.writes)
+    return roofline_ns(operator.flops, moved_bytes, speed)

@@ -117,6 +117,21 @@ def test_an_operator_that_draws_random_numbers_says_so() -> None:
     assert [o.name for o in graph.operators if o.random] == ["aten.native_dropout.default"]
 
 
+def test_the_backward_of_a_grouped_convolution_is_counted_as_its_forward_once_for_each_gradient() -> None:
+    module = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(32, 5))
+    x, y = torch.empty(2, 8, 6, 6), torch.empty(2, dtype=torch.int64)
+    graph = capture_training(module, LOSS, x, y, OptimizerSettings()).graph
+    flops = [(o.stage, o.flops) for o in graph.operators if "convolution" in o.name]
+    dense, grouped = 2 * 2 * 8 * 8 * 9 * 16, 2 * 2 * 8 * 9 * 4
+    # The first one's input is the batch, which needs no gradient.
+    assert flops == [
+        (Stage.FORWARD, dense),
+        (Stage.FORWARD, grouped),
+        (Stage.BACKWARD, 2 * grouped),
+        (Stage.BACKWARD, dense),
+    ]
+
+
 def test_flops_are_counted_for_products_and_elements_for_the_rest() -> None:
     graph = make_job("mlp").steps[0].graph
     flops = [(o.name, o.flops) for o in graph.operators if o.stage is Stage.FORWARD]
