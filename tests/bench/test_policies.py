@@ -61,7 +61,7 @@ def test_recorded_rows_are_judged_again_without_planning(capsys: pytest.CaptureF
     with pytest.raises(SystemExit, match="there is no file nowhere"):
         policies.main(("--recorded", "nowhere"))
     paths[0].write_text("no rows")
-    with pytest.raises(SystemExit, match="first.json holds no rows"):
+    with pytest.raises(SystemExit, match=r"first\.json holds no rows"):
         policies.main(("--recorded", str(paths[0])))
 
 
