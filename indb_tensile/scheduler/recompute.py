@@ -33,7 +33,6 @@ tensors, gaps and swaps then are those of the graph that it amounts to.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.carry import Turns, carried
@@ -78,22 +77,15 @@ class Recomputation:
         self._touched = [tuple(sorted({*op.reads, *op.writes})) for op in self.graph.operators]
         self._repeatable = repeatable(self.graph)
         self._deferrable = self._find_deferrable()
-        self._all = gaps(self.graph)
-        self._gaps_of_graph = frozenset(self._all)
-        self._judged: dict[Gap, bool] = {gap: False for gap in self._all if self._kept(gap.tensor)}
+        self._latest = self._find_latest()
+        self.gaps = tuple(gap for gap in gaps(self.graph) if gap.needed_by <= self._latest[gap.tensor])
+        self._safe_gaps = frozenset(self.gaps)
 
     # --- questions ---------------------------------------------------------------------------------------------
 
-    @cached_property
-    def gaps(self) -> tuple[Gap, ...]:
-        """Every gap in which the tensor can be let go of and made again, by tensor and time."""
-        return tuple(gap for gap in self._all if self.safe(gap))
-
     def safe(self, gap: Gap) -> bool:
-        """Whether this gap of the graph is one of those; for a caller with few, as cones can be long to judge."""
-        if gap not in self._judged:
-            self._judged[gap] = gap in self._gaps_of_graph and self._safe(gap)
-        return self._judged[gap]
+        """Whether this is one of the gaps in which the tensor can be let go of and made again."""
+        return gap in self._safe_gaps
 
     def cone(self, gap: Gap, dropped: Iterable[Gap] = (), *, held: Collection[TensorId] = ()) -> Cone:
         """What it takes to make the gap's tensor again where the dropped gaps' tensors are not there either.
@@ -210,42 +202,34 @@ class Recomputation:
 
     # --- what is safe ------------------------------------------------------------------------------------------
 
-    def _safe(self, gap: Gap) -> bool:
-        """Whether the gap's whole cone may run again right before the gap ends."""
-        if self._kept(gap.tensor):
-            return False
-        moment = gap.needed_by
-        seen: set[int] = set()
-        todo = [gap.tensor]
-        while todo:
-            maker = self._maker(todo.pop())
-            if maker in seen:
-                continue
-            seen.add(maker)
-            if not self._may_repeat(maker, moment):
-                return False
-            for tensor in self.graph.operators[maker].reads:
-                if self._kept(tensor) or self._alive(tensor, moment):
-                    continue
-                if self._version(tensor, maker) != self._maker(tensor):
-                    return False  # it was updated before it was read, and is not there any more
-                todo.append(tensor)
-        return True
+    def _find_latest(self) -> list[int]:
+        """For each tensor the last operator before which its whole cone may run again.
 
-    def _may_repeat(self, index: int, moment: int) -> bool:
-        """Whether nobody would notice if this operator ran again at that moment, with its inputs there."""
-        operator = self.graph.operators[index]
-        if not self._repeatable[index] or operator.stage is Stage.UPLOAD:
-            return False
-        if any(self._version(t, moment) != index for t in operator.writes):
-            return False
-        return all(
-            writer in self._deferrable
-            for t in operator.reads
-            if self._kept(t) or self._alive(t, moment)
-            for writer in self._writers[t]
-            if index < writer < moment
-        )
+        As late as each of its maker's inputs is there unchanged, or can itself be made again, and its outputs have
+        not been updated. One walk: an operator's inputs come before it.
+        """
+        latest = [_NEVER] * len(self.graph.tensors)
+        for index, operator in enumerate(self.graph.operators):
+            if self._repeatable[index] and operator.stage is not Stage.UPLOAD:
+                until = min(self._changed(t, index) for t in operator.writes)
+                until = min((until, *(self._there(t, index, latest) for t in operator.reads)))
+                for tensor in operator.writes:
+                    latest[tensor] = until
+        return latest
+
+    def _there(self, tensor: TensorId, reader: int, latest: Sequence[int]) -> int:
+        """The last operator before which the tensor is, or can be made, as this operator read it."""
+        changed = self._changed(tensor, reader)
+        if self._kept(tensor):
+            return changed
+        until = min(changed, self._accesses[tensor][-1])
+        as_made = not any(self._maker(tensor) < writer < reader for writer in self._writers[tensor])
+        return max(until, latest[tensor]) if as_made else until
+
+    def _changed(self, tensor: TensorId, since: int) -> int:
+        """The next operator that updates the tensor and cannot be put off; past the end if none does."""
+        updates = (k for k in self._writers[tensor] if k > since and k not in self._deferrable)
+        return next(updates, len(self.graph.operators))
 
     def _find_deferrable(self) -> frozenset[int]:
         """Updates of buffers that may run later: of what nothing accesses any more, from what nobody updates."""
@@ -266,10 +250,6 @@ class Recomputation:
     def _alive(self, tensor: TensorId, moment: int) -> bool:
         """Whether the tensor is still accessed at that moment or later."""
         return self._accesses[tensor][-1] >= moment
-
-    def _version(self, tensor: TensorId, moment: int) -> int:
-        """The operator that wrote the tensor last before that moment."""
-        return max((k for k in self._writers[tensor] if k < moment), default=_NEVER)
 
     def _maker(self, tensor: TensorId) -> int:
         """The operator that writes the tensor first; for a persistent one none has to."""
