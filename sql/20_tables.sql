@@ -394,6 +394,30 @@ comment on column tensile.op_latency.samples is 'how many measurements are in th
 comment on column tensile.op_latency.predicted_ns is 'what was predicted before it was first measured';
 comment on column tensile.op_latency.updated_at is 'when it was last measured';
 
+create table tensile.op_descriptions (
+  signature text primary key,
+  description text not null
+);
+comment on table tensile.op_descriptions is 'what measured operators are: with op_latency, what a predictor learns from';
+comment on column tensile.op_descriptions.signature is 'digest of the operator, as in op_latency';
+comment on column tensile.op_descriptions.description is 'its shapes, types and parameters: JSON of scheduler/features.py';
+
+create table tensile.predictors (
+  device_kind text primary key,
+  model bytea not null,
+  survey bytea not null,
+  samples bigint not null,
+  history bigint not null,
+  trained_at timestamptz not null default now()
+);
+comment on table tensile.predictors is 'one per kind of device: foretells operators that have never run there';
+comment on column tensile.predictors.device_kind is 'kind of device it was trained for';
+comment on column tensile.predictors.model is 'its weights (safetensors)';
+comment on column tensile.predictors.survey is 'operators measured before any job ran there: JSON lines, compressed by zlib';
+comment on column tensile.predictors.samples is 'measured operators that it has learned from';
+comment on column tensile.predictors.history is 'how many of them were jobs'' own';
+comment on column tensile.predictors.trained_at is 'when it was trained';
+
 create table tensile.plans (
   plan_id bigint generated always as identity primary key,
   job_id bigint not null references tensile.jobs on delete cascade,

@@ -112,7 +112,8 @@ create policy device_use_monitored on tensile.device_jobs for select to tensile_
 
 grant insert, update, delete on tensile.settings to tensile_admin;
 grant select on tensile.artifacts to tensile_admin;
-grant delete on tensile.jobs, tensile.job_events, tensile.graphs, tensile.op_latency, tensile.workers to tensile_admin;
+grant delete on tensile.jobs, tensile.job_events, tensile.graphs, tensile.op_latency, tensile.op_descriptions,
+  tensile.predictors, tensile.workers to tensile_admin;
 
 create policy jobs_administered on tensile.jobs for update to tensile_admin using (true) with check (true);
 create policy jobs_cleared on tensile.jobs for delete to tensile_admin
@@ -134,8 +135,8 @@ grant execute on function tensile.back_off(integer), tensile.claim_job(bigint) t
 grant update (state, phase, attempt, claim, worker_id, waits_for, error_sqlstate, error_message, error_detail,
   error_hint, not_before, started_at, finished_at, version_id) on tensile.jobs to tensile_worker;
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
-  tensile.metrics, tensile.checkpoints, tensile.artifacts, tensile.graphs, tensile.op_latency, tensile.plans
-  to tensile_worker;
+  tensile.metrics, tensile.checkpoints, tensile.artifacts, tensile.graphs, tensile.op_latency, tensile.op_descriptions,
+  tensile.predictors, tensile.plans to tensile_worker;
 grant insert on tensile.job_events, tensile.models, tensile.model_versions to tensile_worker;
 grant update (last_spec) on tensile.models to tensile_worker;
 grant update (deployed) on tensile.model_versions to tensile_worker;

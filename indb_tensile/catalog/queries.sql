@@ -266,6 +266,32 @@ on conflict (signature, device_kind) do update
        samples = o.samples + excluded.samples, predicted_ns = coalesce(o.predicted_ns, excluded.predicted_ns),
        updated_at = now()
 
+-- describe_operators --
+-- In the order of the key, so that two trainers cannot wait for each other.
+insert into tensile.op_descriptions (signature, description)
+select signature, description from unnest(%(signatures)s::text[], %(descriptions)s::text[]) as d (signature, description)
+ order by signature
+on conflict (signature) do nothing
+
+-- count_history --
+select count(*) from tensile.op_latency as l join tensile.op_descriptions as d using (signature)
+ where l.device_kind = %(device_kind)s
+
+-- history --
+select d.description, l.latency_ns from tensile.op_latency as l join tensile.op_descriptions as d using (signature)
+ where l.device_kind = %(device_kind)s
+ order by l.updated_at desc, l.signature limit %(most)s
+
+-- load_predictor --
+select model, survey, samples, history from tensile.predictors where device_kind = %(device_kind)s
+
+-- save_predictor --
+insert into tensile.predictors as p (device_kind, model, survey, samples, history)
+values (%(device_kind)s, %(model)s, %(survey)s, %(samples)s, %(history)s)
+on conflict (device_kind) do update
+   set model = excluded.model, survey = excluded.survey, samples = excluded.samples, history = excluded.history,
+       trained_at = now()
+
 -- record_graph --
 insert into tensile.graphs (signature, summary) values (%(signature)s, %(summary)s) on conflict (signature) do nothing
 

@@ -11,8 +11,9 @@ Predicting needs numpy alone. The file holds arrays and JSON, nothing that runs.
 """
 
 import json
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,8 @@ from safetensors.numpy import load, save
 
 from indb_tensile.errors import DataError
 from indb_tensile.scheduler.features import WIDTH, Description, matrix, rooflines_ns
-from indb_tensile.scheduler.latency import DeviceSpeed
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.latency import DeviceSpeed, estimate
 
 FORMAT = 1
 FEWEST_SAMPLES = 50  # fewer tell no operator from another
@@ -38,6 +40,8 @@ _FARTHEST = 4.0  # standard deviations: no feature counts for more
 _MARGIN = math.log(4.0)  # beyond the ratios that were measured
 
 _MOST = 2**63
+
+_log = logging.getLogger(__name__)
 
 _Rows = NDArray[np.float32]
 
@@ -115,6 +119,25 @@ class Predictor:
                 f"this is no latency predictor of format {FORMAT}: {type(error).__name__}: {error}",
                 hint="Remove it: a controller trains another one.",
             ) from error
+
+
+def usable(data: bytes) -> Predictor | None:
+    """The model of this file, or None, and a line in the log, where it is damaged or of another version."""
+    try:
+        return Predictor.from_bytes(data)
+    except DataError as error:
+        _log.warning("operators are estimated, not predicted: %s", error.message)
+        return None
+
+
+def foretell(
+    graph: StepGraph, descriptions: Mapping[str, Description], speed: DeviceSpeed, predictor: Predictor | None
+) -> tuple[int, ...]:
+    """Nanoseconds for each operator of the graph: the predictor's, or the analytic estimate where there is none."""
+    if predictor is None:
+        return estimate(graph, speed)
+    found = predictor.predict([descriptions[operator.signature] for operator in graph.operators])
+    return tuple(map(int, found))
 
 
 def features(descriptions: Sequence[Description], utilisation: NDArray[np.float64]) -> _Rows:

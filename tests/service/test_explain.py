@@ -7,7 +7,10 @@ import pytest
 
 from indb_tensile.config import GIB, MIB, Settings
 from indb_tensile.errors import RequestError
+from indb_tensile.executor.hardware import EMULATED_SPEED
+from indb_tensile.executor.predictor import Predictor, Sample, train
 from indb_tensile.job import JobSpec, Relation, Task
+from tests.scheduler.descriptions import elementwise
 from worker.serving.explain import Explainer
 from worker.serving.requests import ColumnStatistics, Explain
 
@@ -44,8 +47,10 @@ def explain(
     limit_bytes: int | None = None,
     budget_bytes: int | None = GIB,
     rows: int = 20_000,
+    predictor: Predictor | None = None,
 ) -> list[dict[str, Any]]:
-    explainer = Explainer((catalog or Catalog()).measured, Settings(capacity_bytes=GIB, budget_bytes=GIB))
+    settings = Settings(capacity_bytes=GIB, budget_bytes=GIB)
+    explainer = Explainer((catalog or Catalog()).measured, lambda: predictor, settings)
     request = Explain(spec=spec, columns=COLUMNS, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
     return explainer.explain(request)
 
@@ -100,6 +105,22 @@ def test_measured_operators_replace_the_estimate() -> None:
     assert rows[-1]["note"] == "operator times as measured on this kind of device"
     assert rows[1]["iteration_ms"] > 7 * len(catalog.asked) / 2
     assert "the others estimated" in explain()[-1]["note"]
+
+
+def test_what_is_not_measured_is_predicted_where_a_predictor_is_trained() -> None:
+    slow = train(
+        [
+            Sample(description=elementwise(1 << k, name), latency_ns=1_000_000 << k)
+            for k in range(20)
+            for name in ("aten.relu.default", "aten.mm.default", "aten.addmm.default")
+        ],
+        EMULATED_SPEED,
+    )
+    rows = explain(predictor=slow)
+    assert rows[-1]["note"].endswith("measured on this kind of device, the others predicted")
+    assert rows[1]["iteration_ms"] > 100 * explain()[1]["iteration_ms"]
+    catalog = Catalog(latency_ns=7_000_000)
+    assert explain(catalog=catalog, predictor=slow) == explain(catalog=catalog)
 
 
 def test_a_training_of_many_gigabytes_is_explained_without_taking_them() -> None:

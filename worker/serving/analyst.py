@@ -41,7 +41,7 @@ def main() -> int:
     )
     torch.set_num_threads(mine.torch_threads)
     with socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link, Store(mine.dsn, "analyst") as store:
-        _serve(link, Desk(store, Explainer(store.latencies, mine)).answer)
+        _serve(link, Desk(store, Explainer(store.latencies, store.latency_predictor, mine)).answer)
     return 0
 
 

@@ -1,6 +1,7 @@
 """What a training would need, by policy, before it is enqueued: captured without memory, planned, simulated.
 
-Operator times are those that the catalog has measured on this kind of device, else the roofline's estimate.
+Operator times are those that the catalog has measured on this kind of device, else those that its predictor
+foretells, else, while none is trained, the roofline's estimate.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,8 +11,9 @@ from typing import Any
 from indb_tensile import config
 from indb_tensile.executor import hardware
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
+from indb_tensile.executor.predictor import Predictor, foretell
 from indb_tensile.job import JobId
-from indb_tensile.scheduler.latency import estimate
+from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
@@ -29,6 +31,7 @@ Row = dict[str, Any]
 # Latency in ns and workspace in bytes of those operators that are known, by signature.
 Known = dict[str, tuple[int, int]]
 Measured = Callable[[Iterable[str]], Known]
+Foretells = Callable[[], Predictor | None]  # None while no predictor is trained for this kind of device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +75,9 @@ class _Room:
 class Explainer:
     """Explains trainings for the device of this service's controller."""
 
-    def __init__(self, measured: Measured, settings: config.Settings) -> None:
+    def __init__(self, measured: Measured, predictor: Foretells, settings: config.Settings) -> None:
         self._measured = measured
+        self._predictor = predictor
         self._region_bytes = settings.region_bytes
         self._policy = settings.policy
         self._budget_bytes = settings.budget_bytes
@@ -86,7 +90,8 @@ class Explainer:
         """
         steps = _captured(outline(request.spec, request.columns, request.rows))
         measured = self._measured(_signatures(steps))
-        workload = _workload(steps, measured)
+        predictor = self._predictor()
+        workload = _workload(steps, measured, predictor)
         room = _Room(
             free_bytes=request.budget_bytes,
             whole_bytes=self._budget_bytes,
@@ -97,7 +102,7 @@ class Explainer:
         assert isinstance(liveness, JobPlan)
         found = {name: self._planned(workload, name, room) for name in (*_BASELINES, self._policy)}
         rows = [_row(name, plan, liveness, room) for name, plan in found.items()]
-        rows[-1]["note"] = "; ".join(filter(None, (rows[-1]["note"], _coverage(steps, measured))))
+        rows[-1]["note"] = "; ".join(filter(None, (rows[-1]["note"], _coverage(steps, measured, predictor))))
         return rows
 
     def _planned(self, workload: Workload, policy: str, room: _Room) -> JobPlan | Infeasible:
@@ -122,20 +127,19 @@ def _captured(training: Outline) -> tuple[CapturedStep, ...]:
     return tuple(steps)
 
 
-def _workload(steps: tuple[CapturedStep, ...], measured: Known) -> Workload:
+def _workload(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predictor | None) -> Workload:
     workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in measured.items()}
     graphs = tuple(step.with_measured(workspace).graph for step in steps)
-    return Workload(
-        job=_JOB,
-        graphs=graphs,
-        latency_ns=tuple(
-            tuple(
-                measured.get(operator.signature, (guess, 0))[0]
-                for operator, guess in zip(graph.operators, estimate(graph, hardware.EMULATED_SPEED), strict=True)
-            )
-            for graph in graphs
-        ),
+    latency_ns = tuple(
+        _latencies(graph, foretell(graph, step.descriptions, hardware.EMULATED_SPEED, predictor), measured)
+        for graph, step in zip(graphs, steps, strict=True)
     )
+    return Workload(job=_JOB, graphs=graphs, latency_ns=latency_ns)
+
+
+def _latencies(graph: StepGraph, guesses: tuple[int, ...], measured: Known) -> tuple[int, ...]:
+    pairs = zip(graph.operators, guesses, strict=True)
+    return tuple(measured.get(operator.signature, (guess, 0))[0] for operator, guess in pairs)
 
 
 def _row(policy: str, found: JobPlan | Infeasible, liveness: JobPlan, room: _Room) -> Row:
@@ -161,12 +165,13 @@ def _row(policy: str, found: JobPlan | Infeasible, liveness: JobPlan, room: _Roo
     }
 
 
-def _coverage(steps: tuple[CapturedStep, ...], measured: Known) -> str:
+def _coverage(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predictor | None) -> str:
     signatures = _signatures(steps)
     known = len(signatures & measured.keys())
     if known == len(signatures):
         return "operator times as measured on this kind of device"
-    return f"{known} of {len(signatures)} kinds of operator measured on this kind of device, the others estimated"
+    others = "estimated" if predictor is None else "predicted"
+    return f"{known} of {len(signatures)} kinds of operator measured on this kind of device, the others {others}"
 
 
 def _signatures(steps: tuple[CapturedStep, ...]) -> frozenset[str]:

@@ -6,10 +6,10 @@ from typing import Self, TypeVar
 
 import psycopg
 
-from indb_tensile.catalog import models, plans
+from indb_tensile.catalog import models, plans, predictors
 from indb_tensile.catalog.connection import Connection, Session
 from indb_tensile.errors import DatabaseError
-from indb_tensile.executor import hardware
+from indb_tensile.executor import hardware, predictor
 from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.artifacts import Predictor
 
@@ -42,6 +42,12 @@ class Store:
         """Nanoseconds and workspace bytes of the operators that have run on this kind of device."""
         kind = hardware.emulated_kind()
         return self._run(lambda connection: plans.known_latencies(connection, kind, signatures), "latencies")
+
+    def latency_predictor(self) -> predictor.Predictor | None:
+        """Foretells operators that have not run on this kind of device; None where none is trained yet."""
+        kind = hardware.emulated_kind()
+        stored = self._run(lambda connection: predictors.load_predictor(connection, kind), "the latency predictor")
+        return None if stored is None else predictor.usable(stored.model)
 
     def _run(self, action: Callable[[Connection], T], subject: str) -> T:
         try:

@@ -1,18 +1,21 @@
 """The captured steps of one job, and what is known about their operators on this kind of device."""
 
+from collections.abc import Iterable
+
 import torch
 
-from indb_tensile.catalog import plans
+from indb_tensile.catalog import plans, predictors
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.executor.calibrate import apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
 from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.predictor import Predictor, foretell, usable
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.training import Prepared, batch_plan
+from indb_tensile.scheduler.features import write_description
 from indb_tensile.scheduler.graph import StepGraph
-from indb_tensile.scheduler.latency import estimate
 
 
 class Steps:
@@ -22,6 +25,7 @@ class Steps:
         self.captured = captured
         self.evaluation_rows = evaluation_rows
         self._known: dict[str, tuple[int, int]] = {}
+        self._predictor: Predictor | None = None
 
     @classmethod
     def capture(cls, prepared: Prepared) -> "Steps":
@@ -42,8 +46,8 @@ class Steps:
 
     @property
     def latency_ns(self) -> tuple[tuple[int, ...], ...]:
-        """The best that is known for each operator: measured on this kind of device, else estimated."""
-        return tuple(self._latency(graph) for graph in self.graphs)
+        """The best that is known for each operator: measured on this kind of device, else foretold."""
+        return tuple(self._latency(step) for step in self.captured)
 
     @property
     def unknown(self) -> frozenset[str]:
@@ -54,6 +58,8 @@ class Steps:
         """Ask the catalog what earlier jobs learned about these operators."""
         found = session.run(lambda c: plans.known_latencies(c, emulated_kind(), self.unknown))
         self._learn(found)
+        stored = session.run(lambda c: predictors.load_predictor(c, emulated_kind())) if self.unknown else None
+        self._predictor = None if stored is None else usable(stored.model)
 
     def calibrate(self, session: Session, grant_bytes: int) -> int:
         """Run the unknown operators once and remember what they took; the bytes by which the grant was too small."""
@@ -73,6 +79,8 @@ class Steps:
             )
             for signature, (latency_ns, workspace_bytes) in outcome.measured.items()
         ]
+        descriptions = self._descriptions(outcome.measured)
+        session.run(lambda c: predictors.describe(c, descriptions))
         session.run(lambda c: plans.record_latencies(c, emulated_kind(), rows))
         self._learn(outcome.measured)
         return 0
@@ -81,17 +89,24 @@ class Steps:
         self._known |= found
         self.captured = apply_known(self.captured, self._known)
 
-    def _latency(self, graph: StepGraph) -> tuple[int, ...]:
-        guesses = estimate(graph, EMULATED_SPEED)
-        pairs = zip(graph.operators, guesses, strict=True)
+    def _latency(self, step: CapturedStep) -> tuple[int, ...]:
+        pairs = zip(step.graph.operators, self._foretold(step), strict=True)
         return tuple(self._known[o.signature][0] if o.signature in self._known else guess for o, guess in pairs)
+
+    def _foretold(self, step: CapturedStep) -> tuple[int, ...]:
+        return foretell(step.graph, step.descriptions, EMULATED_SPEED, self._predictor)
 
     def _predictions(self) -> dict[str, int]:
         return {
             o.signature: guess
-            for graph in self.graphs
-            for o, guess in zip(graph.operators, estimate(graph, EMULATED_SPEED), strict=True)
+            for step in self.captured
+            for o, guess in zip(step.graph.operators, self._foretold(step), strict=True)
         }
+
+    def _descriptions(self, measured: Iterable[str]) -> dict[str, str]:
+        """What the measured operators are, for the predictor to learn from."""
+        known = {key: one for step in self.captured for key, one in step.descriptions.items()}
+        return {key: write_description(known[key]) for key in measured if key in known}
 
 
 def optimizer_settings(settings: TrainingSettings) -> OptimizerSettings:
