@@ -1,0 +1,11 @@
+"""Placing blocks of memory (native/placement/bindings.cpp): bound, not shaped; `scheduler/placement.py` is its face.
+
+A block lives at moments first .. stop - 1 of a cycle; `stop` is counted on from `first`.
+"""
+
+def fit(
+    first: list[int], stop: list[int], size: list[int], cycle: int, order: list[int], best: bool
+) -> list[int]: ...
+def search(
+    first: list[int], stop: list[int], size: list[int], cycle: int, capacity: int, steps: int
+) -> tuple[bool, list[int]]: ...
