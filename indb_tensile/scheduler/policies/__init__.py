@@ -12,6 +12,7 @@ from indb_tensile.scheduler.policies.tensile import tensile
 from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
 from indb_tensile.scheduler.policies.vanilla import vanilla
 from indb_tensile.scheduler.policies.vdnn import vdnn
+from indb_tensile.scheduler.policies.zico import zico
 
 DEFAULT_POLICY = "tensile+"
 POLICIES: Mapping[str, Policy] = MappingProxyType(
@@ -22,6 +23,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "home": home,
         "tensile": tensile,
         "vdnn": vdnn,
+        "zico": zico,
         "superneurons": superneurons,
         "tensile+": tensile_plus,
     }

@@ -1,0 +1,121 @@
+"""Gates: what operators of several jobs wait for, so that a schedule's budget is kept whatever time they take.
+
+Phases between jobs hold only where they are enforced, and operators do not take exactly their time. Each operator
+that takes more memory than the one before it therefore waits for the other jobs to be where the schedule has them,
+or as far back as they hold no more than the budget leaves. That keeps the budget under any timing: of the last such
+operators of all jobs take the one that the schedule has last. When it passed its gate the others were where the
+schedule has them, or further, or held no more than there and what was left over; and since then they only gave
+memory back. Nobody waits in a circle, since gates look back in the schedule. tests/scheduler/test_gates.py runs jobs
+in arbitrary orders against them.
+
+Zico (section 5.3) delays iterations as a whole and relies on their times; this is ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from indb_tensile.scheduler.cycle import Cycle, curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Gate:
+    """`operator` of a job's iteration starts only when another job's `after_operator` has ended.
+
+    Iterations count from the round's first one of that job; negative ones belong to earlier rounds.
+    """
+
+    job: int
+    iteration: int
+    operator: int
+    after_job: int
+    after_iteration: int
+    after_operator: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What repeats: from `first_ns` on for `length_ns` these iterations (start, job) start, in order of time."""
+
+    started: tuple[tuple[int, int], ...]
+    first_ns: int
+    length_ns: int
+
+
+def unrolled(planned: Round, longest_ns: int) -> list[tuple[int, int]]:
+    """The starts of the round, of as many before it as reach into it, and of as many that it reaches into."""
+    reach = -(-longest_ns // planned.length_ns)
+    return [(s + k * planned.length_ns, j) for k in range(-reach, reach + 1) for s, j in planned.started]
+
+
+def gates(cycles: Sequence[Cycle], planned: Round, budget_bytes: int) -> tuple[Gate, ...]:
+    """The gates that this schedule needs, by job and time, without those that an earlier one in the round implies."""
+    laid = _Gates(cycles, planned, budget_bytes)
+    jobs = range(len(cycles))
+    return tuple(gate for job in jobs for other in jobs if other != job for gate in laid.between(job, other))
+
+
+class _Gates:
+    """One schedule's jobs, by operator.
+
+    A job's operators are numbered through from the round's first iteration on, negative ones before it. Number `n`
+    has passed once `n` operators have ended and what they free is given back.
+    """
+
+    def __init__(self, cycles: Sequence[Cycle], planned: Round, budget_bytes: int) -> None:
+        self._cycles = cycles
+        self._planned = planned
+        self._budget = budget_bytes
+        starts = unrolled(planned, max(c.period_ns for c in cycles))
+        self._together = curve(cycles, starts)
+        self._starts = [np.array([s for s, j in starts if j == job], dtype=np.int64) for job in range(len(cycles))]
+        self._before = [int(np.searchsorted(s, planned.first_ns)) for s in self._starts]  # of earlier rounds
+        self._each = [sum(j == job for _, j in planned.started) for job in range(len(cycles))]
+        self._offset = [np.array([0, *accumulate(c.duration_ns)], dtype=np.int64) for c in cycles]
+
+    def between(self, job: int, other: int) -> list[Gate]:
+        """What this job waits for in the other one."""
+        found: list[Gate] = []
+        count = len(self._cycles[other].load_bytes)
+        passed = None
+        for iteration in range(self._each[job]):
+            start_ns = int(self._starts[job][self._before[job] + iteration])
+            for operator in self._raises(job):
+                number = self._number(other, start_ns + int(self._offset[job][operator]))
+                if number is None or (passed is not None and number <= passed):
+                    continue
+                passed = number
+                after_iteration, after_operator = divmod(number - 1, count)
+                found.append(
+                    Gate(
+                        job=job,
+                        iteration=iteration,
+                        operator=operator,
+                        after_job=other,
+                        after_iteration=after_iteration,
+                        after_operator=after_operator,
+                    )
+                )
+        return found
+
+    def _raises(self, job: int) -> list[int]:
+        """The operators during which the job holds more than during the one before."""
+        own = self._cycles[job]
+        held = np.array([own.idle_bytes, *own.load_bytes], dtype=np.int64)
+        return np.flatnonzero(np.diff(held) > 0).tolist()
+
+    def _number(self, other: int, time_ns: int) -> int | None:
+        """How many of the other job's operators must have ended for an operator planned for this time."""
+        own = self._cycles[other]
+        count = len(own.load_bytes)
+        iteration = int(np.searchsorted(self._starts[other], time_ns, side="right")) - 1
+        now_ns = time_ns - int(self._starts[other][iteration])
+        runs = now_ns < own.period_ns
+        operator = int(np.searchsorted(self._offset[other], now_ns, side="right")) - 1 if runs else count
+        number = (iteration - self._before[other]) * count + operator
+        left = self._budget - int(self._together.at(np.array([time_ns]))[0])
+        allowed = (own.load_bytes[operator] if runs else own.idle_bytes) + left // (len(self._cycles) - 1)
+        higher = np.flatnonzero(np.array(own.load_bytes * 2, dtype=np.int64)[: count + operator] > allowed)
+        return None if len(higher) == 0 else number - (count + operator) + int(higher[-1]) + 1
