@@ -134,8 +134,8 @@ def _job(number: int, *, scale: int = 1, sizes: tuple[int, ...] = (10, 10, 10, 1
         for i, size in enumerate(sizes)
     )
     count = len(sizes)
-    uses = [((), (k,)) for k in range(count)]
-    uses += [((k,), ()) for k in reversed(range(count - (count > 1)))]
+    uses: list[tuple[list[int], list[int]]] = [([], [k]) for k in range(count)]
+    uses += [([k], []) for k in reversed(range(count - (count > 1)))]
     operators = tuple(
         Operator(
             name=f"op{k}",
