@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from indb_tensile.scheduler.policies.autoswap import autoswap
+from indb_tensile.scheduler.policies.capuchin import capuchin
 from indb_tensile.scheduler.policies.home import home
 from indb_tensile.scheduler.policies.liveness import liveness
 from indb_tensile.scheduler.policies.policy import Policy
@@ -25,6 +26,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "vdnn": vdnn,
         "zico": zico,
         "superneurons": superneurons,
+        "capuchin": capuchin,
         "tensile+": tensile_plus,
     }
 )

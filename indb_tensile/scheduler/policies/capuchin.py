@@ -1,0 +1,242 @@
+"""Capuchin: from measured accesses, swap what hides by free time, then what costs less, swap or recompute by MSPS.
+
+Peng et al., as TENSILE sections I, II and IV-D and HOME sections II and IV-A describe it. It saves only as much as
+the budget calls for.
+
+1. *Passive mode* measures. Its result, the latencies and the sequence of accesses, is what a workload is.
+2. *Candidates* are tensors that are accessed again, in gaps in which memory is short.
+3. *Swaps that hide*: by free time, the longest first, each that both lanes still hide (free_time.py).
+4. *The cheaper of two*: where memory is still short, the swap with the longest free time, with the wait it causes,
+   against the recomputation with the most memory saved per second (msps.py), by their cost for each byte. What is
+   made in passing stays if there is room (collective recomputation), else it is made again.
+5. *On demand*: what no decision covers, parameters and optimizer state, is evicted where memory runs short, the
+   longest unused first, and fetched when it is needed, which then waits for it.
+6. *In-trigger feedback*: the plan is simulated, as the paper runs it; tensors that came late are fetched earlier by
+   as much, memory permitting, a few times over.
+
+The budget is divided between jobs, each of which is planned by itself. Copies are laid as in AutoSwap's run time
+(transfers.py), which has Capuchin's rules: out as soon as the lane is free, back as late as nobody waits, and an
+allocation that does not fit waits for what is on its way out. Our own: savings are counted at each operator instead
+of summed up (a sum over tensors says little about the peak), and recomputation that in the end does not fit beside
+its own sources is replaced by swapping. What it cannot do is the paper's: it decides one tensor after the other,
+looks at no gap across iterations but on demand, and does not split or move operators.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from indb_tensile.scheduler.carry import with_copies
+from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import Gap, accesses, gaps, peak
+from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.policies.division import demand, divide
+from indb_tensile.scheduler.policies.feedback import fed_back
+from indb_tensile.scheduler.policies.free_time import FreeTime, Ints, Swapping
+from indb_tensile.scheduler.policies.msps import SavingPerTime
+from indb_tensile.scheduler.policies.transfers import empty_load, inside, schedule
+from indb_tensile.scheduler.recompute import Recomputation
+from indb_tensile.scheduler.rewrite import effective, effective_latency
+from indb_tensile.scheduler.workload import Workload, least_bytes
+
+
+def capuchin(
+    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+) -> tuple[tuple[Plan, ...], ...]:
+    """Plans that save as much as each job's part of the budget calls for."""
+    limits = divide([demand(workload, least_bytes(workload)) for workload in workloads], budget_bytes)
+    return tuple(
+        tuple(
+            plan_within(graph, latency_ns, link, limit, rewrites=rewrites)
+            for graph, latency_ns in zip(workload.graphs, workload.latency_ns, strict=True)
+        )
+        for workload, limit in zip(workloads, limits, strict=True)
+    )
+
+
+def plan_within(
+    graph: StepGraph, latency_ns: tuple[int, ...], link: Link, limit_bytes: int, *, rewrites: bool
+) -> Plan:
+    """One graph's plan; where recomputation cannot be made to fit, one that only swaps."""
+    plan = _Decisions(graph, latency_ns, link, limit_bytes, rewrites=rewrites).plan()
+    if rewrites and peak(graph, plan) > limit_bytes:
+        plan = _Decisions(graph, latency_ns, link, limit_bytes, rewrites=False).plan()
+    return fed_back(graph, latency_ns, link, plan, limit_bytes)
+
+
+@dataclass(slots=True)
+class _Built:
+    """The decisions as a graph that runs: its swaps to be, and the load with them all empty by captured operator."""
+
+    plan: Plan  # swaps wherever there is time for one
+    graph: StepGraph
+    chosen: tuple[Gap, ...]
+    load: Ints
+
+
+@dataclass(slots=True)
+class _Decisions:
+    """One graph's decisions in the making. The load is by captured operator, its re-runs included."""
+
+    graph: StepGraph
+    latency_ns: tuple[int, ...]
+    link: Link
+    limit_bytes: int
+    rewrites: bool = field(kw_only=True)
+    swaps: list[Swapping] = field(default_factory=list)
+    passive: list[Gap] = field(default_factory=list)
+    brief: dict[Gap, None] = field(default_factory=dict)
+    away: set[TensorId] = field(default_factory=set)
+
+    def plan(self) -> Plan:
+        """Decide until it fits or nothing is left to decide; then lay the copies."""
+        free_time = FreeTime(self.graph, self.latency_ns, self.link)
+        recomputation = Recomputation(self.graph, self.latency_ns)
+        saving = SavingPerTime(recomputation)
+        candidates = [gap for gap in gaps(self.graph) if not self.graph.tensors[gap.tensor].persistent]
+        ranked = sorted(candidates, key=lambda g: (-free_time.of(g), g.tensor, g.out_after))
+        held = self._build(recomputation, saving).load
+        self._swap_hidden(ranked, free_time, held)
+        while True:
+            while int(held.max()) > self.limit_bytes and self._decide(ranked, free_time, saving, held):
+                pass
+            built = self._build(recomputation, saving)
+            held = built.load
+            if int(held.max()) <= self.limit_bytes:
+                return self._laid(built)
+            if not self._relieve(int(held.argmax()), saving, held, ranked):
+                return self._laid(built)
+
+    # --- decisions ---------------------------------------------------------------------------------------------
+
+    def _swap_hidden(self, ranked: Sequence[Gap], free_time: FreeTime, held: Ints) -> None:
+        """By free time, whatever both lanes hide beside what they carry already."""
+        for gap in ranked:
+            short = np.flatnonzero(held > self.limit_bytes)
+            if len(short) == 0 or free_time.of(gap) < 0:
+                return
+            swap = free_time.swapping(gap, short)
+            if swap is not None and not free_time.late_ns([*self.swaps, swap]):
+                self._swap(swap, held)
+
+    def _decide(self, ranked: Sequence[Gap], free_time: FreeTime, saving: SavingPerTime, held: Ints) -> bool:
+        """Swap or recompute one more tensor that is on the device where memory is shortest; False without any."""
+        at = int(held.argmax())
+        taken = {swap.gap for swap in self.swaps} | saving.dropped.keys()
+        around = [gap for gap in ranked if gap.out_after < at < gap.needed_by and gap not in taken]
+        swap = free_time.swapping(around[0], np.flatnonzero(held > self.limit_bytes)) if around else None
+        if swap is None:
+            return False
+        again = saving.best(sorted(around, key=lambda g: (g.tensor, g.out_after))) if self.rewrites else None
+        if again is not None:
+            gap, time_ns = again
+            wait_ns = free_time.late_ns([*self.swaps, swap]) - free_time.late_ns(self.swaps)
+            size_bytes = self.graph.tensors[gap.tensor].size_bytes
+            if time_ns * swap.size_bytes < wait_ns * size_bytes:
+                saving.drop(gap)
+                held[inside(gap, len(held))] -= size_bytes
+                return True
+        self._swap(swap, held)
+        return True
+
+    def _swap(self, swap: Swapping, held: Ints) -> None:
+        self.swaps.append(swap)
+        held[inside(swap.gap, len(held))] -= swap.size_bytes
+
+    def _relieve(self, at: int, saving: SavingPerTime, held: Ints, ranked: Sequence[Gap]) -> bool:
+        """Make room where the decisions, once built, did not; False if nothing is left to try."""
+        lingering = [g for g in saving.dropped if g.out_after < at < g.needed_by and g not in self.brief]
+        if lingering:
+            self.brief |= dict.fromkeys(lingering)
+            return True
+        taken = {swap.gap for swap in self.swaps} | saving.dropped.keys()
+        if any(gap.out_after < at < gap.needed_by and gap not in taken for gap in ranked):
+            return True  # the load is known better now: decide on
+        if self._evict(at, held):
+            return True
+        causes = [gap for gap in saving.dropped if gap.needed_by == at]
+        for gap in causes:
+            saving.keep(gap)
+            size_bytes = self.graph.tensors[gap.tensor].size_bytes
+            out_ns, in_ns = self.link.out_ns(size_bytes), self.link.in_ns(size_bytes)
+            self.swaps.append(
+                Swapping(gap=gap, size_bytes=size_bytes, out_ns=out_ns, in_ns=in_ns, gone_by_ns=0, back_from_ns=0)
+            )
+        return bool(causes)
+
+    def _evict(self, at: int, held: Ints) -> bool:
+        """On demand: persistent tensors that are not in use here, the longest unused first, until it fits."""
+        count, excess = len(held), int(held[at]) - self.limit_bytes
+        idle = [
+            t for t, ops in zip(self.graph.tensors, accesses(self.graph), strict=True) if t.persistent and not ops
+        ]
+        offers: list[tuple[int, TensorId, Gap | None]] = [(-count, t.id, None) for t in idle if t.id not in self.away]
+        for gap in gaps(self.graph):
+            inner = (at - gap.out_after) % count
+            around = 0 < inner < (gap.needed_by - gap.out_after - 1) % count + 1
+            if around and self.graph.tensors[gap.tensor].persistent and gap not in self.passive:
+                offers.append((-inner, gap.tensor, gap))
+        for _, tensor, chosen in sorted(offers, key=lambda offer: offer[:2]):
+            if excess <= 0:
+                break
+            excess -= self.graph.tensors[tensor].size_bytes
+            if chosen is None:
+                self.away.add(tensor)
+            else:
+                self.passive.append(chosen)
+        return bool(offers)
+
+    # --- building ----------------------------------------------------------------------------------------------
+
+    def _build(self, recomputation: Recomputation, saving: SavingPerTime) -> _Built:
+        count = len(self.graph.operators)
+        wanted = [_whole(gap, count) for gap in (*(swap.gap for swap in self.swaps), *self.passive)]
+        brief = [gap for gap in self.brief if gap in saving.dropped]
+        plan = recomputation.plan("capuchin", tuple(saving.dropped), wanted, brief=brief, away=frozenset(self.away))
+        graph = effective(self.graph, plan)
+        chosen = tuple(Gap(tensor=s.tensor, out_after=s.out_after, needed_by=s.needed_by) for s in plan.swaps)
+        by_position = empty_load(graph, chosen, frozenset(self.away))
+        held = np.zeros(count, dtype=np.int64)
+        np.maximum.at(held, _turn_of(plan, count), by_position)
+        return _Built(plan=plan, graph=graph, chosen=chosen, load=held)
+
+    def _laid(self, built: _Built) -> Plan:
+        """The copies' boundaries; what is evicted on demand is fetched on demand."""
+        latency_ns = effective_latency(self.latency_ns, built.plan)
+        laid = schedule(
+            built.graph,
+            latency_ns,
+            self.link,
+            built.chosen,
+            limit_bytes=max(self.limit_bytes, int(built.load.max())),
+            policy="capuchin",
+            away=built.plan.away,
+        )
+        swaps = [replace(s, in_at=s.needed_by) if self._kept(s, built) else s for s in laid.swaps]
+        return replace(built.plan, swaps=with_copies(built.graph, swaps))
+
+    def _kept(self, swap: Swap, built: _Built) -> bool:
+        return built.graph.tensors[swap.tensor].persistent
+
+
+def _whole(gap: Gap, count: int) -> Swap:
+    """A swap that is away all through its gap."""
+    return Swap(
+        tensor=gap.tensor,
+        out_after=gap.out_after,
+        free_at=OpIndex((gap.out_after + 1) % count),
+        in_at=gap.needed_by,
+        needed_by=gap.needed_by,
+    )
+
+
+def _turn_of(plan: Plan, count: int) -> Ints:
+    """For each position in the plan's order the captured operator in whose turn it runs."""
+    if not plan.executions:
+        return np.arange(count, dtype=np.int64)
+    order = [int(execution.operator) for execution in plan.executions]
+    newest = np.maximum.accumulate(np.array(order, dtype=np.int64))
+    own = np.concatenate((np.ones(1, dtype=np.bool_), newest[1:] > newest[:-1]))  # else again, or put off
+    return np.where(own, newest, np.minimum(newest + 1, count - 1)).astype(np.int64)

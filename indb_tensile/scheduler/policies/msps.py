@@ -1,0 +1,68 @@
+"""Capuchin's memory saving per second of recomputation, kept up to date as sources disappear.
+
+Recomputing a tensor saves its bytes and costs its cone's time; the ratio ranks the candidates (MSPS, TENSILE section
+IV-D equation 4). A decision changes the ratio of others: a candidate that would have read the tensor now has to
+make it too, so its cone grows; and a tensor that earlier decisions read would, if dropped, be made once more for each
+of them, so its own cost grows by that.
+"""
+
+from collections.abc import Iterable
+
+from indb_tensile.scheduler.graph import TensorId
+from indb_tensile.scheduler.peak import Gap
+from indb_tensile.scheduler.recompute import Recomputation
+
+
+class SavingPerTime:
+    """The candidates' cones beside what is dropped already, each found when it is first asked for."""
+
+    def __init__(self, recomputation: Recomputation) -> None:
+        self._recomputation = recomputation
+        self._sizes = [tensor.size_bytes for tensor in recomputation.graph.tensors]
+        self._time_ns: dict[Gap, int] = {}
+        self._readers: dict[TensorId, dict[Gap, None]] = {}  # by source the gaps whose cones read it
+        self.dropped: dict[Gap, None] = {}
+
+    def drop(self, gap: Gap) -> None:
+        """Decide that this gap's tensor is recomputed."""
+        self.dropped[gap] = None
+        for reader in self._readers.pop(gap.tensor, {}):
+            self._time_ns.pop(reader, None)
+        self._ask_dropped()
+
+    def keep(self, gap: Gap) -> None:
+        """Take that back."""
+        del self.dropped[gap]
+        self._time_ns.clear()
+        self._readers.clear()
+        self._ask_dropped()
+
+    def best(self, gaps: Iterable[Gap]) -> tuple[Gap, int] | None:
+        """Of these gaps the one that saves most for its time, and that time; earlier ones first among equals."""
+        found, ratio, time = None, -1.0, 0
+        for gap in gaps:
+            if gap in self.dropped or not self._recomputation.safe(gap):
+                continue
+            time_ns = self.time_ns(gap)
+            saving = self._sizes[gap.tensor] / (time_ns + 1)
+            if saving > ratio:
+                found, ratio, time = gap, saving, time_ns
+        return None if found is None else (found, time)
+
+    def time_ns(self, gap: Gap) -> int:
+        """What it costs to drop this gap's tensor, its remakings for other cones included."""
+        readers = self._readers.get(gap.tensor, {})
+        others = sum(r in self.dropped and gap.out_after < r.needed_by < gap.needed_by for r in readers)
+        return self._cone_ns(gap) * (1 + others)
+
+    def _ask_dropped(self) -> None:
+        for gap in self.dropped:
+            self._cone_ns(gap)
+
+    def _cone_ns(self, gap: Gap) -> int:
+        if gap not in self._time_ns:
+            cone = self._recomputation.cone(gap, self.dropped)
+            self._time_ns[gap] = cone.time_ns
+            for source in cone.sources:
+                self._readers.setdefault(source, {})[gap] = None
+        return self._time_ns[gap]
