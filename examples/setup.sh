@@ -100,7 +100,7 @@ setup() {
   # An editable installation knows its modules by name, so a new one calls for it to be made anew.
   made_from="$(pwd) $({
     find indb_tensile worker sql -name '*.py' -o -name '*.sql' | sort
-    cat pyproject.toml native/CMakeLists.txt native/*.cpp native/*.hpp
+    cat pyproject.toml $(find native -type f | sort)
   } | cksum)"
   if ! fresh package "$made_from"; then
     say "build the native library and install indb-tensile into .venv"

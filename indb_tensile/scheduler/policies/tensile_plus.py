@@ -1,50 +1,72 @@
-"""TENSILE Algorithm 3 for any number of jobs: lower the peaks until they fit, by the largest tensor first.
+"""Our own policy: keep, swap or make again for every gap together, for any number of jobs under one budget.
 
-Phase one swaps only what stalls nobody, as the paper does: the largest tensor at any job's peak, then the
-same tensor's further gaps, until the budget is met, nothing more can be swapped, or three rounds after the
-hundredth lowered the peaks by less than 0.05 %. It stops as soon as the budget is met: a plan that moves
-less disturbs less. (The paper goes on to the least memory; ask for that with a budget of 0 bytes.)
+What it takes from TENSILE (section IV): the whole step, optimizer and iterations' border included, is planned;
+all jobs are planned together; a job's maximum swapping rate is its priority. What it does otherwise, and why:
 
-Phase two, where the budget calls for it, accepts stalls: it swaps where most bytes leave the peak per
-nanosecond of estimated stall. Every gap may then be swapped, so it reaches the floor. (The paper recomputes
-here; that is another policy's work.) Last, swaps that later ones made needless are undone.
+- Swapping and recomputing are not two phases but one choice per gap, made where most bytes over the limit go per
+  nanosecond that it costs, by laying the result out and timing it (ladder.py, native/planner). Swap-first is
+  bandwidth-bound long before the memory is down, and recompute-first pays for what a free lane does for nothing.
+- What is recomputed may come from what was itself recomputed (chains), up to a whole segment.
+- Updates run beside their gradients, large ones in parts (reorder.py).
+- Time is minimised under the budget, so nothing moves that need not. For the least memory ask for less.
+- Jobs get the memory that costs least, all together: from each job's curve of time over peak the next step down is
+  taken where the slowdown per byte is least.
 
-The jobs of a device are not synchronised and their iterations differ in length, so no calendar can say when
-two jobs' copies meet. Each job therefore plans with a fixed share of both lanes, as much of them as its
-demand is of all demands: the bytes it could give up (liveness peak - floor) per time of its iteration. The
-paper's maximum swapping rate is a priority between jobs: in phase one a job at its rate is asked only where
-no other job has anything to swap. (A hard limit would cost stalls that a swap in that job avoids.)
+Jobs of a device are not synchronised, so each plans with a share of the lanes. Shares in proportion to what the
+jobs move, and no sharing at all, are both tried; the simulator decides, with all jobs side by side.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-import numpy as np
-
+from indb_tensile.scheduler.ladder import Ladder, Rung
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.swap import SwapPlan
+from indb_tensile.scheduler.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
-_ROUNDS_BEFORE_STOP = 100  # TENSILE Algorithm 3, line 4
-_ROUNDS_COMPARED = 3
-_LEAST_REDUCTION = 0.0005
+NAME = "tensile+"
+_LEAST_RATE = 0.01
+_LANE_PRICE = 0.01
+
+Plans = tuple[tuple[Plan, ...], ...]
 
 
-def tensile_plus(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
-) -> tuple[tuple[Plan, ...], ...]:
+def tensile_plus(workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True) -> Plans:
     """Plans whose peaks meet the budget and every job's limit, if any plans can."""
-    shares = lane_shares(workloads)
-    jobs = [_Job(workload, link, share) for workload, share in zip(workloads, shares, strict=True)]
-    _swap_without_stalls(jobs, budget_bytes)
-    _swap_with_stalls(jobs, budget_bytes)
-    for job in jobs:
-        cap_bytes = _allowed(job, jobs, budget_bytes)
-        for graph in job.graphs:
-            graph.prune(cap_bytes)
-    return tuple(tuple(graph.plan("tensile+") for graph in job.graphs) for job in jobs)
+    tops = [max(liveness_peak(g) for g in w.graphs) for w in workloads]
+    caps = [top if w.limit_bytes is None else min(top, w.limit_bytes) for top, w in zip(tops, workloads, strict=True)]
+    if caps == tops and sum(tops) <= budget_bytes:
+        return tuple((Plan(policy=NAME),) * len(w.graphs) for w in workloads)
+    found = [_planned(workloads, caps, budget_bytes, link, shares, rewrites) for shares in _shares(workloads)]
+    if len(found) == 1:
+        return found[0]
+    slowdowns = [_slowdown(workloads, plans, link) for plans in found]
+    return found[slowdowns.index(min(slowdowns))]
+
+
+def divide(curves: Sequence[Sequence[Rung]], weights: Sequence[float], budget_bytes: int) -> tuple[int, ...]:
+    """How high each job's peak may be, from curves of falling peaks: least weighted slowdown for the bytes.
+
+    From every curve's first rung on, the next step down is taken where it slows down least per byte, relative to
+    the curve's fastest; steps need not be to the next rung, since a convex curve is what matters. What the last
+    step gave up too much is given back.
+    """
+    at = [0] * len(curves)
+    while sum(c[k].peak_bytes for c, k in zip(curves, at, strict=True)) > budget_bytes:
+        steps = [_step(number, c, at[number], weights[number]) for number, c in enumerate(curves)]
+        offers = [step for step in steps if step is not None]
+        if not offers:
+            break
+        _, number, at[number] = min(offers)
+    caps = [c[k].peak_bytes for c, k in zip(curves, at, strict=True)]
+    spare_bytes = max(0, budget_bytes - sum(caps))
+    for number in sorted(range(len(curves)), key=lambda n: (-_left(curves[n], at[n]), n)):
+        raised = min(caps[number] + spare_bytes, curves[number][0].peak_bytes)
+        spare_bytes -= raised - caps[number]
+        caps[number] = raised
+    return tuple(caps)
 
 
 def lane_shares(workloads: Sequence[Workload]) -> tuple[float, ...]:
@@ -59,170 +81,89 @@ def lane_shares(workloads: Sequence[Workload]) -> tuple[float, ...]:
 
 @dataclass(slots=True)
 class _Job:
-    """One job's graphs in planning, and which gaps were tried in vain at which operator."""
+    """One job's graphs, each with its ladder."""
 
     workload: Workload
-    link: Link
-    share: float
-    graphs: list[SwapPlan] = field(init=False)
-    refused: set[tuple[int, int, int]] = field(default_factory=set)  # (graph, gap, operator)
+    ladders: list[Ladder]
 
-    def __post_init__(self) -> None:
-        pairs = zip(self.workload.graphs, self.workload.latency_ns, strict=True)
-        self.graphs = [SwapPlan(graph, latency, self.link, self.share) for graph, latency in pairs]
+    def curve(self) -> tuple[Rung, ...]:
+        """The training step's curve; a job of several graphs needs as much as the largest of them."""
+        return self.ladders[0].curve()
 
-    @property
-    def peak_bytes(self) -> int:
-        return max(graph.peak_bytes for graph in self.graphs)
-
-    @property
-    def swap_count(self) -> int:
-        return sum(graph.swap_count for graph in self.graphs)
-
-    @property
-    def over_limit(self) -> bool:
-        limit = self.workload.limit_bytes
-        return limit is not None and self.peak_bytes > limit
-
-    def worst(self) -> int:
-        """The graph that sets the job's peak."""
-        peaks = [graph.peak_bytes for graph in self.graphs]
-        return peaks.index(max(peaks))
+    def plans(self, cap_bytes: int) -> tuple[Plan, ...]:
+        return tuple(ladder.plan(ladder.best(cap_bytes), NAME) for ladder in self.ladders)
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """One gap of one job's worst graph, at its peak operator."""
-
-    job: _Job
-    graph: int
-    gap: int
-    operator: int
-
-    @property
-    def plan(self) -> SwapPlan:
-        return self.job.graphs[self.graph]
-
-    @property
-    def size_bytes(self) -> int:
-        return self.plan.size_of(self.gap)
+def _planned(
+    workloads: Sequence[Workload],
+    caps: Sequence[int],
+    budget_bytes: int,
+    link: Link,
+    shares: Sequence[float],
+    rewrites: bool,
+) -> Plans:
+    jobs = [_job(w, link, share, rewrites=rewrites) for w, share in zip(workloads, shares, strict=True)]
+    if sum(caps) > budget_bytes:
+        caps = [budget_bytes] if len(jobs) == 1 else _caps(jobs, caps, budget_bytes)
+    return tuple(job.plans(cap) for job, cap in zip(jobs, caps, strict=True))
 
 
-def _to_lower(jobs: Sequence[_Job], budget_bytes: int) -> list[_Job]:
-    """The jobs whose peak has to fall: all where the sum is too high, else those over their own limit."""
-    if sum(job.peak_bytes for job in jobs) > budget_bytes:
-        return list(jobs)
-    return [job for job in jobs if job.over_limit]
+def _caps(jobs: Sequence[_Job], caps: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
+    """The budget divided, no job above its own cap nor below what its graphs need at least."""
+    curves = []
+    for job, cap in zip(jobs, caps, strict=True):
+        least = least_bytes(job.workload)
+        kept = [_bounded(rung, least, cap) for rung in job.curve()]
+        curves.append(kept)
+    weights = [1 / max(_LEAST_RATE, job.workload.max_swapping_rate) for job in jobs]
+    return divide(curves, weights, budget_bytes)
 
 
-def _allowed(job: _Job, jobs: Sequence[_Job], budget_bytes: int) -> int:
-    """How high the job's peak may be, with all that the budget leaves over."""
-    left = max(0, budget_bytes - sum(other.peak_bytes for other in jobs))
-    limit = job.workload.limit_bytes
-    cap_bytes = job.peak_bytes + left
-    return cap_bytes if limit is None else max(job.peak_bytes, min(limit, cap_bytes))
+def _bounded(rung: Rung, least_bytes: int, cap_bytes: int) -> Rung:
+    peak_bytes = max(least_bytes, min(cap_bytes, rung.peak_bytes))
+    return replace(rung, peak_bytes=peak_bytes)
 
 
-# --- phase one: nobody waits -----------------------------------------------------------------------------------
+def _job(workload: Workload, link: Link, share: float, *, rewrites: bool) -> _Job:
+    pairs = zip(workload.graphs, workload.latency_ns, strict=True)
+    return _Job(workload, [Ladder(g, latency, link, share=share, rewrites=rewrites) for g, latency in pairs])
 
 
-def _swap_without_stalls(jobs: Sequence[_Job], budget_bytes: int) -> None:
-    history: list[int] = []
-    best: dict[int, _Choice | None] = {}
-    while lowering := _to_lower(jobs, budget_bytes):
-        if any(_leave_idle(job) for job in lowering):
-            best.clear()
-            continue
-        choice = _largest([j for j in lowering if not _at_its_rate(j, jobs)], best) or _largest(lowering, best)
-        if choice is None:
-            return
-        best.pop(id(choice.job), None)
-        if not choice.plan.swap(choice.gap, choice.operator, stalls=False):
-            choice.job.refused.add((choice.graph, choice.gap, choice.operator))
-            continue
-        _swap_further(choice)
-        history.append(sum(job.peak_bytes for job in jobs))
-        if _stands_still(history):
-            return
+def _shares(workloads: Sequence[Workload]) -> list[tuple[float, ...]]:
+    alone = tuple(1.0 for _ in workloads)
+    return [alone] if len(workloads) == 1 else [lane_shares(workloads), alone]
 
 
-def _largest(jobs: Sequence[_Job], best: dict[int, _Choice | None]) -> _Choice | None:
-    """The largest tensor at any of these jobs' peaks; earlier jobs first among equals."""
-    for job in jobs:
-        if id(job) not in best:
-            best[id(job)] = _largest_of(job)
-    choices = [choice for job in jobs if (choice := best[id(job)]) is not None]
-    return max(choices, key=lambda c: c.size_bytes, default=None)
+def _slowdown(workloads: Sequence[Workload], plans: Plans, link: Link) -> float:
+    """How much longer iterations take than without waits, summed over the jobs, side by side."""
+    runs = [
+        JobRun(graph=w.graphs[0], plan=p[0], latency_ns=w.latency_ns[0])
+        for w, p in zip(workloads, plans, strict=True)
+    ]
+    forecasts = simulate(runs, link)
+    return sum(f.iteration_ns / sum(r.latency_ns) for f, r in zip(forecasts, runs, strict=True))
 
 
-def _largest_of(job: _Job) -> _Choice | None:
-    number = job.worst()
-    graph = job.graphs[number]
-    operator = graph.load.argmax()
-    for gap in graph.holding(operator).tolist():
-        if (number, gap, operator) not in job.refused:
-            return _Choice(job, number, gap, operator)
-    return None
+def _step(number: int, curve: Sequence[Rung], at: int, weight: float) -> tuple[float, int, int] | None:
+    """The cheapest way further down this curve: weighted slowdown per byte, whose, and to which rung."""
+    found = [
+        (weight * (_cost_ns(rung) - _cost_ns(curve[at])) / curve[0].iteration_ns / lower, number, k)
+        for k, rung in enumerate(curve[at + 1 :], at + 1)
+        if (lower := curve[at].peak_bytes - rung.peak_bytes) > 0
+    ]
+    return min(found, default=None)
 
 
-def _leave_idle(job: _Job) -> bool:
-    """Leave the largest tensor that the worst graph never accesses on the host: it moves once, not each time."""
-    graph = job.graphs[job.worst()]
-    if not graph.idle:
-        return False
-    graph.put_away(graph.idle[-1])
-    return True
+def _left(curve: Sequence[Rung], at: int) -> float:
+    """What one more byte would give back at this rung, relative to the fastest."""
+    if at == 0:
+        return 0.0
+    higher, here = curve[at - 1], curve[at]
+    return (
+        (here.iteration_ns - higher.iteration_ns) / curve[0].iteration_ns / (higher.peak_bytes - here.peak_bytes + 1)
+    )
 
 
-def _swap_further(choice: _Choice) -> None:
-    """Swap the same tensor in its other gaps where it could become the peak's tensor again."""
-    plan = choice.plan
-    level_bytes = plan.peak_bytes - choice.size_bytes
-    for gap in plan.further_gaps(plan.tensor_of(choice.gap), level_bytes):
-        plan.swap(gap, None, stalls=False)
-
-
-def _at_its_rate(job: _Job, jobs: Sequence[_Job]) -> bool:
-    """The job's share of all swapped tensors has reached its maximum swapping rate."""
-    rate = job.workload.max_swapping_rate
-    return rate < 1.0 and job.swap_count >= rate * sum(other.swap_count for other in jobs)
-
-
-def _stands_still(history: Sequence[int]) -> bool:
-    if len(history) <= max(_ROUNDS_BEFORE_STOP, _ROUNDS_COMPARED):
-        return False
-    before = history[-1 - _ROUNDS_COMPARED]
-    return before - history[-1] < _LEAST_REDUCTION * before
-
-
-# --- phase two: waiting for memory -----------------------------------------------------------------------------
-
-
-def _swap_with_stalls(jobs: Sequence[_Job], budget_bytes: int) -> None:
-    best: dict[int, tuple[float, _Choice] | None] = {}
-    while lowering := _to_lower(jobs, budget_bytes):
-        for job in lowering:
-            if id(job) not in best:
-                best[id(job)] = _cheapest_of(job)
-        offers = [offer for job in lowering if (offer := best[id(job)]) is not None]
-        if not offers:
-            return
-        _, choice = max(offers, key=lambda offer: offer[0])
-        best.pop(id(choice.job))
-        choice.plan.swap(choice.gap, choice.operator, stalls=True)
-
-
-def _cheapest_of(job: _Job) -> tuple[float, _Choice] | None:
-    """Most bytes off the job's peak per nanosecond of stall; larger tensors first among the free ones."""
-    number = job.worst()
-    graph = job.graphs[number]
-    operator = graph.load.argmax()
-    while graph.idle and graph.load.at(operator) > graph.least[operator]:
-        _leave_idle(job)
-        return _cheapest_of(job)
-    found = graph.candidates(operator)
-    if len(found.gap) == 0:
-        return None
-    score = found.size_bytes / (found.stall_ns + 1)
-    chosen = int(np.argmax(score))
-    return float(score[chosen]), _Choice(job, number, int(found.gap[chosen]), operator)
+def _cost_ns(rung: Rung) -> float:
+    """Time, and a little for copies that cost none now: they may meet other jobs'."""
+    return rung.iteration_ns + _LANE_PRICE * rung.lane_ns

@@ -1,0 +1,71 @@
+"""The optimizer phase, rearranged: each parameter is updated beside its gradient, and large updates run in parts.
+
+As captured, all updates come last, and every gradient lives until then. An update may come as soon as its gradient
+is there and nothing reads the old parameter any more: gradients then live shortly, and the optimizer's state is
+needed at moments spread over the backward pass, which spreads its swaps. Where gradients are clipped by their
+common norm each update needs all of them, and nothing moves. An update in parts needs only one part of its state at
+a time, which lowers the floor itself.
+"""
+
+from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph
+from indb_tensile.scheduler.plan import Execution
+from indb_tensile.scheduler.rewrite import own_state
+
+_PART_BYTES = 32 * 1024 * 1024  # of state in one part: long enough that starting one more kernel costs little
+_MOST_PARTS = 64
+
+
+def updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
+    """Every operator once; those of the optimizer as early as what they read and overwrite allows."""
+    anchor = _anchors(graph)
+    following: dict[int, list[int]] = {}
+    for index, where in enumerate(anchor):
+        if where != index:
+            following.setdefault(where, []).append(index)
+    order: list[OpIndex] = []
+    stack = [k for k in reversed(range(len(anchor))) if anchor[k] == k]
+    stack += reversed(following.get(-1, []))
+    while stack:
+        index = stack.pop()
+        order.append(OpIndex(index))
+        stack += reversed(following.get(index, []))
+    return tuple(order)
+
+
+def with_parts(graph: StepGraph, order: tuple[OpIndex, ...]) -> tuple[Execution, ...]:
+    """The same order with every large update in parts."""
+    own = own_state(graph)
+    executions: list[Execution] = []
+    for index in order:
+        state_bytes = sum(graph.tensors[t].size_bytes for t in own.get(index, ()))
+        parts = min(_MOST_PARTS, -(-state_bytes // _PART_BYTES)) if state_bytes > _PART_BYTES else 1
+        executions += [Execution(operator=index, part=part, parts=parts) for part in range(parts)]
+    return tuple(executions)
+
+
+def _anchors(graph: StepGraph) -> list[int]:
+    """Right after which operator each one of the optimizer may run, -1 before all; of all others themselves."""
+    anchors: list[int] = []
+    written: dict[int, int] = {}  # the latest writer of each tensor
+    touched: dict[int, int] = {}  # the latest operator that accesses it
+    for index, operator in enumerate(graph.operators):
+        where = index
+        if operator.stage is Stage.OPTIMIZER:
+            needs = [written.get(t, -1) for t in operator.reads] + [touched.get(t, -1) for t in operator.writes]
+            where = _latest(needs, anchors)
+        anchors.append(where)
+        touched.update(dict.fromkeys((*operator.reads, *operator.writes), index))
+        written.update(dict.fromkeys(operator.writes, index))
+    return anchors
+
+
+def _latest(needs: list[int], anchors: list[int]) -> int:
+    """Of these operators the one that runs last in the new order: by where it is anchored, then by itself."""
+
+    def path(index: int) -> tuple[int, ...]:
+        found = [index]
+        while found[-1] >= 0 and anchors[found[-1]] != found[-1]:
+            found.append(anchors[found[-1]])
+        return tuple(reversed(found))
+
+    return max(needs, key=path, default=-1)

@@ -1,0 +1,78 @@
+// One step graph as the search sees it: plain arrays, and what follows from them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tensile::planner {
+
+using Ns = std::int64_t;
+using Bytes = std::int64_t;
+using Index = std::int32_t;
+
+inline constexpr Index none = -1;
+
+struct Access {
+  Index tensor;
+  bool writes;
+};
+
+// A stretch between two neighbouring accesses of a tensor with at least one operator in between. `need` is counted
+// on from `after`: it is not less than the number of operators where the gap crosses the end of the iteration.
+struct Gap {
+  Index tensor;
+  Index after;
+  Index need;
+};
+
+// What the caller knows. Accesses of operator k are access[offset[k]] .. access[offset[k + 1] - 1], each tensor once.
+// `latency_ns` of an upload is the time it takes on the lane to the device.
+struct StepArrays {
+  std::vector<Bytes> size_bytes;
+  std::vector<std::uint8_t> persistent;
+  std::vector<Ns> out_ns;
+  std::vector<Ns> in_ns;
+  std::vector<Ns> latency_ns;
+  std::vector<Bytes> workspace_bytes;
+  std::vector<std::uint8_t> upload;
+  std::vector<std::uint8_t> repeatable;
+  std::vector<Index> offset;
+  std::vector<Access> access;
+};
+
+class Step {
+ public:
+  // Raises std::invalid_argument for arrays that do not fit together.
+  explicit Step(StepArrays arrays);
+
+  Index operators() const { return static_cast<Index>(arrays.latency_ns.size()); }
+  Index tensors() const { return static_cast<Index>(arrays.size_bytes.size()); }
+
+  Index first_access(Index op) const { return arrays.offset[at(op)]; }
+  Index last_access(Index op) const { return arrays.offset[at(op) + 1]; }
+  const Access& access(Index number) const { return arrays.access[at(number)]; }
+
+  bool persistent(Index tensor) const { return arrays.persistent[at(tensor)] != 0; }
+  bool fresh(Index op, Index tensor) const { return !persistent(tensor) && first_writer[at(tensor)] == op; }
+
+  // Whether anything writes the tensor after operator `since` and before operator `until`.
+  bool written_between(Index tensor, Index since, Index until) const;
+
+  // Whether the tensor could be given up in a gap and made again by its one writer.
+  bool droppable(const Gap& gap) const;
+
+  static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
+
+  StepArrays arrays;
+  std::vector<Gap> gaps;                    // by tensor, then by time
+  std::vector<Index> gap_of_access;         // the gap that starts at each access, or none
+  std::vector<Index> first_writer;          // by tensor, none where nothing writes it
+  std::vector<Index> last_user;             // by tensor, none where nothing accesses it
+  std::vector<std::vector<Index>> writers;  // by tensor, in order
+  Bytes base_bytes = 0;                     // of all persistent tensors
+
+ private:
+  void check() const;
+};
+
+}  // namespace tensile::planner

@@ -1,0 +1,133 @@
+"""The native search: whatever it chooses is a lawful plan whose peak and time are what it says."""
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.scheduler.check import faults
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.ladder import Ladder
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import floor, liveness_peak, peak
+from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.reorder import updates_beside_gradients, with_parts
+from indb_tensile.scheduler.search import Manner, StepSearch
+from indb_tensile.scheduler.simulate import JobRun, simulate
+from tests.scheduler.strategies import graphs as step_graphs
+from tests.scheduler.strategies import latencies, links
+
+LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
+
+
+def test_nothing_is_chosen_at_first() -> None:
+    search = StepSearch(_chain(), (100,) * 6, LINK)
+    assert (search.peak_bytes, search.iteration_ns, search.plan("test")) == (90, 600, Plan(policy="test"))
+
+
+def test_what_has_time_to_leave_is_swapped() -> None:
+    """`a` (40 bytes) is written by operator 0 and read by operator 5: 40 ns out, 40 ns back, for nothing."""
+    search = StepSearch(_chain(), (100,) * 6, LINK)
+    assert search.lower(80, Manner(drops=False), most=100)
+    swap = Swap(tensor=TensorId(0), out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(4), needed_by=OpIndex(5))
+    assert search.plan("test") == Plan(policy="test", swaps=(swap,))
+    assert (search.peak_bytes, search.iteration_ns) == (80, 600)
+
+
+def test_what_has_no_time_to_leave_is_made_again() -> None:
+    slow = Link(out_bytes_per_s=10**6, in_bytes_per_s=10**6)
+    search = StepSearch(_chain(), (100,) * 6, slow)
+    assert search.lower(60, Manner(), most=100)
+    order = tuple(Execution(operator=OpIndex(k)) for k in (0, 1, 2, 3, 4, 0, 5))
+    assert search.plan("test") == Plan(policy="test", executions=order)
+    assert search.iteration_ns == 700
+
+
+def test_what_is_chosen_can_be_chosen_again_with_other_times() -> None:
+    search = StepSearch(_chain(), (100,) * 6, LINK)
+    search.lower(80, Manner(drops=False), most=100)
+    chosen, planned = search.choices, search.plan("test")
+    search.clear()
+    search.choose(chosen)
+    assert search.plan("test") == planned
+    search.retime((200,) * 6)
+    assert (search.iteration_ns, search.peak_bytes) == (1200, 80)
+
+
+@settings(max_examples=150, deadline=None)
+@given(step_graphs(), links(), st.data())
+def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+    latency_ns = data.draw(latencies(graph))
+    rewrites = data.draw(st.booleans())
+    executions = with_parts(graph, updates_beside_gradients(graph)) if rewrites else ()
+    search = StepSearch(graph, latency_ns, link, executions=executions)
+    limit = data.draw(st.integers(0, liveness_peak(graph)))
+    manner = Manner(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
+    reached = search.lower(limit, manner, most=200)
+    _judge(graph, latency_ns, link, search)
+    assert not reached or search.peak_bytes <= limit
+    held = max(limit, search.peak_bytes)
+    before_ns = search.iteration_ns
+    search.prune(held, 50)
+    search.improve(held, manner, most=50, seed=1)
+    assert search.peak_bytes <= held
+    assert search.iteration_ns <= before_ns
+    _judge(graph, latency_ns, link, search)
+    search.exhaust()
+    unused = {t.id for t in graph.tensors if t.persistent} - {
+        t for op in graph.operators for t in (*op.reads, *op.writes)
+    }
+    idle_bytes = sum(graph.tensors[t].size_bytes for t in unused)
+    assert search.peak_bytes == floor(search.base) + idle_bytes, "swapping everything reaches the floor"
+    _judge(graph, latency_ns, link, search)
+
+
+@settings(max_examples=60, deadline=None)
+@given(step_graphs(), links(), st.data())
+def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+    latency_ns = data.draw(latencies(graph))
+    ladder = Ladder(graph, latency_ns, link)
+    curve = ladder.curve()
+    for higher, lower in pairwise(curve[1:]):
+        assert (higher.peak_bytes, -higher.iteration_ns) > (lower.peak_bytes, -lower.iteration_ns)
+    limits = sorted(data.draw(st.lists(st.integers(0, liveness_peak(graph)), min_size=2, max_size=3)))
+    for limit in limits:
+        plan = ladder.plan(ladder.best(limit), "test")
+        assert faults(graph, plan) == ()
+        idle = sum(t.size_bytes for t in graph.tensors if t.id in plan.away)
+        assert peak(graph, plan) <= max(limit, floor(graph)) or idle == 0
+
+
+def _judge(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, search: StepSearch) -> None:
+    plan = search.plan("test")
+    assert faults(graph, plan) == ()
+    assert peak(graph, plan) == search.peak_bytes
+    (forecast,) = simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)
+    assert forecast.iteration_ns == search.iteration_ns
+
+
+def _chain() -> StepGraph:
+    """a (40) is made first and read last; in between b, c and d (30, 20, 30) come and go."""
+    sizes = (40, 30, 20, 30, 10)
+    tensors = tuple(
+        Tensor(id=TensorId(k), name="abcde"[k], size_bytes=size, role=Role.ACTIVATION) for k, size in enumerate(sizes)
+    )
+    accesses: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((), (0,)),
+        ((), (1,)),
+        ((1,), (2,)),
+        ((2,), (3,)),
+        ((3,), (4,)),
+        ((0, 4), ()),
+    ]
+    operators = tuple(
+        Operator(
+            name=f"op{k}",
+            signature=f"op{k}",
+            stage=Stage.FORWARD,
+            reads=tuple(TensorId(t) for t in reads),
+            writes=tuple(TensorId(t) for t in writes),
+        )
+        for k, (reads, writes) in enumerate(accesses)
+    )
+    return StepGraph(tensors=tensors, operators=operators)
