@@ -17,7 +17,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from indb_tensile.scheduler.cycle import Cycle, curve
+from indb_tensile.scheduler.cycle import Cycle, Ints, curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -79,15 +79,19 @@ class _Gates:
         """What this job waits for in the other one."""
         found: list[Gate] = []
         count = len(self._cycles[other].load_bytes)
-        passed = None
+        held = np.array(self._cycles[other].load_bytes * 3, dtype=np.int64)
+        raises = self._raises(job)
+        passed: int | None = None
         for iteration in range(self._each[job]):
-            start_ns = int(self._starts[job][self._before[job] + iteration])
-            for operator in self._raises(job):
-                number = self._number(other, start_ns + int(self._offset[job][operator]))
-                if number is None or (passed is not None and number <= passed):
+            start_ns = self._starts[job][self._before[job] + iteration]
+            planned, allowed = self._positions(other, start_ns + self._offset[job][raises])
+            for operator, number, most in zip(raises.tolist(), planned.tolist(), allowed.tolist(), strict=True):
+                first = number - count if passed is None else max(passed, number - count)
+                higher = np.flatnonzero(held[first % count : first % count + number - first] > most)
+                if len(higher) == 0:
                     continue
-                passed = number
-                after_iteration, after_operator = divmod(number - 1, count)
+                passed = first + int(higher[-1]) + 1
+                after_iteration, after_operator = divmod(passed - 1, count)
                 found.append(
                     Gate(
                         job=job,
@@ -100,22 +104,20 @@ class _Gates:
                 )
         return found
 
-    def _raises(self, job: int) -> list[int]:
+    def _raises(self, job: int) -> Ints:
         """The operators during which the job holds more than during the one before."""
         own = self._cycles[job]
         held = np.array([own.idle_bytes, *own.load_bytes], dtype=np.int64)
-        return np.flatnonzero(np.diff(held) > 0).tolist()
+        return np.flatnonzero(np.diff(held) > 0)
 
-    def _number(self, other: int, time_ns: int) -> int | None:
-        """How many of the other job's operators must have ended for an operator planned for this time."""
-        own = self._cycles[other]
+    def _positions(self, other: int, times_ns: Ints) -> tuple[Ints, Ints]:
+        """How many of the other job's operators have ended at these times, and the most that it may hold then."""
+        own, starts = self._cycles[other], self._starts[other]
         count = len(own.load_bytes)
-        iteration = int(np.searchsorted(self._starts[other], time_ns, side="right")) - 1
-        now_ns = time_ns - int(self._starts[other][iteration])
-        runs = now_ns < own.period_ns
-        operator = int(np.searchsorted(self._offset[other], now_ns, side="right")) - 1 if runs else count
+        iteration = np.searchsorted(starts, times_ns, side="right") - 1
+        operator = np.searchsorted(self._offset[other], times_ns - starts[iteration], side="right") - 1
+        operator = np.minimum(operator, count)  # past its end it is idle
+        held = np.array([*own.load_bytes, own.idle_bytes], dtype=np.int64)[operator]
+        left = self._budget - self._together.at(times_ns)
         number = (iteration - self._before[other]) * count + operator
-        left = self._budget - int(self._together.at(np.array([time_ns]))[0])
-        allowed = (own.load_bytes[operator] if runs else own.idle_bytes) + left // (len(self._cycles) - 1)
-        higher = np.flatnonzero(np.array(own.load_bytes * 2, dtype=np.int64)[: count + operator] > allowed)
-        return None if len(higher) == 0 else number - (count + operator) + int(higher[-1]) + 1
+        return number, held + left // (len(self._cycles) - 1)

@@ -26,7 +26,8 @@ from indb_tensile.scheduler.simulate import Compute
 
 __all__ = ["Cycle", "Gate", "Shift", "cycle", "interleave", "least_budget", "least_start"]
 
-_MOST_STARTS = 600  # within which a schedule repeats, or is cut into rounds
+_MOST_STARTS = 32  # of each job, within which a schedule repeats, or is cut into rounds
+_ASKED = 16  # operators that do not fit, of which the least delay is asked at a time
 _MOST_OF_LONGEST = 8  # iterations of the longest job in such a round
 
 
@@ -97,10 +98,11 @@ def least_start(own: Cycle, others: Curve, from_ns: int, budget_bytes: int) -> i
         later = start_ns
         first = np.searchsorted(others.times_ns, begin + start_ns, side="right") - 1
         stop = np.searchsorted(others.times_ns, end + start_ns, side="left")
-        for place in range(len(room)):
+        beside = np.append(others.bytes, 0)  # an end for the last range
+        most = np.maximum.reduceat(beside, np.stack((first, stop), axis=1).ravel())[::2]
+        places = np.flatnonzero(most > room)
+        for place in places[:: 1 + len(places) // _ASKED].tolist():
             over = others.bytes[first[place] : stop[place]] > room[place]
-            if not over.any():
-                continue
             last = int(first[place]) + int(np.flatnonzero(over)[-1])
             fits = others.bytes[last:] <= room[place]
             later = max(later, int(others.times_ns[last + int(np.argmax(fits))]) - int(begin[place]))
@@ -144,7 +146,7 @@ class _Starts:
     def repeating(self) -> Round | None:
         """Settle starts until all jobs stand to each other as they did before; None where they never do."""
         seen: dict[tuple[int, ...], tuple[int, int]] = {}
-        for _ in range(_MOST_STARTS):
+        for _ in range(_MOST_STARTS * len(self._cycles)):
             start_ns, job = self.settle()
             if job == 0 and len({j for _, j in self.started}) == len(self._cycles):
                 state = tuple(last - start_ns for last in self._last)
