@@ -39,6 +39,8 @@ class Settings:
     `budget_bytes` is the part of the device's `capacity_bytes` that jobs may use together. A worker that could
     not beat for `lease_s` stops its own trainers; other workers take its jobs over. `drift_threshold` is
     TENSILE's |s' - s| / s. `service_directory` is where the service puts its socket; empty starts no service.
+    `survey_s` of the device's time are spent measuring operators where it is met for the first time; 0 trains no
+    latency predictor.
     Raises RequestError where a value is out of range.
     """
 
@@ -61,6 +63,7 @@ class Settings:
     stop_grace_s: float = 5.0  # between SIGTERM and SIGKILL
     service_directory: str = ""
     state_dir: str = ".tensile"
+    survey_s: float = 28.0  # some 4,000 operators on one core, within a minute
     log_level: str = "info"
     torch_threads: int = 1
 
@@ -156,6 +159,7 @@ _KINDS: dict[str, str] = {
     "stop_grace_s": "a number of seconds",
     "service_directory": "a directory",
     "state_dir": "a directory",
+    "survey_s": "a number of seconds",
     "log_level": "a level",
     "torch_threads": "a whole number",
 }
@@ -175,6 +179,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "drift_threshold": (0.01, 100),
     "checkpoint_s": (0, 86400),
     "stop_grace_s": (0, 600),
+    "survey_s": (0, 600),
     "torch_threads": (1, 1024),
 }
 

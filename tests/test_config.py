@@ -35,6 +35,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         stop_grace_s=1.0,
         service_directory="/run/tensile",
         state_dir="/var/lib/tensile",
+        survey_s=3.0,
         log_level="debug",
         torch_threads=2,
     )

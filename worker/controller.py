@@ -15,6 +15,7 @@ from indb_tensile import config
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.config import Settings
 from indb_tensile.controller.heartbeat import Heartbeat
+from indb_tensile.controller.learner import LearnerProcess
 from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.loop import Controller, Mail
 from indb_tensile.controller.mailbox import Mailbox
@@ -26,6 +27,7 @@ from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.hardware import emulated_kind
+from indb_tensile.job import WorkerId
 from indb_tensile.scheduler.facts import BudgetChange, Stop
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.pool import Pool
@@ -69,6 +71,7 @@ def _run(settings: Settings) -> None:
         wake=mailbox,
     )
     service = _service(settings, environment)
+    learner = _learner(settings, environment)
     controller = Controller(
         pool=_pool(settings),
         planner=PolicyPlanner(
@@ -79,7 +82,7 @@ def _run(settings: Settings) -> None:
         trainers=trainers,
         memory=DeviceMemory(ledger, kind=kind),
         mailbox=mailbox,
-        service=service,
+        service=_Both(service, learner),
         poll_s=settings.poll_s,
     )
     heartbeat = Heartbeat(
@@ -100,6 +103,7 @@ def _run(settings: Settings) -> None:
         trainers.close()
         listener.close()
         heartbeat.close()
+        learner.stop()
         service.stop()
         ledger.close()
         pulse.close()
@@ -144,6 +148,29 @@ def _service(settings: Settings, environment: dict[str, str]) -> ServiceProcess 
         log.warning("no service: set %s to where its socket shall be", config.variable("service_directory"))
         return NoService()
     return ServiceProcess(command=_worker("service"), environment=environment, grace_s=settings.stop_grace_s)
+
+
+def _learner(settings: Settings, environment: dict[str, str]) -> LearnerProcess | NoService:
+    if not settings.survey_s:
+        return NoService()
+    return LearnerProcess(command=_worker("learner"), environment=environment)
+
+
+class _Both:
+    """The service and the learner, told the same."""
+
+    def __init__(self, *parts: ServiceProcess | LearnerProcess | NoService) -> None:
+        self._parts = parts
+
+    def serve(self, worker: WorkerId | None) -> None:
+        """Each serves this worker from now on."""
+        for part in self._parts:
+            part.serve(worker)
+
+    def attend(self, now_s: float) -> None:
+        """Start what is due."""
+        for part in self._parts:
+            part.attend(now_s)
 
 
 def _worker(name: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ Predicting needs numpy alone. The file holds arrays and JSON, nothing that runs.
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from indb_tensile.errors import DataError
-from indb_tensile.scheduler.features import WIDTH, Description, matrix, rooflines_ns
+from indb_tensile.scheduler.features import (
+    WIDTH,
+    Description,
+    matrix,
+    read_description,
+    rooflines_ns,
+    write_description,
+)
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.latency import DeviceSpeed, estimate
 
@@ -119,6 +126,26 @@ class Predictor:
                 f"this is no latency predictor of format {FORMAT}: {type(error).__name__}: {error}",
                 hint="Remove it: a controller trains another one.",
             ) from error
+
+
+def write_samples(samples: Iterable[Sample]) -> str:
+    """As JSON, a line for each."""
+    rows = ([s.latency_ns, s.utilisation, write_description(s.description)] for s in samples)
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def read_samples(text: str) -> list[Sample]:
+    """The samples of these lines. Raises DataError where they are none."""
+    try:
+        rows = [json.loads(line) for line in text.splitlines()]
+        return [
+            Sample(
+                description=read_description(described), latency_ns=int(latency_ns), utilisation=float(utilisation)
+            )
+            for latency_ns, utilisation, described in rows
+        ]
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise DataError(f"measured operators cannot be read: {type(error).__name__}: {error}") from error
 
 
 def usable(data: bytes) -> Predictor | None:

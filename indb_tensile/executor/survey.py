@@ -2,7 +2,7 @@
 
 TENSILE section IV-A measures every operator with different inputs and GPU usages when the system starts. So does
 this, for a stated time of the device: networks are drawn, their operators run alone, and every fourth network's
-beside processes that keep all of the device busy.
+beside processes that keep all of the device busy. Jobs may run meanwhile: what they disturbed is left out.
 """
 
 import os
@@ -10,13 +10,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import perf_counter
+from time import perf_counter, perf_counter_ns, process_time_ns
 
 from indb_tensile.executor.calibrate import kernels, measure_latency
+from indb_tensile.executor.capture import CapturedStep
 from indb_tensile.executor.predictor import Sample
+from indb_tensile.executor.record import Call
 from indb_tensile.executor.sample import draw_steps
 
 DEVICE_S = 28.0  # some 4,000 operators on one core; capturing them takes as long again
+LEAST_SHARE = 0.9
+_CROWDED = 3  # on one core half a processor is fair beside one neighbour; less, and jobs take it
 _BUSY_EVERY = 4
 
 # Half arithmetic, half memory traffic, for as long as the process that started it lives.
@@ -32,12 +36,18 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 
 def survey(
-    seed: int, *, device_s: float = DEVICE_S, neighbours: int | None = None, stopped: Callable[[], bool] | None = None
+    seed: int,
+    *,
+    device_s: float = DEVICE_S,
+    neighbours: int | None = None,
+    least_share: float = LEAST_SHARE,
+    stopped: Callable[[], bool] | None = None,
 ) -> Iterator[Sample]:
     """Measured operators until that much of the device's time is used or `stopped` says so.
 
     Equal seeds draw equal operators. `neighbours` are the processes that count as a fully used device (default: as
-    many as there are processors; 0: everything is measured alone).
+    many as there are processors; 0: everything is measured alone). What had less than `least_share` of a processor,
+    or less than a third of that beside neighbours, was disturbed and is left out.
     """
     busy = (os.cpu_count() or 1) if neighbours is None else neighbours
     left_s = device_s
@@ -52,9 +62,17 @@ def survey(
                     continue
                 seen.add((signature, crowded))
                 started_s = perf_counter()
-                latency_ns = measure_latency(step, call)
+                latency_ns, share = measure(step, call)
                 left_s -= perf_counter() - started_s
-                yield Sample(description=call.description, latency_ns=latency_ns, utilisation=float(crowded))
+                if share >= (least_share / _CROWDED if crowded else least_share):
+                    yield Sample(description=call.description, latency_ns=latency_ns, utilisation=float(crowded))
+
+
+def measure(step: CapturedStep, call: Call) -> tuple[int, float]:
+    """Nanoseconds of one call, and the share of a processor that this process had meanwhile."""
+    started_ns, used_ns = perf_counter_ns(), process_time_ns()
+    latency_ns = measure_latency(step, call)
+    return latency_ns, (process_time_ns() - used_ns) / max(1, perf_counter_ns() - started_ns)
 
 
 @contextmanager

@@ -93,7 +93,7 @@ class Tensile:
     def environment(self) -> dict[str, str]:
         """What the command sees: nothing of the caller's databases and settings."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TENSILE_"))}
-        return kept | {"PYTHONDONTWRITEBYTECODE": "1"} | self.variables
+        return kept | {"PYTHONDONTWRITEBYTECODE": "1", "TENSILE_SURVEY_S": "0"} | self.variables
 
     def but(self, **variables: str) -> "Tensile":
         """The same with further variables."""

@@ -57,6 +57,7 @@ def controller(database: Database, **settings: Any) -> Iterator[subprocess.Popen
         "lease_s": 1.5,
         "spare_trainers": 1,
         "stop_grace_s": 1.0,
+        "survey_s": 0.0,
     }
     environment = os.environ | Settings(**values | settings).environment()
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])

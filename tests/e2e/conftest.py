@@ -128,6 +128,7 @@ def service_on(database: Database) -> Iterator[Service]:
         "TENSILE_POLL_S": "0.2",
         "TENSILE_SPARE_TRAINERS": "1",
         "TENSILE_CHECKPOINT_S": "0",
+        "TENSILE_SURVEY_S": "0",
     }
     made = Service(database=database, directory=directory, settings=settings)
     try:

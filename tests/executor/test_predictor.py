@@ -12,9 +12,20 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from indb_tensile.errors import DataError
-from indb_tensile.executor.predictor import FEWEST_SAMPLES, Predictor, Sample, train
+from indb_tensile.executor.capture import capture_training
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.predictor import (
+    FEWEST_SAMPLES,
+    Predictor,
+    Sample,
+    foretell,
+    read_samples,
+    train,
+    usable,
+    write_samples,
+)
 from indb_tensile.scheduler.features import Description, rooflines_ns
-from indb_tensile.scheduler.latency import DeviceSpeed
+from indb_tensile.scheduler.latency import DeviceSpeed, estimate
 from tests.scheduler.descriptions import dense, descriptions, elementwise
 
 SPEED = DeviceSpeed(flops_per_s=10**11, bytes_per_s=10**10, launch_ns=5_000)
@@ -111,6 +122,32 @@ def test_a_graph_is_the_prediction_of_each_of_its_operators(several: list[Descri
 
 
 _PREDICTOR = train(_drawn(FEWEST_SAMPLES, seed=6), SPEED)
+
+
+def test_samples_survive_being_written_and_what_is_none_is_refused() -> None:
+    samples = _drawn(20, seed=8, crowded=True)
+    assert read_samples(write_samples(samples)) == samples
+    for text in ("{", "[1, 2]", '[1, 0.0, "{}"]', '["x", 0.0, "{}"]', "7", "null"):
+        with pytest.raises(DataError):
+            read_samples(text)
+
+
+def test_a_graph_is_estimated_without_a_predictor_and_foretold_with_one() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 5))
+    x, y = torch.empty(8, 6), torch.empty(8, dtype=torch.int64)
+    step = capture_training(module, torch.nn.CrossEntropyLoss(), x, y, OptimizerSettings())
+    described = [step.descriptions[operator.signature] for operator in step.graph.operators]
+    assert foretell(step.graph, step.descriptions, SPEED, None) == estimate(step.graph, SPEED)
+    found = foretell(step.graph, step.descriptions, SPEED, _PREDICTOR)
+    assert found == tuple(_PREDICTOR.predict(described).tolist())
+
+
+def test_a_predictor_that_cannot_be_read_is_none_and_said_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    assert usable(b"garbage") is None
+    assert "estimated, not predicted" in caplog.text
+    again = usable(_PREDICTOR.to_bytes())
+    assert again is not None
+    assert again.to_bytes() == _PREDICTOR.to_bytes()
 
 
 def test_too_few_samples_are_refused() -> None:

@@ -55,18 +55,31 @@ def test_a_survey_measures_each_drawn_operator_once_and_stops_when_told() -> Non
         asked += 1
         return asked > len(wanted)
 
-    found = list(survey(5, neighbours=0, stopped=stopped))
+    found = list(survey(5, neighbours=0, least_share=0, stopped=stopped))
     assert [sample.description for sample in found] == wanted
     assert {sample.utilisation for sample in found} == {0.0}
     assert min(sample.latency_ns for sample in found) > 0
 
 
 def test_a_survey_ends_when_its_time_is_used() -> None:
-    assert len(list(survey(5, device_s=1e-9, neighbours=0))) == 1
+    assert len(list(survey(5, device_s=1e-9, neighbours=0, least_share=0))) == 1
 
 
 def test_every_fourth_network_is_measured_beside_busy_neighbours() -> None:
     *first, fourth = islice(draw_steps(5), 4)
     alone, crowded = len(kernels(first)), len(kernels([fourth]))
-    samples = islice(survey(5, neighbours=1), alone + crowded)
+    samples = islice(survey(5, neighbours=1, least_share=0), alone + crowded)
     assert [sample.utilisation for sample in samples] == [0.0] * alone + [1.0] * crowded
+
+
+def test_what_ran_with_less_of_the_processor_than_it_should_is_left_out() -> None:
+    wanted = len(kernels([next(draw_steps(5))]))
+    asked = 0
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > wanted
+
+    # Nothing has more than one processor: one thread runs.
+    assert list(survey(5, neighbours=0, least_share=1e6, stopped=stopped)) == []

@@ -1,0 +1,135 @@
+"""The learner trains a predictor where there is none, again when jobs have measured more, and otherwise not."""
+
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from indb_tensile.catalog import plans, predictors
+from indb_tensile.catalog.connection import Connection, Session
+from indb_tensile.catalog.plans import OpMeasurement
+from indb_tensile.catalog.predictors import StoredPredictor
+from indb_tensile.config import Settings
+from indb_tensile.errors import DataError
+from indb_tensile.executor.hardware import emulated_kind
+from indb_tensile.executor.predictor import Predictor, Sample, read_samples
+from indb_tensile.scheduler.features import write_description
+from tests.conftest import Database
+from tests.scheduler.descriptions import dense, elementwise
+from worker.learner import learn
+
+pytestmark = pytest.mark.postgres
+
+KIND = "a device"
+DRAWN = [
+    Sample(description=elementwise(k * k * 1000, "aten.relu.default"), latency_ns=k * 5_000) for k in range(1, 61)
+]
+
+
+class Survey:
+    """Gives the same operators every time, and counts how often it is asked."""
+
+    def __init__(self, samples: list[Sample] | None = None) -> None:
+        self.samples = DRAWN if samples is None else samples
+        self.asked = 0
+
+    def __call__(self) -> Iterator[Sample]:
+        self.asked += 1
+        return iter(self.samples)
+
+
+@pytest.fixture
+def session(database: Database) -> Iterator[Session]:
+    with Session(database.dsn("tensile_worker"), application_name="test") as made:
+        yield made
+
+
+def _stored(session: Session) -> StoredPredictor:
+    found = session.run(lambda c: predictors.load_predictor(c, KIND))
+    assert found is not None
+    return found
+
+
+def _jobs_measure(session: Session, count: int) -> None:
+    """A job runs so many matrix products, each of which takes 3 ms."""
+    described = {f"mm {k}": write_description(dense(k + 1, 64, 64)) for k in range(count)}
+    rows = [OpMeasurement(signature=s, name="mm", latency_ns=3_000_000, workspace_bytes=0) for s in described]
+
+    def remember(connection: Connection) -> None:
+        predictors.describe(connection, described)
+        plans.record_latencies(connection, KIND, rows)
+
+    session.run(remember)
+
+
+def test_the_first_time_it_surveys_the_device_and_then_has_nothing_to_do(session: Session) -> None:
+    survey = Survey()
+    assert learn(session, KIND, survey)
+    stored = _stored(session)
+    assert (stored.samples, stored.history) == (60, 0)
+    assert Predictor.from_bytes(stored.model).kinds == ("aten.relu.default",)
+    assert not learn(session, KIND, survey)
+    assert survey.asked == 1
+    assert learn(session, "another device", survey)
+
+
+def test_when_jobs_have_measured_much_more_it_learns_from_them_without_another_survey(session: Session) -> None:
+    survey = Survey()
+    learn(session, KIND, survey)
+    _jobs_measure(session, 199)
+    assert not learn(session, KIND, survey)
+    _jobs_measure(session, 200)
+    assert learn(session, KIND, survey)
+    assert survey.asked == 1
+    stored = _stored(session)
+    assert (stored.samples, stored.history) == (260, 200)
+    found = Predictor.from_bytes(stored.model).predict([dense(80, 64, 64)])
+    assert 1_500_000 < found[0] < 6_000_000
+    assert not learn(session, KIND, survey)
+
+
+@pytest.mark.parametrize("damaged", [{"model": b"garbage"}, {"survey": b"garbage"}])
+def test_what_cannot_be_read_any_more_is_made_anew(session: Session, damaged: dict[str, bytes]) -> None:
+    learn(session, KIND, Survey())
+    whole = _stored(session)
+    session.run(lambda c: predictors.save_predictor(c, KIND, replace(whole, **damaged)))  # type: ignore[arg-type]
+    survey = Survey()
+    assert learn(session, KIND, survey)
+    assert survey.asked == 1
+    assert _stored(session) == whole
+
+
+def test_descriptions_of_another_version_are_passed_over(session: Session) -> None:
+    session.run(lambda c: predictors.describe(c, {"old": '{"shape": [1]}'}))
+    row = OpMeasurement(signature="old", name="old", latency_ns=1, workspace_bytes=0)
+    session.run(lambda c: plans.record_latencies(c, KIND, [row]))
+    learn(session, KIND, Survey())
+    assert (_stored(session).samples, _stored(session).history) == (60, 1)
+
+
+def test_a_device_on_which_nothing_could_be_measured_gets_no_predictor(session: Session) -> None:
+    with pytest.raises(DataError, match="0 measured operators are too few"):
+        learn(session, KIND, Survey([]))
+    assert session.run(lambda c: predictors.load_predictor(c, KIND)) is None
+
+
+def test_its_process_leaves_a_predictor_of_drawn_operators_in_the_catalog(
+    session: Session, database: Database
+) -> None:
+    settings = Settings(dsn=database.dsn("tensile_worker"), survey_s=3.0)
+    subprocess.run(
+        [sys.executable, "-m", "indb_tensile.worker.learner"], env=os.environ | settings.environment(), check=True
+    )
+    stored = session.run(lambda c: predictors.load_predictor(c, emulated_kind()))
+    assert stored is not None
+    drawn = _drawn(stored)
+    assert len(drawn) == stored.samples
+    assert Predictor.from_bytes(stored.model).samples == stored.samples
+
+
+def _drawn(stored: StoredPredictor) -> list[Sample]:
+    return read_samples(zlib.decompress(stored.survey).decode())

@@ -1,0 +1,96 @@
+"""The learner's process: trains the latency predictor of this kind of device where one is due, and ends.
+
+The first time, drawn operators are measured (executor/survey.py), which takes about a minute; from then on it is
+trained again, from those and from what jobs have measured, whenever these have become a quarter more. It runs when
+a processor has nothing else to do, and what it measured while others kept it from the processor does not count.
+Exit codes as the controller's.
+"""
+
+import logging
+import os
+import zlib
+from collections.abc import Callable, Iterable
+
+import psycopg
+import torch
+
+from indb_tensile import config
+from indb_tensile.catalog import predictors
+from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.predictors import StoredPredictor
+from indb_tensile.errors import DataError, TensileError
+from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
+from indb_tensile.executor.predictor import Sample, read_samples, train, usable, write_samples
+from indb_tensile.executor.survey import survey
+from indb_tensile.scheduler.features import read_description
+
+from .serving.processes import die_with_parent
+
+_GROWTH = 1.25  # of jobs' measurements, before training again is worth it
+_GROWTH_LEAST = 200
+
+log = logging.getLogger("learner")
+
+
+def main() -> int:
+    """Learn once; return the exit code."""
+    settings = config.load(os.environ)
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s learner[%(process)d] %(levelname)s %(message)s"
+    )
+    try:
+        die_with_parent()
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # jobs lose next to nothing to it
+        torch.set_num_threads(settings.torch_threads)
+        with Session(settings.dsn, application_name="tensile learner") as session:
+            learn(session, emulated_kind(), lambda: survey(0, device_s=settings.survey_s))
+    except (TensileError, psycopg.Error) as error:
+        log.error("no predictor was trained: %s", error)  # noqa: TRY400 - one line says it all
+        return error.exit_code if isinstance(error, TensileError) else 1
+    return 0
+
+
+def learn(session: Session, kind: str, measure: Callable[[], Iterable[Sample]]) -> bool:
+    """Train and store a predictor if one is due; whether it was. `measure` gives the drawn operators.
+
+    Raises DataError where too few operators could be measured.
+    """
+    stored = session.run(lambda c: predictors.load_predictor(c, kind))
+    history = session.run(lambda c: predictors.count_history(c, kind))
+    drawn = None if stored is None or usable(stored.model) is None else _surveyed(stored.survey)
+    if stored is not None and drawn is not None and history < _GROWTH * stored.history + _GROWTH_LEAST:
+        return False
+    if drawn is None:
+        log.info("measuring operators to learn from")
+        drawn = list(measure())
+    measured = [sample for row in session.run(lambda c: predictors.history(c, kind)) if (sample := _sample(*row))]
+    predictor = train([*drawn, *measured], EMULATED_SPEED)
+    renewed = StoredPredictor(
+        model=predictor.to_bytes(),
+        survey=zlib.compress(write_samples(drawn).encode()),
+        samples=predictor.samples,
+        history=history,
+    )
+    session.run(lambda c: predictors.save_predictor(c, kind, renewed))
+    log.info("trained the latency predictor from %d operators, %d of them jobs'", predictor.samples, len(measured))
+    return True
+
+
+def _surveyed(data: bytes) -> list[Sample] | None:
+    """The operators of an earlier survey; None where they cannot be read any more."""
+    try:
+        return read_samples(zlib.decompress(data).decode())
+    except (zlib.error, UnicodeError, DataError):
+        return None
+
+
+def _sample(description: str, latency_ns: int) -> Sample | None:
+    """One operator that a job ran; None where its description is of another version."""
+    try:
+        return Sample(description=read_description(description), latency_ns=latency_ns)
+    except DataError:
+        return None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
