@@ -209,6 +209,7 @@ def test_an_updated_parameter_leaves_before_a_peak_in_the_same_iteration() -> No
 def test_a_parameter_that_was_away_between_the_iterations_needs_no_copy_out_in_the_next() -> None:
     events = _events(drawn((60, PARAMETER, "..r....u..")))
     assert _schedule(events, 0, at=0)
+    assert not _schedule(events, 0, at=2), "it is used at the peak"
     assert _schedule(events, 0, at=5)
     assert events.swaps == (_swap(0, 2, 3, 6, 7, copies=False), _swap(0, 7, 9, 1, 2))
 
@@ -222,6 +223,15 @@ def test_a_copy_out_that_another_swap_makes_needless_frees_the_channel_and_its_m
     assert events.swaps == (_swap(0, 2, 3, 6, 7, copies=False), _swap(0, 7, 9, 1, 2))
     assert events.channel.busy() == ((140 * US, 200 * US), (640 * US, 700 * US), (800 * US, 860 * US))
     assert events.footprint.by_operator() == (0, 60, 60, 0, 0, 0, 60, 60, 60, 0)
+
+
+def test_what_failed_is_tried_again_once_the_channel_is_freer() -> None:
+    events = _events(drawn((60, PARAMETER, "..r....u.."), (500, PARAMETER, "..r....r..")))
+    assert _schedule(events, 0, at=5)
+    assert not _schedule(events, 1, at=5)
+    assert _chosen(events, 5) == []
+    assert _schedule(events, 0, at=0)
+    assert _chosen(events, 5) == [1]
 
 
 def test_what_returns_at_the_very_start_has_no_host_copy_in_a_first_iteration() -> None:
@@ -265,6 +275,39 @@ def test_where_the_peak_does_not_allow_it_the_second_tensor_is_not_swapped() -> 
     assert events.peak.size_bytes == 240
     assert not _schedule(events, 1, at=6)
     assert (events.swaps, events.channel.busy(), events.footprint.by_operator()) == before
+
+
+def test_where_one_copy_may_be_delayed_and_another_not_neither_is() -> None:
+    """Tensor 0 could give its memory back at boundary 4, but tensor 2, out until 401 us, not at 5."""
+    rows = ((90, PARAMETER, ".r.........r"), (150, PARAMETER, "r..........r"), (61, PARAMETER, "..r........r"))
+    events = _events(drawn(*rows, (100, ACTIVATION, "....w.......")))
+    assert _schedule(events, 0, at=4)
+    assert _schedule(events, 2, at=4)
+    before = (events.swaps, events.channel.busy(), events.footprint.by_operator())
+    assert not _schedule(events, 1, at=7)
+    assert (events.swaps, events.channel.busy(), events.footprint.by_operator()) == before
+
+
+def test_a_copy_that_is_behind_another_one_is_still_done_before_the_peak_or_not_swapped() -> None:
+    """Tensor 1 is planned from 220 us on, where 150 us are free, and queued at 100 us, before tensor 2."""
+    rows = ((20, PARAMETER, ".r.........r"), (150, PARAMETER, "r..........r"), (60, PARAMETER, "r..........r"))
+    for at, swapped in ((3, False), (4, True)):
+        events = _events(drawn(*rows))
+        assert _schedule(events, 0, at=6)
+        assert _schedule(events, 1, at=6)
+        assert _schedule(events, 2, at=at) == swapped
+    assert events.swaps[2] == _swap(2, 0, 4, 8, 11)
+
+
+def test_a_swap_in_behind_another_one_that_is_needed_later_would_be_late() -> None:
+    """Both are asked for when operator 3 starts, 60 us before one is needed: the one with the lower id goes first."""
+    first, later, sooner = (50, PARAMETER, "r....r"), (60, PARAMETER, "r....r"), (50, PARAMETER, "r...r.")
+    latency = tuple(us * US for us in (100, 300, 440, 60, 100, 100))
+    for rows, swapped in (((first, later, sooner), False), ((sooner, first, later), True)):
+        events = SwapEvents(drawn(*rows), latency, LINK, Rules())
+        for row in (first, later):
+            assert _schedule(events, rows.index(row), at=2)
+        assert _schedule(events, rows.index(sooner), at=2) == swapped
 
 
 # --- any graph ---------------------------------------------------------------------------------------------------

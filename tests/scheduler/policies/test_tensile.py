@@ -72,6 +72,21 @@ def test_recomputation_stops_as_soon_as_the_memory_is_enough() -> None:
     assert [peak(graph, _plans((job,), budget=budget)[0]) for budget in (180, 120, 119)] == [180, 120, 110]
 
 
+def test_recomputation_goes_on_where_its_plan_needs_more_than_was_estimated() -> None:
+    """60 bytes less seem enough for 150, but 30 have to stay for it (see test_recompute_events), so 20 follow."""
+    graph = drawn(
+        (10, BATCH, "wrr.r...r"),
+        (8, Role.BUFFER, ".r.u....."),
+        (60, ACTIVATION, ".w.....r."),
+        (30, ACTIVATION, "..wr....."),
+        (20, ACTIVATION, "....w...r"),
+        (100, ACTIVATION, ".....wr.."),
+        uploads=(0,),
+    )
+    (plan,) = _plans((_job(graph, latency=(1,) * 9),), budget=150)
+    assert peak(graph, plan) == 148
+
+
 def test_a_plan_for_those_who_cannot_run_operators_again_does_without() -> None:
     job = _job(BOTH_WAYS, latency=_with_short_first_use())
     ((plan,),) = tensile((job,), budget_bytes=NOTHING, link=LINK, rewrites=False)
