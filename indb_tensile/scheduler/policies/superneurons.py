@@ -5,7 +5,8 @@ Wang et al., as HOME sections II-B and IV-A, Zico section VIII and AutoSwap sect
 - *Unified tensor pool.* The outputs of convolutions are the checkpoints. They leave in the forward pass and are
   prefetched with the backward computation of the convolution before, least recently used first and only as far as
   memory is short (the tensor cache). A convolution's output that the backward pass does not use stands for the
-  activation of it, as it does in frameworks that activate in place.
+  activation of it, as it does in frameworks that activate in place. Copies are synchronous with layers, as HOME
+  has it (layerwise.py), or asynchronous, as the tensor cache is, in AutoSwap's run time (transfers.py).
 - *Cost-aware recomputation.* Outputs of pooling, activation and normalisation are dropped and computed again from
   the checkpoints. The layers between two checkpoints are a segment: where its tensors together need no more than the
   largest layer needs anyway, what is made in passing stays (speed-centric), otherwise it is made once more for each
@@ -23,17 +24,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from itertools import product
+from typing import Protocol
+
+import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS, Gap, peak, plan_load
+from indb_tensile.scheduler.peak import LIVENESS, Gap, Load, load
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.policies.division import demand, divide
 from indb_tensile.scheduler.policies.kinds import Kind, is_backward, kind_of
 from indb_tensile.scheduler.policies.layerwise import Offload, feature_gaps, swapped, turning_point
+from indb_tensile.scheduler.policies.transfers import inside, schedule
 from indb_tensile.scheduler.recompute import Recomputation
-from indb_tensile.scheduler.rewrite import effective
+from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 
@@ -51,55 +55,113 @@ class Join(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """One way to compile the system, without swaps, and the swaps there could be, least recently used first."""
+class _Program:
+    """The step with what is to be run again, and where its backward pass begins."""
 
-    graph: StepGraph  # what runs
+    graph: StepGraph
     plan: Plan
-    swaps: tuple[Swap, ...]
+    latency_ns: tuple[int, ...]
+    load: tuple[int, ...]  # bytes at each of its operators without swaps
+    turn: int
 
-    def within(self, limit_bytes: int) -> Plan:
-        """As many of the swaps as it takes to keep to the limit."""
-        load, count = plan_load(self.graph, LIVENESS), 0
-        while load.maximum() > limit_bytes and count < len(self.swaps):
+    def peak(self, swaps: Sequence[Swap]) -> int:
+        """The peak with these swaps of tensors that do not persist."""
+        held = Load(self.load)
+        for swap in swaps:
+            held.add(swap.free_at, swap.in_at, -self.graph.tensors[swap.tensor].size_bytes)
+        return held.maximum()
+
+
+class _Way(Protocol):
+    """One way to compile the system."""
+
+    @property
+    def program(self) -> _Program:
+        """What runs."""
+        ...
+
+    def within(self, limit_bytes: int) -> tuple[Swap, ...]:
+        """As few swaps as it takes to keep to the limit, or all there are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Synchronous:
+    """Layers wait for offloads and prefetches: `swaps` are those there could be, least recently used first."""
+
+    program: _Program
+    swaps: tuple[Swap, ...] = ()
+
+    def within(self, limit_bytes: int) -> tuple[Swap, ...]:
+        """Each is away where the layers say."""
+        held, count = Load(self.program.load), 0
+        while held.maximum() > limit_bytes and count < len(self.swaps):
             swap = self.swaps[count]
-            load.add(swap.free_at, swap.in_at, -self.graph.tensors[swap.tensor].size_bytes)
+            held.add(swap.free_at, swap.in_at, -self.program.graph.tensors[swap.tensor].size_bytes)
             count += 1
-        chosen = sorted(self.swaps[:count], key=lambda s: (s.tensor, s.out_after))
-        return replace(self.plan, swaps=tuple(chosen))
+        return tuple(sorted(self.swaps[:count], key=lambda s: (s.tensor, s.out_after)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asynchronous:
+    """Copies run beside the layers, and an allocation that finds no room waits for one: `gaps` as above."""
+
+    program: _Program
+    gaps: tuple[Gap, ...]
+    link: Link
+
+    def within(self, limit_bytes: int) -> tuple[Swap, ...]:
+        """Each is away when its copy is done, and back when nobody need wait for it."""
+        graph, count = self.program.graph, 0
+        held = np.array(self.program.load, dtype=np.int64)
+        while held.max() > limit_bytes and count < len(self.gaps):
+            gap = self.gaps[count]
+            held[inside(gap, len(held))] -= graph.tensors[gap.tensor].size_bytes
+            count += 1
+        laid = schedule(
+            graph,
+            self.program.latency_ns,
+            self.link,
+            self.gaps[:count],
+            limit_bytes=max(limit_bytes, int(held.max())),
+            policy="superneurons",
+        )
+        return laid.swaps
 
 
 def superneurons(
     workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
 ) -> tuple[tuple[Plan, ...], ...]:
     """For each job, within its part of the budget, the fastest of the system's ways."""
-    ways = [[_ways(graph, ns, rewrites) for graph, ns in _graphs(workload)] for workload in workloads]
+    ways = [[_ways(graph, ns, link, rewrites) for graph, ns in _graphs(workload)] for workload in workloads]
     demands = [
-        demand(workload, max(_least(graph, found) for graph, found in zip(workload.graphs, its, strict=True)))
-        for workload, its in zip(workloads, ways, strict=True)
+        demand(workload, max(_least(found) for found in its)) for workload, its in zip(workloads, ways, strict=True)
     ]
     limits = divide(demands, budget_bytes)
     return tuple(
-        tuple(_fastest(graph, ns, found, limit, link) for (graph, ns), found in zip(_graphs(w), its, strict=True))
-        for w, its, limit in zip(workloads, ways, limits, strict=True)
+        tuple(_fastest(found, limit, link) for found in its) for its, limit in zip(ways, limits, strict=True)
     )
 
 
-def _fastest(graph: StepGraph, latency_ns: tuple[int, ...], ways: list[_Way], limit_bytes: int, link: Link) -> Plan:
+def _fastest(ways: Sequence[_Way], limit_bytes: int, link: Link) -> Plan:
     """Among equals the first; where no way keeps to the limit the one with the lowest peak."""
-    plans = [way.within(limit_bytes) for way in ways]
-    peaks = [peak(graph, plan) for plan in plans]
-    fitting = [plan for plan, top in zip(plans, peaks, strict=True) if top <= limit_bytes]
-    if not fitting:
-        return plans[peaks.index(min(peaks))]
-    if not fitting[0].swaps and not fitting[0].executions:
-        return fitting[0]
-    times = [simulate([JobRun(graph=graph, plan=p, latency_ns=latency_ns)], link)[0].iteration_ns for p in fitting]
-    return fitting[times.index(min(times))]
+    swaps = [way.within(limit_bytes) for way in ways]
+    peaks = [way.program.peak(its) for way, its in zip(ways, swaps, strict=True)]
+    fitting = [k for k, top in enumerate(peaks) if top <= limit_bytes]
+    best = fitting[0] if fitting else peaks.index(min(peaks))
+    if best:  # the first way does nothing
+        best = min(fitting, key=lambda k: (_iteration_ns(ways[k], swaps[k], link), k), default=best)
+    return replace(ways[best].program.plan, swaps=swaps[best])
 
 
-def _least(graph: StepGraph, ways: list[_Way]) -> int:
-    return min(peak(graph, way.within(0)) for way in ways)
+def _least(ways: Sequence[_Way]) -> int:
+    return min(way.program.peak(way.within(0)) for way in ways)
+
+
+def _iteration_ns(way: _Way, swaps: tuple[Swap, ...], link: Link) -> int:
+    plan = Plan(policy="superneurons", swaps=swaps)
+    run = JobRun(graph=way.program.graph, plan=plan, latency_ns=way.program.latency_ns)
+    return simulate([run], link)[0].iteration_ns
 
 
 def _graphs(workload: Workload) -> Iterator[tuple[StepGraph, tuple[int, ...]]]:
@@ -109,30 +171,41 @@ def _graphs(workload: Workload) -> Iterator[tuple[StepGraph, tuple[int, ...]]]:
 # --- the ways --------------------------------------------------------------------------------------------------
 
 
-def _ways(graph: StepGraph, latency_ns: tuple[int, ...], rewrites: bool) -> list[_Way]:
+def _ways(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rewrites: bool) -> list[_Way]:
     """Nothing; swapping; recomputation; both."""
     layers = Layers(graph, latency_ns)
-    recomputing = {join: layers.dropped(join) for join in Join} if rewrites else {}
-    found = [_way(layers, (), (), None)]
-    for join, offload in product((Join.KEEP, Join.SWAP), (Offload.NEXT_LAYER, Offload.AT_ONCE)):
-        found.append(_way(layers, (), layers.checkpoints(join), offload))
-    for join, dropped in recomputing.items():
+    plain = _program(layers, ())
+    found: list[_Way] = [_Synchronous(program=plain)]
+    for join in (Join.KEEP, Join.SWAP):
+        found += _swapping(plain, layers.checkpoints(join), link)
+    for join in Join if rewrites else ():
+        program = _program(layers, layers.dropped(join))
         if join is not Join.SWAP:
-            found.append(_way(layers, dropped, (), None))
-        for offload in (Offload.NEXT_LAYER, Offload.AT_ONCE):
-            found.append(_way(layers, dropped, layers.checkpoints(join), offload))
+            found.append(_Synchronous(program=program))
+        found += _swapping(program, layers.checkpoints(join), link)
     return found
 
 
-def _way(
-    layers: "Layers", dropped: tuple[Gap, ...], checkpoints: tuple[TensorId, ...], offload: Offload | None
-) -> _Way:
-    recomputation = layers.recomputation
-    plan = recomputation.plan("superneurons", dropped, brief=layers.memory_centric(dropped))
+def _swapping(program: _Program, checkpoints: tuple[TensorId, ...], link: Link) -> list[_Way]:
+    gaps = feature_gaps(program.graph, program.turn)
+    cached = sorted((gaps[t] for t in checkpoints if t in gaps), key=lambda g: (g.out_after, g.tensor))
+    found: list[_Way] = [_Asynchronous(program=program, gaps=tuple(cached), link=link)]
+    for offload in (Offload.NEXT_LAYER, Offload.AT_ONCE):
+        swaps = swapped(program.graph, checkpoints, offload, program.turn)
+        found.append(_Synchronous(program=program, swaps=tuple(sorted(swaps, key=lambda s: (s.out_after, s.tensor)))))
+    return found
+
+
+def _program(layers: "Layers", dropped: tuple[Gap, ...]) -> _Program:
+    plan = layers.recomputation.plan("superneurons", dropped, brief=layers.memory_centric(dropped))
     graph = effective(layers.graph, plan)
-    turn = min(turning_point(graph), _first_rerun(plan))
-    swaps = swapped(graph, checkpoints, offload, turn) if offload else ()
-    return _Way(graph=graph, plan=plan, swaps=tuple(sorted(swaps, key=lambda s: (s.out_after, s.tensor))))
+    return _Program(
+        graph=graph,
+        plan=plan,
+        latency_ns=effective_latency(layers.recomputation.latency_ns, plan),
+        load=load(graph, LIVENESS),
+        turn=min(turning_point(graph), _first_rerun(plan)),
+    )
 
 
 def _first_rerun(plan: Plan) -> int:
