@@ -98,6 +98,7 @@ class _Graph:
             particles=min(_PARTICLES, different, max(_LEAST_PARTICLES, _SWARM_WORK // count**2)),
             rounds=_ROUNDS,
             evaluations=_WORK // count,
+            enough=(0, evaluator.without_ns),
         )
 
     def _judge(self, policies: Sequence[Particle], limit_bytes: int) -> list[_Judged]:

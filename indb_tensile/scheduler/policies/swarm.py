@@ -30,16 +30,19 @@ def search(
     particles: int,
     rounds: int,
     evaluations: int,
+    enough: Cost = (0, 0),
 ) -> tuple[Particle, ...]:
     """The best particles that each of the swarm has been, cheapest first and without repeats.
 
     `choices` are the actions that each tensor may have; the first one is what a tensor does where nothing calls
-    for another.
+    for another. No more is looked for once a particle costs no more than `enough`.
     """
     swarm = _Swarm(cost, evaluations)
     swarm.begin(list(dict.fromkeys((*starts, *_random(choices, particles - len(starts))))))
     best, patience = min(swarm.costs), _PATIENCE
     for _ in range(rounds):
+        if best <= enough:
+            break
         swarm.move()
         patience = _PATIENCE if min(swarm.costs) < best else patience - 1
         best = min(swarm.costs)

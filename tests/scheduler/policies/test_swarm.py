@@ -35,6 +35,18 @@ def test_no_particle_is_evaluated_twice_and_the_search_ends_after_so_many() -> N
     assert 60 <= len(asked) <= 60 + 12 + 1
 
 
+def test_no_more_is_looked_for_than_is_enough() -> None:
+    starts = ((0, 0, 1), (1, 1, 2))
+    assert (
+        search([(0, 1, 2)] * 3, starts, _cost, particles=2, rounds=9, evaluations=99, enough=(0, 8)) == starts[::-1]
+    )
+    assert search([(0, 1, 2)] * 3, starts, _cost, particles=2, rounds=9, evaluations=99, enough=(0, 7))[0] == (
+        1,
+        0,
+        2,
+    )
+
+
 def test_tensors_have_only_the_actions_that_they_may_have() -> None:
     choices = ((0, 1), (0,), (0, 2))
     asked: set[Particle] = set()
