@@ -10,14 +10,13 @@ contradicts itself in, and what is done:
 
 - Algorithm 1 walks the time axis; here the footprint stands for each operator, so that an event is one addition to a
   range instead of another walk. A TGA counts from the start of its operator, since that is when memory is taken.
-- Section IV-B (3) counts a swap-in when it *ends*. Then the tensor's memory is used while it does not count, by our
-  rules a wrong peak; we count it from the boundary at which the copy may start, and what looks no larger to the paper
-  looks right to the judge. `Rules.counts_at_end` counts as the paper does.
+- Section IV-B (3) counts a swap-in when it *ends*, though its memory is in use from the start of the copy. We count
+  it from the boundary at which the copy may start, as our judge does, so that the peak that is found is the real one.
+  `Rules.counts_at_end` counts as the paper does.
 - After a swap-in failed, line 19 moves the swap-out's *latest* time, section IV-C its *earliest* one. Only the second
   makes the loop of lines 32-33 go on to the next access; that is what is done.
-- A swap-out may still be under way, or the tensor be back again, when the peak comes only if the paper allows it: it
-  bounds the swap-out by the peak and the swap-in by nothing but its use. So a tensor may be swapped that is on the
-  device at the peak; its further uses (line 34) are then what may lower it.
+- The paper bounds the swap-out by the peak and the swap-in by nothing but its use. So a tensor may be back before the
+  peak comes; its further uses (line 34) are then what may lower the peak.
 - A tensor written anew is another tensor to the paper: sequence.py.
 - A swap that frees its memory for no whole operator is none.
 - The batch's upload occupies the channel as well.

@@ -18,7 +18,7 @@ What the paper leaves open or contradicts itself in, and what is done:
   apart is the maximum swapping rate, a share of all tensors swapped (section IV-C), compared as in line 28: up to the
   rate and once over it. A job alone has every share.
 - The stop rule breaks the loop of Algorithm 3 altogether; here it ends swapping, as section IV-D asks for
-  recomputation wherever swapping was not enough. It takes more than a hundred rounds, so all rounds swapped.
+  recomputation wherever swapping was not enough.
 - Algorithm 3 sets swap_succeed to False and never back (lines 9-12); a round that swapped something means True.
 - A job may have several graphs here, one at a time on the device; its peak is that of the worst one, which is planned
   next. What a graph never accesses is in none of its access sequences, and waits on the host where it would matter.
