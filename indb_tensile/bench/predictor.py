@@ -136,14 +136,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one object a line")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for row in rows(arguments.device_s, arguments.networks):
+    drawn = tuple(survey(0, device_s=arguments.device_s))
+    measured = [measure_network(name, capture) for name, capture in islice(_networks(), arguments.networks)]
+    for row in rows(drawn, measured):
         print(json.dumps(row) if arguments.json else _line(row), flush=True)
 
 
-def rows(device_s: float, limit: int | None) -> Iterator[dict[str, Any]]:
-    """Measure, then train and judge once for each network left out."""
-    drawn = tuple(survey(0, device_s=device_s))
-    measured = [_measured(name, capture) for name, capture in islice(_networks(), limit)]
+def rows(drawn: tuple[Sample, ...], measured: Sequence[Measured]) -> Iterator[dict[str, Any]]:
+    """Train and judge once for each network left out, then tell what predicting costs."""
     first = train(drawn, EMULATED_SPEED)
     judged = []
     for left_out in measured:
@@ -162,10 +162,8 @@ def rows(device_s: float, limit: int | None) -> Iterator[dict[str, Any]]:
 
 # --- measuring -------------------------------------------------------------------------------------------------
 
-_Capture = Callable[[], CapturedStep]
 
-
-def _networks() -> Iterator[tuple[str, _Capture]]:
+def _networks() -> Iterator[tuple[str, Callable[[], CapturedStep]]]:
     for declared in _DECLARED:
         yield declared.name, partial(_capture_declared, declared)
     for name, count in _ROWS.items():
@@ -189,7 +187,8 @@ def _capture_known(network: networks.Network, count: int) -> CapturedStep:
     return capture_training(module, lambda p, t: cross_entropy(p.flatten(0, -2), t.flatten()), x, y, _ADAM)
 
 
-def _measured(name: str, capture: _Capture) -> Measured:
+def measure_network(name: str, capture: Callable[[], CapturedStep]) -> Measured:
+    """Capture the network's step and measure each of its operators once."""
     step = capture()
     samples = {
         signature: Sample(description=call.description, latency_ns=_undisturbed_ns(step, call))
@@ -210,7 +209,7 @@ def _undisturbed_ns(step: CapturedStep, call: Call) -> int:
 # --- judging ---------------------------------------------------------------------------------------------------
 
 
-def _judge(left_out: Measured, others: list[Measured], drawn: tuple[Sample, ...], first: Predictor) -> Judged:
+def _judge(left_out: Measured, others: Sequence[Measured], drawn: tuple[Sample, ...], first: Predictor) -> Judged:
     """Train without one network, and foretell what of it nothing in the training is equal to."""
     rest = {signature: sample for other in others for signature, sample in other.samples.items()}
     known = {sample.description for sample in (*drawn, *rest.values())}
@@ -302,7 +301,7 @@ def _crowded(drawn: tuple[Sample, ...]) -> dict[str, Any]:
 # --- cost ------------------------------------------------------------------------------------------------------
 
 
-def _cost(drawn: tuple[Sample, ...], measured: list[Measured]) -> dict[str, Any]:
+def _cost(drawn: tuple[Sample, ...], measured: Sequence[Measured]) -> dict[str, Any]:
     started_s = perf_counter()
     predictor = train([*drawn, *(s for m in measured for s in m.samples.values())], EMULATED_SPEED)
     training_s = perf_counter() - started_s

@@ -38,9 +38,9 @@ FORMAT = 1
 FEWEST_SAMPLES = 50  # fewer tell no operator from another
 
 _HIDDEN = 96
-_EPOCHS = 60
-_BATCH = 256
-_RATE = 4e-3
+_EPOCHS = 40
+_BATCH = 512
+_RATE = 6e-3
 _DECAY = 1e-2
 _HUBER = 0.3  # of a standard deviation: a measurement that something else disturbed is no reason to bend for
 _FARTHEST = 4.0  # standard deviations: no feature counts for more

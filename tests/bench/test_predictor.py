@@ -1,0 +1,74 @@
+"""The benchmark judges a network by operators that its training did not hold, and by nothing else."""
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+
+from indb_tensile.bench.predictor import Measured, rows
+from indb_tensile.executor.hardware import EMULATED_SPEED
+from indb_tensile.executor.predictor import Sample
+from indb_tensile.scheduler.features import Description, rooflines_ns
+from tests.scheduler.descriptions import dense, elementwise
+
+
+def _sample(description: Description, factor: float = 1.0, utilisation: float = 0.0) -> Sample:
+    """Products take four times their roofline, the rest twice; more where others run."""
+    slower = (4 if description.name == "aten.mm.default" else 2) * (1 + utilisation) * factor
+    latency_ns = round(slower * float(rooflines_ns([description], EMULATED_SPEED)[0]))
+    return Sample(description=description, latency_ns=latency_ns, utilisation=utilisation)
+
+
+def _descriptions(seed: int, count: int) -> list[Description]:
+    source = random.Random(seed)
+    return [
+        dense(*(source.randint(2, 500) for _ in range(3)))
+        if source.random() < 0.5
+        else elementwise(round(math.exp(source.uniform(9, 17))))
+        for _ in range(count)
+    ]
+
+
+def _network(name: str, described: list[Description]) -> Measured:
+    samples = {repr(description): _sample(description) for description in described}
+    return Measured(name=name, order=tuple(samples), samples=samples)
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict[str, Any]]:
+    drawn = tuple(_sample(d, utilisation=float(k % 4 == 3)) for k, d in enumerate(_descriptions(0, 600)))
+    first, second = _descriptions(1, 60), _descriptions(2, 60)
+    networks = [
+        _network("first", first),
+        _network("second", [*second, *first[:10]]),
+        _network("a part of the first", first[10:20]),
+    ]
+    return list(rows(drawn, networks))
+
+
+def test_each_network_is_judged_by_what_is_new_in_it(found: list[dict[str, Any]]) -> None:
+    assert [(row["network"], row["operators"]) for row in found if "network" in row] == [
+        ("first", 40),
+        ("second", 60),
+        ("all", 100),
+    ]
+    kinds = {row["kind"]: row["operators"] for row in found if "kind" in row}
+    assert sorted(kinds) == ["aten.mm.default", "aten.relu.default"]
+    assert sum(count for count in kinds.values()) == 100
+
+
+def test_what_can_be_learned_is_foretold_and_the_estimate_is_behind(found: list[dict[str, Any]]) -> None:
+    row = next(row for row in found if row.get("network") == "all")
+    for learned in ("r2", "r2_survey", "r2_linear"):
+        assert row[learned] > 0.98
+    assert row["r2_roofline"] < 0.9
+    assert row["r2_crowded"] > 0.95 > row["r2_crowded_untold"]
+
+
+def test_the_last_row_tells_what_predicting_a_graph_costs(found: list[dict[str, Any]]) -> None:
+    cost = found[-1]
+    assert (cost["graph_operators"], cost["graph_distinct"], cost["samples"]) == (10_000, 120, 740)
+    assert 0 < cost["model_bytes"] < 5_000_000
+    assert all(json.loads(json.dumps(row)) == row for row in found)
