@@ -101,16 +101,23 @@ def capture(network: Network, batch: int) -> StepGraph:
     if lacking is not None:
         way_out = "pip install 'indb-tensile[bench]' (see pyproject.toml for how, with a CPU build of torch)"
         raise MissingError(f"network {network.name} comes from {lacking}, which is not installed", hint=way_out)
-    import torch
-
     from indb_tensile.executor.capture import capture_training
     from indb_tensile.executor.optimizer import OptimizerSettings
+
+    return capture_training(*example(network, batch), OptimizerSettings(kind="adam")).graph
+
+
+def example(
+    network: Network, batch: int
+) -> "tuple[nn.Module, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor]":
+    """The network, its loss and a batch of rows and labels, all without memory."""
+    import torch
 
     with torch.device("meta"):
         module = network.build()
         x = torch.empty((batch, *network.row), dtype=torch.int64 if network.tokens else torch.float32)
         y = torch.empty((batch, *network.label), dtype=torch.int64)
-    return capture_training(module, _loss, x, y, OptimizerSettings(kind="adam")).graph
+    return module, _loss, x, y
 
 
 def _loss(predicted: "torch.Tensor", y: "torch.Tensor") -> "torch.Tensor":

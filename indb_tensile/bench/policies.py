@@ -10,6 +10,8 @@ asked for every rival's peak besides. Each plan is judged by check.py and scored
 plan that came before has none. The verdict says whether a rival reaches a point (overhead, peak) than which ours has
 none at least as good in both, and whether the bars of the design are reached; it ends with 1 where either is missed
 or a plan breaks a rule. With --json rows go to stdout and the verdict to stderr.
+
+Where a step updates no buffer, PyTorch's `activation_memory_budget` (bench/mincut.py) is a rival as well.
 """
 
 import argparse
@@ -21,13 +23,15 @@ from typing import NoReturn
 
 from indb_tensile.bench import rows as shared
 from indb_tensile.bench.machines import LINKS_GB_S, MACHINES, REFERENCE, machine
-from indb_tensile.bench.networks import NETWORKS, find, graph_of
-from indb_tensile.bench.rows import Row
+from indb_tensile.bench.networks import NETWORKS, Network, find, graph_of
+from indb_tensile.bench.rows import MINCUT, Case, Plans, Row
 from indb_tensile.errors import TensileError
+from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 
 CASE = ("model", "machine", "link_gb_s")
 _ELSEWHERE_GB_S = 25.0
+_MOST_OPERATORS = 2_000
 
 # What saves at least so much of the liveness peak on the reference machine at 25 GB/s: network, overhead, saving.
 BARS = (
@@ -116,7 +120,25 @@ def _sweep(asked: Asked) -> Iterator[Row]:
     graph = graph_of(asked.model, batch)
     labels = {"model": asked.model, "batch": batch, "operators": len(graph.operators)}
     case = shared.make_case([graph], machine(asked.machine), asked.link_gb_s, labels=labels)
-    yield from shared.sweep(case, asked.policies, budgets=asked.budgets, refine=asked.refine)
+    given = _mincut(network, batch, case) if MINCUT in asked.policies else iter(())
+    policies = [name for name in asked.policies if name != MINCUT]
+    yield from shared.sweep(case, policies, budgets=asked.budgets, refine=asked.refine, given=given)
+
+
+def _mincut(network: Network, batch: int, case: Case) -> Iterator[tuple[str, Plans, float]]:
+    """What PyTorch itself would make again; not for steps that update buffers, since it makes again what read them.
+
+    Nor for very large ones, where each minimum cut takes many seconds.
+    """
+    (workload,) = case.workloads
+    (graph,) = workload.graphs
+    updates = any(graph.tensors[t].role is Role.BUFFER for o in graph.operators for t in o.writes)
+    if updates or len(graph.operators) > _MOST_OPERATORS:
+        return
+    from indb_tensile.bench.mincut import mincut_plans  # torch's compiler takes seconds to import
+
+    for plan, planning_ms in mincut_plans(network, batch, graph, workload.latency_ns[0]):
+        yield MINCUT, ((plan,),), planning_ms
 
 
 def _asked(given: argparse.Namespace) -> list[Asked]:
@@ -137,7 +159,7 @@ def asked_of(given: argparse.Namespace, model: str, machine_name: str, link_gb_s
         model=model,
         machine=machine_name,
         link_gb_s=link_gb_s,
-        policies=shared.known_policies(given.policies),
+        policies=shared.known_policies(given.policies, MINCUT),
         budgets=given.budgets,
         refine=given.refine,
         **more,
@@ -154,7 +176,9 @@ def _parser() -> argparse.ArgumentParser:
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     """The options of every benchmark that sweeps budgets."""
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(NETWORKS)}")
-    parser.add_argument("--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(POLICIES)}")
+    parser.add_argument(
+        "--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join((*POLICIES, MINCUT))}"
+    )
     parser.add_argument("--links", nargs="+", type=float, default=[], metavar="GB/S")
     parser.add_argument("--budgets", type=int, default=12, help="from the liveness peak to the floor")
     parser.add_argument("--refine", type=int, default=4, help="more budgets around each overhead of 2 and 10 %%")

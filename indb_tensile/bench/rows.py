@@ -33,6 +33,7 @@ from indb_tensile.scheduler.workload import Workload
 Row = dict[str, Any]
 Plans = tuple[tuple[Plan, ...], ...]
 
+MINCUT = "activation_memory_budget"  # PyTorch's own: bench/mincut.py
 TARGETS = (1.02, 1.10)  # overheads at which the least memory is asked for
 SHARES = (0.5, 0.7)  # of the liveness peak, at which the least time is asked for
 _MIB = 1024**2
@@ -102,15 +103,17 @@ class Trial:
         if budget_bytes in self._asked:
             return
         plans, planning_ms = timed(self.case, self.policy, budget_bytes)
-        known = plans in self._eor
-        if not known:
+        yield from self.give(plans, planning_ms, budget_bytes)
+        self._asked[budget_bytes] = self._eor[plans]
+
+    def give(self, plans: Plans, planning_ms: float, budget_bytes: int | None = None) -> Iterator[Row]:
+        """The row of these plans, where they are new ones; without a budget where none in bytes was asked for."""
+        if plans not in self._eor:
             self.rows.append(self._row(plans, budget_bytes, planning_ms))
             self._eor[plans] = self.rows[-1]["eor"]
-        self._asked[budget_bytes] = self._eor[plans]
-        if not known:
             yield self.rows[-1]
 
-    def _row(self, plans: Plans, budget_bytes: int, planning_ms: float) -> Row:
+    def _row(self, plans: Plans, budget_bytes: int | None, planning_ms: float) -> Row:
         case = self.case
         scores = score(case.workloads, plans, case.link, against=case.baselines, compute=case.compute)
         return {
@@ -159,10 +162,21 @@ def total(scores: Sequence[Score]) -> Row:
     }
 
 
-def sweep(case: Case, policies: Sequence[str], *, budgets: int, refine: int) -> Iterator[Row]:
-    """Rows of these policies on this case, our own last: it is also asked for each peak that a rival reached."""
+def sweep(
+    case: Case, policies: Sequence[str], *, budgets: int, refine: int, given: Iterable[tuple[str, Plans, float]] = ()
+) -> Iterator[Row]:
+    """Rows of these policies on this case, our own last: it is also asked for each peak that a rival reached.
+
+    `given` are plans of rivals that are no policies, by the rival's name, with the milliseconds that they took.
+    """
     asked = _budgets(case, budgets)
     rivals: list[Row] = []
+    others: dict[str, Trial] = {}
+    for rival, plans, planning_ms in given:
+        trial = others.setdefault(rival, Trial(case, rival))
+        for row in trial.give(plans, planning_ms):
+            rivals.append(row)
+            yield row
     for policy in sorted(policies, key=lambda name: (name == DEFAULT_POLICY, name)):
         trial = Trial(case, policy)
         for budget_bytes in asked:
@@ -269,12 +283,13 @@ def _times(ours: Sequence[Row], curves: dict[tuple[Any, ...], list[Row]]) -> Ite
 # --- what is printed -------------------------------------------------------------------------------------------
 
 
-def known_policies(names: Sequence[str]) -> tuple[str, ...]:
-    """These policies, or all where none is named. Raises MissingError for one that is not there."""
+def known_policies(names: Sequence[str], *others: str) -> tuple[str, ...]:
+    """These policies, or all where none is named, and `others` like them. Raises MissingError for an unknown one."""
+    known = (*POLICIES, *others)
     for name in names:
-        if name not in POLICIES:
-            raise MissingError(f"there is no policy '{name}'", hint=f"Policies are: {', '.join(sorted(POLICIES))}.")
-    return tuple(names) or tuple(POLICIES)
+        if name not in known:
+            raise MissingError(f"there is no policy '{name}'", hint=f"Policies are: {', '.join(sorted(known))}.")
+    return tuple(names) or known
 
 
 def stamped(row: Row) -> str:

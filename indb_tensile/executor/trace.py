@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.aten import is_operator, storage_key
-from indb_tensile.executor.layout import Stored, Value
+from indb_tensile.executor.layout import Stored, Value, layout
 from indb_tensile.executor.record import Recorder
 from indb_tensile.scheduler.graph import Role, Stage
 
@@ -86,6 +86,16 @@ def replay_step(
     traced = _trace(recorder.mode, module, loss, fakes, inputs, train=train)
     with torch.set_grad_enabled(False):
         return _Replay(recorder, traced, fakes, inputs, tied).run()
+
+
+def trace_joint(module: nn.Module, loss: Loss, batch: tuple[Any, Any]) -> fx.GraphModule:
+    """Forward, loss and backward as torch traces them, before they are recorded: for who divides them otherwise.
+
+    Nodes that run a kernel have the names that the recorded values have.
+    """
+    mode = fake_mode()
+    fakes = {v.name: fake for s in layout(module, None) for v, fake in _fakes(mode, s)}
+    return _trace(mode, module, loss, fakes, [_fake_like(mode, example) for example in batch], train=True)
 
 
 def _tied(module: nn.Module) -> dict[str, str]:

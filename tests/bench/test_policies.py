@@ -65,6 +65,16 @@ def test_recorded_rows_are_judged_again_without_planning(capsys: pytest.CaptureF
         policies.main(("--recorded", str(paths[0])))
 
 
+def test_pytorchs_own_answer_is_a_rival(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--models", "resnet50", "--links", "25", "--json", "--budgets", "2", "--refine", "0")
+    _, rows, _ = _run(policies.main, capsys, *arguments, "--policies", "activation_memory_budget", "vanilla")
+    found = [row for row in rows if row["policy"] == "activation_memory_budget"]
+    assert [row["faults"] for row in found] == [[]] * len(found)
+    assert {row["budget_bytes"] for row in found} == {None}
+    # With nothing kept the whole forward pass runs again: three layers, two ReLUs, the loss's two operators.
+    assert max(row["executions_more"] for row in found) == 7
+
+
 def test_people_get_tables(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         policies.main(("--models", "resnet50", "--links", "25", *FEW))

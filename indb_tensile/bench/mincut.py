@@ -1,0 +1,133 @@
+"""PyTorch's own answer to too little memory, as a rival: `activation_memory_budget`.
+
+torch.compile divides a step into a forward and a backward graph by a minimum cut, and with a budget below 1 chooses
+by a knapsack which further activations are made again in the backward graph instead of being kept (`partitioners.py`
+of torch's functorch). Its choice is taken from torch itself, for this very step, and followed as a plan: what it
+would make again runs again once, right before the first operator of the backward pass that needs it. Peak and time
+are the simulator's, as everyone's are: operators run one by one. A compiler would fuse cheap ones, made again or not,
+which makes this rival, and every policy that recomputes, somewhat faster than shown.
+
+It is given its due: beside the estimate of operators' times that it ships with (floating-point operations) it is
+also given ours, the roofline, and is asked for budgets from all activations to none. Operators that draw random
+numbers are marked as to be kept, since a captured step never draws twice. It does not plan parameters, optimizer
+state or jobs together, and does not move anything to the host.
+"""
+
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch import config, partitioners
+from torch._functorch._aot_autograd.descriptors import BufferAOTInput, GradAOTOutput, ParamAOTInput
+from torch._inductor.custom_graph_pass import CustomRuntimeEstimator
+from torch.utils.checkpoint import CheckpointPolicy
+
+from indb_tensile.bench.networks import Network, example
+from indb_tensile.bench.rows import MINCUT
+from indb_tensile.executor.capture import CapturedStep, capture_training
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.trace import trace_joint
+from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph
+from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.rewrite import repeatable
+
+_STEPS = 10  # budgets from 1 to 0
+
+
+def mincut_plans(
+    network: Network, batch: int, graph: StepGraph, latency_ns: Sequence[int]
+) -> Iterator[tuple[Plan, float]]:
+    """What torch would do with each budget and estimate, as plans for this graph, and the milliseconds each took.
+
+    A choice that a captured step cannot follow, because it would update something twice, is left out.
+    """
+    module, loss, x, y = example(network, batch)
+    step = capture_training(module, loss, x, y, OptimizerSettings(kind="adam"))
+    assert step.graph == graph, f"{network.name} was captured twice, and not alike"
+    joint = trace_joint(module, loss, (x, y))
+    operator_of = _operators(step)
+    for estimate in ("flops", _Roofline({name: latency_ns[k] for name, k in operator_of.items()})):
+        for part in range(_STEPS, -1, -1):
+            start_ns = time.perf_counter_ns()
+            again = _made_again(joint, part / _STEPS, estimate, operator_of)
+            planning_ms = (time.perf_counter_ns() - start_ns) / 1e6
+            can = repeatable(graph)
+            plan = backward_again(graph, {k for k in again if can[k]})
+            yield plan, planning_ms
+
+
+def backward_again(graph: StepGraph, again: set[OpIndex]) -> Plan:
+    """Each of these operators of the forward pass runs again before the first one that needs it in the backward."""
+    maker = {t: k for k in again for t in graph.operators[k].writes}
+    order: list[OpIndex] = []
+    done: set[OpIndex] = set()
+
+    def make(operator: OpIndex) -> None:
+        for tensor in graph.operators[operator].reads:
+            needed = maker.get(tensor)
+            if needed is not None and needed not in done and needed != operator:
+                done.add(needed)
+                make(needed)
+                order.append(needed)
+
+    for k, operator in enumerate(graph.operators):
+        if operator.stage in (Stage.BACKWARD, Stage.OPTIMIZER):
+            make(OpIndex(k))
+        order.append(OpIndex(k))
+    return Plan(policy=MINCUT, executions=tuple(Execution(operator=k) for k in order) if done else ())
+
+
+def _made_again(
+    joint: fx.GraphModule, budget: float, estimate: Any, operator_of: Mapping[str, OpIndex]
+) -> set[OpIndex]:
+    """The operators of the forward pass that torch puts into its backward graph."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about copying its graphs
+        graph = deepcopy(joint)
+    nodes = list(graph.graph.nodes)
+    for node in nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    descs = next(node for node in nodes if node.op == "output").meta["desc"]
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    with config.patch(activation_memory_budget=budget, activation_memory_budget_runtime_estimator=estimate):
+        forward, backward = partitioners.min_cut_rematerialization_partition(
+            graph,
+            None,
+            num_fwd_outputs=next(k for k, desc in enumerate(descs) if isinstance(desc, GradAOTOutput)),
+            static_lifetime_input_indices=[
+                k for k, node in enumerate(inputs) if isinstance(node.meta["desc"], ParamAOTInput | BufferAOTInput)
+            ],
+        )
+    return {operator_of[n] for n in _names(forward) & _names(backward) if n in operator_of}
+
+
+def _names(module: fx.GraphModule) -> set[str]:
+    return {node.name for node in module.graph.nodes if node.op == "call_function"}
+
+
+def _operators(step: CapturedStep) -> dict[str, OpIndex]:
+    """The operator behind each traced node that runs a kernel; its results are named after the node."""
+    found = {}
+    for index, one in enumerate(step.steps):
+        for position, name in enumerate(one.kernel.results):
+            if name is not None and step.graph.operators[index].stage is Stage.FORWARD:
+                found[name if one.kernel.single else name.removesuffix(f"_{position}")] = OpIndex(index)
+    return found
+
+
+class _Roofline(CustomRuntimeEstimator):
+    """Our own latencies, in place of floating-point operations."""
+
+    def __init__(self, latency_ns: Mapping[str, int]) -> None:
+        self._latency_ns = latency_ns
+
+    def __call__(self, node: fx.Node) -> float:
+        return float(self._latency_ns.get(node.name, 1))
+
+    def uuid(self) -> None:
+        """Nothing is kept between runs."""
