@@ -30,9 +30,9 @@ SEARCH_STEPS = 2_000_000
 
 _QUICK_STEPS = 300_000  # of `place`, divided by the number of intervals: what a step costs grows with it
 _SEARCHABLE = 400  # intervals: a partial placement remembers a reason for each pair of them
-_MOST_ROUNDS = 48  # of moving what sticks out to the front
-_ROUND_COST = 40_000_000  # divided by the square of the number of intervals: what a fit costs at the most
 _FEWEST_FITS = 2
+_MOST_FITS = 150  # of `place`: each order, then moving what sticks out to the front
+_FIT_COST = 250_000_000  # divided by the square of the number of intervals: what a fit costs at the most
 
 _Numbers = NDArray[np.int64]
 
@@ -56,9 +56,10 @@ class Unplaced:
 def place(held: Sequence[Interval], count: int, *, alignment_bytes: int = ALIGNMENT_BYTES) -> Placement:
     """Place all intervals of a cycle of so many operators in as few bytes as can be found quickly."""
     task = _Task.of(held, count, alignment_bytes)
-    found = _quickest(task)
+    tried = _tried(task)
+    found = _lowest(tried)
     if found.height > task.bound:
-        found = min(found, _promoted(task, found), key=lambda f: f.height)
+        found = _lowest([found, *_promoted(task, tried)])
     if task.bound < found.height and len(task.size) <= _SEARCHABLE:
         found = _searched(task, found)
     return task.placement(found.offsets)
@@ -78,7 +79,7 @@ def place_within(
     refusal = Unplaced(capacity_bytes=capacity_bytes, proven=task.bound > capacity)
     if refusal.proven:
         return refusal
-    found = _quickest(task, enough=capacity)
+    found = _lowest(_tried(task, enough=capacity))
     if found.height <= capacity:
         return task.placement(found.offsets)
     proven, offsets = task.search(capacity, steps)
@@ -235,34 +236,36 @@ def _crowd(task: _Task) -> _Numbers:
     return found
 
 
-def _quickest(task: _Task, enough: int | None = None) -> _Fit:
-    """The best of the orders that are tried; no further ones where one is at the bound, or good enough."""
-    found: _Fit | None = None
-    for order, best in _TRIED[: max(_FEWEST_FITS, _rounds(task))]:
-        tried = task.fit(order(task), best=best)
-        if found is None or tried.height < found.height:
-            found = tried
-        if found.height <= (task.bound if enough is None else enough):
+def _tried(task: _Task, enough: int | None = None) -> list[_Fit]:
+    """One fit for each order; no further ones where one is at the bound, or low enough."""
+    found: list[_Fit] = []
+    for order, best in _TRIED[: _fits(task)]:
+        found.append(task.fit(order(task), best=best))
+        if found[-1].height <= (task.bound if enough is None else enough):
             break
-    assert found is not None
     return found
 
 
-def _promoted(task: _Task, found: _Fit) -> _Fit:
-    """Halve the place in the order of what sticks out, again and again: squeaky wheels first."""
-    best, order = found, found.order
-    for _ in range(_rounds(task)):
-        tried = task.fit(order, best=found.best)
-        if tried.height < best.height:
-            best = tried
-        if best.height <= task.bound:
-            break
-        order = _forward(tried, task)
-    return best
+def _promoted(task: _Task, tried: Sequence[_Fit]) -> Iterator[_Fit]:
+    """Halve the place in the order of what sticks out, again and again: squeaky wheels first.
+
+    From each order: which one starts highest says little about which one ends lowest.
+    """
+    for start in tried:
+        fit = start
+        for _ in range(_fits(task) // len(tried) - 1):
+            fit = task.fit(_forward(fit, task), best=fit.best)
+            yield fit
+            if fit.height <= task.bound:
+                return
 
 
-def _rounds(task: _Task) -> int:
-    return min(_MOST_ROUNDS, _ROUND_COST // max(1, len(task.size)) ** 2)
+def _fits(task: _Task) -> int:
+    return max(_FEWEST_FITS, min(_MOST_FITS, _FIT_COST // max(1, len(task.size)) ** 2))
+
+
+def _lowest(fits: Sequence[_Fit]) -> _Fit:
+    return min(fits, key=lambda fit: fit.height)
 
 
 def _forward(fit: _Fit, task: _Task) -> _Numbers:
