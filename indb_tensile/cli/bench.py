@@ -13,6 +13,7 @@ NOUNS = {
     "speed": "Measure planning time against operators and jobs, from nothing and again.",
     "forecast": "Compare foretold and measured iterations on the emulated device.",
     "together": "Compare foretold and measured iterations of several jobs on the emulated device.",
+    "predictor": "Judge foretold operator latencies on networks left out of the predictor's training.",
     "enqueue": "Measure how long tensile_train takes, and a job from commit to first step.",
     "queue": "Measure how fast workers empty the queue, and that no job is claimed twice.",
     "predict": "Measure predictions from SQL, one row and many.",
