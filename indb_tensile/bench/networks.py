@@ -231,7 +231,7 @@ def _bert() -> "nn.Module":
     return Classifier()
 
 
-def _lstm() -> "nn.Module":
+def unrolled_lstm(steps: int) -> "nn.Module":
     """Two layers of cells, unrolled: one call of torch's own LSTM would be one operator for all its steps."""
     import torch
     from torch import nn
@@ -248,7 +248,7 @@ def _lstm() -> "nn.Module":
             zero = embedded.new_zeros(embedded.shape[0], _LSTM_HIDDEN)
             states = [(zero, zero) for _ in self.cells]
             outputs = []
-            for step in range(_LSTM_STEPS):
+            for step in range(steps):
                 value = embedded[:, step]
                 for layer, cell in enumerate(self.cells):
                     states[layer] = cell(value, states[layer])
@@ -301,7 +301,7 @@ _ALL = (
         library="torch",
         batch=64,
         row=(_LSTM_STEPS,),
-        build=_lstm,
+        build=lambda: unrolled_lstm(_LSTM_STEPS),
         tokens=True,
         label=(_LSTM_STEPS,),
     ),

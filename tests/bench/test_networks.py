@@ -1,22 +1,25 @@
 """Known networks as step graphs: what is captured, and that it is kept."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from indb_tensile.bench import networks
-from indb_tensile.bench.networks import NETWORKS, Network, graph_of
+from indb_tensile.bench.networks import NETWORKS, Network, graph_of, unrolled_lstm
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph
 from indb_tensile.scheduler.peak import liveness_peak, vanilla_peak
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
-    monkeypatch.setenv(networks.CACHE_VARIABLE, str(tmp_path / "graphs"))
-    return tmp_path / "graphs"
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of these tests' own."""
+    path = tmp_path_factory.mktemp("graphs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(networks.CACHE_VARIABLE, str(path))
+        yield path
 
 
 def _captured(name: str, batch: int | None = None) -> StepGraph:
@@ -56,14 +59,23 @@ def test_attention_is_counted_as_products() -> None:
     assert attention == [2 * 2 * 512 * 512 * 768] * 12
 
 
-def test_a_recurrent_network_is_one_operator_per_step_and_not_one_in_all(cache: Path) -> None:
-    graph = graph_of("lstm", 2)
-    assert sum("tanh.default" in o.name for o in graph.operators) == 2 * 2 * 64
-    assert [path.name.rpartition("-")[0] for path in cache.iterdir()] == ["lstm-2"]
-    assert graph_of("lstm", 2) == graph
+def test_a_recurrent_network_is_operators_of_each_step_and_not_one_in_all() -> None:
+    steps = 3
+    network = Network(
+        name="short",
+        title="short",
+        library="torch",
+        batch=2,
+        row=(steps,),
+        label=(steps,),
+        tokens=True,
+        build=lambda: unrolled_lstm(steps),
+    )
+    graph = networks.capture(network, 2)
+    assert sum("tanh.default" in o.name for o in graph.operators) == 2 * 2 * steps
 
 
-def test_a_kept_graph_is_read_and_not_captured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_graph_is_read_and_not_captured_again(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     built: list[int] = []
 
     def build() -> Any:
@@ -76,6 +88,7 @@ def test_a_kept_graph_is_read_and_not_captured_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(networks, "NETWORKS", {"tiny": network})
     assert graph_of("tiny") == graph_of("tiny")
     assert built == [1]
+    assert [path.name.rpartition("-")[0] for path in cache.glob("tiny*")] == ["tiny-4"]
 
 
 def test_what_is_not_there_is_said() -> None:
@@ -86,10 +99,10 @@ def test_what_is_not_there_is_said() -> None:
 
 
 def test_a_missing_library_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Network(name="tiny", title="tiny", library="no-such-library", batch=4, row=(3,), build=_never)
-    monkeypatch.setattr(networks, "NETWORKS", {"tiny": network})
+    network = Network(name="other", title="other", library="no-such-library", batch=4, row=(3,), build=_never)
+    monkeypatch.setattr(networks, "NETWORKS", {"other": network})
     with pytest.raises(MissingError, match="comes from no-such-library, which is not installed"):
-        graph_of("tiny")
+        graph_of("other")
 
 
 def _never() -> Any:

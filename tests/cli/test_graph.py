@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from indb_tensile.bench import networks
+from indb_tensile.bench.networks import Network
 from indb_tensile.scheduler.document import read_document
 from tests.cli.conftest import Tensile
 from tests.cli.graphs import write_graph
@@ -60,17 +63,30 @@ def test_a_wrong_graph_is_a_sentence_with_its_file(
 def test_a_captured_network_is_written_and_planned(
     tensile: Tensile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tensile.variables["TENSILE_BENCH_CACHE"] = str(tmp_path / "cache")
+    tensile.variables[networks.CACHE_VARIABLE] = str(tmp_path / "cache")
+    monkeypatch.setenv(networks.CACHE_VARIABLE, str(tmp_path / "cache"))
+    with monkeypatch.context() as patch:  # kept under the name of a network that takes longer to capture
+        patch.setattr(networks, "NETWORKS", {"lstm": _tiny()})
+        graph = networks.graph_of("lstm", 2)
     path = str(tmp_path / "lstm.json")
     assert tensile("graph", "export", "lstm", "--batch", "2", "--output", path).code == 0
     document = read_document(Path(path).read_bytes())
-    assert document.name == "lstm"
+    assert (document.name, document.graph) == ("lstm", graph)
     assert document.latency_ns is not None
     on_stdout = tensile("graph", "export", "lstm", "--batch", "2", "--machine", "none").out
     assert read_document(on_stdout).latency_ns is None
-    assert read_document(on_stdout).graph == document.graph
+    assert read_document(on_stdout).graph == graph
     done = tensile("plan", "--graph", path, "--budget", "1TB", "--policy", "liveness", "--json")
     assert json.loads(done.out)["faults"] == []
+
+
+def _tiny() -> Network:
+    def build() -> Any:
+        from torch import nn
+
+        return nn.Linear(3, 2)
+
+    return Network(name="lstm", title="tiny", library="torch", batch=4, row=(3,), build=build)
 
 
 def test_a_network_that_is_not_there_is_a_sentence(tensile: Tensile) -> None:
@@ -80,7 +96,7 @@ def test_a_network_that_is_not_there_is_a_sentence(tensile: Tensile) -> None:
 
 
 def test_a_benchmark_is_run_with_its_own_arguments(tensile: Tensile) -> None:
-    done = tensile("bench", "forecast", "--help")
+    done = tensile("bench", "queue", "--help")
     assert done.code == 0
-    assert "--iterations" in done.out
-    assert tensile("bench", "forecast", "--rounds", "x").code == 2
+    assert "--claimers" in done.out
+    assert tensile("bench", "queue", "--jobs", "x").code == 2
