@@ -54,14 +54,14 @@ def _stored(session: Session) -> StoredPredictor:
     return found
 
 
-def _jobs_measure(session: Session, count: int) -> None:
+def _jobs_measure(session: Session, count: int, kind: str = KIND) -> None:
     """A job runs so many matrix products, each of which takes 3 ms."""
     described = {f"mm {k}": write_description(dense(k + 1, 64, 64)) for k in range(count)}
     rows = [OpMeasurement(signature=s, name="mm", latency_ns=3_000_000, workspace_bytes=0) for s in described]
 
     def remember(connection: Connection) -> None:
         predictors.describe(connection, described)
-        plans.record_latencies(connection, KIND, rows)
+        plans.record_latencies(connection, kind, rows)
 
     session.run(remember)
 
@@ -117,19 +117,33 @@ def test_a_device_on_which_nothing_could_be_measured_gets_no_predictor(session: 
     assert session.run(lambda c: predictors.load_predictor(c, KIND)) is None
 
 
-def test_its_process_leaves_a_predictor_of_drawn_operators_in_the_catalog(
+# The real process, but for the priority with which it would wait until nothing else runs on the machine.
+PROGRAM = (
+    "import os, sys\n"
+    "os.sched_setscheduler = lambda *_: None\n"
+    "from indb_tensile.worker import learner\n"
+    "sys.exit(learner.main())\n"
+)
+
+
+def test_its_process_learns_for_this_machines_device_from_a_survey_and_its_jobs(
     session: Session, database: Database
 ) -> None:
-    settings = Settings(dsn=database.dsn("tensile_worker"), survey_s=3.0)
-    subprocess.run(
-        [sys.executable, "-m", "indb_tensile.worker.learner"], env=os.environ | settings.environment(), check=True
-    )
+    _jobs_measure(session, 60, emulated_kind())
+    settings = Settings(dsn=database.dsn("tensile_worker"), survey_s=0.05)
+    subprocess.run([sys.executable, "-c", PROGRAM], env=os.environ | settings.environment(), check=True)
     stored = session.run(lambda c: predictors.load_predictor(c, emulated_kind()))
     assert stored is not None
-    drawn = _drawn(stored)
-    assert len(drawn) == stored.samples
+    drawn = read_samples(zlib.decompress(stored.survey).decode())
+    assert (stored.samples, stored.history) == (60 + len(drawn), 60)
     assert Predictor.from_bytes(stored.model).samples == stored.samples
 
 
-def _drawn(stored: StoredPredictor) -> list[Sample]:
-    return read_samples(zlib.decompress(stored.survey).decode())
+def test_its_process_says_what_is_wrong_and_ends(database: Database) -> None:
+    settings = Settings(dsn=database.dsn("tensile_worker"), survey_s=1e-9)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=os.environ | settings.environment(), stderr=subprocess.PIPE, text=True
+    )
+    assert done.returncode == DataError("").exit_code
+    assert "no predictor was trained: " in done.stderr
+    assert "measured operators are too few" in done.stderr
