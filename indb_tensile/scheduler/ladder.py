@@ -12,7 +12,7 @@ from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import accesses, floor
 from indb_tensile.scheduler.plan import Execution, Plan
-from indb_tensile.scheduler.reorder import updates_beside_gradients, with_parts
+from indb_tensile.scheduler.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search import Manner, StepSearch
 
 RUNGS = (0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the way from the floor to the peak by liveness
@@ -27,6 +27,7 @@ _PRUNED = 200
 class Rung:
     """One plan: how high its peak is, how long an iteration takes alone on its share of the lanes, and copies."""
 
+    order: int  # which of the ladder's orders of execution
     peak_bytes: int
     iteration_ns: int
     lane_ns: int
@@ -41,22 +42,21 @@ class Ladder:
     ) -> None:
         self.graph = graph
         self._latency_ns, self._link, self._share = tuple(latency_ns), link, share
-        self._executions: tuple[Execution, ...] = ()
-        if rewrites:
-            self._executions = with_parts(graph, updates_beside_gradients(graph))
+        self._orders = _orders(graph, rewrites=rewrites)
         self._idle = _idle(graph)
-        self._search = self._searching(frozenset())
+        self._searches = self._searching(frozenset())
         self._away: frozenset[TensorId] = frozenset()
         self._known: dict[frozenset[TensorId], list[Rung]] = {}
-        self.top = self._rung()
+        self.top = _rung(0, self._searches[0])
 
     def best(self, limit_bytes: int, *, thorough: bool = True) -> Rung:
         """The fastest plan found within the limit; the least peak found where none is within it."""
         self._leave_idle(limit_bytes)
         found = self._known.setdefault(self._away, [])
         if not found:
-            self._search.clear()
-            found.append(self._rung())
+            for number, search in enumerate(self._searches):
+                search.clear()
+                found.append(_rung(number, search))
         if not any(r.peak_bytes <= limit_bytes and r.iteration_ns <= self.top.iteration_ns for r in found):
             found.append(self._searched(limit_bytes, thorough=thorough))
         within = [r for r in found if r.peak_bytes <= limit_bytes]
@@ -69,7 +69,7 @@ class Ladder:
 
         The first is the one that does nothing; of the others each is slower than the one before it.
         """
-        floor_bytes = floor(self._search.base)
+        floor_bytes = floor(self._searches[-1].base)
         for fraction in RUNGS:
             self.best(floor_bytes + round(fraction * (self.top.peak_bytes - floor_bytes)), thorough=False)
         rungs = sorted(
@@ -83,33 +83,38 @@ class Ladder:
 
     def plan(self, rung: Rung, policy: str) -> Plan:
         """The rung as a plan. It has to be the last one that `best` gave."""
-        self._search.choose(list(rung.choices))
-        return self._search.plan(policy)
+        search = self._searches[rung.order]
+        search.choose(list(rung.choices))
+        return search.plan(policy)
 
     def _searched(self, limit_bytes: int, *, thorough: bool) -> Rung:
-        search = self._search
-        share = max(1, min(_WORK // search.operators, 100 + _WORK_PER_OPERATOR * search.operators))
-        start = search.layouts
+        """The best of what the manners find in every order, improved by what is left of the work."""
+        ration = _ration(self._searches[0].operators)
+        manners = _manners(self._searches[0].operators)
         rungs: list[Rung] = []
-        manners = _manners(search.operators) if thorough else _manners(search.operators)[:1]
-        for manner in manners:
-            if any(r.iteration_ns <= self.top.iteration_ns for r in rungs) or search.layouts - start > share:
-                break
-            search.clear()
-            if search.lower(limit_bytes, manner, most=share if rungs else _PATIENCE * share):
-                search.prune(limit_bytes, min(_PRUNED, share))
-                rungs.append(self._rung())
+        spent = 0
+        for number, manner in enumerate(manners if thorough else manners[:1]):
+            for order, search in enumerate(self._searches):
+                if self._costs_nothing(rungs) or (number and spent > ration):
+                    break
+                start = search.layouts
+                rungs += _lowered(order, search, limit_bytes, manner, ration if rungs else _PATIENCE * ration)
+                spent += search.layouts - start
         if not rungs:
+            search = self._searches[-1]
             search.exhaust()
-            search.prune(limit_bytes, _PATIENCE * share)
-            rungs.append(self._rung())
+            search.prune(limit_bytes, _PATIENCE * ration)
+            rungs.append(_rung(len(self._searches) - 1, search))
         best = min(rungs, key=lambda r: (max(0, r.peak_bytes - limit_bytes), r.iteration_ns, r.peak_bytes))
-        left = share - (search.layouts - start)
-        if thorough and left > 0 and best.peak_bytes <= limit_bytes and best.iteration_ns > self.top.iteration_ns:
-            search.choose(list(best.choices))
-            search.improve(limit_bytes, manners[0], most=left, seed=search.operators)
-            best = self._rung()
-        return best
+        if not thorough or spent >= ration or best.peak_bytes > limit_bytes or self._costs_nothing(rungs):
+            return best
+        search = self._searches[best.order]
+        search.choose(list(best.choices))
+        search.improve(limit_bytes, manners[0], most=ration - spent, seed=search.operators)
+        return _rung(best.order, search)
+
+    def _costs_nothing(self, rungs: Sequence[Rung]) -> bool:
+        return any(rung.iteration_ns <= self.top.iteration_ns for rung in rungs)
 
     def _leave_idle(self, limit_bytes: int) -> None:
         """Leave tensors that the graph never accesses on the host, the largest first, while the peak is too high."""
@@ -121,21 +126,48 @@ class Ladder:
                 peak_bytes -= self.graph.tensors[tensor].size_bytes
         if frozenset(away) != self._away:
             self._away = frozenset(away)
-            self._search = self._searching(self._away)
+            self._searches = self._searching(self._away)
 
-    def _searching(self, away: frozenset[TensorId]) -> StepSearch:
-        return StepSearch(
-            self.graph, self._latency_ns, self._link, executions=self._executions, share=self._share, away=away
+    def _searching(self, away: frozenset[TensorId]) -> tuple[StepSearch, ...]:
+        return tuple(
+            StepSearch(self.graph, self._latency_ns, self._link, executions=order, share=self._share, away=away)
+            for order in self._orders
         )
 
-    def _rung(self) -> Rung:
-        search = self._search
-        return Rung(
-            peak_bytes=search.peak_bytes,
-            iteration_ns=search.iteration_ns,
-            lane_ns=search.lane_ns,
-            choices=tuple(search.choices),
-        )
+
+def _lowered(order: int, search: StepSearch, limit_bytes: int, manner: Manner, most: int) -> list[Rung]:
+    search.clear()
+    if not search.lower(limit_bytes, manner, most=most):
+        return []
+    search.prune(limit_bytes, _PRUNED)
+    return [_rung(order, search)]
+
+
+def _rung(order: int, search: StepSearch) -> Rung:
+    return Rung(
+        order=order,
+        peak_bytes=search.peak_bytes,
+        iteration_ns=search.iteration_ns,
+        lane_ns=search.lane_ns,
+        choices=tuple(search.choices),
+    )
+
+
+def _orders(graph: StepGraph, *, rewrites: bool) -> tuple[tuple[Execution, ...], ...]:
+    """In which orders the operators may run before anything is made again; the last one has the least floor."""
+    if not rewrites:
+        return ((),)
+    order = rearranged(graph)
+    whole = tuple(Execution(operator=k) for k in order)
+    parts = with_parts(graph, order)
+    if parts == whole:
+        return (whole,)
+    return (parts,) if len(graph.operators) >= _LARGE else (whole, parts)
+
+
+def _ration(operators: int) -> int:
+    """How many layouts a search for one limit may take."""
+    return max(1, min(_WORK // operators, 100 + _WORK_PER_OPERATOR * operators))
 
 
 def _manners(operators: int) -> tuple[Manner, ...]:

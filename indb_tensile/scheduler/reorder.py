@@ -1,18 +1,27 @@
-"""The optimizer phase, rearranged: each parameter is updated beside its gradient, and large updates run in parts.
+"""Updates, rearranged: parameters beside their gradients, large ones in parts, running statistics at the end.
 
 As captured, all updates come last, and every gradient lives until then. An update may come as soon as its gradient
 is there and nothing reads the old parameter any more: gradients then live shortly, and the optimizer's state is
 needed at moments spread over the backward pass, which spreads its swaps. Where gradients are clipped by their
 common norm each update needs all of them, and nothing moves. An update in parts needs only one part of its state at
 a time, which lowers the floor itself.
+
+A batch normalisation reads the running statistics that it then updates. Once they are updated it cannot run again;
+updated at the end of the iteration, they are in nobody's way.
 """
 
-from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph
+from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph
 from indb_tensile.scheduler.plan import Execution
 from indb_tensile.scheduler.rewrite import own_state
 
 _PART_BYTES = 32 * 1024 * 1024  # of state in one part: long enough that starting one more kernel costs little
 _MOST_PARTS = 64
+
+
+def rearranged(graph: StepGraph) -> tuple[OpIndex, ...]:
+    """Every operator once: updates of parameters beside their gradients, of running statistics at the end."""
+    last = _deferrable(graph)
+    return (*(k for k in updates_beside_gradients(graph) if k not in last), *sorted(last))
 
 
 def updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
@@ -41,6 +50,21 @@ def with_parts(graph: StepGraph, order: tuple[OpIndex, ...]) -> tuple[Execution,
         parts = min(_MOST_PARTS, -(-state_bytes // _PART_BYTES)) if state_bytes > _PART_BYTES else 1
         executions += [Execution(operator=index, part=part, parts=parts) for part in range(parts)]
     return tuple(executions)
+
+
+def _deferrable(graph: StepGraph) -> frozenset[OpIndex]:
+    """Updates of buffers that nothing accesses afterwards, from what nothing changes afterwards."""
+    accessed: set[int] = set()
+    written: set[int] = set()
+    found = []
+    for index in reversed(range(len(graph.operators))):
+        operator = graph.operators[index]
+        buffers = operator.writes and all(graph.tensors[t].role is Role.BUFFER for t in operator.writes)
+        if buffers and accessed.isdisjoint(operator.writes) and written.isdisjoint(operator.reads):
+            found.append(OpIndex(index))
+        accessed.update(operator.reads, operator.writes)
+        written.update(operator.writes)
+    return frozenset(found)
 
 
 def _anchors(graph: StepGraph) -> list[int]:

@@ -1,11 +1,13 @@
 """The optimizer phase rearranged: what may move does, what may not stays, and no result changes."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 
 from indb_tensile.scheduler.check import faults
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Execution, Plan
-from indb_tensile.scheduler.reorder import updates_beside_gradients, with_parts
+from indb_tensile.scheduler.reorder import rearranged, updates_beside_gradients, with_parts
 from tests.scheduler.strategies import graphs
 
 MIB = 1024 * 1024
@@ -31,15 +33,25 @@ def test_a_large_update_runs_in_parts_of_its_state() -> None:
     assert faults(graph, Plan(policy="test", executions=with_parts(graph, updates_beside_gradients(graph)))) == ()
 
 
+def test_running_statistics_are_updated_at_the_end_where_nothing_reads_them_afterwards() -> None:
+    tensors = tuple(
+        Tensor(id=TensorId(k), name=f"t{k}", size_bytes=10, role=Role.BUFFER if k < 2 else Role.ACTIVATION)
+        for k in range(4)
+    )
+    first = _operator("first", Stage.FORWARD, (0, 1), (2,))
+    update = _operator("update_mean", Stage.FORWARD, (2,), (0,))
+    read = _operator("update_read_below", Stage.FORWARD, (2,), (1,))
+    last = _operator("last", Stage.FORWARD, (1, 2), (3,))
+    graph = StepGraph(tensors=tensors, operators=(first, update, read, last))
+    assert rearranged(graph) == (0, 2, 3, 1)
+
+
 @settings(max_examples=200, deadline=None)
 @given(graphs())
 def test_no_result_changes(graph: StepGraph) -> None:
-    operators = tuple(
-        Operator(name=op.name, signature=op.signature, stage=_late(k, op), reads=op.reads, writes=op.writes)
-        for k, op in enumerate(graph.operators)
-    )
-    staged = StepGraph(tensors=graph.tensors, operators=operators)
-    plan = Plan(policy="test", executions=with_parts(staged, updates_beside_gradients(staged)))
+    operators = tuple(replace(op, stage=_late(k, op)) for k, op in enumerate(graph.operators))
+    staged = replace(graph, operators=operators)
+    plan = Plan(policy="test", executions=with_parts(staged, rearranged(staged)))
     assert faults(staged, plan) == ()
 
 

@@ -81,7 +81,7 @@ def _tensile(jobs: tuple[Workload, ...], *, budget: int) -> list[Plan]:
 
 
 def _rung(peak_bytes: int, iteration_ns: int) -> Rung:
-    return Rung(peak_bytes=peak_bytes, iteration_ns=iteration_ns, lane_ns=0, choices=())
+    return Rung(order=0, peak_bytes=peak_bytes, iteration_ns=iteration_ns, lane_ns=0, choices=())
 
 
 def _swapped(plan: Plan) -> list[int]:
