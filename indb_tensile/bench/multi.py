@@ -7,25 +7,40 @@ The jobs share the reference machine's two lanes, and take turns on its arithmet
 that of all jobs together, the overhead the mean of the jobs' overheads, each against the same jobs side by side
 without planning; `eor_worst` is the one who pays most. Rows, tables, verdict and exit code are those of
 `bench policies`.
+
+Besides, iterations start in phases (scheduler/phases.py): those of liveness and of our own policy's plans, called
+"... in phases", under budgets from what jobs need one at a time up to the sum of their peaks, so that the gain stands
+apart from that of the plans; and Zico's, as published, in pairs. Pairs side by side are taken to slow each other as
+any jobs do that take turns: a pair's time is multiplied by the number of pairs.
 """
 
 import argparse
 import multiprocessing
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from indb_tensile.bench import rows as shared
 from indb_tensile.bench.batch import PAPERS_FIVE
 from indb_tensile.bench.machines import REFERENCE
 from indb_tensile.bench.networks import find, graph_of
 from indb_tensile.bench.policies import add_sweep_options, finish
-from indb_tensile.bench.rows import Row
+from indb_tensile.bench.rows import Case, Row, Trial
 from indb_tensile.errors import RequestError
-from indb_tensile.scheduler.simulate import Compute
+from indb_tensile.scheduler.cycle import cycle
+from indb_tensile.scheduler.phases import Shift, interleave, least_budget
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.policies import DEFAULT_POLICY
+from indb_tensile.scheduler.policies.zico import shifts
+from indb_tensile.scheduler.simulate import Compute, JobRun
 
 CASE = ("model", "jobs", "link_gb_s")
 MIXED = "mixed"  # one job of each of the papers' five
 JOBS = (1, 2, 3, 4)
+ZICO = "zico"
+LIVENESS = "liveness"
+_PHASES = 3  # budgets for which each plan's iterations are shifted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +64,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kinds = [kind.value for kind in Compute]
     parser.add_argument("--compute", choices=kinds, default=Compute.TURNS.value, help="how jobs share the arithmetic")
     given = parser.parse_args(arguments)
-    finish(given, CASE, lambda: _measure(_cases(given), given.processes))
+    finish(given, CASE, lambda: _measure(_cases(given), given.processes), gains)
+
+
+def gains(rows: Sequence[Row]) -> Iterator[str]:
+    """What starting iterations in phases saves beyond the plans themselves."""
+    for (model, jobs, link), found in shared.by(rows, *CASE).items():
+        curves = shared.by(found, "policy")
+        for policy in (LIVENESS, DEFAULT_POLICY):
+            for overhead in shared.TARGETS:
+                alone = shared.best_msr(curves.get((policy,), []), overhead)
+                shifted = shared.best_msr(curves.get((shared.phased(policy),), []), overhead)
+                if alone is not None and shifted is not None:
+                    told = f"{policy} saves {alone:.1%}, in phases {max(alone, shifted):.1%}"
+                    yield f"{model} x {jobs}, link {link:g} GB/s, EOR <= {overhead:.2f}: {told}"
 
 
 def _measure(asked: Sequence[Asked], processes: int) -> Iterator[Row]:
@@ -71,7 +99,70 @@ def _sweep(asked: Asked) -> Iterator[Row]:
     operators = sum(len(graph.operators) for graph in graphs)
     labels = {"model": asked.name, "jobs": len(graphs), "operators": operators, "compute": asked.compute.value}
     case = shared.make_case(graphs, REFERENCE, asked.link_gb_s, labels=labels, compute=asked.compute)
-    yield from shared.sweep(case, asked.policies, budgets=asked.budgets, refine=asked.refine)
+    together = len(graphs) > 1 and asked.compute is Compute.TURNS
+    if together and ZICO in asked.policies:
+        yield from _zico(case, asked.budgets)
+    yield from shared.sweep(
+        case,
+        [policy for policy in asked.policies if policy != ZICO],  # whose plans are liveness, but for the shifts
+        budgets=asked.budgets,
+        refine=asked.refine,
+        then=_in_phases if together else lambda _: iter(()),
+    )
+
+
+def _in_phases(trial: Trial) -> Iterator[Row]:
+    """The same plans, with iterations that start where they fit beside the others."""
+    case = trial.case
+    if trial.policy not in (DEFAULT_POLICY, LIVENESS):
+        return
+    for row, plans in zip(trial.rows, trial.plans, strict=True):
+        runs = [
+            JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
+            for workload, chosen in zip(case.workloads, plans, strict=True)
+        ]
+        cycles = [cycle(run, case.link) for run in runs]
+        least = least_budget(cycles)
+        for part in range(_PHASES):
+            budget_bytes = least + (row["peak_bytes"] - least) * part // _PHASES
+            start_ns = time.perf_counter_ns()
+            shift = interleave(cycles, budget_bytes=budget_bytes, compute=case.compute)
+            planning_ms = row["planning_ms"] + (time.perf_counter_ns() - start_ns) / 1e6
+            if isinstance(shift, Shift):
+                found = _shifted(case, shift.peak_bytes, shift.iteration_ns)
+                shown = {**row, **found, "policy": shared.phased(trial.policy), "faults": row["faults"]}
+                yield {**shown, "budget_bytes": budget_bytes, "planning_ms": round(planning_ms, 3)}
+
+
+def _zico(case: Case, budgets: int) -> Iterator[Row]:
+    (base,) = Trial(case, LIVENESS).ask(case.liveness_peak_bytes)
+    for budget_bytes in shared.budgets_of(case, budgets):
+        start_ns = time.perf_counter_ns()
+        groups = shifts(case.workloads, budget_bytes=budget_bytes, link=case.link, compute=case.compute)
+        planning_ms = (time.perf_counter_ns() - start_ns) / 1e6
+        if isinstance(groups, Infeasible):
+            continue
+        iteration_ns = [0] * len(case.workloads)
+        for group in groups:
+            for job, ns in zip(group.jobs, group.shift.iteration_ns, strict=True):
+                iteration_ns[job] = ns * len(groups)
+        found = _shifted(case, sum(group.shift.peak_bytes for group in groups), iteration_ns)
+        yield {**base, **found, "policy": ZICO, "budget_bytes": budget_bytes, "planning_ms": round(planning_ms, 3)}
+
+
+def _shifted(case: Case, peak_bytes: int, iteration_ns: Sequence[int]) -> Row:
+    """The figures that a schedule changes."""
+    overheads = [ns / base.iteration_ns for ns, base in zip(iteration_ns, case.baselines, strict=True)]
+    eor, saved = fmean(overheads), 1 - peak_bytes / case.liveness_peak_bytes
+    return {
+        "peak_bytes": peak_bytes,
+        "msr_vanilla": round(1 - peak_bytes / sum(base.vanilla_peak_bytes for base in case.baselines), 6),
+        "msr_liveness": round(saved, 6),
+        "iteration_us": sum(iteration_ns) / 1000,
+        "eor": round(eor, 6),
+        "eor_worst": round(max(overheads), 6),
+        "cbr": round(saved / eor, 6),
+    }
 
 
 def _cases(given: argparse.Namespace) -> list[Asked]:

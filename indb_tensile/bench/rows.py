@@ -95,6 +95,7 @@ class Trial:
     case: Case
     policy: str
     rows: list[Row] = field(default_factory=list)
+    plans: list[Plans] = field(default_factory=list)  # of each row
     _eor: dict[Plans, float] = field(default_factory=dict)
     _asked: dict[int, float] = field(default_factory=dict)  # by budget, the overhead that came of it
 
@@ -109,6 +110,7 @@ class Trial:
     def give(self, plans: Plans, planning_ms: float, budget_bytes: int | None = None) -> Iterator[Row]:
         """The row of these plans, where they are new ones; without a budget where none in bytes was asked for."""
         if plans not in self._eor:
+            self.plans.append(plans)
             self.rows.append(self._row(plans, budget_bytes, planning_ms))
             self._eor[plans] = self.rows[-1]["eor"]
             yield self.rows[-1]
@@ -163,13 +165,20 @@ def total(scores: Sequence[Score]) -> Row:
 
 
 def sweep(
-    case: Case, policies: Sequence[str], *, budgets: int, refine: int, given: Iterable[tuple[str, Plans, float]] = ()
+    case: Case,
+    policies: Sequence[str],
+    *,
+    budgets: int,
+    refine: int,
+    given: Iterable[tuple[str, Plans, float]] = (),
+    then: Callable[["Trial"], Iterator[Row]] = lambda _: iter(()),
 ) -> Iterator[Row]:
     """Rows of these policies on this case, our own last: it is also asked for each peak that a rival reached.
 
     `given` are plans of rivals that are no policies, by the rival's name, with the milliseconds that they took.
+    `then` has more rows to make of what a policy planned.
     """
-    asked = _budgets(case, budgets)
+    asked = budgets_of(case, budgets)
     rivals: list[Row] = []
     others: dict[str, Trial] = {}
     for rival, plans, planning_ms in given:
@@ -189,9 +198,10 @@ def sweep(
                 if not covered(row, trial.rows):
                     yield from trial.ask(row["peak_bytes"])
         rivals += trial.rows
+        yield from then(trial)
 
 
-def _budgets(case: Case, count: int) -> tuple[int, ...]:
+def budgets_of(case: Case, count: int) -> tuple[int, ...]:
     """From the liveness peak to the floor, the shares at which time is compared, and 0: as little as can be."""
     high, low = case.liveness_peak_bytes, case.floor_bytes
     even = [high - (high - low) * step // max(1, count - 1) for step in range(count)]
@@ -235,11 +245,17 @@ def verdict(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
     """For each case, called by the fields `names`, and each rival: whether our policy covers all of its points."""
     for case, found in by(rows, *names).items():
         curves = by(found, "policy")
-        ours = curves.pop((DEFAULT_POLICY,), [])
+        own = [policy for (policy,) in curves if policy in (DEFAULT_POLICY, phased(DEFAULT_POLICY))]
+        ours = [row for policy in own for row in curves.pop((policy,))]
         for (rival,), points in curves.items() if ours else ():
             open_points = [row for row in _sound(points) if not covered(row, ours)]
             yield f"{_called(names, case)}: {_coverage(str(rival), points, open_points, ours)}"
         yield from (f"{_called(names, case)}: {text}" for text in _times(ours, curves))
+
+
+def phased(policy: str) -> str:
+    """What this policy's plans are called where jobs start their iterations in phases (bench/multi.py)."""
+    return f"{policy} in phases"
 
 
 def _called(names: Sequence[str], case: tuple[Any, ...]) -> str:

@@ -121,6 +121,18 @@ def test_equal_jobs_take_turns_and_need_so_many_times_the_memory(capsys: pytest.
         multi.main(("--models", "resnet50", "--jobs", "0"))
 
 
+def test_the_gain_of_phases_stands_apart_from_that_of_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--models", "resnet50", "--jobs", "2", "--policies", "liveness", "zico", "--budgets", "3", "--json")
+    _, rows, told = _run(multi.main, capsys, *arguments)
+    found = {policy: [row for row in rows if row["policy"] == policy] for policy in {row["policy"] for row in rows}}
+    assert set(found) == {"liveness", "liveness in phases", "zico"}
+    (plain,) = found["liveness"]
+    assert min(row["peak_bytes"] for row in found["liveness in phases"]) < plain["peak_bytes"]
+    assert min(row["peak_bytes"] for row in found["zico"]) < plain["peak_bytes"]
+    assert all(row["eor"] >= 0.999 for row in rows)
+    assert "resnet50 x 2, link 25 GB/s, EOR <= 1.10: liveness saves 0.0%, in phases " in told
+
+
 def test_planning_is_timed_twice_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--operators", "60", "120", "--jobs", "1", "2", "--policies", "autoswap", "--rounds", "1", "--json")
     speed.main(arguments)

@@ -98,6 +98,11 @@ def test_the_verdict_names_what_is_not_covered_and_how_close_we_come() -> None:
     ]
 
 
+def test_our_own_plans_in_phases_are_ours() -> None:
+    rows = [_row("rival", 1.2, 45), _row("tensile+", 1.3, 45), _row("tensile+ in phases", 1.2, 40)]
+    assert next(verdict(rows, CASE)) == "net, link_gb_s 25.0: covers rival (1 points)"
+
+
 def test_the_verdict_says_who_is_faster_within_a_budget() -> None:
     rows = [_row("rival", 1.2, 45), _row("tensile+", 1.3, 45)]
     assert list(verdict(rows, CASE))[1:] == [
