@@ -4,9 +4,9 @@
         [--budgets 12] [--refine 4] [--compute turns] [--processes 1] [--json]
 
 The jobs share the reference machine's two lanes, and take turns on its arithmetic operator by operator. The peak is
-that of all jobs together, the overhead the mean of the jobs' overheads, each against the same jobs side by side
-without planning; `eor_worst` is the one who pays most. Rows, tables, verdict and exit code are those of
-`bench policies`.
+that of all jobs together. The overhead is the device's: its time for the same work of all jobs, against the same jobs
+side by side without planning; `eor_worst` is that of the job that pays most. Rows, tables, verdict and exit code
+are those of `bench policies`.
 
 Besides, iterations start in phases (scheduler/phases.py): those of liveness and of our own policy's plans, called
 "... in phases", under budgets from what jobs need one at a time up to the sum of their peaks, so that the gain stands
@@ -19,7 +19,6 @@ import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from indb_tensile.bench import rows as shared
 from indb_tensile.bench.batch import PAPERS_FIVE
@@ -153,7 +152,7 @@ def _zico(case: Case, budgets: int) -> Iterator[Row]:
 def _shifted(case: Case, peak_bytes: int, iteration_ns: Sequence[int]) -> Row:
     """The figures that a schedule changes."""
     overheads = [ns / base.iteration_ns for ns, base in zip(iteration_ns, case.baselines, strict=True)]
-    eor, saved = fmean(overheads), 1 - peak_bytes / case.liveness_peak_bytes
+    eor, saved = shared.overhead(case.baselines, iteration_ns), 1 - peak_bytes / case.liveness_peak_bytes
     return {
         "peak_bytes": peak_bytes,
         "msr_vanilla": round(1 - peak_bytes / sum(base.vanilla_peak_bytes for base in case.baselines), 6),

@@ -27,6 +27,7 @@ class Baseline:
     liveness_peak_bytes: int  # freed after the last access
     floor_bytes: int  # the largest operator alone
     iteration_ns: int  # under the liveness plan
+    compute_ns: int  # of it, its own operators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ def baselines(
             liveness_peak_bytes=max(liveness_peak(graph) for graph in workload.graphs),
             floor_bytes=least_bytes(workload),
             iteration_ns=forecast.iteration_ns,
+            compute_ns=forecast.compute_ns,
         )
         for workload, forecast in zip(workloads, simulate(runs, link, compute=compute), strict=True)
     )

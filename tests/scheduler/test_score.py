@@ -15,7 +15,7 @@ from indb_tensile.scheduler.workload import Workload
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
 P, A, B = TensorId(0), TensorId(1), TensorId(2)
-BASE = Baseline(vanilla_peak_bytes=160, liveness_peak_bytes=150, floor_bytes=100, iteration_ns=400)
+BASE = Baseline(vanilla_peak_bytes=160, liveness_peak_bytes=150, floor_bytes=100, iteration_ns=400, compute_ns=400)
 # p leaves for operators 1 and 2, 100 ns each way: behind operators 1 and 2.
 SWAP = Swap(tensor=P, out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(2), needed_by=OpIndex(3))
 
@@ -94,7 +94,7 @@ def test_several_graphs_of_a_job_count_with_the_worst_of_them() -> None:
     small = StepGraph(tensors=workload.graphs[0].tensors[:1], operators=workload.graphs[0].operators[:1])
     both = Workload(job=JobId(1), graphs=(small, workload.graphs[0]), latency_ns=((7,), workload.latency_ns[0]))
     (found,) = score([both], ((LIVENESS, LIVENESS),), LINK)
-    assert found.baseline == replace(BASE, iteration_ns=7)
+    assert found.baseline == replace(BASE, iteration_ns=7, compute_ns=7)
     assert found.peak_bytes == 150
     broken = Plan(policy="test", swaps=(replace(SWAP, needed_by=OpIndex(2), in_at=OpIndex(1)),))
     (found,) = score([both], ((LIVENESS, broken),), LINK)
