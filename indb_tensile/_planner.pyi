@@ -9,6 +9,8 @@ class Manner:
         swap_price: float = 1.0,
         tried: int = 6,
         together: int = 1,
+        careful: bool = False,
+        surprise: float = 0.1,
     ) -> None: ...
 
 class Search:

@@ -17,9 +17,10 @@ from indb_tensile.scheduler.search import Manner, StepSearch
 
 RUNGS = (0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the way from the floor to the peak by liveness
 _WORK = 3_000_000  # operators laid out for one limit: some tenths of a second
-_WORK_PER_OPERATOR = 4  # layouts for each operator of a small graph, which has few choices
-_PATIENCE = 40  # how much more than its share a first search may take, because there has to be a plan
+_WORK_PER_OPERATOR = 30  # layouts for each operator of a small graph, which has few choices
+_PATIENCE = 1  # how much more than its share a first search may take, because there has to be a plan
 _LARGE = 4_000  # operators from which on one search has to do
+_TRIES = 2  # rations after which no further manner is tried
 _PRUNED = 200
 
 
@@ -35,30 +36,39 @@ class Rung:
 
 
 class Ladder:
-    """One graph of one job. `share` is the part of each lane that it may count on."""
+    """One graph of one job. `share` is the part of each lane that it may count on, `jobs` how many are planned."""
 
     def __init__(
-        self, graph: StepGraph, latency_ns: Sequence[int], link: Link, *, share: float = 1.0, rewrites: bool = True
+        self,
+        graph: StepGraph,
+        latency_ns: Sequence[int],
+        link: Link,
+        *,
+        share: float = 1.0,
+        rewrites: bool = True,
+        jobs: int = 1,
     ) -> None:
-        self.graph = graph
+        self.graph, self._jobs = graph, jobs
         self._latency_ns, self._link, self._share = tuple(latency_ns), link, share
         self._orders = _orders(graph, rewrites=rewrites)
         self._idle = _idle(graph)
         self._searches = self._searching(frozenset())
         self._away: frozenset[TensorId] = frozenset()
         self._known: dict[frozenset[TensorId], list[Rung]] = {}
+        self._limits: set[tuple[frozenset[TensorId], int]] = set()  # what was searched for
         self.top = _rung(0, self._searches[0])
 
-    def best(self, limit_bytes: int, *, thorough: bool = True) -> Rung:
+    def best(self, limit_bytes: int) -> Rung:
         """The fastest plan found within the limit; the least peak found where none is within it."""
         self._leave_idle(limit_bytes)
-        found = self._known.setdefault(self._away, [])
-        if not found:
-            for number, search in enumerate(self._searches):
-                search.clear()
-                found.append(_rung(number, search))
-        if not any(r.peak_bytes <= limit_bytes and r.iteration_ns <= self.top.iteration_ns for r in found):
-            found.append(self._searched(limit_bytes, thorough=thorough))
+        if self._away not in self._known:
+            self._known[self._away] = self._unsearched()
+        found = self._known[self._away]
+        nothing = (rung for rung in found if rung.lane_ns == 0 and rung.iteration_ns <= self.top.iteration_ns)
+        enough = any(rung.peak_bytes <= limit_bytes for rung in nothing)
+        if not enough and (self._away, limit_bytes) not in self._limits:
+            self._limits.add((self._away, limit_bytes))
+            found.append(self._searched(limit_bytes))
         within = [r for r in found if r.peak_bytes <= limit_bytes]
         if within:
             return min(within, key=lambda r: (r.iteration_ns, r.lane_ns, r.peak_bytes))
@@ -69,17 +79,34 @@ class Ladder:
 
         The first is the one that does nothing; of the others each is slower than the one before it.
         """
-        floor_bytes = floor(self._searches[-1].base)
+        search, order = self._searches[-1], len(self._searches) - 1
+        least_bytes = floor(search.base)
+        self._leave_idle(least_bytes)
+        search = self._searches[-1]
+        ration, manners = _ration(search.operators, self._jobs), _manners(search.operators)
+        rungs = []
+        search.clear()
         for fraction in RUNGS:
-            self.best(floor_bytes + round(fraction * (self.top.peak_bytes - floor_bytes)), thorough=False)
-        rungs = sorted(
-            (r for found in self._known.values() for r in found), key=lambda r: (r.peak_bytes, r.iteration_ns)
-        )
+            limit_bytes = least_bytes + round(fraction * (self.top.peak_bytes - least_bytes))
+            if not any(search.lower(limit_bytes, manner, most=ration) for manner in manners[:2]):
+                break
+            rungs.append(_rung(order, search))
+        search.exhaust()
+        rungs.append(_rung(order, search))
+        self._known.setdefault(self._away, self._unsearched()).extend(rungs)
         envelope: list[Rung] = []
-        for rung in rungs:
+        for rung in sorted(rungs, key=lambda r: (r.peak_bytes, r.iteration_ns)):
             if not envelope or rung.iteration_ns < envelope[-1].iteration_ns:
                 envelope.append(rung)
         return (self.top, *(rung for rung in reversed(envelope) if rung.peak_bytes < self.top.peak_bytes))
+
+    def _unsearched(self) -> list[Rung]:
+        """Each order with nothing chosen."""
+        found = []
+        for number, search in enumerate(self._searches):
+            search.clear()
+            found.append(_rung(number, search))
+        return found
 
     def plan(self, rung: Rung, policy: str) -> Plan:
         """The rung as a plan. It has to be the last one that `best` gave."""
@@ -87,15 +114,15 @@ class Ladder:
         search.choose(list(rung.choices))
         return search.plan(policy)
 
-    def _searched(self, limit_bytes: int, *, thorough: bool) -> Rung:
+    def _searched(self, limit_bytes: int) -> Rung:
         """The best of what the manners find in every order, improved by what is left of the work."""
-        ration = _ration(self._searches[0].operators)
+        ration = _ration(self._searches[0].operators, self._jobs)
         manners = _manners(self._searches[0].operators)
         rungs: list[Rung] = []
         spent = 0
-        for number, manner in enumerate(manners if thorough else manners[:1]):
+        for number, manner in enumerate(manners):
             for order, search in enumerate(self._searches):
-                if self._costs_nothing(rungs) or (number and spent > ration):
+                if rungs and (self._costs_nothing(rungs) or (number and spent > _TRIES * ration)):
                     break
                 start = search.layouts
                 rungs += _lowered(order, search, limit_bytes, manner, ration if rungs else _PATIENCE * ration)
@@ -106,11 +133,11 @@ class Ladder:
             search.prune(limit_bytes, _PATIENCE * ration)
             rungs.append(_rung(len(self._searches) - 1, search))
         best = min(rungs, key=lambda r: (max(0, r.peak_bytes - limit_bytes), r.iteration_ns, r.peak_bytes))
-        if not thorough or spent >= ration or best.peak_bytes > limit_bytes or self._costs_nothing(rungs):
+        if best.peak_bytes > limit_bytes or self._costs_nothing(rungs):
             return best
         search = self._searches[best.order]
         search.choose(list(best.choices))
-        search.improve(limit_bytes, manners[0], most=ration - spent, seed=search.operators)
+        search.improve(limit_bytes, manners[0], most=ration, seed=search.operators)
         return _rung(best.order, search)
 
     def _costs_nothing(self, rungs: Sequence[Rung]) -> bool:
@@ -165,19 +192,21 @@ def _orders(graph: StepGraph, *, rewrites: bool) -> tuple[tuple[Execution, ...],
     return (parts,) if len(graph.operators) >= _LARGE else (whole, parts)
 
 
-def _ration(operators: int) -> int:
-    """How many layouts a search for one limit may take."""
-    return max(1, min(_WORK // operators, 100 + _WORK_PER_OPERATOR * operators))
+def _ration(operators: int, jobs: int) -> int:
+    """How many layouts a search for one limit may take, where so many jobs are planned at once."""
+    return max(1, min(_WORK // operators, 100 + _WORK_PER_OPERATOR * operators) // jobs)
 
 
 def _manners(operators: int) -> tuple[Manner, ...]:
     """Ways to weigh lanes against waits, and to take many tensors at once or the best of a few."""
+    heedless = Manner(lane_price=0.02, tried=1, together=64, surprise=1.0)
     if operators >= _LARGE:
-        return (Manner(lane_price=0.02, tried=1, together=64),)
+        return (Manner(lane_price=0.02, tried=1, together=64, careful=True), heedless)
     return (
         Manner(lane_price=0.02, tried=4, together=16),
+        heedless,
+        Manner(lane_price=0.02, tried=1, together=64, careful=True),
         Manner(lane_price=0.1, tried=1, together=16),
-        Manner(lane_price=0.02, tried=1, together=64),
         Manner(lane_price=0.02, tried=2),
         Manner(lane_price=0.0, tried=6),
     )

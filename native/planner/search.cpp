@@ -12,8 +12,9 @@ namespace {
 constexpr int trial_passes = 2;
 constexpr int settling_passes = 3;
 constexpr int deepest_estimate = 12;
-constexpr double most_surprise = 0.002;  // of an iteration, beyond twice the foreseen wait
 constexpr int alone_for = 4;
+constexpr double least_surprise = 0.002;  // of an iteration, beyond twice the foreseen wait
+constexpr double step_price = 1e-4;  // of an iteration, for each choice: many small tensors are not worth one large
 constexpr double impossible_ns = 1e18;
 constexpr double lane_prices[] = {0.0, 0.02, 0.1, 0.3};
 
@@ -141,6 +142,7 @@ bool Search::lower(Bytes limit_bytes, const Manner& manner, Index most_layouts) 
   const int most_together = std::max(1, manner.together);
   int together = most_together;
   int alone = 0;  // steps taken one by one since several at once last failed
+  double surprise = manner.surprise < 1 ? least_surprise : manner.surprise;
   while (layout_.peak_bytes() > limit_bytes) {
     if (layouts_ >= end) return false;
     std::vector<Candidate> ranked = candidates(limit_bytes, manner);
@@ -150,7 +152,9 @@ bool Search::lower(Bytes limit_bytes, const Manner& manner, Index most_layouts) 
       return a.score != b.score ? a.score > b.score : std::pair(a.gap, a.choice) < std::pair(b.gap, b.choice);
     });
     if (together > 1) {
-      together = step_together(ranked, limit_bytes, together) ? std::min(2 * together, most_together) : together / 2;
+      const bool taken = step_together(ranked, limit_bytes, together, surprise, manner.careful);
+      together = taken ? std::min(2 * together, most_together) : together / 2;
+      if (together == 1) surprise = std::min(2 * surprise, manner.surprise);  // or many small steps would take for ever
     } else if (step_best(ranked, limit_bytes, manner, refused)) {
       refused.clear();
       if (most_together > 1 && ++alone == alone_for) {
@@ -163,22 +167,28 @@ bool Search::lower(Bytes limit_bytes, const Manner& manner, Index most_layouts) 
 }
 
 // Take the best of several tensors at once. False, and nothing taken, where that lowers nothing or waits too long.
-bool Search::step_together(const std::vector<Candidate>& ranked, Bytes limit_bytes, int together) {
+bool Search::step_together(const std::vector<Candidate>& ranked, Bytes limit_bytes, int together, double surprise,
+                           bool careful) {
   const Choices before = choices_;
   const Layout laid = layout_;
   const Standing was = standing(limit_bytes);
   std::set<Index> tensors;
   double foreseen = 0;
   Candidate last{};
+  std::vector<const Candidate*> swaps;
   for (const Candidate& one : ranked) {
     if (tensors.size() >= at(together)) break;
-    if (one.score <= 0 || !tensors.insert(step_.gaps[at(one.gap)].tensor).second) continue;
+    const bool new_swap = one.due_ns != 0;
+    if (one.score <= 0 || tensors.contains(step_.gaps[at(one.gap)].tensor)) continue;
+    if (new_swap && !tensors.empty() && careful && !fits_beside(one, swaps)) continue;
+    tensors.insert(step_.gaps[at(one.gap)].tensor);
+    if (new_swap) swaps.push_back(&one);
     choices_.choice[at(one.gap)] = one.choice;
     choices_.cover[at(one.gap)] = one.cover;
     foreseen += one.cost_ns;
     last = one;
   }
-  const double allowed = 2 * foreseen + most_surprise * static_cast<double>(was.time);
+  const double allowed = 2 * foreseen + surprise * static_cast<double>(was.time);
   if (!tensors.empty() && apply(last)) {
     const Standing now = standing(limit_bytes);
     if (now.excess < was.excess && static_cast<double>(now.time - was.time) <= allowed) return true;
@@ -186,6 +196,25 @@ bool Search::step_together(const std::vector<Candidate>& ranked, Bytes limit_byt
   choices_ = before;
   layout_ = laid;
   return false;
+}
+
+// Whether the lanes have room for one more swap around the same peak beside others that are chosen with it: of
+// those that leave later, or have to be back earlier, all that is copied must fit where it alone would.
+bool Search::fits_beside(const Candidate& one, const std::vector<const Candidate*>& others) const {
+  const auto out_of = [&](const Candidate& c) { return step_.arrays.out_ns[at(step_.gaps[at(c.gap)].tensor)]; };
+  const auto in_of = [&](const Candidate& c) { return step_.arrays.in_ns[at(step_.gaps[at(c.gap)].tensor)]; };
+  const auto fits = [&](const Candidate& c, const Candidate* added) {
+    Ns out = out_of(c) + (added != nullptr && added->leaves_ns >= c.leaves_ns ? out_of(*added) : 0);
+    Ns in = in_of(c) + (added != nullptr && added->due_ns <= c.due_ns ? in_of(*added) : 0);
+    for (const Candidate* other : others) {
+      if (other == &c) continue;
+      out += other->leaves_ns >= c.leaves_ns ? out_of(*other) : 0;
+      in += other->due_ns <= c.due_ns ? in_of(*other) : 0;
+    }
+    return out <= c.out_room_ns && in <= c.in_room_ns;
+  };
+  if (!fits(one, nullptr)) return false;
+  return std::all_of(others.begin(), others.end(), [&](const Candidate* other) { return fits(*other, &one); });
 }
 
 // Lay out the best few and take the one that turns out best; what lowers nothing is refused from now on.
@@ -209,7 +238,7 @@ bool Search::step_best(const std::vector<Candidate>& ranked, Bytes limit_bytes, 
     }
     const auto waits = static_cast<double>(std::max<Ns>(0, layout_.iteration_ns - was.time));
     const auto moved = static_cast<double>(std::max<Ns>(0, lane_ns(layout_) - lanes));
-    const double score = gain / (waits + manner.lane_price * moved + 1e-6 * static_cast<double>(was.time) + 1);
+    const double score = gain / (waits + manner.lane_price * moved + step_price * static_cast<double>(was.time) + 1);
     if (score <= best) continue;
     best = score;
     best_choices = choices_;
@@ -253,12 +282,20 @@ std::vector<Search::Candidate> Search::candidates(Bytes limit_bytes, const Manne
     return axis[at(unrolled % count)] + unrolled / count * period;
   };
   std::vector<Candidate> found;
-  const double least = 1e-6 * static_cast<double>(period) + 1;
+  const double least = step_price * static_cast<double>(period) + 1;
   for (Index number = 0; number < static_cast<Index>(step_.gaps.size()); ++number) {
     const Gap& gap = step_.gaps[at(number)];
     const Index inside = op > gap.after && op < gap.need ? op : op + ops > gap.after && op + ops < gap.need ? op + ops : none;
-    if (inside == none || choices_.choice[at(number)] == Choice::drop) continue;
     const Bytes size = step_.arrays.size_bytes[at(gap.tensor)];
+    if (choices_.choice[at(number)] == Choice::drop) {
+      // Where making things again is itself the peak, one of them may be better swapped.
+      if (gap.need != op || now.again[at(peak)] == 0) continue;
+      const double waits = static_cast<double>(step_.arrays.out_ns[at(gap.tensor)] + step_.arrays.in_ns[at(gap.tensor)]);
+      const double bytes = static_cast<double>(std::min<Bytes>(size, now.load_bytes[at(peak)] - limit_bytes));
+      found.push_back({number, Choice::swap, {gap.after + 1, gap.need - 1}, bytes / (waits + least), waits});
+      continue;
+    }
+    if (inside == none) continue;
     const Index turn = inside / ops * count;
     const Index first = now.position[at(gap.after)] + 1;
     const Index stop = now.block[at(gap.need % ops)] + gap.need / ops * count;
@@ -276,10 +313,13 @@ std::vector<Search::Candidate> Search::candidates(Bytes limit_bytes, const Manne
       const Ns gone = when(now.boundary_ns, now.block[at(inside % ops)] + turn);
       const Ns here = when(now.end_ns, now.position[at(inside % ops)] + turn);
       const Ns due = when(now.begin_ns, stop);
-      const Ns stall = std::max<Ns>(0, out_ns - out_lane.free(left, gone)) + std::max<Ns>(0, in_ns - in_lane.free(here, due));
+      const Ns out_room = out_lane.free(left, gone);
+      const Ns in_room = in_lane.free(here, due);
+      const Ns stall = std::max<Ns>(0, out_ns - out_room) + std::max<Ns>(0, in_ns - in_room);
       const double cost = manner.swap_price * static_cast<double>(stall) +
                           manner.lane_price * static_cast<double>(out_ns + in_ns) + least;
-      found.push_back({number, Choice::swap, cover, benefit / cost, static_cast<double>(stall)});
+      found.push_back(
+          {number, Choice::swap, cover, benefit / cost, static_cast<double>(stall), left, due, out_room, in_room});
       continue;
     }
     const Index which = move_of[at(number)];

@@ -20,7 +20,9 @@ struct Manner {
   double lane_price = 0;   // nanoseconds that a nanosecond on a lane counts as, besides the waits that it causes
   double swap_price = 1;   // nanoseconds that one of waiting counts as
   int tried = 6;           // candidates that are laid out for each step
-  int together = 1;        // the best of so many tensors are chosen at once while that is not too slow: large graphs
+  int together = 1;        // the best of so many tensors are chosen at once, while that is not too slow: large graphs
+  bool careful = false;    // at once only what the lanes have room for beside one another
+  double surprise = 0.1;   // of an iteration, by how much that may be slower than foreseen; from 1 on it does not matter
 };
 
 class Search {
@@ -62,8 +64,14 @@ class Search {
     Index gap;
     Choice choice;
     Cover cover;
-    double score;
-    double cost_ns;
+    double score = 0;
+    double cost_ns = 0;
+    // For a new swap: when it may leave and has to be back, and how long the lanes are free for it until the peak
+    // and from it on.
+    Ns leaves_ns = 0;
+    Ns due_ns = 0;
+    Ns out_room_ns = 0;
+    Ns in_room_ns = 0;
   };
   struct Standing {
     Bytes excess;
@@ -71,7 +79,9 @@ class Search {
   };
 
   bool apply(const Candidate& candidate);
-  bool step_together(const std::vector<Candidate>& ranked, Bytes limit_bytes, int together);
+  bool fits_beside(const Candidate& one, const std::vector<const Candidate*>& others) const;
+  bool step_together(const std::vector<Candidate>& ranked, Bytes limit_bytes, int together, double surprise,
+                     bool careful);
   bool step_best(const std::vector<Candidate>& ranked, Bytes limit_bytes, const Manner& manner,
                  std::set<std::pair<Index, Choice>>& refused);
   bool settle();

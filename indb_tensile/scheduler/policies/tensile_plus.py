@@ -29,6 +29,7 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 NAME = "tensile+"
 _LEAST_RATE = 0.01
 _LANE_PRICE = 0.01
+_LARGE = 4_000  # operators of all jobs from which on one division of the lanes has to do
 
 Plans = tuple[tuple[Plan, ...], ...]
 
@@ -102,7 +103,7 @@ def _planned(
     shares: Sequence[float],
     rewrites: bool,
 ) -> Plans:
-    jobs = [_job(w, link, share, rewrites=rewrites) for w, share in zip(workloads, shares, strict=True)]
+    jobs = _jobs(workloads, link, shares, rewrites=rewrites)
     if sum(caps) > budget_bytes:
         caps = [budget_bytes] if len(jobs) == 1 else _caps(jobs, caps, budget_bytes)
     return tuple(job.plans(cap) for job, cap in zip(jobs, caps, strict=True))
@@ -124,14 +125,27 @@ def _bounded(rung: Rung, least_bytes: int, cap_bytes: int) -> Rung:
     return replace(rung, peak_bytes=peak_bytes)
 
 
-def _job(workload: Workload, link: Link, share: float, *, rewrites: bool) -> _Job:
-    pairs = zip(workload.graphs, workload.latency_ns, strict=True)
-    return _Job(workload, [Ladder(g, latency, link, share=share, rewrites=rewrites) for g, latency in pairs])
+def _jobs(workloads: Sequence[Workload], link: Link, shares: Sequence[float], *, rewrites: bool) -> list[_Job]:
+    """A ladder for each graph; equal graphs on equal shares climb the same one."""
+    known: dict[tuple[int, tuple[int, ...], float], Ladder] = {}
+    found = []
+    for workload, share in zip(workloads, shares, strict=True):
+        ladders = []
+        for graph, latency_ns in zip(workload.graphs, workload.latency_ns, strict=True):
+            key = (id(graph), latency_ns, share)
+            if key not in known:
+                known[key] = Ladder(graph, latency_ns, link, share=share, rewrites=rewrites, jobs=len(workloads))
+            ladders.append(known[key])
+        found.append(_Job(workload, ladders))
+    return found
 
 
 def _shares(workloads: Sequence[Workload]) -> list[tuple[float, ...]]:
     alone = tuple(1.0 for _ in workloads)
-    return [alone] if len(workloads) == 1 else [lane_shares(workloads), alone]
+    if len(workloads) == 1:
+        return [alone]
+    large = sum(len(g.operators) for w in workloads for g in w.graphs) > _LARGE
+    return [lane_shares(workloads)] if large else [lane_shares(workloads), alone]
 
 
 def _slowdown(workloads: Sequence[Workload], plans: Plans, link: Link) -> float:
