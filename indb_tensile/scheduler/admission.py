@@ -211,14 +211,15 @@ def _measured(draft: Draft, measurement: Measurement) -> None:
     if len(measurement.latency_ns) != len(member.corrected_ns) or measurement.generation > member.adopted:
         return
     draft.order(RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement))
-    member = draft.put(replace(member, corrected_ns=correct(member.corrected_ns, measurement.latency_ns, NEW_WEIGHT)))
+    weight = NEW_WEIGHT if member.measured else 1.0  # calibrated alone, an operator was another thing
+    corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
+    member = draft.put(replace(member, corrected_ns=corrected_ns, measured=True))
     if not all(m.settled for m in draft.pool.at(Stage.RUNNING)):
         return  # a transition between two divisions is not disturbed
+    foresee(draft)  # what is measured is compared with what these latencies let expect, also of a plan that goes
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
     if drift(planned_ns, member.corrected_ns) > draft.pool.drift_threshold:
         replan(draft, PlanReason.DRIFT)
-    else:
-        foresee(draft)
 
 
 # --- and out ---------------------------------------------------------------------------------------------------

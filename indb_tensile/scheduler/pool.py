@@ -104,6 +104,7 @@ class Member:
     trainer: TrainerId | None = None
     workload: Workload | None = None
     corrected_ns: tuple[int, ...] = ()
+    measured: bool = False  # whether they are from running, and not only from a calibration
     granted_bytes: int = 0
     need_bytes: int = 0
     generation: int = 0

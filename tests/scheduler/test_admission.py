@@ -474,7 +474,7 @@ def test_drift_does_not_disturb_a_transition() -> None:
     assert before is not None
     assert before.latency_ns == ((1000,),)
     drive.adopt_all()
-    drive.send(measured)
+    drive.send(replace(measured, latency_ns=(5000,)))
     assert drive.pool.members[0].workload is not None
     assert drive.pool.members[0].workload.latency_ns == ((7000,),)
 
@@ -509,11 +509,11 @@ def test_drift_beyond_the_threshold_plans_anew_and_only_then() -> None:
     )
     recorded = RecordMeasurement(job=JobId(1), claim=ClaimToken(1001), measurement=measured)
     assert drive.send(measured) == (recorded,)
-    assert drive.pool.members[0].corrected_ns == (1100,)
+    assert drive.pool.members[0].corrected_ns == (1200,), "the first report replaces what a calibration measured"
     assert drive.pool.members[0].workload is not None
     assert drive.pool.members[0].workload.latency_ns == ((1000,),), "planned anew below the threshold"
     drive.send(replace(measured, latency_ns=(2000,)))
-    assert drive.pool.members[0].workload.latency_ns == ((1550,),), "not planned anew beyond the threshold"
+    assert drive.pool.members[0].workload.latency_ns == ((1600,),), "not planned anew beyond the threshold"
 
 
 class ForeseeingPlanner(HalvingPlanner):
@@ -553,7 +553,7 @@ def test_a_measurement_within_the_threshold_renews_what_is_expected_and_plans_no
         trainer=trainer, generation=1, latency_ns=(1200,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
     )
     recorded = RecordMeasurement(job=JobId(1), claim=ClaimToken(1001), measurement=measured)
-    renewed = RecordForecast(job=JobId(1), claim=ClaimToken(1001), generation=1, forecast=forecast(1100))
+    renewed = RecordForecast(job=JobId(1), claim=ClaimToken(1001), generation=1, forecast=forecast(1200))
     assert drive.send(measured) == (recorded, renewed)
     assert drive.pool.members[0].workload is not None
     assert drive.pool.members[0].workload.latency_ns == ((1000,),), "planned anew below the threshold"
@@ -567,7 +567,7 @@ def test_drift_that_changes_no_plan_renews_what_is_expected_of_it() -> None:
             trainer=trainer, generation=1, latency_ns=(2000,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
         )
     )
-    renewed = RecordForecast(job=JobId(1), claim=ClaimToken(1001), generation=1, forecast=forecast(1500))
+    renewed = RecordForecast(job=JobId(1), claim=ClaimToken(1001), generation=1, forecast=forecast(2000))
     assert renewed in drive.orders
     assert not any(isinstance(order, SendPlans) for order in drive.orders)
 
