@@ -50,6 +50,7 @@ class Ladder:
     ) -> None:
         self.graph, self._jobs = graph, jobs
         self._latency_ns, self._link, self._share = tuple(latency_ns), link, share
+        self._rewrites = rewrites
         self._orders = _orders(graph, rewrites=rewrites)
         self._idle = _idle(graph)
         self._searches = self._searching(frozenset())
@@ -83,7 +84,7 @@ class Ladder:
         least_bytes = floor(search.base)
         self._leave_idle(least_bytes)
         search = self._searches[-1]
-        ration, manners = _ration(search.operators, self._jobs), _manners(search.operators)
+        ration, manners = _ration(search.operators, self._jobs), _manners(search.operators, drops=self._rewrites)
         rungs = []
         search.clear()
         for fraction in RUNGS:
@@ -117,7 +118,7 @@ class Ladder:
     def _searched(self, limit_bytes: int) -> Rung:
         """The best of what the manners find in every order, improved by what is left of the work."""
         ration = _ration(self._searches[0].operators, self._jobs)
-        manners = _manners(self._searches[0].operators)
+        manners = _manners(self._searches[0].operators, drops=self._rewrites)
         rungs: list[Rung] = []
         spent = 0
         for number, manner in enumerate(manners):
@@ -197,18 +198,18 @@ def _ration(operators: int, jobs: int) -> int:
     return max(1, min(_WORK // operators, 100 + _WORK_PER_OPERATOR * operators) // jobs)
 
 
-def _manners(operators: int) -> tuple[Manner, ...]:
+def _manners(operators: int, *, drops: bool) -> tuple[Manner, ...]:
     """Ways to weigh lanes against waits, and to take many tensors at once or the best of a few."""
-    heedless = Manner(lane_price=0.02, tried=1, together=64, surprise=1.0)
+    heedless = Manner(drops=drops, lane_price=0.02, tried=1, together=64, surprise=1.0)
     if operators >= _LARGE:
-        return (Manner(lane_price=0.02, tried=1, together=64, careful=True), heedless)
+        return (Manner(drops=drops, lane_price=0.02, tried=1, together=64, careful=True), heedless)
     return (
-        Manner(lane_price=0.02, tried=4, together=16),
+        Manner(drops=drops, lane_price=0.02, tried=4, together=16),
         heedless,
-        Manner(lane_price=0.02, tried=1, together=64, careful=True),
-        Manner(lane_price=0.1, tried=1, together=16),
-        Manner(lane_price=0.02, tried=2),
-        Manner(lane_price=0.0, tried=6),
+        Manner(drops=drops, lane_price=0.02, tried=1, together=64, careful=True),
+        Manner(drops=drops, lane_price=0.1, tried=1, together=16),
+        Manner(drops=drops, lane_price=0.02, tried=2),
+        Manner(drops=drops, lane_price=0.0, tried=6),
     )
 
 

@@ -21,20 +21,21 @@ SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
 
 
 @settings(max_examples=300, deadline=None)
-@given(several_workloads(), links(), st.floats(0, 1.2), st.sampled_from(sorted(POLICIES)))
+@given(several_workloads(), links(), st.floats(0, 1.2), st.sampled_from(sorted(POLICIES)), st.booleans())
 def test_no_policy_breaks_a_rule_and_equal_inputs_give_equal_plans(
-    jobs: tuple[Workload, ...], link: Link, fraction: float, policy: str
+    jobs: tuple[Workload, ...], link: Link, fraction: float, policy: str, rewrites: bool
 ) -> None:
     floors, bars = _floors(jobs), _bars(jobs)
     budget = floors + int((bars - floors) * fraction)
-    planned = plan_jobs(jobs, budget_bytes=budget, link=link, policy=policy)
-    assert planned == plan_jobs(jobs, budget_bytes=budget, link=link, policy=policy)
+    planned = plan_jobs(jobs, budget_bytes=budget, link=link, policy=policy, rewrites=rewrites)
+    assert planned == plan_jobs(jobs, budget_bytes=budget, link=link, policy=policy, rewrites=rewrites)
     if isinstance(planned, Infeasible):
         assert policy != "tensile+", "every budget from the floor up can be met"
         assert planned.shortfall_bytes > 0
         return
     pairs = [list(zip(w.graphs, p.plans, strict=True)) for w, p in zip(jobs, planned, strict=True)]
     assert check.faults_together(pairs, budget_bytes=budget) == ()
+    assert rewrites or all(not plan.executions for p in planned for plan in p.plans)
     for workload, job_plan in zip(jobs, planned, strict=True):
         _agrees(workload, job_plan)
 
