@@ -16,9 +16,10 @@ from indb_tensile.scheduler.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search import Manner, StepSearch
 
 RUNGS = (0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the way from the floor to the peak by liveness
-_WORK = 3_000_000  # operators laid out for one limit: some tenths of a second
-_WORK_PER_OPERATOR = 30  # layouts for each operator of a small graph, which has few choices
+_WORK = 1_000_000  # operators laid out for one limit: some tenths of a second
+_WORK_PER_OPERATOR = 8  # layouts for each operator of a small graph, which has few choices
 _PATIENCE = 1  # how much more than its share a first search may take, because there has to be a plan
+_MEDIUM = 1_000  # operators from which on a curve is climbed down from rung to rung
 _LARGE = 4_000  # operators from which on one search has to do
 _TRIES = 2  # rations after which no further manner is tried
 _PRUNED = 200
@@ -36,7 +37,7 @@ class Rung:
 
 
 class Ladder:
-    """One graph of one job. `share` is the part of each lane that it may count on, `jobs` how many are planned."""
+    """One graph of one job, on its share of both lanes. `thorough` goes on searching after a first plan."""
 
     def __init__(
         self,
@@ -46,9 +47,9 @@ class Ladder:
         *,
         share: float = 1.0,
         rewrites: bool = True,
-        jobs: int = 1,
+        thorough: bool = True,
     ) -> None:
-        self.graph, self._jobs = graph, jobs
+        self.graph, self._thorough = graph, thorough
         self._latency_ns, self._link, self._share = tuple(latency_ns), link, share
         self._rewrites = rewrites
         self._orders = _orders(graph, rewrites=rewrites)
@@ -84,13 +85,16 @@ class Ladder:
         least_bytes = floor(search.base)
         self._leave_idle(least_bytes)
         search = self._searches[-1]
-        ration, manners = _ration(search.operators, self._jobs), _manners(search.operators, drops=self._rewrites)
+        ration, manners = _ration(search.operators), _manners(search.operators, drops=self._rewrites)
         rungs = []
         search.clear()
         for fraction in RUNGS:
             limit_bytes = least_bytes + round(fraction * (self.top.peak_bytes - least_bytes))
+            if search.operators < _MEDIUM:  # from nothing each time: better, and quick enough
+                search.clear()
             if not any(search.lower(limit_bytes, manner, most=ration) for manner in manners[:2]):
                 break
+            search.prune(limit_bytes, _PRUNED if search.operators < _MEDIUM else 0)
             rungs.append(_rung(order, search))
         search.exhaust()
         rungs.append(_rung(order, search))
@@ -117,13 +121,15 @@ class Ladder:
 
     def _searched(self, limit_bytes: int) -> Rung:
         """The best of what the manners find in every order, improved by what is left of the work."""
-        ration = _ration(self._searches[0].operators, self._jobs)
+        ration = _ration(self._searches[0].operators)
         manners = _manners(self._searches[0].operators, drops=self._rewrites)
         rungs: list[Rung] = []
         spent = 0
         for number, manner in enumerate(manners):
             for order, search in enumerate(self._searches):
-                if rungs and (self._costs_nothing(rungs) or (number and spent > _TRIES * ration)):
+                if rungs and (
+                    self._costs_nothing(rungs) or (number and (spent > _TRIES * ration or not self._thorough))
+                ):
                     break
                 start = search.layouts
                 rungs += _lowered(order, search, limit_bytes, manner, ration if rungs else _PATIENCE * ration)
@@ -134,7 +140,7 @@ class Ladder:
             search.prune(limit_bytes, _PATIENCE * ration)
             rungs.append(_rung(len(self._searches) - 1, search))
         best = min(rungs, key=lambda r: (max(0, r.peak_bytes - limit_bytes), r.iteration_ns, r.peak_bytes))
-        if best.peak_bytes > limit_bytes or self._costs_nothing(rungs):
+        if not self._thorough or best.peak_bytes > limit_bytes or self._costs_nothing(rungs):
             return best
         search = self._searches[best.order]
         search.choose(list(best.choices))
@@ -193,9 +199,9 @@ def _orders(graph: StepGraph, *, rewrites: bool) -> tuple[tuple[Execution, ...],
     return (parts,) if len(graph.operators) >= _LARGE else (whole, parts)
 
 
-def _ration(operators: int, jobs: int) -> int:
-    """How many layouts a search for one limit may take, where so many jobs are planned at once."""
-    return max(1, min(_WORK // operators, 100 + _WORK_PER_OPERATOR * operators) // jobs)
+def _ration(operators: int) -> int:
+    """How many layouts a search for one limit may take."""
+    return max(1, min(_WORK // operators, 100 + _WORK_PER_OPERATOR * operators))
 
 
 def _manners(operators: int, *, drops: bool) -> tuple[Manner, ...]:

@@ -131,10 +131,11 @@ def _jobs(workloads: Sequence[Workload], link: Link, shares: Sequence[float], *,
     found = []
     for workload, share in zip(workloads, shares, strict=True):
         ladders = []
-        for graph, latency_ns in zip(workload.graphs, workload.latency_ns, strict=True):
+        for number, (graph, latency_ns) in enumerate(zip(workload.graphs, workload.latency_ns, strict=True)):
+            thorough = number == 0 and (len(workloads) == 1 or len(graph.operators) < _LARGE // len(workloads))
             key = (id(graph), latency_ns, share)
             if key not in known:
-                known[key] = Ladder(graph, latency_ns, link, share=share, rewrites=rewrites, jobs=len(workloads))
+                known[key] = Ladder(graph, latency_ns, link, share=share, rewrites=rewrites, thorough=thorough)
             ladders.append(known[key])
         found.append(_Job(workload, ladders))
     return found
