@@ -74,7 +74,8 @@ def _below_floor(workloads: Sequence[Workload], budget_bytes: int) -> Infeasible
             reason = f"the largest operator of job {workload.job} alone needs {least} bytes"
             return Infeasible(needed_bytes=least, budget_bytes=workload.limit_bytes, reason=reason)
     if sum(floors) > budget_bytes:
-        reason = f"the largest operators of {len(floors)} jobs together need {sum(floors)} bytes"
+        who = "the largest operator alone needs" if len(floors) == 1 else "the largest operators of all jobs need"
+        reason = f"{who} {sum(floors)} bytes"
         return Infeasible(needed_bytes=sum(floors), budget_bytes=budget_bytes, reason=reason)
     return None
 
@@ -85,7 +86,8 @@ def _over(workloads: Sequence[Workload], peaks: Sequence[int], budget_bytes: int
             reason = f"under policy {policy} job {workload.job} needs {peak_bytes} bytes"
             return Infeasible(needed_bytes=peak_bytes, budget_bytes=workload.limit_bytes, reason=reason)
     if sum(peaks) > budget_bytes:
-        reason = f"under policy {policy} {len(peaks)} jobs together need {sum(peaks)} bytes"
+        who = "the job needs" if len(peaks) == 1 else f"{len(peaks)} jobs together need"
+        reason = f"under policy {policy} {who} {sum(peaks)} bytes"
         return Infeasible(needed_bytes=sum(peaks), budget_bytes=budget_bytes, reason=reason)
     return None
 
