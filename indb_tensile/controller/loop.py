@@ -21,7 +21,7 @@ from indb_tensile.controller.outbox import Outbox
 from indb_tensile.controller.records import Records
 from indb_tensile.controller.trainers import Gone, Said, Trainers
 from indb_tensile.errors import DatabaseError, DeviceError, InvariantError, TensileError
-from indb_tensile.job import ClaimedJob, WorkerId
+from indb_tensile.job import ClaimedJob, ClaimToken, WorkerId
 from indb_tensile.link import (
     Adopt,
     Assign,
@@ -63,6 +63,7 @@ log = logging.getLogger("controller")
 Mail = Heard | LeaseOver | Wake | BudgetChange | Stop
 
 _DEVICE_S = 1.0  # between two looks at the device's use
+_CLAIMS_REMEMBERED = 1_024  # more than can come and go during one beat
 _FAREWELL_S = 10.0  # for the last writes of a controller that stops while the database is away
 
 
@@ -120,6 +121,7 @@ class Controller:
         self._events: deque[Event] = deque()
         self._outbox = Outbox(records)
         self._held: Held = {}
+        self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
         self._tick_at_s = 0.0
         self._device_at_s = 0.0
         self._stop_at_s: float | None = None
@@ -227,7 +229,8 @@ class Controller:
             self.fold(CancelRequest(job=job))
         for job in heard.beat.lost:
             self.fold(ClaimLoss(claim=heard.held[job]))
-        ours = {m.job.claim for m in self._pool.members} | self._outbox.claims
+        # A beat that was under way while we claimed does not know the claim, and the job may be over by now.
+        ours = {m.job.claim for m in self._pool.members} | self._outbox.claims | set(self._received)
         for job, claim in heard.beat.strays:
             if claim not in ours:
                 log.warning("job %s was claimed without our knowing and goes back to the queue", job)
@@ -332,6 +335,7 @@ class Controller:
             self._outage(error)
             return None
         if job is not None:
+            self._received.append(job.claim)
             log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)
         return job
 
