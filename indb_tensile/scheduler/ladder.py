@@ -18,7 +18,6 @@ from indb_tensile.scheduler.search import Manner, StepSearch
 RUNGS = (0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the way from the floor to the peak by liveness
 _WORK = 1_000_000  # operators laid out for one limit: some tenths of a second
 _WORK_PER_OPERATOR = 8  # layouts for each operator of a small graph, which has few choices
-_PATIENCE = 1  # how much more than its share a first search may take, because there has to be a plan
 _MEDIUM = 1_000  # operators from which on a curve is climbed down from rung to rung
 _LARGE = 4_000  # operators from which on one search has to do
 _TRIES = 2  # rations after which no further manner is tried
@@ -94,7 +93,8 @@ class Ladder:
                 search.clear()
             if not any(search.lower(limit_bytes, manner, most=ration) for manner in manners[:2]):
                 break
-            search.prune(limit_bytes, _PRUNED if search.operators < _MEDIUM else 0)
+            if search.operators < _MEDIUM:
+                search.prune(limit_bytes, _PRUNED)
             rungs.append(_rung(order, search))
         search.exhaust()
         rungs.append(_rung(order, search))
@@ -132,12 +132,12 @@ class Ladder:
                 ):
                     break
                 start = search.layouts
-                rungs += _lowered(order, search, limit_bytes, manner, ration if rungs else _PATIENCE * ration)
+                rungs += _lowered(order, search, limit_bytes, manner, ration)
                 spent += search.layouts - start
         if not rungs:
             search = self._searches[-1]
             search.exhaust()
-            search.prune(limit_bytes, _PATIENCE * ration)
+            search.prune(limit_bytes, ration)
             rungs.append(_rung(len(self._searches) - 1, search))
         best = min(rungs, key=lambda r: (max(0, r.peak_bytes - limit_bytes), r.iteration_ns, r.peak_bytes))
         if not self._thorough or best.peak_bytes > limit_bytes or self._costs_nothing(rungs):
