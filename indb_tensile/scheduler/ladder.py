@@ -80,10 +80,9 @@ class Ladder:
 
         The first is the one that does nothing; of the others each is slower than the one before it.
         """
-        search, order = self._searches[-1], len(self._searches) - 1
-        least_bytes = floor(search.base)
+        least_bytes = floor(self._searches[-1].base)
         self._leave_idle(least_bytes)
-        search = self._searches[-1]
+        search, order = self._searches[-1], len(self._searches) - 1
         ration, manners = _ration(search.operators), _manners(search.operators, drops=self._rewrites)
         rungs = []
         search.clear()
