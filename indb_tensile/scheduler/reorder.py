@@ -71,15 +71,18 @@ def _anchors(graph: StepGraph) -> list[int]:
     """Right after which operator each one of the optimizer may run, -1 before all; of all others themselves."""
     anchors: list[int] = []
     written: dict[int, int] = {}  # the latest writer of each tensor
-    touched: dict[int, int] = {}  # the latest operator that accesses it
+    since: dict[int, list[int]] = {}  # that writer and every reader after it: the last of them may have moved
     for index, operator in enumerate(graph.operators):
         where = index
         if operator.stage is Stage.OPTIMIZER:
-            needs = [written.get(t, -1) for t in operator.reads] + [touched.get(t, -1) for t in operator.writes]
+            needs = [written.get(t, -1) for t in operator.reads]
+            needs += [k for t in operator.writes for k in since.get(t, ())]
             where = _latest(needs, anchors)
         anchors.append(where)
-        touched.update(dict.fromkeys((*operator.reads, *operator.writes), index))
+        for tensor in operator.reads:
+            since.setdefault(tensor, []).append(index)
         written.update(dict.fromkeys(operator.writes, index))
+        since.update({tensor: [index] for tensor in operator.writes})
     return anchors
 
 

@@ -26,6 +26,21 @@ def test_nothing_moves_where_gradients_are_clipped_by_their_common_norm() -> Non
     assert updates_beside_gradients(graph) == (2, 0, 1, 3, 4, 5)
 
 
+def test_an_update_waits_for_every_reader_also_where_a_later_one_of_the_optimizer_moves() -> None:
+    """The norm of w is taken early, and the gradient of v still reads the w that decays after both."""
+    tensors = [
+        Tensor(id=TensorId(k), name=f"t{k}", size_bytes=10, role=Role.ACTIVATION if k else Role.PARAMETER)
+        for k in range(4)
+    ]
+    operators = (
+        _operator("grad_w", Stage.BACKWARD, (), (1,)),
+        _operator("grad_v", Stage.BACKWARD, (0,), (2,)),
+        _operator("norm_w", Stage.OPTIMIZER, (0,), (3,)),
+        _operator("decay_w", Stage.OPTIMIZER, (), (0,)),
+    )
+    assert updates_beside_gradients(StepGraph(tensors=tuple(tensors), operators=operators)) == (2, 0, 1, 3)
+
+
 def test_a_large_update_runs_in_parts_of_its_state() -> None:
     graph = _step(("grad_w", (0,), (4,)), ("grad_v", (2,), (5,)), state_bytes=65 * MIB)
     parts = [e for e in with_parts(graph, updates_beside_gradients(graph)) if e.parts > 1]
