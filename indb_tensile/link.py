@@ -95,7 +95,7 @@ class Adopted(Message, frozen=True, kw_only=True):
 
 
 class Measured(Message, frozen=True, kw_only=True):
-    """What sampled iterations of the training step took since the last report: operators' medians, mean times."""
+    """What sampled iterations of the training step took since the last report: means."""
 
     job: JobId
     generation: int

@@ -177,7 +177,7 @@ class Trial:
         return plans[0]
 
     def _run(self, plan: Plan, iterations: int) -> tuple[int, int, tuple[int, ...]]:
-        """Median time of an iteration, the peak, and the operators' median latencies."""
+        """Mean time of an iteration, the peak, and the operators' mean latencies."""
         self.adopt(plan)
         for _ in range(WARM_ITERATIONS):
             self.runner.train(*self.batch, 1e-3)

@@ -1,11 +1,12 @@
 """How well the simulator foretells jobs that share the emulated device's lanes and processor: measured over foretold.
 
-    python -m indb_tensile.bench.together [--rounds 3] [--seconds 8] [--budget 0.5] [--json]
+    python -m indb_tensile.bench.together [--rounds 3] [--seconds 10] [--budget 0.5] [--json]
 
-Three trainings run at once, each in a process of its own, as the controller's trainers do. Each round they run
-without swaps, are planned together with the latencies measured there, and run under these plans; the simulator is
-then asked about the plans with the latencies of the planned run itself, so that what is judged is the cost model
-and not the machine's mood. Times are means over the run, `ratio` is the median over the rounds.
+Three trainings run at once, each in a process of its own, as the controller's trainers do, and none of them pauses
+while another is measured. Each round they run without swaps, are planned together with the latencies measured there,
+and run under these plans; the simulator is then asked about the plans with the latencies of the planned run itself,
+so that what is judged is the cost model and not the machine's mood. Times are means over the run, `ratio` is the
+median over the rounds.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import multiprocessing
 import time
 from dataclasses import dataclass
+from enum import Enum
 from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
@@ -41,9 +43,16 @@ NETWORKS = (
 SHARE_BYTES = CAPACITY_BYTES // config.MIB // len(NETWORKS) * config.MIB
 
 
+class _Asked(Enum):
+    """What a process is asked for beside another plan."""
+
+    MEASURE = "measure from now on"
+    REPORT = "report what was measured"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ran:
-    """What one process saw in one run: the mean iteration, and its operators' median latencies."""
+    """What one process saw in one run: its mean iteration, and the means of its operators."""
 
     iteration_ns: int
     latency_ns: tuple[int, ...]
@@ -54,7 +63,7 @@ def main() -> None:
     """Print one row per job."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8.0, help="how long each run lasts")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long each run lasts")
     parser.add_argument("--budget", type=float, default=0.5, help="of the way from the floors to the liveness peaks")
     parser.add_argument("--json", action="store_true", help="one object a line")
     arguments = parser.parse_args()
@@ -106,35 +115,60 @@ class _Member:
 
 
 def _train(network: Network, fd: int, slot: int, epoch: int, pipe: Connection) -> None:
-    """One process: calibrates, then follows each plan that it is sent for so many seconds."""
+    """One process: calibrates, then trains without a pause, so that the others are measured beside it."""
     torch.set_num_threads(1)
     with EmulatedDevice(fd, slot, epoch, SHARE_BYTES) as device:
         trial = Trial.prepare(network, device)
         pipe.send(trial.step.graph)
-        while (asked := pipe.recv()) is not None:
-            plan, seconds = asked
-            pipe.send(_follow(trial, plan, seconds))
+        asked = pipe.recv()
+        start_ns = count = 0
+        while asked is not None:
+            match asked:
+                case Plan():
+                    trial.adopt(asked)
+                    _train_for(trial, WARM_ITERATIONS)
+                    pipe.send(_Asked.MEASURE)
+                case _Asked.MEASURE:
+                    trial.runner.measured()
+                    start_ns, count = time.perf_counter_ns(), 0
+                case _Asked.REPORT:
+                    pipe.send(_ran(trial, (time.perf_counter_ns() - start_ns) // count))
+            count += _train_until(trial, pipe)
+            asked = pipe.recv()
         trial.runner.close()
 
 
-def _follow(trial: Trial, plan: Plan, seconds: float) -> _Ran:
-    trial.adopt(plan)
-    for _ in range(WARM_ITERATIONS):
+def _train_for(trial: Trial, iterations: int) -> None:
+    for _ in range(iterations):
         trial.runner.train(*trial.batch, 1e-3)
-    trial.runner.measured()
-    count, start = 0, time.perf_counter_ns()
-    while time.perf_counter_ns() - start < seconds * 1e9:
-        trial.runner.train(*trial.batch, 1e-3)
+
+
+def _train_until(trial: Trial, pipe: Connection) -> int:
+    """Train until something else is asked for, at least one iteration. Returns how many."""
+    count = 0
+    while not (count and pipe.poll()):
+        _train_for(trial, 1)
         count += 1
-    iteration_ns = (time.perf_counter_ns() - start) // count
+    return count
+
+
+def _ran(trial: Trial, iteration_ns: int) -> _Ran:
     found = trial.runner.measured()
     assert found is not None
     return _Ran(iteration_ns=iteration_ns, latency_ns=found.latency_ns, peak_bytes=found.peak_bytes)
 
 
 def _run(crew: list[_Member], plans: list[Plan], seconds: float) -> list[_Ran]:
+    """Every one under its plan, measured from when the last one is warm until the time is over."""
     for member, plan in zip(crew, plans, strict=True):
-        member.pipe.send((plan, seconds))
+        member.pipe.send(plan)
+    for member in crew:
+        member.pipe.recv()
+    for member in crew:
+        member.pipe.send(_Asked.MEASURE)
+    time.sleep(seconds)
+    for member in crew:
+        member.pipe.send(_Asked.REPORT)
     return [member.pipe.recv() for member in crew]
 
 

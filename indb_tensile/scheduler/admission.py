@@ -67,7 +67,7 @@ from indb_tensile.scheduler.pool import (
 from indb_tensile.scheduler.sharing import Draft, advance, foresee, replan
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
-NEW_WEIGHT = 0.5  # of a measurement against what was believed; reports are medians already
+NEW_WEIGHT = 0.5  # of a measurement against what was believed; reports are means already
 _TIMEOUT = "57014"  # query_canceled: what statement_timeout raises
 LONGEST_PAUSE_TICKS = 60  # between two attempts to start a trainer that dies at once
 

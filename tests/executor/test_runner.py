@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate, chain, repeat
 
 import pytest
 import torch
@@ -279,6 +280,20 @@ def test_sampled_iterations_give_a_latency_for_every_operator_that_adds_up() -> 
     assert measured.peak_bytes == peak(steps[0].graph, _plans(steps, 3)[0])
     assert runner.measured() is None
     assert device.high_water_bytes == device.used_bytes
+
+
+def test_one_slow_sample_among_many_is_not_hidden() -> None:
+    """Every reading of the clock is a nanosecond after the one before, but the last of the second iteration."""
+    job, steps = prepared("mlp")
+    count = len(steps[0].graph.operators)
+    clock = accumulate(chain(repeat(1, 2 * count + 1), (301,), repeat(1)))
+    runner = Runner(MemoryDevice(), job.state(), steps, sample_every=1, clock=lambda: next(clock))
+    runner.adopt((LIVENESS,) * 3, 1)
+    for _ in range(3):
+        runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert measured.latency_ns == (*repeat(1, count - 1), 101)
 
 
 def test_only_whole_batches_are_sampled() -> None:
