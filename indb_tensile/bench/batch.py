@@ -1,7 +1,7 @@
 """All policies at batches of 4 to 64: what is saved, and at what cost, as activations outgrow parameters.
 
     python -m indb_tensile.bench.batch [--models resnet50 …] [--batches 4 8 16 32 64] [--policies tensile+ …]
-        [--links 25] [--budgets 12] [--refine 4] [--processes 1] [--json]
+        [--links 25] [--budgets 12] [--refine 4] [--beside FILE …] [--processes 1] [--json]
 
 The papers' five networks on the reference machine (TENSILE section V-G and Figure 7). Rows, tables, verdict and exit
 code are those of `bench policies`.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from indb_tensile.bench.machines import REFERENCE
 from indb_tensile.bench.networks import find
-from indb_tensile.bench.policies import Asked, add_sweep_options, asked_of, finish, measure
+from indb_tensile.bench.policies import Asked, add_beside, add_sweep_options, asked_of, finish, measure
 from indb_tensile.errors import RequestError
 
 PAPERS_FIVE = ("vgg16", "inception_v3", "inception_v4", "resnet50", "densenet121")
@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print rows or tables, and the verdict."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add_sweep_options(parser)
+    add_beside(parser)
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), metavar="ROWS")
     given = parser.parse_args(arguments)
     finish(given, CASE, lambda: measure(_cases(given), given.processes))

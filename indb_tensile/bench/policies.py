@@ -1,7 +1,7 @@
 """All policies on known networks: memory saved against both baselines, overhead, planning time, and who leads.
 
     python -m indb_tensile.bench.policies [--models resnet50 …] [--policies tensile+ …] [--links 25 …]
-        [--machines a6000 …] [--budgets 12] [--refine 4] [--processes 1] [--json]
+        [--machines a6000 …] [--budgets 12] [--refine 4] [--beside FILE …] [--processes 1] [--json]
 
 On the reference machine with links of 12, 25 and 55 GB/s, and on an A100 and an H200 with 25. Each policy is asked
 for budgets from the liveness peak down to the floor, for half and 70 % of the liveness peak, and for the least memory
@@ -10,6 +10,9 @@ asked for every rival's peak besides. Each plan is judged by check.py and scored
 plan that came before has none. The verdict says whether a rival reaches a point (overhead, peak) than which ours has
 none at least as good in both, and whether the bars of the design are reached; it ends with 1 where either is missed
 or a plan breaks a rule. With --json rows go to stdout and the verdict to stderr.
+
+Some rivals take minutes a case, and none of them changes when ours does: --beside takes what they reached from rows
+that --json printed, and no policy is planned but ours unless --policies names it.
 
 Where a step updates no buffer, PyTorch's `activation_memory_budget` (bench/mincut.py) is a rival as well.
 """
@@ -55,6 +58,7 @@ class Asked:
     budgets: int
     refine: int
     batch: int | None = None
+    beside: tuple[Row, ...] = ()  # what rivals reached before
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,6 +76,7 @@ def finish(
     """Print rows as they are made, or tables of them; then the verdict, which is also the exit code."""
     found: list[Row] = []
     try:
+        found += _before(given)
         for row in made() if not given.recorded else shared.recorded(given.recorded):
             found.append(row)
             if given.json:
@@ -122,7 +127,9 @@ def _sweep(asked: Asked) -> Iterator[Row]:
     case = shared.make_case([graph], machine(asked.machine), asked.link_gb_s, labels=labels)
     given = _mincut(network, batch, case) if MINCUT in asked.policies else iter(())
     policies = [name for name in asked.policies if name != MINCUT]
-    yield from shared.sweep(case, policies, budgets=asked.budgets, refine=asked.refine, given=given)
+    yield from shared.sweep(
+        case, policies, budgets=asked.budgets, refine=asked.refine, given=given, beside=asked.beside
+    )
 
 
 def _mincut(network: Network, batch: int, case: Case) -> Iterator[tuple[str, Plans, float]]:
@@ -155,22 +162,36 @@ def _asked(given: argparse.Namespace) -> list[Asked]:
 
 def asked_of(given: argparse.Namespace, model: str, machine_name: str, link_gb_s: float, **more: int) -> Asked:
     """A case with the sweep that was asked for."""
+    labels = {"model": model, "machine": machine_name, "link_gb_s": link_gb_s, **more}
+    beside = [row for row in _before(given) if all(row.get(name) == value for name, value in labels.items())]
     return Asked(
         model=model,
         machine=machine_name,
         link_gb_s=link_gb_s,
-        policies=shared.known_policies(given.policies, MINCUT),
+        policies=shared.known_policies(given.policies or ([DEFAULT_POLICY] if given.beside else []), MINCUT),
         budgets=given.budgets,
         refine=given.refine,
+        beside=tuple(beside),
         **more,
     )
+
+
+def _before(given: argparse.Namespace) -> list[Row]:
+    """What rivals reached when they were planned before."""
+    return [row for row in shared.recorded(given.beside) if row["policy"] != DEFAULT_POLICY]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add_sweep_options(parser)
+    add_beside(parser)
     parser.add_argument("--machines", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(MACHINES)}")
     return parser
+
+
+def add_beside(parser: argparse.ArgumentParser) -> None:
+    """The option of benchmarks whose cases are told apart by what stands in a row."""
+    parser.add_argument("--beside", nargs="+", default=[], metavar="FILE", help="rows of rivals that --json printed")
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
@@ -185,6 +206,7 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, default=1, help="cases planned at once; planning times then suffer")
     parser.add_argument("--recorded", nargs="+", default=[], metavar="FILE", help="what --json wrote; plan nothing")
     parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.set_defaults(beside=[])
 
 
 if __name__ == "__main__":

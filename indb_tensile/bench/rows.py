@@ -182,15 +182,17 @@ def sweep(
     budgets: int,
     refine: int,
     given: Iterable[tuple[str, Plans, float]] = (),
+    beside: Sequence[Row] = (),
     then: Callable[["Trial"], Iterator[Row]] = lambda _: iter(()),
 ) -> Iterator[Row]:
     """Rows of these policies on this case, our own last: it is also asked for each peak that a rival reached.
 
-    `given` are plans of rivals that are no policies, by the rival's name, with the milliseconds that they took.
+    `given` are plans of rivals that are no policies, by the rival's name, with the milliseconds that they took, and
+    `beside` what rivals reached before.
     `then` has more rows to make of what a policy planned.
     """
     asked = budgets_of(case, budgets)
-    rivals: list[Row] = []
+    rivals = list(beside)
     others: dict[str, Trial] = {}
     for rival, plans, planning_ms in given:
         trial = others.setdefault(rival, Trial(case, rival))

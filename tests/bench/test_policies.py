@@ -51,6 +51,25 @@ def test_a_bar_that_is_missed_is_said_and_ends_with_1(capsys: pytest.CaptureFixt
     assert "resnet50 at EOR <= 1.10: NOT REACHED: " in told
 
 
+def test_rivals_that_were_planned_before_are_covered_without_planning_them_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    case = ("--models", "resnet50", "--links", "25", "--json", "--budgets", "1", "--refine", "0")
+    _, rows, _ = _run(policies.main, capsys, *case, "--policies", "superneurons", "tensile+")
+    rivals = [row for row in rows if row["policy"] == "superneurons"]
+    elsewhere = {**rivals[0], "link_gb_s": 12.0, "policy": "of another case"}
+    path = tmp_path / "before.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, elsewhere)))
+    _, again, told = _run(policies.main, capsys, *case, "--beside", str(path))
+    planned = [row for row in rows if row["policy"] == "tensile+"]
+    assert _without_time(again) == _without_time(planned)
+    assert "covers superneurons" in told
+
+
+def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "planning_ms"} for row in rows]
+
+
 def test_recorded_rows_are_judged_again_without_planning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     _, rows, _ = _run(policies.main, capsys, "--models", "resnet50", "--links", "25", "--json", *FEW)
     paths = [tmp_path / "first.json", tmp_path / "second.json"]
