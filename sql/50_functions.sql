@@ -92,24 +92,27 @@ create function public.tensile_explain(
   priority integer default 0, memory_limit text default null, max_runtime interval default null,
   deploy text default 'if_better', depends_on bigint[] default null, not_before timestamptz default null,
   idempotency_key text default null, snapshot boolean default false
-) returns table (policy text, peak_bytes bigint, floor_bytes bigint, iteration_ms double precision, swaps integer,
-  overhead double precision, starts_now boolean, note text)
+) returns table (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
+  iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
+  swapped_bytes bigint, planning_ms double precision, starts_now boolean, note text)
   language plpgsql volatile parallel unsafe
 as $$
 begin
   return query
-  select said.policy, said.peak_bytes, said.floor_bytes, said.iteration_ms, said.swaps, said.overhead,
-         said.starts_now, said.note
+  select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
+         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.planning_ms, said.starts_now, said.note
     from jsonb_to_recordset(tensile.call('explain', tensile.training_request(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
       snapshot)) -> 'rows')
-      as said (policy text, peak_bytes bigint, floor_bytes bigint, iteration_ms double precision, swaps integer,
-        overhead double precision, starts_now boolean, note text);
+      as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
+        iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
+        swapped_bytes bigint, planning_ms double precision, starts_now boolean, note text);
 end
 $$;
 comment on function public.tensile_explain is
-  'what this training would need under each policy, and whether it would start now; nothing is enqueued or allocated';
+  'what this training would need and take under each policy, as tensile plan prints it: saved is of the liveness peak, '
+  'overhead a ratio to its time; and whether it would start now; nothing is enqueued or allocated';
 
 -- Waiting and stopping -----------------------------------------------------------------------------------------
 

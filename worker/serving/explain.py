@@ -4,6 +4,7 @@ Operator times are those that the catalog has measured on this kind of device, e
 foretells, else, while none is trained, the roofline's estimate.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,8 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
+from indb_tensile.scheduler.planner import JobPlan, Workload, least_bytes, plan_jobs
+from indb_tensile.scheduler.score import score
 
 from ..training.steps import optimizer_settings
 from .outline import Outline, outline
@@ -26,6 +28,21 @@ _JOB = JobId(0)  # it has no number yet
 _UNBOUNDED_BYTES = 1 << 62
 _BASELINES = ("vanilla", "liveness")
 _NS_PER_MS = 1_000_000
+_BYTES = ("peak_bytes", "floor_bytes", "bound_bytes")
+_FIGURES = (
+    *_BYTES,
+    *(
+        "msr_liveness",
+        "iteration_us",
+        "eor",
+        "stall_out_us",
+        "stall_in_us",
+        "swaps",
+        "out_bytes",
+        "in_bytes",
+        "faults",
+    ),
+)
 
 Row = dict[str, Any]
 # Latency in ns and workspace in bytes of those operators that are known, by signature.
@@ -98,25 +115,63 @@ class Explainer:
             limit_bytes=request.limit_bytes,
             region_bytes=self._region_bytes,
         )
-        liveness = self._plan(workload, "liveness", _UNBOUNDED_BYTES)
-        assert isinstance(liveness, JobPlan)
-        found = {name: self._planned(workload, name, room) for name in (*_BASELINES, self._policy)}
-        rows = [_row(name, plan, liveness, room) for name, plan in found.items()]
+        found = [self._planned(workload, name, room) for name in (*_BASELINES, self._policy)]
+        rows = [self._row(workload, one, room) for one in found]
         rows[-1]["note"] = "; ".join(filter(None, (rows[-1]["note"], _coverage(steps, measured, predictor))))
         return rows
 
-    def _planned(self, workload: Workload, policy: str, room: _Room) -> JobPlan | Infeasible:
+    def _planned(self, workload: Workload, policy: str, room: _Room) -> "_Found":
         """The plan within what is free now, else within the whole device, else whatever it needs."""
         budgets = [_UNBOUNDED_BYTES] if policy in _BASELINES else [room.now_bytes, room.most_bytes]
+        start_ns = time.perf_counter_ns()
         for budget_bytes in budgets:
-            found = self._plan(workload, policy, budget_bytes)
-            if isinstance(found, JobPlan):
+            plans = plan_jobs((workload,), budget_bytes=budget_bytes, link=self._link, policy=policy)
+            if not isinstance(plans, Infeasible):
                 break
-        return found
+        answer = plans if isinstance(plans, Infeasible) else plans[0]
+        return _Found(policy=policy, answer=answer, planning_ns=time.perf_counter_ns() - start_ns)
 
-    def _plan(self, workload: Workload, policy: str, budget_bytes: int) -> JobPlan | Infeasible:
-        found = plan_jobs((workload,), budget_bytes=budget_bytes, link=self._link, policy=policy)
-        return found if isinstance(found, Infeasible) else found[0]
+    def _row(self, workload: Workload, found: "_Found", room: _Room) -> Row:
+        """One line of the answer: the figures are those of `tensile plan` and of the benchmark."""
+        figures: Row = dict.fromkeys(_FIGURES)
+        if isinstance(found.answer, Infeasible):
+            figures.update(peak_bytes=found.answer.needed_bytes, floor_bytes=least_bytes(workload))
+        else:
+            (scored,) = score((workload,), (found.answer.plans,), self._link)
+            figures = scored.figures()
+        return {
+            "policy": found.policy,
+            **{name: figures[name] for name in _BYTES},
+            "saved": figures["msr_liveness"],
+            "iteration_ms": _ms(figures["iteration_us"]),
+            "overhead": figures["eor"],
+            "stall_ms": _ms(figures["stall_out_us"], figures["stall_in_us"]),
+            "swaps": figures["swaps"],
+            "swapped_bytes": _sum(figures["out_bytes"], figures["in_bytes"]),
+            "planning_ms": found.planning_ns / _NS_PER_MS,
+            "starts_now": room.starts_now(figures["peak_bytes"]),
+            "note": "; ".join(filter(None, (*(figures["faults"] or ()), room.obstacle(figures["peak_bytes"])))),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What a policy answered, and how long it took."""
+
+    policy: str
+    answer: JobPlan | Infeasible
+    planning_ns: int
+
+
+def _ms(*microseconds: float | None) -> float | None:
+    total = _sum(*microseconds)
+    return None if total is None else total / 1000
+
+
+def _sum(*values: float | None) -> float | None:
+    """None where one is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _captured(training: Outline) -> tuple[CapturedStep, ...]:
@@ -140,29 +195,6 @@ def _workload(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predi
 def _latencies(graph: StepGraph, guesses: tuple[int, ...], measured: Known) -> tuple[int, ...]:
     pairs = zip(graph.operators, guesses, strict=True)
     return tuple(measured.get(operator.signature, (guess, 0))[0] for operator, guess in pairs)
-
-
-def _row(policy: str, found: JobPlan | Infeasible, liveness: JobPlan, room: _Room) -> Row:
-    """One line of the answer. Overhead is the time of an iteration as a ratio of the liveness run's."""
-    if isinstance(found, Infeasible):
-        shown: Row = dict.fromkeys(("iteration_ms", "overhead", "swaps", "swapped_bytes"))
-        peak_bytes = found.needed_bytes
-    else:
-        shown = {
-            "iteration_ms": found.forecast.iteration_ns / _NS_PER_MS,
-            "overhead": found.forecast.iteration_ns / liveness.forecast.iteration_ns,
-            "swaps": found.swaps,
-            "swapped_bytes": found.swapped_bytes,
-        }
-        peak_bytes = found.peak_bytes
-    return {
-        "policy": policy,
-        "peak_bytes": peak_bytes,
-        "floor_bytes": liveness.floor_bytes,
-        **shown,
-        "starts_now": room.starts_now(peak_bytes),
-        "note": room.obstacle(peak_bytes),
-    }
 
 
 def _coverage(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predictor | None) -> str:
