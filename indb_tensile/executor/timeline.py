@@ -164,4 +164,6 @@ def _host_copies(
                 needed.add(swap.tensor)
             valid.add(swap.tensor)
             stale.discard(swap.tensor)
+    # What left in the iteration before without a copy gives its memory back in this one, before anything is copied.
+    needed.update(gap.tensor for gap in gaps if gap.free_at > len(graph.operators) and not gap.swap.copies)
     return frozenset(needed), frozenset(valid), frozenset(stale)

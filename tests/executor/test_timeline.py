@@ -69,6 +69,34 @@ def test_every_swap_goes_out_is_freed_comes_in_and_is_awaited_once(graph: StepGr
         assert sorted(placed, key=lambda s: (s.tensor, s.out_after)) == list(plan.swaps)
 
 
+@settings(max_examples=500, deadline=None)
+@given(graphs(), st.integers(0, 10_000), st.sampled_from([0.5, 1.0]))
+def test_every_operator_sees_what_was_written_last_from_the_first_iteration_on(
+    graph: StepGraph, seed: int, share: float
+) -> None:
+    """Entered with no host copy but those asked for: others hold what some other program left there."""
+    timeline = unroll(graph, random_plan(graph, seed, share))
+    written = {t.id: 0 for t in graph.tensors if t.persistent}
+    device: dict[TensorId, int | None] = dict.fromkeys(timeline.home, 0)
+    valid = (
+        timeline.copied | (written.keys() - timeline.home) | {g.tensor for g in timeline.outgoing if g.swap.copies}
+    )
+    host = {t: 0 if t in valid else None for t in written}
+    for number in (1, 2):
+        for k, boundary in enumerate(timeline.boundaries):
+            for gap in boundary.frees:
+                device.pop(gap.tensor, None)
+            device |= {gap.tensor: host[gap.tensor] for gap in boundary.ins if gap.tensor in written}
+            if k == len(graph.operators):
+                continue
+            operator = graph.operators[k]
+            for tensor in written.keys() & {*operator.reads, *operator.writes}:
+                assert device[tensor] == written[tensor], f"operator {k} in iteration {number}"
+            for tensor in written.keys() & {*operator.writes}:
+                written[tensor] = device[tensor] = 10 * k + number
+            host |= {g.tensor: written[g.tensor] for g in boundary.outs if g.swap.copies and g.tensor in written}
+
+
 def _two_uses() -> StepGraph:
     """A parameter used by operators 0 and 3, written by 3."""
     operators = (_operator(0, [0], [1]), _operator(1, [1], [2]), _operator(2, [2], [3]), _operator(3, [0, 3], [0]))
