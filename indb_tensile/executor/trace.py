@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._C import DispatchKey
 from torch._functorch._aot_autograd.descriptors import (
     BufferAOTInput,
     GradAOTOutput,
@@ -30,6 +31,7 @@ from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.aten import is_operator, storage_key
 from indb_tensile.executor.layout import Stored, Value, layout
 from indb_tensile.executor.record import Recorder
+from indb_tensile.executor.recurrence import gru
 from indb_tensile.scheduler.graph import Role, Stage
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -165,7 +167,7 @@ def _plain_attention() -> Iterator[None]:
 
 @contextmanager
 def _own_recurrences() -> Iterator[None]:
-    """Recurrent layers as the library itself composes them.
+    """Recurrent layers as the library itself composes them; one of them spelt out (recurrence.py).
 
     Tracing would take torch's Python versions, whose dropout between layers draws other random numbers.
     """
@@ -174,9 +176,12 @@ def _own_recurrences() -> Iterator[None]:
         for op in _RECURRENCES:
             op.py_kernels.clear()
             op._dispatch_cache.clear()  # noqa: SLF001 - it remembers the kernels just taken away
+        for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
+            _aten.gru.input.py_kernels[key] = gru
         yield
     finally:
         for op, kernels in kept:
+            op.py_kernels.clear()
             op.py_kernels.update(kernels)
             op._dispatch_cache.clear()  # noqa: SLF001
 

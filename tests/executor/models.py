@@ -42,6 +42,34 @@ class DeepLstm(nn.Module):
         return logits
 
 
+class Recurrent(nn.Module):
+    """A GRU, then a plain recurrent layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(6, 10, batch_first=True)
+        self.rnn = nn.RNN(10, 8, batch_first=True)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.rnn(self.gru(x)[0])[0][:, -1])
+        return logits
+
+
+class DeepGru(nn.Module):
+    """Two layers of a bidirectional GRU without biases, with dropout between them; outputs and last states count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(6, 9, num_layers=2, bidirectional=True, dropout=0.2, bias=False)
+        self.head = nn.Linear(27, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs, last = self.gru(x.transpose(0, 1))
+        logits: torch.Tensor = self.head(torch.cat([outputs.mean(0), last[1]], 1))
+        return logits
+
+
 class Constant(nn.Module):
     """Uses a tensor that is neither parameter nor buffer, one weight twice, and a parameter never."""
 
@@ -134,6 +162,8 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transformer": (transformer, (5, 8)),
     "lstm": (Lstm, (7, 6)),
     "deep lstm": (DeepLstm, (4, 6)),
+    "recurrent": (Recurrent, (5, 6)),
+    "deep gru": (DeepGru, (4, 6)),
     "constant": (Constant, (6,)),
     "stretched": (Stretched, (6,)),
     "tied": (Tied, (6,)),
