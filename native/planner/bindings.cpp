@@ -86,7 +86,7 @@ NB_MODULE(_planner, module) {
            })
       .def_prop_ro("lane_ns", [](const Search& search) { return search.lane_ns(); })
       .def_prop_ro("layouts", &Search::layouts)
-      .def_prop_ro("order", [](const Search& search) { return search.layout().op_at; })
+      .def_prop_ro("order", [](const Search& search) { return search.layout().order().op_at; })
       .def_prop_ro("moves", &moves)
       .def_prop_ro("load_bytes", [](const Search& search) { return search.layout().load_bytes; })
       .def_prop_ro("peak_bytes", [](const Search& search) { return search.layout().peak_bytes(); })

@@ -1,40 +1,100 @@
 #include "layout.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 namespace tensile::planner {
 namespace {
 
-constexpr int deepest_chain = 48;
 constexpr int home_attempts = 3;
 constexpr int iterations = 3;  // two to fill the lanes, one to measure
 constexpr Ns forever = std::numeric_limits<Ns>::max() / 4;
 
 Ns floor_div(Ns a, Ns b) { return a / b - (a % b != 0 && (a % b < 0) != (b < 0) ? 1 : 0); }
 
+// Finds boundaries of a periodic axis for times that only rise, or only fall: from the last one found on, in steps
+// that double, since the next one is near.
+class Cursor {
+ public:
+  Cursor(const std::vector<Ns>& boundary_ns, Ns period) : at_(boundary_ns), period_(period) {}
+
+  // The first boundary at this time or later, counted on over the iterations; times must rise.
+  Index first_from(Ns time) {
+    const Ns rest = turn_to(time, 0);
+    std::size_t low = found_;  // all before it are too early
+    std::size_t step = 1;
+    while (low + step <= at_.size() && at_[low + step - 1] < rest) {
+      low += step;
+      step *= 2;
+    }
+    const auto end = at_.begin() + static_cast<std::ptrdiff_t>(std::min(low + step - 1, at_.size()));
+    found_ = static_cast<std::size_t>(std::lower_bound(at_.begin() + static_cast<std::ptrdiff_t>(low), end, rest) -
+                                      at_.begin());
+    return whole();
+  }
+
+  // The last boundary at this time or earlier; times must fall.
+  Index last_by(Ns time) {
+    const Ns rest = turn_to(time, at_.size());
+    std::size_t high = found_;  // all from it on are too late
+    std::size_t step = 1;
+    while (high >= step && at_[high - step] > rest) {
+      high -= step;
+      step *= 2;
+    }
+    const auto begin = at_.begin() + static_cast<std::ptrdiff_t>(high >= step ? high - step + 1 : 0);
+    found_ = static_cast<std::size_t>(std::upper_bound(begin, at_.begin() + static_cast<std::ptrdiff_t>(high), rest) -
+                                      at_.begin());
+    return whole() - 1;
+  }
+
+ private:
+  // Into the iteration in which the time lies; where that is another one, the search starts over.
+  Ns turn_to(Ns time, std::size_t start) {
+    Ns rest = time - turn_ * period_;
+    if (!begun_ || rest < 0 || rest >= period_) {
+      turn_ = floor_div(time, period_);
+      rest = time - turn_ * period_;
+      found_ = start;
+      begun_ = true;
+    }
+    return rest;
+  }
+
+  Index whole() const {
+    return static_cast<Index>(turn_) * static_cast<Index>(at_.size()) + static_cast<Index>(found_);
+  }
+
+  const std::vector<Ns>& at_;
+  Ns period_;
+  Ns turn_ = 0;
+  std::size_t found_ = 0;
+  bool begun_ = false;
+};
+
 }  // namespace
 
-bool Layout::lay(const Choices& choices) {
-  if (!order(choices)) return false;
-  walk(choices);
-  const auto count = op_at.size();
-  late_out_.assign(count, 0);
-  late_in_.assign(count, 0);
-  return true;
-}
-
-void Layout::time(const Choices& choices, int passes) {
+bool Layout::lay(const Choices& choices, int passes, const Layout& like) {
+  if (!arrange(choices, like)) return false;
+  gather(choices);
+  sort_departures();
+  sort_returns();
+  bench_->late_out_ns.assign(at(length()), 0);
+  bench_->late_in_ns.assign(at(length()), 0);
   for (int pass = 0; pass < passes; ++pass) {
-    lay_axis(late_out_, late_in_);
+    lay_axis();
     plan_copies();
     demand(choices);
-    weigh();
     simulate();
-    if (stall_ns == 0) return;
+    if (stall_ns == 0) break;
   }
+  weigh();
+  return true;
 }
 
 Bytes Layout::peak_bytes() const { return *std::max_element(load_bytes.begin(), load_bytes.end()); }
@@ -43,247 +103,197 @@ Index Layout::peak_position() const {
   return static_cast<Index>(std::max_element(load_bytes.begin(), load_bytes.end()) - load_bytes.begin());
 }
 
-Index Layout::operator_at(Index where) const {
-  const auto next = std::lower_bound(position.begin(), position.end(), where);
-  return static_cast<Index>(next - position.begin());
-}
-
 Bytes Layout::excess(Bytes limit_bytes) const {
-  return std::accumulate(load_bytes.begin(), load_bytes.end(), Bytes{0}, [&](Bytes sum, Bytes one) {
-    return sum + std::max<Bytes>(0, one - limit_bytes);
-  });
+  return std::accumulate(load_bytes.begin(), load_bytes.end(), Bytes{0},
+                         [&](Bytes sum, Bytes one) { return sum + std::max<Bytes>(0, one - limit_bytes); });
 }
 
-// --- the order of execution --------------------------------------------------------------------------------------
+// --- what is moved -----------------------------------------------------------------------------------------------
 
-bool Layout::order(const Choices& choices) {
-  const Step& step = *step_;
-  op_at.clear();
-  again.clear();
-  block.assign(at(step.operators()), 0);
-  position.assign(at(step.operators()), 0);
-  dropped_.assign(at(step.tensors()), 0);
-  made_for_.assign(at(step.tensors()), none);
-  for (Index op = 0; op < step.operators(); ++op) {
-    block[at(op)] = length();
-    for (Index number = step.first_access(op); number < step.last_access(op); ++number) {
-      const Index tensor = step.access(number).tensor;
-      if (dropped_[at(tensor)] != 0 && !make_again(tensor, op, 0)) return false;
-    }
-    position[at(op)] = length();
-    op_at.push_back(op);
-    again.push_back(0);
-    for (Index number = step.first_access(op); number < step.last_access(op); ++number) {
-      const Index gap = step.gap_of_access[at(number)];
-      if (gap != none && choices.choice[at(gap)] == Choice::drop) dropped_[at(step.access(number).tensor)] = 1;
-    }
+bool Layout::arrange(const Choices& choices, const Layout& like) {
+  if (like.order_ != nullptr && like.order_->follows(choices)) {
+    order_ = like.order_;
+    return true;
   }
-  return true;
+  if (order_ == nullptr || order_.use_count() > 1) order_ = std::make_shared<Order>();
+  return order_->arrange(*step_, choices);
 }
 
-bool Layout::make_again(Index tensor, Index op, int depth) {
-  const Step& step = *step_;
-  const Index maker = step.first_writer[at(tensor)];
-  if (maker == none || step.arrays.repeatable[at(maker)] == 0 || depth > deepest_chain) return false;
-  if (step.writers[at(tensor)].size() != 1) return false;
-  for (Index number = step.first_access(maker); number < step.last_access(maker); ++number) {
-    const Access& source = step.access(number);
-    if (source.writes) continue;
-    if (step.written_between(source.tensor, maker, op)) return false;
-    if (step.persistent(source.tensor) || made_for_[at(source.tensor)] == op) continue;
-    const bool there = dropped_[at(source.tensor)] == 0 && step.last_user[at(source.tensor)] >= op;
-    if (!there && !make_again(source.tensor, op, depth + 1)) return false;
-  }
-  op_at.push_back(maker);
-  again.push_back(1);
-  for (Index number = step.first_access(maker); number < step.last_access(maker); ++number) {
-    if (!step.access(number).writes) continue;
-    made_for_[at(step.access(number).tensor)] = op;
-    dropped_[at(step.access(number).tensor)] = 0;
-  }
-  return true;
-}
-
-void Layout::walk(const Choices& choices) {
-  const Step& step = *step_;
-  const Index count = length();
-  struct Held {
-    Index life = none;
-    Index gap = none;      // the gap that is open, by captured accesses
-    Index written = 0;     // times written in this iteration
-    Index latest = none;   // position of the latest access
-    Index earliest = none;
-  };
-  std::vector<Held> held(at(step.tensors()));
-  std::vector<Index> move_of(step.gaps.size(), none);
-  lives_.clear();
+void Layout::gather(const Choices& choices) {
+  const auto& choice = choices.choice;
   moves.clear();
-  const auto record = [&](const Held& one, Index tensor, Index need) {
-    if (one.gap == none || choices.choice[at(one.gap)] != Choice::swap || need - one.latest <= 1) return;
-    const Move found{one.gap, tensor, one.latest, need, 0, 0, one.written, one.life, true, 0, 0};
-    Index& known = move_of[at(one.gap)];
-    if (known == none) {
-      known = static_cast<Index>(moves.size());
-      moves.push_back(found);
-    } else if (need - one.latest > moves[at(known)].need - moves[at(known)].after) {
-      moves[at(known)] = found;  // read in between to make something again: the longest part is swapped
-    }
-  };
-  for (Index pos = 0; pos < count; ++pos) {
-    const Index op = op_at[at(pos)];
-    for (Index number = step.first_access(op); number < step.last_access(op); ++number) {
-      const Access& one = step.access(number);
-      Held& here = held[at(one.tensor)];
-      if (one.writes && step.fresh(op, one.tensor)) {
-        here.life = static_cast<Index>(lives_.size());
-        here.written = 0;
-        lives_.push_back({one.tensor, pos, pos});
-      } else {
-        if (here.latest != none) record(here, one.tensor, pos);
-        if (here.life != none) lives_[at(here.life)].last = pos;
+  constexpr std::size_t word = sizeof(std::uint64_t);
+  for (std::size_t gap = 0; gap < choice.size(); ++gap) {
+    if (gap % word == 0 && gap + word <= choice.size()) {  // most are kept: eight at once are soon seen through
+      std::uint64_t eight = 0;
+      std::memcpy(&eight, choice.data() + gap, word);
+      if (eight == 0) {
+        gap += word - 1;
+        continue;
       }
-      if (here.earliest == none) here.earliest = pos;
-      here.latest = pos;
-      here.written += one.writes ? 1 : 0;
-      if (again[at(pos)] == 0) here.gap = step.gap_of_access[at(number)];
     }
+    const Stretch& part = order_->stretch[gap];
+    if (choice[gap] != Choice::swap || part.after == none) continue;
+    moves.push_back({static_cast<Index>(gap), step_->gaps[gap].tensor, part.after, part.need, 0, 0, part.version,
+                     part.instance, true});
   }
-  for (Index tensor = 0; tensor < step.tensors(); ++tensor) {
-    const Held& here = held[at(tensor)];
-    if (step.persistent(tensor) && here.latest != none) record(here, tensor, here.earliest + count);
+}
+
+// By where they leave, then by gap.
+void Layout::sort_departures() {
+  std::vector<Index>& count = bench_->count;
+  count.assign(at(length()) + 1, 0);
+  for (const Move& one : moves) ++count[at(one.after) + 1];
+  std::partial_sum(count.begin(), count.end(), count.begin());
+  departures.resize(moves.size());
+  for (std::size_t k = 0; k < moves.size(); ++k) departures[at(count[at(moves[k].after)]++)] = static_cast<Index>(k);
+}
+
+// What uses the lane to the device, by where it is needed, the last first. An upload stands beside the operator after
+// it: it is due when it ends.
+void Layout::sort_returns() {
+  std::vector<Index>& count = bench_->count;
+  const Index last = length();
+  count.assign(at(last) + 2, 0);
+  const auto place = [&](Index due) { return at(count[at(last - due)]++); };
+  for (const Move& one : moves) ++count[at(last - within(one.need)) + 1];
+  for (const Index pos : order_->uploads) ++count[at(last - pos - 1) + 1];
+  std::partial_sum(count.begin(), count.end(), count.begin());
+  bench_->backs.resize(moves.size() + order_->uploads.size());
+  for (std::size_t k = moves.size(); k-- > 0;) {  // one operator's tensors: the largest id first
+    const Index tensor = moves[k].tensor;
+    const Index where = within(moves[k].need);
+    bench_->backs[place(where)] = {0, step_->arrays.in_ns[at(tensor)], tensor, static_cast<Index>(k), where};
   }
-  std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
-    return std::tie(a.tensor, a.instance, a.after) < std::tie(b.tensor, b.instance, b.after);
-  });
+  for (const Index pos : order_->uploads)
+    bench_->backs[place(pos + 1)] = {0, step_->arrays.latency_ns[at(order_->op_at[at(pos)])], none, none, pos};
 }
 
 // --- when memory is given back and taken again -------------------------------------------------------------------
 
-void Layout::lay_axis(const std::vector<Ns>& late_out, const std::vector<Ns>& late_in) {
+void Layout::lay_axis() {
   const Index count = length();
   boundary_ns.resize(at(count));
   begin_ns.resize(at(count));
   end_ns.resize(at(count));
-  Ns now = 0;
+  const std::vector<Ns>& before = order_->before_ns;
+  Ns waited = 0;
   for (Index pos = 0; pos < count; ++pos) {
-    now += late_out[at(pos)];
-    boundary_ns[at(pos)] = now;
-    now += late_in[at(pos)];
-    begin_ns[at(pos)] = now;
-    now += step_->arrays.latency_ns[at(op_at[at(pos)])];
-    end_ns[at(pos)] = now;
+    waited += bench_->late_out_ns[at(pos)];
+    boundary_ns[at(pos)] = before[at(pos)] + waited;
+    waited += bench_->late_in_ns[at(pos)];
+    begin_ns[at(pos)] = before[at(pos)] + waited;
+    end_ns[at(pos)] = before[at(pos) + 1] + waited;
   }
-}
-
-Index Layout::first_boundary_from(Ns time) const {
-  const Ns period = end_ns.back();
-  const Ns turn = floor_div(time, period);
-  const auto found = std::lower_bound(boundary_ns.begin(), boundary_ns.end(), time - turn * period);
-  return static_cast<Index>(turn) * length() + static_cast<Index>(found - boundary_ns.begin());
-}
-
-Index Layout::last_boundary_by(Ns time) const {
-  const Ns period = end_ns.back();
-  const Ns turn = floor_div(time, period);
-  const auto found = std::upper_bound(boundary_ns.begin(), boundary_ns.end(), time - turn * period);
-  return static_cast<Index>(turn) * length() + static_cast<Index>(found - boundary_ns.begin()) - 1;
 }
 
 // A host copy serves until the tensor is written again. Whether one is valid at the iteration's start depends on
 // whether the tensor is away or leaving then, which depends on the boundaries: assumed first, then checked.
 void Layout::plan_copies() {
-  const Index count = length();
-  std::vector<std::uint8_t> spoilt(at(step_->tensors()), 0);
+  bench_->spoilt.assign(at(step_->tensors()), 0);
   for (int attempt = 0; attempt < home_attempts; ++attempt) {
-    for (std::size_t k = 0; k < moves.size();) {
-      std::size_t stop = k;
-      while (stop < moves.size() && moves[stop].tensor == moves[k].tensor && moves[stop].instance == moves[k].instance)
-        ++stop;
-      const Move& last = moves[stop - 1];
-      bool valid = last.need >= count && spoilt[at(last.tensor)] == 0;
-      Index version = 0;
-      for (; k < stop; ++k) {
-        moves[k].copies = !(valid && moves[k].version == version);
-        if (!moves[k].copies) continue;
-        valid = true;
-        version = moves[k].version;
-      }
-    }
+    const bool other = decide_copies();
+    if (attempt > 0 && !other) return;
     place_outs();
     place_backs();
-    bool again_needed = false;
-    for (const Move& one : moves) {
-      if (one.need < count || one.back > count || spoilt[at(one.tensor)] != 0) continue;
-      spoilt[at(one.tensor)] = 1;
-      again_needed = true;
-    }
-    if (!again_needed) return;
+    if (!spoil()) return;
   }
+}
+
+// Whether a copy is made that was not, or the other way round.
+bool Layout::decide_copies() {
+  bool other = false;
+  for (std::size_t k = 0; k < moves.size();) {
+    std::size_t stop = k;
+    while (stop < moves.size() && moves[stop].tensor == moves[k].tensor && moves[stop].instance == moves[k].instance)
+      ++stop;
+    const Move& last = moves[stop - 1];
+    bool valid = last.need >= length() && bench_->spoilt[at(last.tensor)] == 0;
+    Index version = 0;
+    for (; k < stop; ++k) {
+      const bool copies = !(valid && moves[k].version == version);
+      other |= copies != moves[k].copies;
+      moves[k].copies = copies;
+      if (!copies) continue;
+      valid = true;
+      version = moves[k].version;
+    }
+  }
+  return other;
+}
+
+// Whether there is a tensor more that is on the device when the iteration starts, so that no host copy lasts till
+// then.
+bool Layout::spoil() {
+  bool found = false;
+  for (const Move& one : moves) {
+    if (one.need < length() || one.back > length() || bench_->spoilt[at(one.tensor)] != 0) continue;
+    bench_->spoilt[at(one.tensor)] = 1;
+    found = true;
+  }
+  return found;
 }
 
 void Layout::place_outs() {
-  std::vector<Move*> outs;
-  for (Move& one : moves) {
-    one.free = one.after + 1;
-    if (one.copies) outs.push_back(&one);
-  }
-  std::stable_sort(outs.begin(), outs.end(), [](const Move* a, const Move* b) { return a->after < b->after; });
+  const auto queue = [&](Move& one, Ns lane) {
+    one.out_start_ns = std::max(lane, end_ns[at(one.after)]);
+    return one.out_start_ns + step_->arrays.out_ns[at(one.tensor)];
+  };
   Ns lane = -forever;
-  for (int round = 0; round < 2; ++round) {
-    for (Move* one : outs) {
-      one->out_start_ns = std::max(lane, end_ns[at(one->after)]);
-      lane = one->out_start_ns + step_->arrays.out_ns[at(one->tensor)];
-      one->free = std::max(one->after + 1, first_boundary_from(lane));
+  for (const Index k : departures)
+    if (moves[at(k)].copies) lane = queue(moves[at(k)], lane);
+  lane -= end_ns.back();
+  Cursor boundary(boundary_ns, end_ns.back());
+  for (const Index k : departures) {
+    Move& one = moves[at(k)];
+    one.free = one.after + 1;
+    if (one.copies) {
+      lane = queue(one, lane);
+      one.free = std::max(one.free, boundary.first_from(lane));
     }
-    lane -= end_ns.back();
+    one.free = std::min(one.free, one.need - 1);
   }
-  for (Move& one : moves) one.free = std::min(one.free, one.need - 1);
 }
 
 void Layout::place_backs() {
-  struct Item {
-    Ns due;
-    Ns duration;
-    Index tensor;
-    Move* move;
-  };
+  using Back = Workbench::Back;
   const Index count = length();
   const Ns period = end_ns.back();
-  std::vector<Item> items;
-  for (Move& one : moves) {
-    items.push_back({begin_ns[at(one.need % count)], step_->arrays.in_ns[at(one.tensor)], one.tensor, &one});
-  }
-  for (Index pos = 0; pos < count; ++pos) {
-    const Index op = op_at[at(pos)];
-    if (step_->arrays.upload[at(op)] != 0)
-      items.push_back({end_ns[at(pos)], step_->arrays.latency_ns[at(op)], none, nullptr});
-  }
-  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
-    return std::tie(a.due, a.tensor) > std::tie(b.due, b.tensor);
-  });
+  std::vector<Back>& backs = bench_->backs;
+  for (Back& one : backs) one.due = one.move == none ? end_ns[at(one.where)] : begin_ns[at(one.where)];
+  const auto earlier = [](const Back& a, const Back& b) {
+    return a.due != b.due ? a.due > b.due : a.tensor != b.tensor ? a.tensor > b.tensor : a.move < b.move;
+  };
+  if (!std::is_sorted(backs.begin(), backs.end(), earlier)) std::sort(backs.begin(), backs.end(), earlier);
   Ns next = forever;
-  for (const Ns offset : {period, Ns{0}}) {
-    for (const Item& item : items) {
-      const Ns own = item.due + offset - item.duration;
-      const Ns start = item.move == nullptr ? own : std::min(own, next - item.duration);
-      next = std::min(next, start);
-      if (item.move == nullptr || offset != 0) continue;
-      Move& one = *item.move;
-      one.in_start_ns = start + one.need / count * period;
-      const Index back = last_boundary_by(one.in_start_ns);
-      one.back = std::clamp(back, one.free + 1, one.need);
-    }
+  const auto start_of = [&](const Back& one, Ns offset) {
+    const Ns own = one.due + offset - one.duration;
+    return one.move == none ? own : std::min(own, next - one.duration);
+  };
+  for (const Back& one : backs) next = std::min(next, start_of(one, period));
+  Cursor boundary(boundary_ns, period);
+  for (const Back& item : backs) {
+    const Ns start = start_of(item, 0);
+    next = std::min(next, start);
+    if (item.move == none) continue;
+    Move& one = moves[at(item.move)];
+    const bool later = one.need >= count;  // in the iteration after the one in which it leaves
+    one.in_start_ns = start + (later ? period : 0);
+    one.back = std::clamp(boundary.last_by(start) + (later ? count : 0), one.free + 1, one.need);
   }
 }
 
 void Layout::demand(const Choices& choices) {
   const Index ops = step_->operators();
   const Index count = length();
+  const auto unrolled = [&](const std::vector<Index>& where, Index op) {
+    return op < ops ? where[at(op)] : where[at(op - ops)] + count;
+  };
   for (Move& one : moves) {
     const Cover& cover = choices.cover[at(one.gap)];
     if (cover.lo == none) continue;
-    const Index lo = block[at(cover.lo % ops)] + cover.lo / ops * count;
-    const Index hi = position[at(cover.hi % ops)] + cover.hi / ops * count;
+    const Index lo = unrolled(order_->block, cover.lo);
+    const Index hi = unrolled(order_->position, cover.hi);
     one.free = std::min(one.free, std::clamp(lo, one.after + 1, one.need - 1));
     one.back = std::max(one.back, std::clamp(hi + 1, one.free + 1, one.need));
   }
@@ -291,15 +301,11 @@ void Layout::demand(const Choices& choices) {
 
 void Layout::weigh() {
   const Index count = length();
-  std::vector<Bytes> change(at(count) + 1, 0);
-  for (const Life& one : lives_) {
-    const Bytes size = step_->arrays.size_bytes[at(one.tensor)];
-    change[at(one.first)] += size;
-    change[at(one.last) + 1] -= size;
-  }
+  std::vector<Bytes>& change = bench_->change;
+  change.assign(at(count) + 1, 0);
   for (const Move& one : moves) {
     const Bytes size = step_->arrays.size_bytes[at(one.tensor)];
-    const Index first = one.free % count;
+    const Index first = within(one.free);
     const Index stop = first + (one.back - one.free);
     change[at(first)] -= size;
     change[at(std::min(stop, count))] += size;
@@ -309,80 +315,117 @@ void Layout::weigh() {
     }
   }
   load_bytes.resize(at(count));
-  Bytes held = step_->base_bytes;
+  Bytes away = 0;
   for (Index pos = 0; pos < count; ++pos) {
-    held += change[at(pos)];
-    load_bytes[at(pos)] = held + step_->arrays.workspace_bytes[at(op_at[at(pos)])];
+    away += change[at(pos)];
+    load_bytes[at(pos)] = order_->held_bytes[at(pos)] + away;
   }
 }
 
 // --- time --------------------------------------------------------------------------------------------------------
 
 void Layout::simulate() {
-  enum Kind : std::uint8_t { out, free, in, need };
-  struct Event {
-    Index pos;
-    Kind kind;
-    Index move;
-  };
-  const Index count = length();
-  std::vector<Event> events;
-  events.reserve(moves.size() * 4);
-  for (Index k = 0; k < static_cast<Index>(moves.size()); ++k) {
-    const Move& one = moves[at(k)];
-    if (one.copies) {
-      events.push_back({(one.after + 1) % count, out, k});
-      events.push_back({one.free % count, free, k});
-    }
-    events.push_back({one.back % count, in, k});
-    events.push_back({one.need % count, need, k});
-  }
-  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
-    return std::tie(a.pos, a.kind, a.move) < std::tie(b.pos, b.kind, b.move);
-  });
-  std::vector<Ns> out_done(moves.size(), 0);
-  std::vector<Ns> in_done(moves.size(), 0);
+  queue_events();
+  bench_->out_done_ns.assign(moves.size(), 0);
+  bench_->in_done_ns.assign(moves.size(), 0);
+  bench_->backlog_ns.clear();
+  std::fill(bench_->late_out_ns.begin(), bench_->late_out_ns.end(), 0);
+  std::fill(bench_->late_in_ns.begin(), bench_->late_in_ns.end(), 0);
+  out_free_ns_ = in_free_ns_ = 0;
   Ns now = 0;
-  Ns out_free = 0;
-  Ns in_free = 0;
   for (int iteration = 0; iteration < iterations; ++iteration) {
     const Ns start = now;
-    stall_ns = 0;
-    auto event = events.begin();
-    for (Index pos = 0; pos < count; ++pos) {
+    now = run_iteration(start);
+    iteration_ns = now - start;
+    if (iteration + 1 < iterations && repeats(now)) return;
+  }
+}
+
+// Events by position, then by kind, then by move, as chains: pushed to the front, the last one first.
+void Layout::queue_events() {
+  bench_->first.assign(at(length()), none);
+  bench_->next.resize(std::max(moves.size(), order_->uploads.size()) * kinds);
+  bench_->busy.assign(at(length()) / 64 + 1, 0);
+  const auto count = static_cast<Index>(moves.size());
+  for (auto k = static_cast<Index>(order_->uploads.size()); k-- > 0;) queue_event(order_->uploads[at(k)], upload, k);
+  for (Index k = count; k-- > 0;) queue_event(within(moves[at(k)].need), need, k);
+  for (Index k = count; k-- > 0;) queue_event(within(moves[at(k)].back), in, k);
+  for (Index k = count; k-- > 0;)
+    if (moves[at(k)].copies) queue_event(within(moves[at(k)].free), free, k);
+  for (Index k = count; k-- > 0;)
+    if (moves[at(k)].copies) queue_event(within(moves[at(k)].after + 1), out, k);
+}
+
+void Layout::queue_event(Index position, Kind kind, Index move) {
+  const Index event = move * kinds + kind;
+  bench_->next[at(event)] = bench_->first[at(position)];
+  bench_->first[at(position)] = event;
+  bench_->busy[at(position) / 64] |= std::uint64_t{1} << (at(position) % 64);
+}
+
+// From the start of one iteration to that of the next. Nothing but computing happens between events.
+Ns Layout::run_iteration(Ns now) {
+  Workbench& bench = *bench_;
+  const std::vector<Ns>& before = order_->before_ns;
+  const StepArrays& arrays = step_->arrays;
+  Ns computed = 0;
+  stall_ns = 0;
+  for (std::size_t word = 0; word < bench.busy.size(); ++word) {
+    for (std::uint64_t left = bench.busy[word]; left != 0; left &= left - 1) {
+      const std::size_t pos = word * 64 + static_cast<std::size_t>(std::countr_zero(left));
+      now += before[pos] - computed;
+      computed = before[pos];
       const Ns came = now;
-      Ns waited_out = 0;
-      for (; event != events.end() && event->pos == pos; ++event) {
-        const std::size_t k = at(event->move);
-        const std::size_t tensor = at(moves[k].tensor);
-        switch (event->kind) {
+      Ns freed = now;
+      for (Index event = bench.first[pos]; event != none; event = bench.next[at(event)]) {
+        const std::size_t k = at(event) / kinds;
+        switch (event % kinds) {
           case out:
-            out_done[k] = out_free = std::max(now, out_free) + step_->arrays.out_ns[tensor];
+            bench.out_done_ns[k] = out_free_ns_ = std::max(now, out_free_ns_) + arrays.out_ns[at(moves[k].tensor)];
             break;
           case free:
-            now = std::max(now, out_done[k]);
-            waited_out = now - came;
+            freed = now = std::max(now, bench.out_done_ns[k]);
             break;
           case in:
-            in_done[k] = in_free = std::max(now, in_free) + step_->arrays.in_ns[tensor];
+            bench.in_done_ns[k] = in_free_ns_ = std::max(now, in_free_ns_) + arrays.in_ns[at(moves[k].tensor)];
             break;
           case need:
-            now = std::max(now, in_done[k]);
+            now = std::max(now, bench.in_done_ns[k]);
             break;
+          default:
+            now = std::max(now, in_free_ns_);
+            in_free_ns_ = now + arrays.latency_ns[at(order_->op_at[pos])];
         }
       }
-      const std::size_t op = at(op_at[at(pos)]);
-      if (step_->arrays.upload[op] != 0) {
-        now = std::max(now, in_free);
-        in_free = now + step_->arrays.latency_ns[op];
-      }
-      late_out_[at(pos)] = waited_out;
-      late_in_[at(pos)] = now - came - waited_out;
+      bench.late_out_ns[pos] = freed - came;
+      bench.late_in_ns[pos] = now - freed;
       stall_ns += now - came;
-      now += step_->arrays.latency_ns[op];
     }
-    iteration_ns = now - start;
   }
+  return now + before.back() - computed;
+}
+
+// Whether the lanes look as they did when the iteration started, so that the next one will be like it. All that is
+// left of the past are copies that are not done, of moves that cross the end.
+bool Layout::repeats(Ns now) {
+  std::vector<Ns>& was = bench_->backlog_ns;
+  const bool first = was.empty();
+  bool same = true;
+  std::size_t number = 0;
+  const auto look = [&](Ns done) {
+    const Ns left = std::max<Ns>(0, done - now);
+    if (first) was.push_back(0);
+    same &= was[number] == left;
+    was[number++] = left;
+  };
+  look(out_free_ns_);
+  look(in_free_ns_);
+  for (std::size_t k = 0; k < moves.size(); ++k) {
+    if (moves[k].need < length()) continue;
+    look(bench_->out_done_ns[k]);
+    look(bench_->in_done_ns[k]);
+  }
+  return same;
 }
 
 }  // namespace tensile::planner

@@ -1,31 +1,19 @@
 // What a set of choices amounts to: the order of execution, the residency of every tensor, the lanes and the time.
 //
-// A choice is made for each gap of the step graph: keep the tensor, swap it, or drop it and make it again. The order
-// of execution follows: what was dropped is made again right before the operator that needs it, and so is whatever
-// its operators read that is not there (a chain). Copies to the host start as early, copies back as late as the lanes
-// allow on the time axis, which includes the waits that were found when the same choices were last timed.
+// Copies to the host start as early, copies back as late as the lanes allow on the time axis, which includes the
+// waits that were found when the same choices were last timed. A search lays out thousands of sets of choices:
+// nothing is allocated for one more, and what does not depend on swaps is taken over from the layout before it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "order.hpp"
 #include "step.hpp"
 
 namespace tensile::planner {
-
-enum class Choice : std::uint8_t { keep, swap, drop };
-
-// For a swap, the operators at which the tensor has to be away, whatever that costs: lo .. hi, counted on from the
-// gap's start; none without such a demand.
-struct Cover {
-  Index lo = none;
-  Index hi = none;
-};
-
-struct Choices {
-  std::vector<Choice> choice;
-  std::vector<Cover> cover;
-};
 
 // One swap in positions of the order of execution, counted on from `after` as the gaps are.
 struct Move {
@@ -35,71 +23,93 @@ struct Move {
   Index need;
   Index free;
   Index back;
-  Index version;  // how often the tensor had been written in this iteration when it left
+  Index version;
   Index instance;
   bool copies;
   Ns out_start_ns = 0;  // on the axis, from the start of the iteration in which it leaves
   Ns in_start_ns = 0;
 };
 
+// What timing needs on the way; one serves any number of layouts, one after the other.
+struct Workbench {
+  std::vector<Ns> late_out_ns;  // by position, the waits that were found last
+  std::vector<Ns> late_in_ns;
+  std::vector<Ns> out_done_ns;  // by move
+  std::vector<Ns> in_done_ns;
+  std::vector<Ns> backlog_ns;        // of the moves that cross the iteration's end
+  std::vector<Index> first;          // by position, the first event there, or none
+  std::vector<Index> next;           // by event
+  std::vector<std::uint64_t> busy;   // a bit for each position with an event
+  std::vector<Index> count;          // for counting sorts
+  std::vector<std::uint8_t> spoilt;  // by tensor
+  std::vector<Bytes> change;         // by position
+  struct Back {
+    Ns due;
+    Ns duration;
+    Index tensor;
+    Index move;   // none for an upload
+    Index where;  // the position that needs it, or of the upload
+  };
+  std::vector<Back> backs;
+};
+
 class Layout {
  public:
-  explicit Layout(const Step& step) : step_(&step) {}
+  Layout(const Step& step, Workbench& bench) : step_(&step), bench_(&bench) {}
 
-  // False where something dropped cannot be made again.
-  bool lay(const Choices& choices);
+  // Lay the choices out, then time them `passes` times, each anew with the waits that were found. The order of
+  // `like`, another layout, is taken over where these choices lead to it. False, and of no use, where something
+  // dropped cannot be made again.
+  bool lay(const Choices& choices, int passes, const Layout& like);
 
-  // Boundaries and time for the present order; `passes` times anew with the waits that were found.
-  void time(const Choices& choices, int passes);
+  // Let nothing be taken over any more: the step's times are others.
+  void forget() { order_.reset(); }
 
-  Index length() const { return static_cast<Index>(op_at.size()); }
+  const Order& order() const { return *order_; }
+  Index length() const { return order_->length(); }
   Bytes peak_bytes() const;
   Index peak_position() const;
-
-  // The captured operator at or right before whose run this position is.
-  Index operator_at(Index position) const;
 
   // Bytes over the limit, summed over positions.
   Bytes excess(Bytes limit_bytes) const;
 
-  std::vector<Index> op_at;             // which operator runs at each position
-  std::vector<std::uint8_t> again;      // whether it has run before
-  std::vector<Index> block;             // by operator, the first position of what is made again for it
-  std::vector<Index> position;          // by operator, where it runs itself
-  std::vector<Move> moves;
-  std::vector<Bytes> load_bytes;        // by position
-  std::vector<Ns> boundary_ns;          // by position, when memory changes hands
-  std::vector<Ns> begin_ns;             // by position, when the operator starts
+  std::vector<Move> moves;        // by gap
+  std::vector<Index> departures;  // moves by when they leave
+  std::vector<Bytes> load_bytes;  // by position
+  std::vector<Ns> boundary_ns;    // by position, when memory changes hands
+  std::vector<Ns> begin_ns;       // by position, when the operator starts
   std::vector<Ns> end_ns;
   Ns iteration_ns = 0;
   Ns stall_ns = 0;
 
  private:
-  bool order(const Choices& choices);
-  bool make_again(Index tensor, Index op, int depth);
-  void walk(const Choices& choices);
-  void lay_axis(const std::vector<Ns>& late_out, const std::vector<Ns>& late_in);
+  enum Kind : std::uint8_t { out, free, in, need, upload, kinds = 8 };
+
+  bool arrange(const Choices& choices, const Layout& like);
+  void gather(const Choices& choices);
+  void sort_departures();
+  void sort_returns();
+  void lay_axis();
   void plan_copies();
+  bool decide_copies();
+  bool spoil();
   void place_outs();
   void place_backs();
   void demand(const Choices& choices);
   void weigh();
+  void queue_events();
+  void queue_event(Index position, Kind kind, Index move);
   void simulate();
-  Index first_boundary_from(Ns time) const;
-  Index last_boundary_by(Ns time) const;
+  Ns run_iteration(Ns now);
+  bool repeats(Ns now);
+  Index within(Index position) const { return position < length() ? position : position - length(); }
   static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
   const Step* step_;
-  std::vector<std::uint8_t> dropped_;
-  std::vector<Index> made_for_;
-  struct Life {
-    Index tensor;
-    Index first;
-    Index last;
-  };
-  std::vector<Life> lives_;
-  std::vector<Ns> late_out_;
-  std::vector<Ns> late_in_;
+  Workbench* bench_;
+  std::shared_ptr<Order> order_;
+  Ns out_free_ns_ = 0;  // while an iteration is simulated: when the lanes are free
+  Ns in_free_ns_ = 0;
 };
 
 }  // namespace tensile::planner

@@ -5,29 +5,20 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <utility>
 #include <vector>
 
+#include "candidates.hpp"
 #include "layout.hpp"
 #include "step.hpp"
 
 namespace tensile::planner {
 
-// What the greedy search may do, and how it weighs.
-struct Manner {
-  bool drops = true;       // make things again
-  double lane_price = 0;   // nanoseconds that a nanosecond on a lane counts as, besides the waits that it causes
-  double swap_price = 1;   // nanoseconds that one of waiting counts as
-  int tried = 6;           // candidates that are laid out for each step
-  int together = 1;        // the best of so many tensors are chosen at once, while that is not too slow: large graphs
-  bool careful = false;    // at once only what the lanes have room for beside one another
-  double surprise = 0.1;   // of an iteration, by how much that may be slower than foreseen; from 1 on it does not matter
-};
-
 class Search {
  public:
-  explicit Search(StepArrays arrays) : step_(std::move(arrays)), layout_(step_) { clear(); }
+  explicit Search(StepArrays arrays);
+  Search(const Search&) = delete;
+  Search& operator=(const Search&) = delete;
 
   // Keep everything.
   void clear();
@@ -60,40 +51,42 @@ class Search {
   void choose(Choices choices);
 
  private:
-  struct Candidate {
-    Index gap;
-    Choice choice;
-    Cover cover;
-    double score = 0;
-    double cost_ns = 0;
-    // For a new swap: when it may leave and has to be back, and how long the lanes are free for it until the peak
-    // and from it on.
-    Ns leaves_ns = 0;
-    Ns due_ns = 0;
-    Ns out_room_ns = 0;
-    Ns in_room_ns = 0;
-  };
   struct Standing {
     Bytes excess;
     Ns time;
   };
+  struct Undo {
+    Index gap;
+    Choice choice;
+    Cover cover;
+  };
+  class Ranking;
 
-  bool apply(const Candidate& candidate);
-  bool fits_beside(const Candidate& one, const std::vector<const Candidate*>& others) const;
-  bool step_together(const std::vector<Candidate>& ranked, Bytes limit_bytes, int together, double surprise,
-                     bool careful);
-  bool step_best(const std::vector<Candidate>& ranked, Bytes limit_bytes, const Manner& manner,
-                 std::set<std::pair<Index, Choice>>& refused);
+  void put(Index gap, Choice choice, Cover cover);
+  void take_back();
+  bool try_out();
+  void accept(Layout& layout);
   bool settle();
-  Standing standing(Bytes limit_bytes) const;
-  std::vector<Candidate> candidates(Bytes limit_bytes, const Manner& manner) const;
-  double chain_ns(Index tensor, Index op, int depth) const;
+  bool fits_beside(const Candidate& one, const std::vector<const Candidate*>& others) const;
+  bool step_together(Ranking& ranked, Bytes limit_bytes, int together, double surprise, bool careful);
+  bool step_best(Ranking& ranked, Bytes limit_bytes, const Manner& manner);
+  bool refused(const Candidate& one) const;
+  void refuse(const Candidate& one);
+  void forgive();
+  Standing standing(const Layout& layout, Bytes limit_bytes) const;
   Ns lane_ns(const Layout& layout) const;
   static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
   Step step_;
+  Workbench bench_;
   Choices choices_;
-  Layout layout_;
+  Layout layout_;           // of what is chosen
+  Layout trial_;            // of what is tried out
+  Layout best_;             // of the best that was tried out
+  std::vector<Undo> undo_;  // from what is tried out back to what is chosen, the latest change last
+  Candidates candidates_;
+  std::vector<std::uint8_t> refused_;  // by gap, a bit for each choice
+  std::vector<Index> refusals_;
   Index layouts_ = 0;  // laid out so far: the unit in which searching is rationed
 };
 

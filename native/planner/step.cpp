@@ -1,10 +1,16 @@
 #include "step.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
 namespace tensile::planner {
+namespace {
+
+constexpr Index most_blocks = 64;
+
+}  // namespace
 
 Step::Step(StepArrays given) : arrays(std::move(given)) {
   check();
@@ -25,8 +31,14 @@ Step::Step(StepArrays given) : arrays(std::move(given)) {
       users[at(one.tensor)].emplace_back(op, number);
     }
   }
+  find_gaps(users);
+  sort_around();
+}
+
+void Step::find_gaps(const std::vector<std::vector<std::pair<Index, Index>>>& users) {
   for (Index tensor = 0; tensor < tensors(); ++tensor) {
     const auto& mine = users[at(tensor)];
+    first_gap.push_back(static_cast<Index>(gaps.size()));
     if (persistent(tensor)) base_bytes += arrays.size_bytes[at(tensor)];
     for (std::size_t k = 0; k < mine.size(); ++k) {
       const bool last = k + 1 == mine.size();
@@ -37,6 +49,28 @@ Step::Step(StepArrays given) : arrays(std::move(given)) {
       gaps.push_back({tensor, mine[k].first, need});
     }
   }
+  first_gap.push_back(static_cast<Index>(gaps.size()));
+}
+
+// Gaps by blocks of operators: few enough blocks that a long gap is not listed too often.
+void Step::sort_around() {
+  block_operators_ = operators() / most_blocks + 1;
+  const Index blocks = (operators() - 1) / block_operators_ + 1;
+  const auto each_block = [&](const Gap& gap, const auto& visit) {
+    const Index first = gap.after / block_operators_;
+    const bool crosses = gap.need >= operators();
+    const Index stop = crosses ? blocks : gap.need / block_operators_ + 1;
+    const Index wrapped = crosses ? std::min(first, (gap.need - operators()) / block_operators_ + 1) : 0;
+    for (Index block = 0; block < wrapped; ++block) visit(at(block));
+    for (Index block = first; block < stop; ++block) visit(at(block));
+  };
+  around_offset_.assign(at(blocks) + 1, 0);
+  for (const Gap& gap : gaps) each_block(gap, [&](std::size_t block) { ++around_offset_[block + 1]; });
+  std::partial_sum(around_offset_.begin(), around_offset_.end(), around_offset_.begin());
+  around_.resize(around_offset_.back());
+  std::vector<std::size_t> next(around_offset_);
+  for (std::size_t gap = 0; gap < gaps.size(); ++gap)
+    each_block(gaps[gap], [&](std::size_t block) { around_[next[block]++] = static_cast<Index>(gap); });
 }
 
 bool Step::written_between(Index tensor, Index since, Index until) const {
@@ -54,11 +88,11 @@ bool Step::droppable(const Gap& gap) const {
 void Step::check() const {
   const std::size_t ops = arrays.latency_ns.size();
   const std::size_t count = arrays.size_bytes.size();
-  const bool fits = ops > 0 && arrays.workspace_bytes.size() == ops && arrays.upload.size() == ops &&
-                    arrays.repeatable.size() == ops && arrays.offset.size() == ops + 1 &&
-                    arrays.persistent.size() == count && arrays.out_ns.size() == count && arrays.in_ns.size() == count &&
-                    arrays.offset.front() == 0 && at(arrays.offset.back()) == arrays.access.size() &&
-                    std::is_sorted(arrays.offset.begin(), arrays.offset.end());
+  const bool fits =
+      ops > 0 && arrays.workspace_bytes.size() == ops && arrays.upload.size() == ops &&
+      arrays.repeatable.size() == ops && arrays.offset.size() == ops + 1 && arrays.persistent.size() == count &&
+      arrays.out_ns.size() == count && arrays.in_ns.size() == count && arrays.offset.front() == 0 &&
+      at(arrays.offset.back()) == arrays.access.size() && std::is_sorted(arrays.offset.begin(), arrays.offset.end());
   if (!fits) throw std::invalid_argument("step arrays: lengths do not fit together");
   for (const Access& one : arrays.access) {
     if (one.tensor < 0 || at(one.tensor) >= count) throw std::invalid_argument("step arrays: unknown tensor");

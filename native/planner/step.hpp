@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace tensile::planner {
@@ -58,6 +60,12 @@ class Step {
   // Whether anything writes the tensor after operator `since` and before operator `until`.
   bool written_between(Index tensor, Index since, Index until) const;
 
+  // A few gaps, in order, among them all that the operator lies in, or at the border of.
+  std::span<const Index> gaps_around(Index op) const {
+    const std::size_t block = at(op / block_operators_);
+    return {around_.data() + around_offset_[block], around_.data() + around_offset_[block + 1]};
+  }
+
   // Whether the tensor could be given up in a gap and made again by its one writer.
   bool droppable(const Gap& gap) const;
 
@@ -65,6 +73,7 @@ class Step {
 
   StepArrays arrays;
   std::vector<Gap> gaps;                    // by tensor, then by time
+  std::vector<Index> first_gap;             // by tensor and one more
   std::vector<Index> gap_of_access;         // the gap that starts at each access, or none
   std::vector<Index> first_writer;          // by tensor, none where nothing writes it
   std::vector<Index> last_user;             // by tensor, none where nothing accesses it
@@ -73,6 +82,12 @@ class Step {
 
  private:
   void check() const;
+  void find_gaps(const std::vector<std::vector<std::pair<Index, Index>>>& users);
+  void sort_around();
+
+  Index block_operators_ = 1;
+  std::vector<std::size_t> around_offset_;  // by block of operators and one more
+  std::vector<Index> around_;               // gaps
 };
 
 }  // namespace tensile::planner

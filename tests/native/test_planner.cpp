@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
+#include <tuple>
 #include <vector>
 
 #include "check.hpp"
@@ -79,7 +80,7 @@ std::vector<Bytes> recounted(const Step& step, const Layout& layout) {
     std::vector<Index> births;
     std::vector<Index> uses;
     for (Index pos = 0; pos < count; ++pos) {
-      const Index op = layout.op_at[at(pos)];
+      const Index op = layout.order().op_at[at(pos)];
       for (Index k = step.first_access(op); k < step.last_access(op); ++k) {
         if (step.access(k).tensor != tensor) continue;
         uses.push_back(pos);
@@ -98,7 +99,8 @@ std::vector<Bytes> recounted(const Step& step, const Layout& layout) {
       for (Index pos = births[k]; pos <= last; ++pos) load[at(pos)] += size;
     }
   }
-  for (Index pos = 0; pos < count; ++pos) load[at(pos)] += step.arrays.workspace_bytes[at(layout.op_at[at(pos)])];
+  for (Index pos = 0; pos < count; ++pos)
+    load[at(pos)] += step.arrays.workspace_bytes[at(layout.order().op_at[at(pos)])];
   for (const Move& one : layout.moves)
     for (Index pos = one.free; pos < one.back; ++pos) load[at(pos % count)] -= step.arrays.size_bytes[at(one.tensor)];
   return load;
@@ -107,10 +109,23 @@ std::vector<Bytes> recounted(const Step& step, const Layout& layout) {
 void judge(const Step& step, const Layout& layout) {
   CHECK(recounted(step, layout) == layout.load_bytes);
   for (const Move& one : layout.moves)
-    CHECK(one.after < one.free && one.free < one.back && one.back <= one.need && one.need <= one.after + layout.length());
+    CHECK(one.after < one.free && one.free < one.back && one.back <= one.need &&
+          one.need <= one.after + layout.length());
   std::vector<bool> ran(at(step.operators()), false);
-  for (const Index op : layout.op_at) ran[at(op)] = true;
+  for (const Index op : layout.order().op_at) ran[at(op)] = true;
   CHECK(std::all_of(ran.begin(), ran.end(), [](bool one) { return one; }));
+}
+
+bool alike(const Layout& a, const Layout& b) {
+  const auto times = [](const Move& one) {
+    return std::tuple(one.gap, one.after, one.need, one.free, one.back, one.copies, one.out_start_ns,
+                      one.in_start_ns);
+  };
+  return a.order().op_at == b.order().op_at && a.load_bytes == b.load_bytes && a.boundary_ns == b.boundary_ns &&
+         a.begin_ns == b.begin_ns && a.end_ns == b.end_ns && a.iteration_ns == b.iteration_ns &&
+         a.stall_ns == b.stall_ns && a.moves.size() == b.moves.size() &&
+         std::equal(a.moves.begin(), a.moves.end(), b.moves.begin(),
+                    [&](const Move& one, const Move& other) { return times(one) == times(other); });
 }
 
 }  // namespace
@@ -141,6 +156,54 @@ TEST(whatever_the_search_chooses_its_load_is_that_of_its_order_and_moves) {
   }
 }
 
+// Layouts take over what they can from those before them.
+TEST(what_was_searched_is_laid_out_as_it_would_be_from_nothing) {
+  for (std::uint32_t seed = 1; seed <= 150; ++seed) {
+    Dice dice(seed);
+    StepArrays arrays = random_step(dice);
+    Search search(arrays);
+    Manner manner;
+    manner.together = 1 + dice.below(6);
+    search.lower(dice.below(static_cast<Index>(search.layout().peak_bytes()) + 1), manner, 200);
+    search.improve(search.layout().peak_bytes(), manner, 40, seed);
+    for (Ns& one : arrays.latency_ns) one += dice.below(200);
+    search.retime(arrays.latency_ns, arrays.out_ns, arrays.in_ns);
+    Search fresh(arrays);
+    fresh.choose(search.choices());
+    CHECK(alike(search.layout(), fresh.layout()));
+    search.prune(search.layout().peak_bytes(), 30);
+    search.choose(search.choices());
+    fresh.choose(search.choices());
+    CHECK(alike(search.layout(), fresh.layout()));
+  }
+}
+
+TEST(choices_that_cannot_be_followed_are_refused_and_change_nothing) {
+  Dice dice(3);
+  StepArrays arrays = random_step(dice);
+  arrays.repeatable.assign(arrays.repeatable.size(), 0);
+  Search search(arrays);
+  search.exhaust();
+  const std::vector<Bytes> load = search.layout().load_bytes;
+  const Choices good = search.choices();
+  CHECK(!good.choice.empty());
+  Choices unrepeatable = good;
+  unrepeatable.choice[0] = Choice::drop;
+  Choices outside = good;
+  outside.cover[0].hi += 1;
+  Choices short_of_one = good;
+  short_of_one.choice.pop_back();
+  for (const Choices& bad : {unrepeatable, outside, short_of_one}) {
+    bool refused = false;
+    try {
+      search.choose(bad);
+    } catch (const std::invalid_argument&) {
+      refused = true;
+    }
+    CHECK(refused && search.layout().load_bytes == load && search.choices().choice == good.choice);
+  }
+}
+
 TEST(equal_searches_choose_equally) {
   Dice dice(7);
   const StepArrays arrays = random_step(dice);
@@ -149,7 +212,7 @@ TEST(equal_searches_choose_equally) {
     Search search(arrays);
     search.lower(search.layout().peak_bytes() / 2, {}, 100);
     search.improve(search.layout().peak_bytes(), {}, 100, 3);
-    order = search.layout().op_at;
+    order = search.layout().order().op_at;
   }
   CHECK(orders[0] == orders[1]);
 }

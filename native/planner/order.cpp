@@ -1,0 +1,150 @@
+#include "order.hpp"
+
+#include <algorithm>
+
+namespace tensile::planner {
+namespace {
+
+constexpr int deepest_chain = 48;
+
+}  // namespace
+
+bool Order::arrange(const Step& step, const Choices& choices) {
+  if (!lay_out(step, choices)) return false;
+  walk(step);
+  sum_up(step);
+  return true;
+}
+
+bool Order::follows(const Choices& choices) const {
+  if (choices.choice.size() != drops_.size()) return false;
+  unsigned differing = 0;
+  for (std::size_t gap = 0; gap < drops_.size(); ++gap)
+    differing |= static_cast<unsigned>(choices.choice[gap] == Choice::drop) ^ drops_[gap];
+  return differing == 0;
+}
+
+Index Order::operator_at(Index where) const {
+  const auto next = std::lower_bound(position.begin(), position.end(), where);
+  return static_cast<Index>(next - position.begin());
+}
+
+bool Order::lay_out(const Step& step, const Choices& choices) {
+  const Index ops = step.operators();
+  op_at.clear();
+  again.clear();
+  block.resize(at(ops));
+  position.resize(at(ops));
+  dropped_.assign(at(step.tensors()), 0);
+  made_for_.assign(at(step.tensors()), none);
+  wanted_.assign(at(ops), 0);
+  drops_.resize(step.gaps.size());
+  for (std::size_t gap = 0; gap < drops_.size(); ++gap) {
+    drops_[gap] = choices.choice[gap] == Choice::drop ? 1 : 0;
+    if (drops_[gap] != 0) wanted_[at(step.gaps[gap].need)] = wanted_[at(step.gaps[gap].after)] = 1;
+  }
+  for (Index op = 0; op < ops; ++op) {
+    block[at(op)] = length();
+    const bool looked_at = wanted_[at(op)] != 0;
+    for (Index number = step.first_access(op); looked_at && number < step.last_access(op); ++number) {
+      const Index tensor = step.access(number).tensor;
+      if (dropped_[at(tensor)] != 0 && !make_again(step, tensor, op, 0)) return false;
+    }
+    position[at(op)] = length();
+    op_at.push_back(op);
+    again.push_back(0);
+    for (Index number = step.first_access(op); looked_at && number < step.last_access(op); ++number) {
+      const Index gap = step.gap_of_access[at(number)];
+      if (gap != none && drops_[at(gap)] != 0) dropped_[at(step.access(number).tensor)] = 1;
+    }
+  }
+  return true;
+}
+
+bool Order::make_again(const Step& step, Index tensor, Index op, int depth) {
+  const Index maker = step.first_writer[at(tensor)];
+  if (maker == none || step.arrays.repeatable[at(maker)] == 0 || depth > deepest_chain) return false;
+  if (step.writers[at(tensor)].size() != 1) return false;
+  for (Index number = step.first_access(maker); number < step.last_access(maker); ++number) {
+    const Access& source = step.access(number);
+    if (source.writes) continue;
+    if (step.written_between(source.tensor, maker, op)) return false;
+    if (step.persistent(source.tensor) || made_for_[at(source.tensor)] == op) continue;
+    const bool there = dropped_[at(source.tensor)] == 0 && step.last_user[at(source.tensor)] >= op;
+    if (!there && !make_again(step, source.tensor, op, depth + 1)) return false;
+  }
+  op_at.push_back(maker);
+  again.push_back(1);
+  for (Index number = step.first_access(maker); number < step.last_access(maker); ++number) {
+    if (!step.access(number).writes) continue;
+    made_for_[at(step.access(number).tensor)] = op;
+    dropped_[at(step.access(number).tensor)] = 0;
+  }
+  return true;
+}
+
+// How long every tensor lives, and what of each gap is free of accesses.
+void Order::walk(const Step& step) {
+  const Index count = length();
+  held_.assign(at(step.tensors()), {});
+  stretch.assign(step.gaps.size(), {});
+  lives_.clear();
+  for (Index pos = 0; pos < count; ++pos) {
+    const Index op = op_at[at(pos)];
+    for (Index number = step.first_access(op); number < step.last_access(op); ++number) {
+      const Access& one = step.access(number);
+      Held& here = held_[at(one.tensor)];
+      if (one.writes && step.fresh(op, one.tensor)) {
+        here.life = static_cast<Index>(lives_.size());
+        here.written = 0;
+        lives_.push_back({one.tensor, pos, pos});
+      } else {
+        if (here.latest != none) note(step, one.tensor, pos);
+        if (here.life != none) lives_[at(here.life)].last = pos;
+      }
+      if (here.earliest == none) here.earliest = pos;
+      here.latest = pos;
+      here.written += one.writes ? 1 : 0;
+      if (again[at(pos)] == 0) here.gap = step.gap_of_access[at(number)];
+    }
+  }
+  for (Index tensor = 0; tensor < step.tensors(); ++tensor) {
+    const Held& here = held_[at(tensor)];
+    if (step.persistent(tensor) && here.latest != none) note(step, tensor, here.earliest + count);
+  }
+}
+
+// The access at `need` ends a part of the gap that is open, if one is.
+void Order::note(const Step&, Index tensor, Index need) {
+  const Held& here = held_[at(tensor)];
+  if (here.gap == none || need - here.latest <= 1) return;
+  Stretch& known = stretch[at(here.gap)];
+  if (known.after == none || need - here.latest > known.need - known.after)
+    known = {here.latest, need, here.written, here.life};
+}
+
+void Order::sum_up(const Step& step) {
+  const Index count = length();
+  uploads.clear();
+  before_ns.resize(at(count) + 1);
+  held_bytes.assign(at(count) + 1, 0);
+  for (const Life& one : lives_) {
+    const Bytes size = step.arrays.size_bytes[at(one.tensor)];
+    held_bytes[at(one.first)] += size;
+    held_bytes[at(one.last) + 1] -= size;
+  }
+  Bytes held = step.base_bytes;
+  Ns passed = 0;
+  for (Index pos = 0; pos < count; ++pos) {
+    const std::size_t op = at(op_at[at(pos)]);
+    held += held_bytes[at(pos)];
+    held_bytes[at(pos)] = held + step.arrays.workspace_bytes[op];
+    before_ns[at(pos)] = passed;
+    passed += step.arrays.latency_ns[op];
+    if (step.arrays.upload[op] != 0) uploads.push_back(pos);
+  }
+  held_bytes.pop_back();
+  before_ns[at(count)] = passed;
+}
+
+}  // namespace tensile::planner
