@@ -83,11 +83,13 @@ def finish(
                 print(shared.stamped(row), flush=True)
     except TensileError as error:
         sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
-    if not given.json:
+    if given.markdown:
+        print("\n".join(shared.markdown(found, names, shared.summary)))
+    elif not given.json:
         shared.print_tables(found, names, shared.summary)
     lines = [*shared.verdict(found, names), *(more(found) if more is not None else ())]
     for line in lines:
-        print(line, file=sys.stderr if given.json else sys.stdout)
+        print(line, file=sys.stderr if given.json or given.markdown else sys.stdout)
     sys.exit(int(any("NOT" in line for line in lines) or any(row["faults"] for row in found)))
 
 
@@ -205,7 +207,9 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--refine", type=int, default=4, help="more budgets around each overhead of 2 and 10 %%")
     parser.add_argument("--processes", type=int, default=1, help="cases planned at once; planning times then suffer")
     parser.add_argument("--recorded", nargs="+", default=[], metavar="FILE", help="what --json wrote; plan nothing")
-    parser.add_argument("--json", action="store_true", help="one object a line")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one object a line")
+    form.add_argument("--markdown", action="store_true", help="tables for a document")
     parser.set_defaults(beside=[])
 
 

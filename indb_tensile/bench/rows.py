@@ -375,9 +375,33 @@ def print_tables(
     """For each case, called by the fields `names`, a table with a line for each policy."""
     console = Console(width=200, highlight=False)
     for case, found in by(rows, *names).items():
-        peaks = [f"{base} {found[0][f'{base}_peak_bytes'] / _MIB:,.0f} MB" for base in ("vanilla", "liveness")]
-        title = f"{_called(names, case)}: {', '.join(peaks)}"
-        print_table(console, title, [line(str(policy), points) for (policy,), points in by(found, "policy").items()])
+        print_table(
+            console,
+            _title(names, case, found),
+            [line(str(policy), points) for (policy,), points in by(found, "policy").items()],
+        )
+
+
+def markdown(
+    rows: Sequence[Row], names: Sequence[str], line: Callable[[str, Sequence[Row]], dict[str, str]]
+) -> Iterator[str]:
+    """The same tables for a document, each with its verdict, and when and where the rows were planned."""
+    for case, found in by(rows, *names).items():
+        yield f"### {_title(names, case, found)}\n"
+        lines = [line(str(policy), points) for (policy,), points in by(found, "policy").items()]
+        yield f"| {' | '.join(lines[0])} |"
+        yield f"|---|{'---:|' * (len(lines[0]) - 1)}"
+        yield from (f"| {' | '.join(columns.values())} |" for columns in lines)
+        yield ""
+        yield from (f"- {text.removeprefix(f'{_called(names, case)}: ')}" for text in verdict(found, names))
+        planned = sorted({(row["date"], row["host"]) for row in found if "host" in row})
+        yield from (f"- planned on {day} by {host}" for day, host in planned)
+        yield ""
+
+
+def _title(names: Sequence[str], case: tuple[Any, ...], found: Sequence[Row]) -> str:
+    peaks = [f"{base} {found[0][f'{base}_peak_bytes'] / _MIB:,.0f} MB" for base in ("vanilla", "liveness")]
+    return f"{_called(names, case)}: {', '.join(peaks)}"
 
 
 def print_table(console: Console, title: str, lines: Sequence[dict[str, str]]) -> None:

@@ -1,6 +1,7 @@
 """The benchmarks' commands, on a network small enough for a test."""
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,27 @@ def test_rivals_that_were_planned_before_are_covered_without_planning_them_again
 
 def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "planning_ms"} for row in rows]
+
+
+def test_tables_for_a_document_say_when_and_where_they_were_planned(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    case = ("--models", "resnet50", "--links", "25", "--budgets", "1", "--refine", "0")
+    with pytest.raises(SystemExit):
+        policies.main((*case, "--json", "--policies", "liveness", "tensile+"))
+    path = tmp_path / "rows.json"
+    path.write_text(capsys.readouterr().out)
+    with pytest.raises(SystemExit):
+        policies.main(("--recorded", str(path), "--markdown"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("### resnet50, a6000, link_gb_s 25.0: vanilla ")
+    assert [line.split(" | ")[0] for line in lines if line.startswith("| ")] == [
+        "| policy",
+        "| liveness",
+        "| tensile+",
+    ]
+    assert "- covers liveness (1 points)" in lines
+    assert lines[-2].startswith(f"- planned on {date.today().isoformat()} by ")
 
 
 def test_recorded_rows_are_judged_again_without_planning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
