@@ -2,23 +2,27 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from indb_tensile.bench import machines
+from indb_tensile.bench.rows import overhead
 from indb_tensile.cli.options import dsn_option, json_option, size_option
 from indb_tensile.cli.output import Row, print_json, show_one, show_rows
 from indb_tensile.errors import InvariantError, MemoryLimitError, MissingError, RequestError
 from indb_tensile.job import JobId
+from indb_tensile.scheduler import check
 from indb_tensile.scheduler.document import Document, read_document
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak
 from indb_tensile.scheduler.plan import Infeasible, Plan
-from indb_tensile.scheduler.planner import plan_jobs
+from indb_tensile.scheduler.planner import JobPlan, plan_jobs, schedules_of, together_bytes
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
+from indb_tensile.scheduler.schedule import Schedule
 from indb_tensile.scheduler.score import Score, score
 from indb_tensile.scheduler.simulate import Compute, JobRun, timeline
 from indb_tensile.scheduler.trace_events import trace_events
@@ -49,6 +53,7 @@ _OPTIONS = (
         show_default=True,
         help="whether jobs compute side by side or take turns",
     ),
+    click.option("--phases", is_flag=True, help="let jobs share the budget by gates that each has to pass"),
     click.option("--timeline", "trace", metavar="FILE", help="write a trace for Perfetto or chrome://tracing"),
 )
 
@@ -63,6 +68,8 @@ def plan(dsn: str | None, as_json: bool, job_id: int | None, graphs: Sequence[st
 
     For JOB_ID: peaks by policy, the plan's swaps, predicted and measured. For --graph files (see `tensile graph`),
     which need --budget and no database: both baselines' peaks, the planned peak, time, stalls and faults by job.
+    With --phases also what all jobs hold together at most, what that saves, and each gate: which operator of which
+    iteration of a round waits for which one of another job.
     """
     if (job_id is None) == (not graphs):
         raise click.UsageError("give the number of a job, or step graphs by --graph, and not both")
@@ -97,6 +104,7 @@ def _plan_graphs(
     rates: str,
     machine: str | None,
     compute: str,
+    phases: bool,
     trace: str | None,
 ) -> None:
     documents = [read_file(path) for path in paths]
@@ -105,16 +113,18 @@ def _plan_graphs(
     if budget is None:
         needed = sum(liveness_peak(document.graph) for document in documents)
         raise RequestError("no budget is given", hint=f"add --budget; without planning {needed} bytes are needed")
+    asked = partial(plan_jobs, workloads, budget_bytes=budget, link=link, policy=policy, rewrites=True)
     start_ns = time.perf_counter_ns()
-    planned = plan_jobs(workloads, budget_bytes=budget, link=link, policy=policy, rewrites=True)
+    planned = asked(phases=phases, compute=Compute(compute))
     planning_ms = (time.perf_counter_ns() - start_ns) / 1e6
     if isinstance(planned, Infeasible):
         _refuse(planned, as_json=as_json)
     plans = [one.plans for one in planned]
-    scores = score(workloads, plans, link, compute=Compute(compute))
+    schedules = [schedule.among([one.job for one in planned]) for schedule in schedules_of(planned)]
+    scores = score(workloads, plans, link, compute=Compute(compute), schedules=schedules)
     if trace is not None:
-        _write_trace(Path(trace), documents, workloads, plans, link, Compute(compute))
-    rows = [
+        _write_trace(Path(trace), documents, workloads, plans, link, Compute(compute), schedules)
+    rows: list[Row] = [
         {
             "job": number,
             "model": document.name,
@@ -122,12 +132,71 @@ def _plan_graphs(
             "link_gb_s": _rate(link),
             "budget_bytes": budget,
             **found.figures(),
+            **({"gate_us": found.forecast.gate_ns / 1000} if phases else {}),
             "planning_ms": round(planning_ms, 3),
         }
         for number, (document, found) in enumerate(zip(documents, scores, strict=True), start=1)
     ]
+    shared: Row | None = None
+    if phases:
+        apart = asked(phases=False, compute=Compute(compute))
+        shared = _phases(workloads, planned, scores, None if isinstance(apart, Infeasible) else apart)
+        rows.append(shared if as_json else {name: value for name, value in shared.items() if name != "gates"})
     _show(rows, as_json=as_json)
-    _check(scores, policy)
+    if shared is not None and not as_json:
+        for line in _told(shared["gates"]):
+            click.echo(line)
+    _check(scores, policy, [] if shared is None else shared["faults"])
+
+
+def _phases(
+    workloads: Sequence[Workload],
+    planned: Sequence[JobPlan],
+    scores: Sequence[Score],
+    apart: Sequence[JobPlan] | None,
+) -> Row:
+    """What the jobs gain by phases, and the gates that they have to pass for it.
+
+    Memory against the sum of the same plans' peaks, time against the best plans within the budget without phases.
+    """
+    schedules = schedules_of(planned)
+    placed = [schedule.among([one.job for one in planned]) for schedule in schedules]
+    pairs = [list(zip(w.graphs, one.plans, strict=True)) for w, one in zip(workloads, planned, strict=True)]
+    found = check.faults_together(pairs, budget_bytes=together_bytes(planned), schedules=placed)
+    peaks_bytes = sum(one.peak_bytes for one in planned)
+    most_bytes = peaks_bytes if found else check.together_bytes(pairs, placed)
+    bases = [one.baseline for one in scores]
+    return {
+        "jobs": len(planned),
+        "peaks_bytes": peaks_bytes,
+        "together_bytes": most_bytes,
+        "saved_bytes": peaks_bytes - most_bytes,
+        "eor": round(overhead(bases, [one.forecast.iteration_ns for one in scores]), 6),
+        "eor_without_phases": apart and round(overhead(bases, [one.forecast.iteration_ns for one in apart]), 6),
+        "iterations": [n for schedule in schedules for n in schedule.iterations],
+        "gates": [
+            {
+                "job": schedule.jobs[gate.job],
+                "iteration": gate.iteration,
+                "operator": gate.operator,
+                "after_job": schedule.jobs[gate.after_job],
+                "after_iteration": gate.after_iteration,
+                "after_operator": gate.after_operator,
+            }
+            for schedule in schedules
+            for gate in schedule.gates
+        ],
+        "faults": list(found),
+    }
+
+
+def _told(gates: Sequence[Row]) -> Iterator[str]:
+    """Each gate in words."""
+    for gate in gates:
+        yield (
+            "job {job}, iteration {iteration}, operator {operator} waits for job {after_job}, "
+            "iteration {after_iteration}, operator {after_operator}".format(**gate)
+        )
 
 
 def _show(rows: Sequence[Row], *, as_json: bool) -> None:
@@ -137,8 +206,10 @@ def _show(rows: Sequence[Row], *, as_json: bool) -> None:
         show_one(row, as_json=as_json)
 
 
-def _check(scores: Sequence[Score], policy: str) -> None:
-    """A plan that breaks a rule is shown, and is a fault of ours."""
+def _check(scores: Sequence[Score], policy: str, together: Sequence[str]) -> None:
+    """A plan that breaks a rule is shown, and is a fault of ours; so are gates that do not keep to the budget."""
+    if together:
+        raise InvariantError(f"the phases of policy {policy} break the rules", detail="\n".join(together))
     for number, found in enumerate(scores, start=1):
         if found.faults:
             text = "\n".join(found.faults)
@@ -176,12 +247,15 @@ def _write_trace(
     plans: Sequence[tuple[Plan, ...]],
     link: Link,
     compute: Compute,
+    schedules: Sequence[Schedule],
 ) -> None:
     runs = [
         JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
         for workload, chosen in zip(workloads, plans, strict=True)
     ]
-    text = trace_events(runs, [document.name for document in documents], timeline(runs, link, compute=compute))
+    text = trace_events(
+        runs, [document.name for document in documents], timeline(runs, link, compute=compute, schedules=schedules)
+    )
     path.write_text(text, encoding="utf-8")
 
 

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from indb_tensile.scheduler import cuts
+from indb_tensile.scheduler.cuts import Steps
 from indb_tensile.scheduler.equivalence import judge
 from indb_tensile.scheduler.graph import Operator, StepGraph, TensorId
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.schedule import Schedule
 
 
 def faults(graph: StepGraph, plan: Plan, *, limit_bytes: int | None = None) -> tuple[str, ...]:
@@ -31,21 +34,50 @@ def faults(graph: StepGraph, plan: Plan, *, limit_bytes: int | None = None) -> t
     return tuple(found)
 
 
-def faults_together(jobs: Sequence[Sequence[tuple[StepGraph, Plan]]], *, budget_bytes: int) -> tuple[str, ...]:
-    """Every broken rule of several jobs' plans, each job given as its (graph, plan) pairs, under one budget."""
+def faults_together(
+    jobs: Sequence[Sequence[tuple[StepGraph, Plan]]], *, budget_bytes: int, schedules: Sequence[Schedule] = ()
+) -> tuple[str, ...]:
+    """Every broken rule of several jobs' plans, each job given as its (graph, plan) pairs, under one budget.
+
+    The jobs of `schedules` are positions among the jobs. What such jobs hold together counts in whatever order their
+    gates let their operators run; of the others the peaks are added.
+    """
     found = []
-    total = 0
     for position, pairs in enumerate(jobs):
         for number, (graph, plan) in enumerate(pairs):
             found += [f"job {position}, graph {number}: {fault}" for fault in faults(graph, plan)]
         shared = {tuple((t.id, t.size_bytes) for t in graph.tensors if t.persistent) for graph, _ in pairs}
         if len(shared) > 1:
             found.append(f"job {position}: its graphs do not have the same persistent tensors")
-        if not found:
-            total += max(peak(graph, plan) for graph, plan in pairs)
-    if not found and total > budget_bytes:
+    gated = [position for schedule in schedules for position in schedule.jobs]
+    if len(set(gated)) < len(gated) or not all(0 <= position < len(jobs) for position in gated):
+        found.append(f"the schedules are of jobs {gated}, of {len(jobs)}")
+    for schedule in schedules if not found else ():
+        found += cuts.faults([steps(jobs[position]) for position in schedule.jobs], schedule)
+    if not found and (total := together_bytes(jobs, schedules)) > budget_bytes:
         found.append(f"the jobs' peaks are {total} bytes together, over the budget of {budget_bytes}")
     return tuple(found)
+
+
+def together_bytes(jobs: Sequence[Sequence[tuple[StepGraph, Plan]]], schedules: Sequence[Schedule]) -> int:
+    """The most that jobs come to whose plans and schedules break no rule."""
+    gated = {position for schedule in schedules for position in schedule.jobs}
+    alone = [max(peak(graph, plan) for graph, plan in pairs) for n, pairs in enumerate(jobs) if n not in gated]
+    return sum(alone) + sum(cuts.most_bytes([steps(jobs[n]) for n in s.jobs], s) for s in schedules)
+
+
+def steps(pairs: Sequence[tuple[StepGraph, Plan]]) -> Steps:
+    """What a job holds during its training step, the first pair, and at the gates before each operator.
+
+    Its other graphs run before the gates of operator 0.
+    """
+    (graph, plan), *others = pairs
+    if plan.executions:
+        graph = judge(graph, plan.executions).graph
+    walk = _walk(graph, plan)
+    between = max((peak(*pair) for pair in others), default=0)
+    waiting = (max(walk.waits[0], between), *walk.waits[1:])
+    return Steps(running_bytes=tuple(walk.loads), waiting_bytes=waiting)
 
 
 def peak(graph: StepGraph, plan: Plan) -> int:
@@ -79,6 +111,7 @@ class _Walk:
     host: set[TensorId] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)  # what is held before each operator, before it takes any memory
     strict: bool = False
 
     def fault(self, text: str) -> None:
@@ -102,6 +135,7 @@ def _walk(graph: StepGraph, plan: Plan) -> _Walk:
     _go_home(walk)
     for _ in range(2):
         walk.loads.clear()
+        walk.waits.clear()
         for index in range(len(graph.operators)):
             _step(walk, index)
     return walk
@@ -137,6 +171,7 @@ def _go_home(walk: _Walk) -> None:
 def _step(walk: _Walk, index: int) -> None:
     operator = walk.graph.operators[index]
     _give_back(walk, index)
+    walk.waits.append(walk.held_bytes)
     _take(walk, index)
     _run(walk, index, operator)
     walk.loads.append(walk.held_bytes + operator.workspace_bytes)

@@ -13,9 +13,11 @@ import numpy.typing as npt
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import load, resident_at_start
+from indb_tensile.scheduler.peak import load, peak, resident_at_start
+from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.simulate import EventKind, JobRun, timeline
+from indb_tensile.scheduler.workload import Workload
 
 Ints = npt.NDArray[np.int64]
 
@@ -67,6 +69,18 @@ def cycle(run: JobRun, link: Link) -> Cycle:
         duration_ns=tuple(max(1, ns) for ns in duration),
         idle_bytes=idle_bytes,
     )
+
+
+def cycle_of(workload: Workload, plans: Sequence[Plan], link: Link) -> Cycle:
+    """A job's training step under its plans.
+
+    Its other graphs run between iterations, and pass no gates; what they need may be held at any time.
+    """
+    own = cycle(JobRun(graph=workload.graphs[0], plan=plans[0], latency_ns=workload.latency_ns[0]), link)
+    others = [peak(graph, plan) for graph, plan in zip(workload.graphs[1:], plans[1:], strict=True)]
+    least = max((own.idle_bytes, *others))
+    held = tuple(max(least, load_bytes) for load_bytes in own.load_bytes)
+    return Cycle(load_bytes=held, duration_ns=own.duration_ns, idle_bytes=least)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,31 +8,20 @@ schedule has them, or further, or held no more than there and what was left over
 memory back. Nobody waits in a circle, since gates look back in the schedule. tests/scheduler/test_gates.py runs jobs
 in arbitrary orders against them.
 
-Zico (section 5.3) delays iterations as a whole and relies on their times; this is ours.
+A gate is left out where others imply it: who waited for a job knows what that job had waited for itself.
+
+Zico (section 5.3) delays iterations as a whole and relies on their times; this is ours. cuts.py is the judge.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
 
 from indb_tensile.scheduler.cycle import Cycle, Ints, curve
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Gate:
-    """`operator` of a job's iteration starts only when another job's `after_operator` has ended.
-
-    Iterations count from the round's first one of that job; negative ones belong to earlier rounds.
-    """
-
-    job: int
-    iteration: int
-    operator: int
-    after_job: int
-    after_iteration: int
-    after_operator: int
+from indb_tensile.scheduler.schedule import Gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +40,49 @@ def unrolled(planned: Round, longest_ns: int) -> list[tuple[int, int]]:
 
 
 def gates(cycles: Sequence[Cycle], planned: Round, budget_bytes: int) -> tuple[Gate, ...]:
-    """The gates that this schedule needs, by job and time, without those that an earlier one in the round implies."""
+    """The gates that this schedule needs, without those that earlier ones in the round imply."""
     laid = _Gates(cycles, planned, budget_bytes)
     jobs = range(len(cycles))
-    return tuple(gate for job in jobs for other in jobs if other != job for gate in laid.between(job, other))
+    needed = [timed for job in jobs for other in jobs if other != job for timed in laid.between(job, other)]
+    known = _Known([len(own.load_bytes) for own in cycles])
+    return tuple(sorted(gate for _, _, gate in sorted(needed, key=_in_order) if known.learns(gate)))
+
+
+_Timed = tuple[int, int, Gate]  # when the operator is to start, when the other one is to have ended, the gate
+
+
+def _in_order(timed: _Timed) -> tuple[int, Gate, int]:
+    """As a schedule passes gates; of one operator's the latest first, which may imply the others."""
+    starts_ns, ends_ns, gate = timed
+    return starts_ns, replace(gate, after_job=0, after_iteration=0, after_operator=0), -ends_ns
+
+
+class _Known:
+    """What each job knows of how far the others have come, from its own gates and what they knew themselves."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self._counts = counts
+        self._passed: list[list[int | None]] = [[None] * len(counts) for _ in counts]
+        self._at: list[list[int]] = [[] for _ in counts]  # by job, at which of its operators it learnt something
+        self._then: list[list[list[int | None]]] = [[] for _ in counts]  # and what it knew then
+
+    def learns(self, gate: Gate) -> bool:
+        """Whether this gate tells its job anything; it knows it from then on."""
+        other, mine = gate.after_job, self._passed[gate.job]
+        number = gate.after_iteration * self._counts[other] + gate.after_operator
+        if _further(mine[other], number + 1) == mine[other]:
+            return False
+        place = bisect_right(self._at[other], number)
+        told = self._then[other][place - 1] if place else [None] * len(mine)
+        mine[:] = [a if b is None else _further(a, b) for a, b in zip(mine, told, strict=True)]
+        mine[other] = _further(mine[other], number + 1)
+        self._at[gate.job].append(gate.iteration * self._counts[gate.job] + gate.operator)
+        self._then[gate.job].append(list(mine))
+        return True
+
+
+def _further(known: int | None, number: int) -> int:
+    return number if known is None else max(known, number)
 
 
 class _Gates:
@@ -75,34 +103,41 @@ class _Gates:
         self._each = [sum(j == job for _, j in planned.started) for job in range(len(cycles))]
         self._offset = [np.array([0, *accumulate(c.duration_ns)], dtype=np.int64) for c in cycles]
 
-    def between(self, job: int, other: int) -> list[Gate]:
+    def between(self, job: int, other: int) -> list[_Timed]:
         """What this job waits for in the other one."""
-        found: list[Gate] = []
+        found: list[_Timed] = []
         count = len(self._cycles[other].load_bytes)
         held = np.array(self._cycles[other].load_bytes * 3, dtype=np.int64)
         raises = self._raises(job)
         passed: int | None = None
         for iteration in range(self._each[job]):
             start_ns = self._starts[job][self._before[job] + iteration]
-            planned, allowed = self._positions(other, start_ns + self._offset[job][raises])
-            for operator, number, most in zip(raises.tolist(), planned.tolist(), allowed.tolist(), strict=True):
+            times_ns = start_ns + self._offset[job][raises]
+            planned, allowed = self._positions(other, times_ns)
+            for operator, number, most, now_ns in zip(
+                raises.tolist(), planned.tolist(), allowed.tolist(), times_ns.tolist(), strict=True
+            ):
                 first = number - count if passed is None else max(passed, number - count)
                 higher = np.flatnonzero(held[first % count : first % count + number - first] > most)
                 if len(higher) == 0:
                     continue
                 passed = first + int(higher[-1]) + 1
                 after_iteration, after_operator = divmod(passed - 1, count)
-                found.append(
-                    Gate(
-                        job=job,
-                        iteration=iteration,
-                        operator=operator,
-                        after_job=other,
-                        after_iteration=after_iteration,
-                        after_operator=after_operator,
-                    )
+                gate = Gate(
+                    job=job,
+                    iteration=iteration,
+                    operator=operator,
+                    after_job=other,
+                    after_iteration=after_iteration,
+                    after_operator=after_operator,
                 )
+                found.append((now_ns, self._end_ns(other, after_iteration, after_operator), gate))
         return found
+
+    def _end_ns(self, job: int, iteration: int, operator: int) -> int:
+        rounds, place = divmod(iteration, self._each[job])
+        start_ns = int(self._starts[job][self._before[job] + place]) + rounds * self._planned.length_ns
+        return start_ns + int(self._offset[job][operator + 1])
 
     def _raises(self, job: int) -> Ints:
         """The operators during which the job holds more than during the one before."""

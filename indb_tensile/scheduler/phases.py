@@ -20,8 +20,9 @@ from itertools import accumulate
 import numpy as np
 
 from indb_tensile.scheduler.cycle import Curve, Cycle, curve, cycle
-from indb_tensile.scheduler.gates import Gate, Round, gates, unrolled
+from indb_tensile.scheduler.gates import Round, gates, unrolled
 from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.schedule import Gate, Schedule
 from indb_tensile.scheduler.simulate import Compute
 
 __all__ = ["Cycle", "Gate", "Shift", "cycle", "interleave", "least_budget", "least_start"]
@@ -40,6 +41,11 @@ class Shift:
     gates: tuple[Gate, ...]
     round_ns: int
     peak_bytes: int  # of the loads together
+
+    def schedule(self, jobs: Sequence[int], budget_bytes: int) -> Schedule:
+        """What enforces it, for jobs of these names."""
+        iterations = tuple(len(starts) for starts in self.start_ns)
+        return Schedule(jobs=tuple(jobs), iterations=iterations, gates=self.gates, budget_bytes=budget_bytes)
 
     @property
     def offset_ns(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import effective
+from indb_tensile.scheduler.schedule import Schedule
 from indb_tensile.scheduler.simulate import Compute, Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
@@ -114,11 +115,13 @@ def score(
     *,
     against: Sequence[Baseline] | None = None,
     compute: Compute = Compute.OVERLAP,
+    schedules: Sequence[Schedule] = (),
 ) -> tuple[Score, ...]:
     """Simulate the jobs under their plans, side by side, and judge each plan by check.py.
 
     A plan that breaks a rule is worth nothing: its job is scored as without planning, with the faults beside.
-    `against` are the jobs' baselines on this link where they are known already.
+    `against` are the jobs' baselines on this link where they are known already. The jobs pass the gates of
+    `schedules`, whose jobs are positions among them, where no plan breaks a rule.
     """
     bases = baselines(workloads, link, compute=compute) if against is None else against
     broken = [_faults(workload, chosen) for workload, chosen in zip(workloads, plans, strict=True)]
@@ -127,7 +130,7 @@ def score(
         JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
         for workload, chosen in zip(workloads, followed, strict=True)
     ]
-    forecasts = simulate(runs, link, compute=compute)
+    forecasts = simulate(runs, link, compute=compute, schedules=() if any(broken) else schedules)
     return tuple(_score(*one) for one in zip(workloads, followed, bases, forecasts, broken, strict=True))
 
 

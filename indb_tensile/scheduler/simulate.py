@@ -4,14 +4,15 @@ A discrete-event simulation of any number of jobs, each repeating its training s
 queues the copies to the host of what operator k - 1 accessed last, waits for the copies whose memory is
 given back at k, queues the copies back that start at k, waits for those that operator k needs, and runs
 operator k. The two lanes are first in, first out, and shared by all jobs in the order of request. An upload
-occupies the in-lane and its job waits for it.
+occupies the in-lane and its job waits for it. Between giving memory back and taking it, a job waits at its gates,
+where it has any (schedule.py).
 
 Residency changes only at the plan's boundaries, so the peak follows from the plan (peak.py); what is
 simulated is time, and every nanosecond a job does not compute is attributed to its cause.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
@@ -20,9 +21,11 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.flow import Copy, Flow, Lane
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.passing import Closed, Gates, gates_of, whole_rounds
 from indb_tensile.scheduler.peak import peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import effective, effective_latency
+from indb_tensile.scheduler.schedule import Schedule
 
 _WARM_UP = 2  # iterations of the slowest job before anything is measured
 _MEASURED = 6  # iterations of the slowest job that are measured
@@ -70,6 +73,7 @@ class Forecast:
     out_bytes: int  # copied to the host for swaps
     in_bytes: int  # copied to the device for swaps
     turn_ns: int = 0  # waiting for other jobs' operators (Compute.TURNS)
+    gate_ns: int = 0  # waiting at gates for other jobs to have come far enough
 
 
 class EventKind(StrEnum):
@@ -82,6 +86,7 @@ class EventKind(StrEnum):
     LATE_OUT = "late swap-out"
     LATE_IN = "late swap-in"
     TURN = "waiting for its turn"
+    GATE = "waiting at a gate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,26 +101,40 @@ class Event:
     end_ns: int
 
 
-def simulate(runs: Sequence[JobRun], link: Link, *, compute: Compute = Compute.OVERLAP) -> tuple[Forecast, ...]:
+def simulate(
+    runs: Sequence[JobRun],
+    link: Link,
+    *,
+    compute: Compute = Compute.OVERLAP,
+    schedules: Sequence[Schedule] = (),
+) -> tuple[Forecast, ...]:
     """Run all jobs from their home states until the pattern repeats; report each job's mean iteration.
 
     A single job is run until its lanes' backlog repeats at an iteration's start, which makes the figures exact.
-    Several jobs never repeat exactly; they run until the slowest has been measured for some iterations.
+    Several jobs never repeat exactly; they run until the slowest has been measured for some iterations. The jobs of
+    `schedules` are positions among the runs. Raises InvariantError where they wait for each other for ever.
     """
-    engine = _Engine(runs, link, compute, every=compute is Compute.TURNS and len(runs) > 1)
+    every = compute is Compute.TURNS and len(runs) > 1
+    engine = _Engine(runs, link, compute, every=every, schedules=schedules)
     if len(runs) == 1:
         engine.run_alone()
     else:
-        engine.run_together(_MEASURED)
+        engine.run_together(whole_rounds(schedules, _MEASURED))
     return tuple(_forecast(job) for job in engine.jobs)
 
 
-def timeline(runs: Sequence[JobRun], link: Link, *, compute: Compute = Compute.OVERLAP) -> tuple[Event, ...]:
-    """What happens from the end of the warm-up on, for one iteration of the slowest job."""
-    engine = _Engine(runs, link, compute, every=True)
+def timeline(
+    runs: Sequence[JobRun],
+    link: Link,
+    *,
+    compute: Compute = Compute.OVERLAP,
+    schedules: Sequence[Schedule] = (),
+) -> tuple[Event, ...]:
+    """What happens from the end of the warm-up on, for one iteration of the slowest job, or one round."""
+    engine = _Engine(runs, link, compute, every=True, schedules=schedules)
     for job in engine.jobs:
         job.noted = []
-    start_ns, end_ns = engine.run_together(1)
+    start_ns, end_ns = engine.run_together(whole_rounds(schedules, 1))
     engine.finish_copies()
     events = (event for job in engine.jobs for event in _events(job))
     shown = [e for e in events if e.end_ns > start_ns and e.start_ns < end_ns and e.end_ns > e.start_ns]
@@ -135,18 +154,24 @@ class _Stop:
     ins: list[tuple[int, int]] = field(default_factory=list)  # (swap, duration) queued
     needs: list[int] = field(default_factory=list)  # swaps whose copy in is waited for
     upload_ns: int = 0  # on the in-lane, 0 where the operator is no upload
+    gated: bool = False  # other jobs are waited for, or wait for this boundary
     compute_ns: int = 0  # from here to the next stop
 
+    @property
+    def shared(self) -> bool:
+        """Whether what happens here depends on other jobs, or they on it."""
+        return bool(self.outs or self.ins or self.frees or self.needs or self.upload_ns or self.gated)
 
-def _stops(graph: StepGraph, run: JobRun, link: Link, *, every: bool) -> tuple[_Stop, ...]:
+
+def _stops(graph: StepGraph, run: JobRun, link: Link, gated: Set[int], *, every: bool) -> tuple[_Stop, ...]:
     """The boundaries of one iteration where the job does more than compute; boundary 0 is always one."""
     count = len(graph.operators)
     uploads = {k for k, op in enumerate(graph.operators) if op.stage is Stage.UPLOAD}
     latency_ns = effective_latency(run.latency_ns, run.plan)
-    wanted = set(range(count)) if every else {0, *uploads}
+    wanted = set(range(count)) if every else {0, *uploads, *gated}
     for swap in run.plan.swaps:
         wanted |= {(swap.out_after + 1) % count, swap.free_at, swap.in_at, swap.needed_by}
-    stops = {k: _Stop(k) for k in sorted(wanted)}
+    stops = {k: _Stop(k, gated=k in gated) for k in sorted(wanted)}
     before = (0, *accumulate(0 if k in uploads else ns for k, ns in enumerate(latency_ns)))
     for stop, end in zip(stops.values(), (*list(stops)[1:], count), strict=True):
         stop.compute_ns = before[end] - before[stop.operator]
@@ -163,8 +188,11 @@ def _stops(graph: StepGraph, run: JobRun, link: Link, *, every: bool) -> tuple[_
     return tuple(stops.values())
 
 
-_COMPUTE, _LATE_OUT, _LATE_IN, _UPLOAD, _TURN = range(5)
-_KINDS = (EventKind.COMPUTE, EventKind.LATE_OUT, EventKind.LATE_IN, EventKind.UPLOAD, EventKind.TURN)
+_COMPUTE, _LATE_OUT, _LATE_IN, _UPLOAD, _TURN, _GATE = range(6)
+_KINDS = (
+    *(EventKind.COMPUTE, EventKind.LATE_OUT, EventKind.LATE_IN, EventKind.UPLOAD),
+    *(EventKind.TURN, EventKind.GATE),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +208,17 @@ class _Noted:
 class _Job:
     """One job's progress, its counters, and its program: a generator of what it waits for.
 
-    It yields a moment, or a copy that has to be done, and is resumed when that has come and `now_ns` says when.
+    It yields a moment, or a copy that has to be done or a gate that is closed, and is resumed when that has come and
+    `now_ns` says when.
     """
 
-    def __init__(self, run: JobRun, number: int, link: Link, *, every: bool) -> None:
+    def __init__(self, run: JobRun, number: int, link: Link, gates: Gates, *, every: bool) -> None:
         self.run = run
         self.graph = effective(run.graph, run.plan)
         self.number = number
-        self.stops = _stops(self.graph, run, link, every=every)
+        self.gates = gates
+        self.reached = (-1, 0.0)  # the latest boundary of those that matter to gates, and when
+        self.stops = _stops(self.graph, run, link, gates.boundaries, every=every)
         self.now_ns = 0.0
         self.totals = [0.0] * len(_KINDS)
         self.marks: list[tuple[float, ...]] = []  # (time, *totals) at each iteration's start
@@ -200,20 +231,20 @@ class _Job:
         """What is left of each swap's copies: all of the past that still matters to a job alone."""
         return tuple(0.0 if copy is None else copy.left_ns for copy in (*self.outs, *self.ins))
 
-    def program(self, flow: Flow, turns: "_Turns | None") -> Iterator[Copy | None]:
-        """Yields None to be resumed at `now_ns`, or the copy it waits for."""
+    def program(self, flow: Flow, turns: "_Turns | None", jobs: Sequence["_Job"]) -> Iterator[Copy | Closed | None]:
+        """Yields None to be resumed at `now_ns`, or the copy or gate it waits for."""
         outs, ins = self.outs, self.ins
         while True:
             yield None
             self.marks.append((self.now_ns, *self.totals))
             yield None
             for stop in self.stops:
-                if stop.outs or stop.ins or stop.frees or stop.needs or stop.upload_ns:
+                if stop.shared:
                     yield None
                 for swap, duration_ns in stop.outs:
                     outs[swap] = self._queue(flow, Lane.OUT, stop, swap, duration_ns)
-                for swap in stop.frees:
-                    yield from self._wait(outs[swap], _LATE_OUT, stop, swap)
+                if stop.frees or stop.gated:
+                    yield from self._give_back(stop, jobs)
                 for swap, duration_ns in stop.ins:
                     ins[swap] = self._queue(flow, Lane.IN, stop, swap, duration_ns)
                 for swap in stop.needs:
@@ -225,6 +256,21 @@ class _Job:
                     yield None
                     self._spend(_TURN, turns.take(self.now_ns, stop.compute_ns) - self.now_ns, stop, None)
                 self._spend(_COMPUTE, stop.compute_ns, stop, None)
+
+    def _give_back(self, stop: _Stop, jobs: Sequence["_Job"]) -> Iterator[Copy | Closed]:
+        """Wait for this boundary's copies out, then at its gates."""
+        for swap in stop.frees:
+            yield from self._wait(self.outs[swap], _LATE_OUT, stop, swap)
+        if not stop.gated:
+            return
+        iteration = len(self.marks) - 1
+        self.reached = (iteration * len(self.graph.operators) + stop.operator, self.now_ns)
+        for closed in self.gates.before(iteration, stop.operator):
+            if jobs[closed.job].reached[0] < closed.boundary:
+                since_ns = self.now_ns
+                yield closed
+                self.now_ns = since_ns
+                self._spend(_GATE, closed.opened_ns - since_ns, stop, None)
 
     def _queue(self, flow: Flow, lane: Lane, stop: _Stop, swap: int, duration_ns: int) -> Copy:
         copy = flow.queue(lane, self.number, duration_ns)
@@ -268,11 +314,22 @@ class _Turns:
 class _Engine:
     """The jobs, the lanes they share, and who acts next."""
 
-    def __init__(self, runs: Sequence[JobRun], link: Link, compute: Compute, *, every: bool) -> None:
-        self.jobs = [_Job(run, number, link, every=every) for number, run in enumerate(runs)]
+    def __init__(
+        self,
+        runs: Sequence[JobRun],
+        link: Link,
+        compute: Compute,
+        *,
+        every: bool,
+        schedules: Sequence[Schedule] = (),
+    ) -> None:
+        counts = [len(effective(run.graph, run.plan).operators) for run in runs]
+        gates = gates_of(counts, schedules)
+        self.jobs = [_Job(run, number, link, gates[number], every=every) for number, run in enumerate(runs)]
         self._flow = Flow(link.duplex)
         turns = _Turns() if compute is Compute.TURNS else None
-        self._programs = [job.program(self._flow, turns) for job in self.jobs]
+        self._programs = [job.program(self._flow, turns, self.jobs) for job in self.jobs]
+        self._shut: list[tuple[Closed, int]] = []  # the gates at which jobs wait, and who
         self._ready: list[tuple[float, int]] = [(0.0, number) for number in range(len(runs))]
         self._waiting: dict[Copy, int] = {}
 
@@ -312,15 +369,31 @@ class _Engine:
         while self._waiting and (not self._ready or self._flow.next_ns() <= self._ready[0][0]):
             for copy in self._flow.advance(self._flow.next_ns()):
                 heapq.heappush(self._ready, (copy.done_ns, self._waiting.pop(copy)))
+        if not self._ready:
+            waiting = ", ".join(f"{number} for {closed.job}" for closed, number in self._shut)
+            raise InvariantError(f"all jobs wait at gates for each other: {waiting}")
         time_ns, number = heapq.heappop(self._ready)
         self._flow.advance(time_ns)
         job = self.jobs[number]
         wanted = next(self._programs[number])
-        if wanted is not None:
+        if isinstance(wanted, Closed):
+            self._shut.append((wanted, number))
+        elif wanted is not None:
             wanted.awaited = True
             self._waiting[wanted] = number
-        elif len(job.marks) <= _MOST_TOGETHER:
+        elif len(job.marks) <= _MOST_TOGETHER or job.gates.boundaries:
             heapq.heappush(self._ready, (job.now_ns, number))
+        if self._shut:
+            self._open(job)
+
+    def _open(self, job: _Job) -> None:
+        """Let those through who waited for this job to come as far as it has."""
+        boundary, time_ns = job.reached
+        opened = [(c, who) for c, who in self._shut if c.job == job.number and c.boundary <= boundary]
+        for closed, who in opened:
+            closed.opened_ns = time_ns
+            heapq.heappush(self._ready, (time_ns, who))
+            self._shut.remove((closed, who))
 
 
 def _forecast(job: _Job) -> Forecast:
@@ -334,6 +407,7 @@ def _forecast(job: _Job) -> Forecast:
         stall_in_ns=means[1 + _LATE_IN],
         upload_ns=means[1 + _UPLOAD],
         turn_ns=means[1 + _TURN],
+        gate_ns=means[1 + _GATE],
         peak_bytes=peak(job.run.graph, job.run.plan),
         out_bytes=sum(graph.tensors[s.tensor].size_bytes for s in swaps if s.copies),
         in_bytes=sum(graph.tensors[s.tensor].size_bytes for s in swaps),

@@ -19,12 +19,13 @@ the pace at which jobs advance, so the steps of the informed phase differ in the
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from indb_tensile.scheduler.cycle import cycle_of
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS
-from indb_tensile.scheduler.phases import Cycle, Shift, cycle, interleave, least_budget
+from indb_tensile.scheduler.phases import Cycle, Shift, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.division import Demand, divide
-from indb_tensile.scheduler.simulate import Compute, JobRun
+from indb_tensile.scheduler.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
 _REGION_BYTES = 64 << 20  # section 7.4
@@ -84,8 +85,7 @@ def shifts(
     workloads: Sequence[Workload], *, budget_bytes: int, link: Link, compute: Compute = Compute.TURNS
 ) -> tuple[Group, ...] | Infeasible:
     """How the jobs' training steps are paired, and each pair's time shift under its part of the budget."""
-    runs = [JobRun(graph=w.graphs[0], plan=LIVENESS, latency_ns=w.latency_ns[0]) for w in workloads]
-    cycles = [regional(cycle(run, link)) for run in runs]
+    cycles = [regional(cycle_of(w, (LIVENESS,) * len(w.graphs), link)) for w in workloads]
     grouped = pairs(cycles)
     budgets = divide([_demand([cycles[job] for job in jobs]) for jobs in grouped], budget_bytes)
     if sum(budgets) > budget_bytes:  # not even with one job of each pair at a time

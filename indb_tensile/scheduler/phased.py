@@ -1,0 +1,122 @@
+"""Plans and phases together: which plans jobs follow that share a budget by passing gates.
+
+Where phases are controlled the budget holds for the most that the jobs' loads come to at any time, not for the sum of
+their peaks. Then a job may be planned for more memory than its part of the budget, at less cost, and wait until the
+others hold less. How much more is a choice between swapping and waiting: plans are made for a fixed ladder of budgets
+up to what nobody has to be planned for, each is interleaved under the real budget, and the simulator says which lets
+the device do most work, the plans that need no phases among them.
+
+Zico (Lim et al.) has no plans, and its schedule is its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from indb_tensile.scheduler.cycle import cycle_of
+from indb_tensile.scheduler.graph import Stage
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import liveness_peak, peak
+from indb_tensile.scheduler.phases import interleave
+from indb_tensile.scheduler.plan import Infeasible, Plan
+from indb_tensile.scheduler.policies.zico import shifts
+from indb_tensile.scheduler.schedule import Schedule
+from indb_tensile.scheduler.simulate import Compute, Forecast, JobRun, simulate
+from indb_tensile.scheduler.workload import Workload, least_bytes
+
+Plans = tuple[tuple[Plan, ...], ...]  # for each job one plan per graph
+Schedules = tuple[Schedule, ...]  # of positions among the jobs
+
+_RUNGS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)  # of the way from the jobs' floors to what they need unplanned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phased:
+    """Plans, what enforces their phases, and what they are worth."""
+
+    plans: Plans
+    schedules: Schedules
+    forecasts: tuple[Forecast, ...]
+
+
+def rungs(workloads: Sequence[Workload], budget_bytes: int) -> tuple[int, ...]:
+    """The budgets over this one to plan for; the same ones whatever the budget, so that plans can be used again."""
+    least = sum(least_bytes(workload) for workload in workloads)
+    most = sum(max(liveness_peak(graph) for graph in workload.graphs) for workload in workloads)
+    found = (least + round(part * (most - least)) for part in _RUNGS)
+    return tuple(dict.fromkeys(rung for rung in found if rung > budget_bytes))
+
+
+def phased(
+    workloads: Sequence[Workload],
+    plans: Plans,
+    *,
+    budget_bytes: int,
+    link: Link,
+    compute: Compute = Compute.OVERLAP,
+    policy: str = "",
+) -> Phased | Infeasible:
+    """These plans in phases under the budget; as Zico phases them where that is the policy."""
+    schedule = _zico if policy == "zico" else _interleaved
+    fits = sum(peaks(workloads, plans)) <= budget_bytes
+    schedules = () if fits else schedule(workloads, plans, budget_bytes, link, compute)
+    if isinstance(schedules, Infeasible):
+        return schedules
+    gated = tuple(one for one in schedules if one.gates)  # without gates peaks add up to no more than the budget
+    return Phased(plans=plans, schedules=gated, forecasts=forecasts(workloads, plans, link, compute, gated))
+
+
+def fastest(workloads: Sequence[Workload], found: Sequence[Phased]) -> Phased:
+    """Under which the device does most work; of equal ones the first."""
+    return max(found, key=lambda one: _work(workloads, one.forecasts))
+
+
+def peaks(workloads: Sequence[Workload], plans: Sequence[tuple[Plan, ...]]) -> list[int]:
+    """Each job's peak, the largest of its graphs."""
+    return [
+        max(peak(graph, plan) for graph, plan in zip(workload.graphs, chosen, strict=True))
+        for workload, chosen in zip(workloads, plans, strict=True)
+    ]
+
+
+def forecasts(
+    workloads: Sequence[Workload],
+    plans: Sequence[tuple[Plan, ...]],
+    link: Link,
+    compute: Compute = Compute.OVERLAP,
+    schedules: Sequence[Schedule] = (),
+) -> tuple[Forecast, ...]:
+    """What the simulator says of all training steps side by side."""
+    runs = [
+        JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
+        for workload, chosen in zip(workloads, plans, strict=True)
+    ]
+    return simulate(runs, link, compute=compute, schedules=schedules) if runs else ()
+
+
+def _work(workloads: Sequence[Workload], found: Sequence[Forecast]) -> float:
+    """The captured operators' time that the device gets done in a unit of time."""
+    done = 0.0
+    for workload, forecast in zip(workloads, found, strict=True):
+        steps = zip(workload.graphs[0].operators, workload.latency_ns[0], strict=True)
+        done += sum(ns for operator, ns in steps if operator.stage is not Stage.UPLOAD) / forecast.iteration_ns
+    return done
+
+
+def _interleaved(
+    workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link, compute: Compute
+) -> Schedules | Infeasible:
+    cycles = [cycle_of(workload, chosen, link) for workload, chosen in zip(workloads, plans, strict=True)]
+    shift = interleave(cycles, budget_bytes=budget_bytes, compute=compute)
+    if isinstance(shift, Infeasible):
+        return shift
+    return (shift.schedule(range(len(cycles)), budget_bytes),)
+
+
+def _zico(
+    workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link, compute: Compute
+) -> Schedules | Infeasible:
+    del plans  # are those of liveness
+    groups = shifts(workloads, budget_bytes=budget_bytes, link=link, compute=compute)
+    if isinstance(groups, Infeasible):
+        return groups
+    return tuple(group.shift.schedule(group.jobs, group.budget_bytes) for group in groups)
