@@ -26,7 +26,7 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 Plans = tuple[tuple[Plan, ...], ...]  # for each job one plan per graph
 Schedules = tuple[Schedule, ...]  # of positions among the jobs
 
-_RUNGS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)  # of the way from the jobs' floors to what they need unplanned
+_STEP = 0.75  # from one budget to the next one to plan for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,19 @@ class Phased:
 
 
 def rungs(workloads: Sequence[Workload], budget_bytes: int) -> tuple[int, ...]:
-    """The budgets over this one to plan for; the same ones whatever the budget, so that plans can be used again."""
+    """The budgets over this one to plan for; of a ladder that is the same for any budget, from the top down.
+
+    Plans that need more than every job alone under this budget are of no use.
+    """
     least = sum(least_bytes(workload) for workload in workloads)
     most = sum(max(liveness_peak(graph) for graph in workload.graphs) for workload in workloads)
-    found = (least + round(part * (most - least)) for part in _RUNGS)
-    return tuple(dict.fromkeys(rung for rung in found if rung > budget_bytes))
+    found = []
+    rung = most
+    while rung > max(budget_bytes, least):
+        if rung <= budget_bytes * len(workloads):
+            found.append(rung)
+        rung = int(rung * _STEP)
+    return tuple(found)
 
 
 def phased(
