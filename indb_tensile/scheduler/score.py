@@ -3,13 +3,16 @@
 The papers' memory saving ratio (MSR) is measured against a framework that frees nothing within an iteration. PyTorch
 frees a tensor after its last use, so a ratio against that is given as well, and is the honest one. The extra overhead
 ratio (EOR) is iteration time over that of the liveness plan, here of the same jobs beside each other, in the same
-simulation; the cost-benefit ratio (CBR) is the saving over it (TENSILE section V).
+simulation; the cost-benefit ratio (CBR) is the saving over it (TENSILE section V). Beside a job that is alone stands
+the least peak that any plan of that iteration time can have (bound.py); for several jobs none is proven.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from indb_tensile.scheduler.bound import bound_bytes, covers
+from indb_tensile.scheduler.bound import least_bytes as least_peak_bytes
 from indb_tensile.scheduler.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
@@ -39,6 +42,7 @@ class Score:
     forecast: Forecast
     peak_bytes: int
     planned_floor_bytes: int  # the largest operator alone, once operators were split and moved
+    bound_bytes: int | None  # no plan that is not slower has a lower peak; None where none is proven
     executions_more: int  # operators run again or in parts, beyond one execution each
     swaps: int
     faults: tuple[str, ...]
@@ -64,14 +68,14 @@ class Score:
         return self.msr_liveness / self.eor
 
     def figures(self) -> dict[str, Any]:
-        """Every figure under the name that it is printed with. No bound is given where none is proven."""
+        """Every figure under the name that it is printed with."""
         forecast = self.forecast
         return {
             "vanilla_peak_bytes": self.baseline.vanilla_peak_bytes,
             "liveness_peak_bytes": self.baseline.liveness_peak_bytes,
             "floor_bytes": self.baseline.floor_bytes,
             "planned_floor_bytes": self.planned_floor_bytes,
-            "bound_bytes": None,
+            "bound_bytes": self.bound_bytes,
             "peak_bytes": self.peak_bytes,
             "msr_vanilla": round(self.msr_vanilla, 6),
             "msr_liveness": round(self.msr_liveness, 6),
@@ -131,11 +135,18 @@ def score(
         for workload, chosen in zip(workloads, followed, strict=True)
     ]
     forecasts = simulate(runs, link, compute=compute, schedules=() if any(broken) else schedules)
-    return tuple(_score(*one) for one in zip(workloads, followed, bases, forecasts, broken, strict=True))
+    alone = len(runs) == 1
+    bounds = [_bound(*one, link) if alone else None for one in zip(workloads, followed, forecasts, strict=True)]
+    return tuple(_score(*one) for one in zip(workloads, followed, bases, forecasts, bounds, broken, strict=True))
 
 
 def _score(
-    workload: Workload, plans: tuple[Plan, ...], baseline: Baseline, forecast: Forecast, broken: tuple[str, ...]
+    workload: Workload,
+    plans: tuple[Plan, ...],
+    baseline: Baseline,
+    forecast: Forecast,
+    bound: int | None,
+    broken: tuple[str, ...],
 ) -> Score:
     pairs = list(zip(workload.graphs, plans, strict=True))
     return Score(
@@ -143,10 +154,25 @@ def _score(
         forecast=forecast,
         peak_bytes=max(peak(graph, plan) for graph, plan in pairs),
         planned_floor_bytes=max(floor(effective(graph, plan)) for graph, plan in pairs),
+        bound_bytes=bound,
         executions_more=sum(max(0, len(plan.executions) - len(graph.operators)) for graph, plan in pairs[:1]),
         swaps=len(plans[0].swaps),
         faults=broken,
     )
+
+
+def _bound(workload: Workload, plans: tuple[Plan, ...], forecast: Forecast, link: Link) -> int | None:
+    """Of the training step in its time, of other graphs whatever the time. No lane is faster than what it copies."""
+    step, plan = workload.graphs[0], plans[0]
+    if not all(covers(graph, chosen) for graph, chosen in zip(workload.graphs, plans, strict=True)):
+        return None
+    tensors = effective(step, plan).tensors
+    sizes = [(tensors[swap.tensor].size_bytes, swap.copies) for swap in plan.swaps]
+    in_ns = sum(link.in_ns(size_bytes) for size_bytes, _ in sizes)
+    out_ns = sum(link.out_ns(size_bytes) for size_bytes, copies in sizes if copies)
+    time_ns = max(forecast.iteration_ns, in_ns, out_ns)
+    found = bound_bytes(step, workload.latency_ns[0], link, time_ns)
+    return max([found, *(least_peak_bytes(graph) for graph in workload.graphs[1:])])
 
 
 def _faults(workload: Workload, plans: tuple[Plan, ...]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ def test_a_plan_shows_peaks_time_stalls_and_faults(tensile: Tensile, graph: str)
     assert (done.code, done.err) == (0, "")
     (row,) = _rows(done.out)
     assert row.pop("planning_ms") >= 0
+    assert row["floor_bytes"] <= row.pop("bound_bytes") <= row["peak_bytes"]
     assert row == {
         "job": 1,
         "model": "small",
@@ -34,7 +35,6 @@ def test_a_plan_shows_peaks_time_stalls_and_faults(tensile: Tensile, graph: str)
         "liveness_peak_bytes": 15 * 10**9,
         "floor_bytes": 10 * 10**9,
         "planned_floor_bytes": 10 * 10**9,
-        "bound_bytes": None,
         "peak_bytes": 15 * 10**9,
         "msr_vanilla": 0.0625,
         "msr_liveness": 0.0,

@@ -52,7 +52,7 @@ def test_every_figure_is_printed_with_its_unit() -> None:
         "liveness_peak_bytes": 150,
         "floor_bytes": 100,
         "planned_floor_bytes": 100,
-        "bound_bytes": None,
+        "bound_bytes": 100,
         "peak_bytes": 150,
         "msr_vanilla": 0.0625,
         "msr_liveness": 0.0,
@@ -70,6 +70,18 @@ def test_every_figure_is_printed_with_its_unit() -> None:
         "executions_more": 0,
         "faults": [],
     }
+
+
+def test_a_bound_stands_beside_a_plan_of_one_job_that_keeps_to_the_order() -> None:
+    slow = replace(LINK, in_bytes_per_s=10**6)
+    plans = (LIVENESS,)
+    (alone,) = score([_workload()], (plans,), slow)
+    assert alone.bound_bytes == alone.peak_bytes == 150, "no lane brings p back in time, and nothing makes it again"
+    pair = [_workload(), replace(_workload(), job=JobId(2))]
+    assert [one.bound_bytes for one in score(pair, (plans, plans), slow)] == [None, None]
+    other = Plan(policy="test", executions=tuple(Execution(operator=OpIndex(k)) for k in (1, 0, 2, 3)))
+    (found,) = score([_workload()], ((other,),), slow)
+    assert (found.faults, found.bound_bytes) == ((), None)
 
 
 def test_the_floor_is_that_of_the_graph_that_runs() -> None:
@@ -95,7 +107,7 @@ def test_several_graphs_of_a_job_count_with_the_worst_of_them() -> None:
     both = Workload(job=JobId(1), graphs=(small, workload.graphs[0]), latency_ns=((7,), workload.latency_ns[0]))
     (found,) = score([both], ((LIVENESS, LIVENESS),), LINK)
     assert found.baseline == replace(BASE, iteration_ns=7, compute_ns=7)
-    assert found.peak_bytes == 150
+    assert (found.peak_bytes, found.bound_bytes) == (150, 100)
     broken = Plan(policy="test", swaps=(replace(SWAP, needed_by=OpIndex(2), in_at=OpIndex(1)),))
     (found,) = score([both], ((LIVENESS, broken),), LINK)
     assert found.faults[0].startswith("graph 1: ")
