@@ -17,8 +17,8 @@ from indb_tensile.cli.cluster import Cluster, find_programs, system_user
 
 # The suite draws the same examples each time: when it turns red, something was changed. To look for what nobody has
 # thought of, draw others: sh tests/run.sh tests/scheduler --hypothesis-profile=search
-settings.register_profile("suite", derandomize=True)
-settings.register_profile("search", print_blob=True)
+settings.register_profile("suite", derandomize=True, deadline=None)
+settings.register_profile("search", print_blob=True, deadline=None)
 settings.load_profile("suite")
 
 ROLES = ("postgres", "tensile_worker", "demo", "alice", "bob", "monitor", "admin")
