@@ -13,6 +13,7 @@ from indb_tensile.bench import machines
 from indb_tensile.bench.rows import overhead
 from indb_tensile.cli.options import dsn_option, json_option, size_option
 from indb_tensile.cli.output import Row, print_json, show_one, show_rows
+from indb_tensile.cli.tradeoff import show_curves
 from indb_tensile.errors import InvariantError, MemoryLimitError, MissingError, RequestError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler import check
@@ -54,6 +55,9 @@ _OPTIONS = (
         help="whether jobs compute side by side or take turns",
     ),
     click.option("--phases", is_flag=True, help="let jobs share the budget by gates that each has to pass"),
+    click.option(
+        "--curve", is_flag=True, help="show what each budget costs, for each graph alone; needs no --budget"
+    ),
     click.option("--timeline", "trace", metavar="FILE", help="write a trace for Perfetto or chrome://tracing"),
 )
 
@@ -105,11 +109,15 @@ def _plan_graphs(
     machine: str | None,
     compute: str,
     phases: bool,
+    curve: bool,
     trace: str | None,
 ) -> None:
     documents = [read_file(path) for path in paths]
     link = parse_link(rates)
     workloads = [_workload(number, document, machine) for number, document in enumerate(documents, start=1)]
+    if curve:
+        show_curves([document.name for document in documents], workloads, link, as_json=as_json)
+        return
     if budget is None:
         needed = sum(liveness_peak(document.graph) for document in documents)
         raise RequestError("no budget is given", hint=f"add --budget; without planning {needed} bytes are needed")

@@ -1,0 +1,28 @@
+"""`tensile plan --curve`: what each budget costs in time, for one step graph after the other, each alone."""
+
+from collections.abc import Sequence
+
+from indb_tensile.cli.output import Row, show_rows
+from indb_tensile.scheduler.curve import curve
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.score import baselines, score
+from indb_tensile.scheduler.workload import Workload
+
+_SHOWN = ("peak_bytes", "bound_bytes", "msr_vanilla", "msr_liveness", "iteration_us", "eor", "out_bytes", "in_bytes")
+
+
+def show_curves(names: Sequence[str], workloads: Sequence[Workload], link: Link, *, as_json: bool) -> None:
+    """Print one row a point, from the highest and fastest to the lowest and slowest."""
+    rows = [row for name, job in zip(names, workloads, strict=True) for row in _rows(name, job, link)]
+    show_rows(rows, as_json=as_json)
+
+
+def _rows(name: str, workload: Workload, link: Link) -> list[Row]:
+    found = curve(workload.graphs[0], workload.latency_ns[0], link)
+    against = baselines([workload], link)
+    rows = []
+    for point in found.points:
+        (one,) = score([workload], ((point.plan,),), link, against=against)
+        figures = one.figures()
+        rows.append({"model": name, **{field: figures[field] for field in _SHOWN}, "faults": len(one.faults)})
+    return rows
