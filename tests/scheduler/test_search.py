@@ -1,7 +1,10 @@
 """The native search: whatever it chooses is a lawful plan whose peak and time are what it says."""
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,15 +12,18 @@ from indb_tensile.scheduler.check import faults
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.ladder import Ladder
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import floor, liveness_peak, peak
+from indb_tensile.scheduler.peak import floor, gaps, liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.reorder import updates_beside_gradients, with_parts
 from indb_tensile.scheduler.search import Manner, StepSearch
 from indb_tensile.scheduler.simulate import JobRun, simulate
+from tests.scheduler.drawn import drawn
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies, links
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
+KEEP, SWAP, DROP = range(3)
+none = -1
 
 
 def test_nothing_is_chosen_at_first() -> None:
@@ -96,6 +102,93 @@ def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Li
         assert faults(graph, plan) == ()
         idle = sum(t.size_bytes for t in graph.tensors if t.id in plan.away)
         assert peak(graph, plan) <= max(limit, floor(graph)) or idle == 0
+
+
+# --- what is chosen by hand ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        (("w...r", ".w.r."), {"random": 0}),  # draws random numbers
+        (("wu..r", "..w.."), {}),  # was updated in place since it was made
+        (("w..u.", ".w..r"), {"reads": (1, 0)}),  # made of what was overwritten right before it is needed
+        (("w..ur", ".w..r"), {"reads": (1, 0)}),  # the same, and its source can be made again by nobody
+    ],
+)
+def test_what_cannot_be_made_again_as_it_was_is_not_dropped(rows: tuple[str, ...], what: dict[str, Any]) -> None:
+    graph = drawn(*((10, Role.ACTIVATION, row) for row in rows))
+    operators = list(graph.operators)
+    if "random" in what:
+        operators[0] = replace(operators[0], random=True)
+    if "reads" in what:
+        reader, tensor = what["reads"]
+        operators[reader] = replace(operators[reader], reads=(TensorId(tensor),))
+    graph = replace(graph, operators=tuple(operators))
+    dropped = TensorId(1 if "reads" in what else 0)
+    search = StepSearch(graph, (100,) * len(operators), LINK)
+    last = [k for k, gap in enumerate(gaps(graph)) if gap.tensor == dropped][-1]
+    with pytest.raises(ValueError, match="cannot be made again"):
+        search.choose(_chosen(graph, {last: DROP}))
+
+
+def test_a_batch_is_uploaded_once() -> None:
+    graph = drawn((10, Role.INPUT, "w...r"), (10, Role.ACTIVATION, ".wr.."), uploads=(0,))
+    with pytest.raises(ValueError, match="cannot be made again"):
+        StepSearch(graph, (100,) * 5, LINK).choose(_chosen(graph, {0: DROP}))
+    search = StepSearch(graph, (100,) * 5, LINK)
+    assert search.lower(10, Manner(), most=50)
+    assert search.plan("test").executions == ()
+
+
+def test_what_is_never_written_is_not_copied_out_where_it_is_away_when_the_iteration_starts() -> None:
+    graph = drawn((40, Role.PARAMETER, ".r...."))
+    search = StepSearch(graph, (100,) * 6, LINK)
+    search.choose([(SWAP, 4, 6)])
+    assert search.plan("test").swaps == (
+        Swap(
+            tensor=TensorId(0),
+            out_after=OpIndex(1),
+            free_at=OpIndex(2),
+            in_at=OpIndex(1),
+            needed_by=OpIndex(1),
+            copies=False,
+        ),
+    )
+    assert search.lane_ns == 40
+
+
+def test_of_a_gap_in_which_something_is_made_again_the_longer_part_is_swapped() -> None:
+    """b, dropped after operator 2, is made of a before operator 4: a can leave from then on until operator 8."""
+    graph = drawn((10, Role.ACTIVATION, "wr......r"), (10, Role.ACTIVATION, ".wr.r...."))
+    search = StepSearch(graph, (100,) * 9, LINK)
+    search.choose(_chosen(graph, {0: SWAP, 1: DROP}))
+    plan = search.plan("test")
+    assert [execution.operator for execution in plan.executions] == [0, 1, 2, 3, 1, 4, 5, 6, 7, 8]
+    assert [(swap.tensor, swap.out_after, swap.needed_by) for swap in plan.swaps] == [(0, 4, 9)]
+
+
+def test_a_choice_that_others_profit_from_is_not_taken_back() -> None:
+    """p leaves for long and then for a moment, in which only its valid host copy saves a wait."""
+    graph = drawn((100, Role.PARAMETER, "u....r.r"), (60, Role.ACTIVATION, "......w."))
+    search = StepSearch(graph, (100,) * 8, LINK)
+    search.choose(_chosen(graph, {0: SWAP, 1: SWAP}, cover={1: (6, 6)}))
+    before = (search.peak_bytes, search.iteration_ns)
+    search.prune(100, 10)
+    assert (search.peak_bytes, search.iteration_ns) == before == (100, 900)
+    assert [choice for choice, _, _ in search.choices][:2] == [SWAP, SWAP]
+
+
+def test_a_share_of_the_lanes_makes_copies_longer() -> None:
+    search = StepSearch(_chain(), (100,) * 6, LINK, share=0.5)
+    assert search.lower(80, Manner(drops=False), most=100)
+    assert search.lane_ns == 2 * 40 / 0.5
+
+
+def _chosen(
+    graph: StepGraph, wanted: dict[int, int], cover: dict[int, tuple[int, int]] | None = None
+) -> list[tuple[int, int, int]]:
+    return [(wanted.get(k, KEEP), *(cover or {}).get(k, (none, none))) for k in range(len(gaps(graph)))]
 
 
 def _judge(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, search: StepSearch) -> None:
