@@ -77,7 +77,7 @@ class Operator:
     splittable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class StepGraph:
     """One training step in steady state. Tensor `i` has id `i`; operator `k` runs `k`-th.
 
@@ -102,8 +102,7 @@ class StepGraph:
             for tensor_id in (*operator.reads, *operator.writes):
                 if not 0 <= tensor_id < len(self.tensors):
                     raise GraphError(f"operator {index} ({operator.name}): unknown tensor {tensor_id}")
-            for tensor_id in operator.reads:
-                if tensor_id not in written:
-                    name = self.tensors[tensor_id].name
-                    raise GraphError(f"operator {index} ({operator.name}) reads {name} before it is written")
+            if not written.issuperset(operator.reads):
+                name = next(self.tensors[t].name for t in operator.reads if t not in written)
+                raise GraphError(f"operator {index} ({operator.name}) reads {name} before it is written")
             written.update(operator.writes)

@@ -6,14 +6,16 @@ every run. A swap is two range additions to the load, so a planner need not walk
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
+from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.rewrite import effective
 
+_PEAKS: Memo[int] = Memo(32)
 VANILLA = Plan(policy="vanilla", release=False)
 LIVENESS = Plan(policy="liveness")
 
@@ -30,17 +32,17 @@ def peak(graph: StepGraph, plan: Plan) -> int:
 
 def vanilla_peak(graph: StepGraph) -> int:
     """The peak where nothing is freed within the iteration: the papers' baseline."""
-    return peak(graph, VANILLA)
+    return _PEAKS.get(graph, ("vanilla",), lambda: peak(graph, VANILLA))
 
 
 def liveness_peak(graph: StepGraph) -> int:
     """The peak where a tensor is freed after its last access, as eager PyTorch does: the bar."""
-    return peak(graph, LIVENESS)
+    return _PEAKS.get(graph, ("liveness",), lambda: peak(graph, LIVENESS))
 
 
 def floor(graph: StepGraph) -> int:
     """The largest operator's working set: inputs, outputs and workspace. No plan goes below it."""
-    return max(working_sets(graph))
+    return _PEAKS.get(graph, ("floor",), lambda: max(working_sets(graph)))
 
 
 def working_sets(graph: StepGraph) -> tuple[int, ...]:
@@ -204,12 +206,15 @@ def plan_load(graph: StepGraph, plan: Plan) -> Load:
     """The load of this plan, open to further changes."""
     graph = effective(graph, plan)
     count = len(graph.operators)
-    held = Load(tuple(op.workspace_bytes for op in graph.operators))
+    change = [0] * (count + 1)
     for tensor, ops in zip(graph.tensors, accesses(graph), strict=True):
         if tensor.persistent and tensor.id not in plan.away:
-            held.add(0, count, tensor.size_bytes)
+            change[0] += tensor.size_bytes
         elif not tensor.persistent and ops:
-            held.add(ops[0], ops[-1] + 1 if plan.release else count, tensor.size_bytes)
+            change[ops[0]] += tensor.size_bytes
+            change[ops[-1] + 1 if plan.release else count] -= tensor.size_bytes
+    lives = accumulate(change[:-1])
+    held = Load(tuple(op.workspace_bytes + held for op, held in zip(graph.operators, lives, strict=True)))
     for swap in plan.swaps:
         away = _away(swap, count)
         held.add(away.first, away.stop, -graph.tensors[swap.tensor].size_bytes)

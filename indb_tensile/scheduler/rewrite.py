@@ -24,8 +24,10 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.errors import GraphError
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, StepGraph, TensorId
+from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Execution, Plan
 
+_REWRITTEN: Memo["Rewritten"] = Memo(8)
 _PART_NS = 5_000  # starting one more kernel: SCHEDULER's reference machine
 _BEFORE = -1  # what the previous iteration left
 _PART_BYTES = 256  # 64 elements of float32: a fused update cut there is equal to the whole, bit for bit
@@ -50,7 +52,8 @@ def rewrite(graph: StepGraph, executions: Sequence[Execution]) -> Rewritten:
 
     Raises GraphError for an order that would change a result.
     """
-    return _Rewriting(graph, executions).run()
+    order = tuple(executions)
+    return _REWRITTEN.get(graph, order, lambda: _Rewriting(graph, order).run())
 
 
 def effective(graph: StepGraph, plan: Plan) -> StepGraph:
@@ -116,6 +119,7 @@ class _Rewriting:
         self._instance = list(self._source)
         self._version: list[int | None] = [_BEFORE if t.persistent else None for t in graph.tensors]
         self._part_ids: dict[TensorId, tuple[TensorId, ...]] = {}
+        self._moved: set[TensorId] = set()  # tensors that are no longer their own instance
         self._done: set[OpIndex] = set()
         self._reruns: set[OpIndex] = set()
         self._last_random = -1
@@ -142,6 +146,7 @@ class _Rewriting:
             for tensor in operator.writes:
                 if rerun:
                     self._instance[tensor] = self._again(tensor)
+                    self._moved.add(tensor)
         found = self._mapped(execution, operator)
         if execution.part == execution.parts - 1:
             for tensor in operator.writes:
@@ -189,6 +194,10 @@ class _Rewriting:
         return again
 
     def _mapped(self, execution: Execution, operator: Operator) -> Operator:
+        moved = not (self._moved.isdisjoint(operator.reads) and self._moved.isdisjoint(operator.writes))
+        if execution.parts == 1 and not moved:
+            return operator
+
         def here(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
             return tuple(self._here(t, execution) for t in tensors)
 

@@ -6,14 +6,16 @@ manner, and which of the results is taken is a policy's business.
 """
 
 from collections.abc import Sequence
-from math import ceil
+
+import numpy as np
+import numpy.typing as npt
 
 from indb_tensile._planner import Manner, Search
-from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
+from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.outline import Instances, Outline, lanes, latencies, outline
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
-from indb_tensile.scheduler.rewrite import effective, effective_latency, repeatable, rewrite
+from indb_tensile.scheduler.rewrite import rewrite
 
 __all__ = ["Manner", "StepSearch"]
 
@@ -39,10 +41,16 @@ class StepSearch:
         self.graph = graph
         self._executions = executions
         self._away = away
-        start = Plan(policy="", executions=executions)
-        self.base = rewrite(graph, executions).graph if executions else graph
-        self._link, self._share = link, share
-        self._search = _search(self.base, effective_latency(latency_ns, start), link, share, away)
+        self._link = link
+        self._outline = outline(graph, executions)
+        self._out_ns, self._in_ns = lanes(graph, executions, link, share)
+        self._latency_ns = latencies(self._outline, latency_ns, link)
+        self._search = _search(self._outline, self._out_ns, self._in_ns, self._latency_ns, away)
+
+    @property
+    def base(self) -> StepGraph:
+        """The graph before anything is made again."""
+        return rewrite(self.graph, self._executions).graph if self._executions else self.graph
 
     @property
     def peak_bytes(self) -> int:
@@ -53,6 +61,11 @@ class StepSearch:
     def iteration_ns(self) -> int:
         """Nanoseconds of one iteration alone on its share of the lanes."""
         return self._search.iteration_ns
+
+    @property
+    def least_ns(self) -> int:
+        """Nanoseconds of one iteration that waits for nothing and makes nothing again."""
+        return int(self._latency_ns.sum())
 
     def clear(self) -> None:
         """Keep everything."""
@@ -71,7 +84,7 @@ class StepSearch:
     @property
     def operators(self) -> int:
         """How many operators run before anything is made again."""
-        return len(self.base.operators)
+        return len(self._outline.source)
 
     def exhaust(self) -> None:
         """Swap everything for as long as possible: the least memory that swapping gives, whatever it costs."""
@@ -94,15 +107,31 @@ class StepSearch:
 
     def retime(self, latency_ns: Sequence[int]) -> None:
         """The same choices with other latencies."""
-        timed = _timed(
-            self.base, effective_latency(latency_ns, Plan(policy="", executions=self._executions)), self._link
-        )
-        out_ns, in_ns = _lanes(self.base, self._link, self._share)
-        self._search.retime(latency_ns=timed, out_ns=out_ns, in_ns=in_ns)
+        self._latency_ns = latencies(self._outline, latency_ns, self._link)
+        self._search.retime(latency_ns=self._latency_ns, out_ns=self._out_ns, in_ns=self._in_ns)
+
+    def adopt(self, plan: Plan) -> tuple[int, int] | None:
+        """Choose what leads to this plan: every swap is away at least where it is away in the plan.
+
+        Returns the plan's own peak and nanoseconds of an iteration with the present latencies, or None, and
+        nothing is chosen, where it is no plan of this graph in this order.
+        """
+        order = self._positions(plan.executions)
+        if order is None or plan.away != self._away or not plan.release:
+            return None
+        instances = Instances(self._outline, order)
+        moves = [
+            (instances.source(s.tensor), s.out_after, s.free_at, s.in_at, s.needed_by, s.copies) for s in plan.swaps
+        ]
+        return self._search.adopt(order=np.array(order, dtype=np.int32), moves=moves)
+
+    def uncover(self) -> None:
+        """Let every swap come and go as the lanes allow, whatever the peak is then."""
+        self._search.uncover()
 
     @property
     def choices(self) -> list[tuple[int, int, int]]:
-        """What is chosen, to be chosen again."""
+        """What is chosen, to be chosen again: gaps that are not kept, with what a swap has to cover."""
         return self._search.choices
 
     def choose(self, choices: list[tuple[int, int, int]]) -> None:
@@ -112,76 +141,60 @@ class StepSearch:
     def plan(self, policy: str) -> Plan:
         """What is chosen, as a plan."""
         order = self._search.order
-        executions = self._order(order)
-        graph = effective(self.graph, Plan(policy=policy, executions=executions))
-        swaps = []
-        for tensor, after, free, back, need, copies in self._search.moves:
-            swap = Swap(
-                tensor=_instance(self.base, graph, order[after], after, TensorId(tensor)),
+        instances = Instances(self._outline, order)
+        count = len(order)
+        swaps = [
+            Swap(
+                tensor=instances.at(tensor, after),
                 out_after=OpIndex(after),
-                free_at=OpIndex(free % len(order)),
-                in_at=OpIndex(back % len(order)),
-                needed_by=OpIndex(need % len(order)),
+                free_at=OpIndex(free % count),
+                in_at=OpIndex(back % count),
+                needed_by=OpIndex(need % count),
                 copies=copies,
             )
-            swaps.append(swap)
+            for tensor, after, free, back, need, copies in self._search.moves
+        ]
         swaps.sort(key=lambda s: (s.tensor, s.out_after))
-        return Plan(policy=policy, executions=executions, swaps=tuple(swaps), away=self._away)
+        return Plan(policy=policy, executions=self._order(order), swaps=tuple(swaps), away=self._away)
 
-    def _order(self, order: Sequence[int]) -> tuple[Execution, ...]:
+    def _order(self, order: list[int]) -> tuple[Execution, ...]:
+        unchanged = order == list(range(self.operators))
         if self._executions:
-            return tuple(self._executions[k] for k in order)
-        if list(order) == list(range(len(self.graph.operators))):
-            return ()
-        return tuple(Execution(operator=OpIndex(k)) for k in order)
+            return self._executions if unchanged else tuple(self._executions[k] for k in order)
+        return () if unchanged else tuple(Execution(operator=OpIndex(k)) for k in order)
 
-
-def _instance(base: StepGraph, final: StepGraph, operator: int, position: int, tensor: TensorId) -> TensorId:
-    """The tensor of the final graph that stands where the operator accesses this one."""
-    known, here = base.operators[operator], final.operators[position]
-    for mine, theirs in ((known.reads, here.reads), (known.writes, here.writes)):
-        if tensor in mine:
-            return theirs[mine.index(tensor)]
-    raise InvariantError(f"operator {operator} at position {position} does not access tensor {tensor}")
+    def _positions(self, executions: tuple[Execution, ...]) -> list[int] | None:
+        """Which of its operators this order runs, one after the other; None where it has others."""
+        if not executions:
+            return list(range(self.operators)) if not self._executions else None
+        if not self._executions:
+            return [e.operator for e in executions] if all(e.parts == 1 for e in executions) else None
+        number = {(e.operator, e.part, e.parts): k for k, e in enumerate(self._executions)}
+        found = [number.get((e.operator, e.part, e.parts), -1) for e in executions]
+        return found if min(found) >= 0 else None
 
 
 def _search(
-    graph: StepGraph, latency_ns: Sequence[int], link: Link, share: float, away: frozenset[TensorId]
+    drawn: Outline,
+    out_ns: npt.NDArray[np.int64],
+    in_ns: npt.NDArray[np.int64],
+    latency_ns: npt.NDArray[np.int64],
+    away: frozenset[TensorId],
 ) -> Search:
-    offset, access = [0], []
-    for operator in graph.operators:
-        access += [(int(t), t in operator.writes) for t in sorted({*operator.reads, *operator.writes})]
-        offset.append(len(access))
-    out_ns, in_ns = _lanes(graph, link, share)
+    size_bytes = drawn.size_bytes
+    if away:
+        size_bytes = size_bytes.copy()
+        size_bytes[list(away)] = 0
     return Search(
-        size_bytes=[0 if t.id in away else t.size_bytes for t in graph.tensors],
-        persistent=[t.persistent for t in graph.tensors],
+        size_bytes=size_bytes,
+        persistent=drawn.persistent,
         out_ns=out_ns,
         in_ns=in_ns,
-        latency_ns=_timed(graph, latency_ns, link),
-        workspace_bytes=[op.workspace_bytes for op in graph.operators],
-        upload=[op.stage is Stage.UPLOAD for op in graph.operators],
-        repeatable=[_again(graph, k, ok) for k, ok in enumerate(repeatable(graph))],
-        offset=offset,
-        access=access,
+        latency_ns=latency_ns,
+        workspace_bytes=drawn.workspace_bytes,
+        upload=drawn.upload,
+        repeatable=drawn.repeatable,
+        offset=drawn.offset,
+        access=drawn.access,
+        writes=drawn.writes,
     )
-
-
-def _again(graph: StepGraph, index: int, ok: bool) -> bool:
-    """An upload's batch is gone from the host's buffer when the next one is prepared."""
-    return ok and graph.operators[index].stage is not Stage.UPLOAD
-
-
-def _lanes(graph: StepGraph, link: Link, share: float) -> tuple[list[int], list[int]]:
-    out_ns = [ceil(link.out_ns(t.size_bytes) / share) for t in graph.tensors]
-    in_ns = [ceil(link.in_ns(t.size_bytes) / share) for t in graph.tensors]
-    return out_ns, in_ns
-
-
-def _timed(graph: StepGraph, latency_ns: Sequence[int], link: Link) -> list[int]:
-    """Latencies with each upload's time on the lane to the device."""
-    found = list(latency_ns)
-    for index, operator in enumerate(graph.operators):
-        if operator.stage is Stage.UPLOAD:
-            found[index] = link.in_ns(sum(graph.tensors[t].size_bytes for t in {*operator.writes}))
-    return found

@@ -1,10 +1,14 @@
 // The Python module indb_tensile._planner: binds the search over one step graph's choices.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "search.hpp"
@@ -15,17 +19,24 @@ using namespace tensile::planner;
 
 namespace {
 
+template <class T>
+using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MoveRow = std::tuple<Index, Index, Index, Index, Index, bool>;
+using ChoiceRow = std::tuple<Index, Index, Index>;  // gap, lo, hi
+using Released = nb::call_guard<nb::gil_scoped_release>;
 
-StepArrays arrays(std::vector<Bytes> size_bytes, std::vector<std::uint8_t> persistent, std::vector<Ns> out_ns,
-                  std::vector<Ns> in_ns, std::vector<Ns> latency_ns, std::vector<Bytes> workspace_bytes,
-                  std::vector<std::uint8_t> upload, std::vector<std::uint8_t> repeatable, std::vector<Index> offset,
-                  const std::vector<std::pair<Index, bool>>& access) {
-  StepArrays found{std::move(size_bytes), std::move(persistent), std::move(out_ns),     std::move(in_ns),
-                   std::move(latency_ns), std::move(workspace_bytes), std::move(upload), std::move(repeatable),
-                   std::move(offset),     {}};
-  found.access.reserve(access.size());
-  for (const auto& [tensor, writes] : access) found.access.push_back({tensor, writes});
+constexpr Index dropped = -2;  // as lo and hi of a choice
+
+template <class T>
+std::vector<T> copied(const Array<T>& array) {
+  return {array.data(), array.data() + array.size()};
+}
+
+std::vector<Access> accesses(const Array<Index>& tensor, const Array<std::uint8_t>& writes) {
+  if (tensor.size() != writes.size()) throw std::invalid_argument("step arrays: lengths do not fit together");
+  std::vector<Access> found;
+  found.reserve(tensor.size());
+  for (std::size_t k = 0; k < tensor.size(); ++k) found.push_back({tensor.data()[k], writes.data()[k] != 0});
   return found;
 }
 
@@ -36,54 +47,80 @@ std::vector<MoveRow> moves(const Search& search) {
   return found;
 }
 
+std::vector<ChoiceRow> choices(const Search& search) {
+  std::vector<ChoiceRow> found;
+  const Choices& all = search.choices();
+  for (std::size_t gap = 0; gap < all.choice.size(); ++gap) {
+    if (all.choice[gap] == Choice::swap)
+      found.emplace_back(static_cast<Index>(gap), all.cover[gap].lo, all.cover[gap].hi);
+    if (all.choice[gap] == Choice::drop) found.emplace_back(static_cast<Index>(gap), dropped, dropped);
+  }
+  return found;
+}
+
+void choose(Search& search, const std::vector<ChoiceRow>& rows) {
+  Choices found = search.nothing();
+  for (const auto& [gap, lo, hi] : rows) {
+    if (gap < 0 || static_cast<std::size_t>(gap) >= found.choice.size())
+      throw std::invalid_argument("search: there is no such gap");
+    const bool drops = lo == dropped;
+    found.choice[static_cast<std::size_t>(gap)] = drops ? Choice::drop : Choice::swap;
+    if (!drops) found.cover[static_cast<std::size_t>(gap)] = {lo, hi};
+  }
+  search.choose(std::move(found));
+}
+
+std::optional<std::pair<Bytes, Ns>> adopt(Search& search, const Array<Index>& order,
+                                          const std::vector<MoveRow>& rows) {
+  std::vector<Move> found;
+  for (const auto& [tensor, after, free, back, need, copies] : rows)
+    found.push_back({none, tensor, after, need, free, back, 0, none, copies});
+  const auto standing = search.adopt(copied(order), std::move(found));
+  if (!standing) return std::nullopt;
+  return std::pair(standing->peak_bytes, standing->iteration_ns);
+}
+
 }  // namespace
 
 NB_MODULE(_planner, module) {
   nb::class_<Manner>(module, "Manner")
       .def(
           "__init__",
-          [](Manner* place, bool drops, double lane_price, double swap_price, int tried, int together,
-             bool careful, double surprise) {
+          [](Manner* place, bool drops, double lane_price, double swap_price, int tried, int together, bool careful,
+             double surprise) {
             new (place) Manner{drops, lane_price, swap_price, tried, together, careful, surprise};
           },
-          nb::kw_only(), "drops"_a = true, "lane_price"_a = 0.0, "swap_price"_a = 1.0, "tried"_a = 6, "together"_a = 1, "careful"_a = false, "surprise"_a = 0.1);
+          nb::kw_only(), "drops"_a = true, "lane_price"_a = 0.0, "swap_price"_a = 1.0, "tried"_a = 6,
+          "together"_a = 1, "careful"_a = false, "surprise"_a = 0.1);
   nb::class_<Search>(module, "Search")
       .def(
           "__init__",
-          [](Search* place, std::vector<Bytes> size_bytes, std::vector<std::uint8_t> persistent, std::vector<Ns> out_ns,
-             std::vector<Ns> in_ns, std::vector<Ns> latency_ns, std::vector<Bytes> workspace_bytes,
-             std::vector<std::uint8_t> upload, std::vector<std::uint8_t> repeatable, std::vector<Index> offset,
-             const std::vector<std::pair<Index, bool>>& access) {
-            new (place) Search(arrays(std::move(size_bytes), std::move(persistent), std::move(out_ns), std::move(in_ns),
-                                      std::move(latency_ns), std::move(workspace_bytes), std::move(upload),
-                                      std::move(repeatable), std::move(offset), access));
+          [](Search* place, const Array<Bytes>& size_bytes, const Array<std::uint8_t>& persistent,
+             const Array<Ns>& out_ns, const Array<Ns>& in_ns, const Array<Ns>& latency_ns,
+             const Array<Bytes>& workspace_bytes, const Array<std::uint8_t>& upload,
+             const Array<std::uint8_t>& repeatable, const Array<Index>& offset, const Array<Index>& access,
+             const Array<std::uint8_t>& writes) {
+            new (place) Search(StepArrays{copied(size_bytes), copied(persistent), copied(out_ns), copied(in_ns),
+                                          copied(latency_ns), copied(workspace_bytes), copied(upload),
+                                          copied(repeatable), copied(offset), accesses(access, writes)});
           },
           nb::kw_only(), "size_bytes"_a, "persistent"_a, "out_ns"_a, "in_ns"_a, "latency_ns"_a, "workspace_bytes"_a,
-          "upload"_a, "repeatable"_a, "offset"_a, "access"_a)
-      .def("clear", &Search::clear, nb::call_guard<nb::gil_scoped_release>())
-      .def("exhaust", &Search::exhaust)
-      .def("lower", &Search::lower, "limit_bytes"_a, "manner"_a, "most"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("prune", &Search::prune, "limit_bytes"_a, "most"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("improve", &Search::improve, "limit_bytes"_a, "manner"_a, "most"_a, "seed"_a,
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("retime", &Search::retime, nb::kw_only(), "latency_ns"_a, "out_ns"_a, "in_ns"_a)
-      .def_prop_ro("choices",
-                   [](const Search& search) {
-                     std::vector<std::tuple<int, Index, Index>> found;
-                     const Choices& all = search.choices();
-                     for (std::size_t k = 0; k < all.choice.size(); ++k)
-                       found.emplace_back(static_cast<int>(all.choice[k]), all.cover[k].lo, all.cover[k].hi);
-                     return found;
-                   })
-      .def("choose",
-           [](Search& search, const std::vector<std::tuple<int, Index, Index>>& rows) {
-             Choices found;
-             for (const auto& [choice, lo, hi] : rows) {
-               found.choice.push_back(static_cast<Choice>(choice));
-               found.cover.push_back({lo, hi});
-             }
-             search.choose(std::move(found));
-           })
+          "upload"_a, "repeatable"_a, "offset"_a, "access"_a, "writes"_a)
+      .def("clear", &Search::clear, Released())
+      .def("exhaust", &Search::exhaust, Released())
+      .def("lower", &Search::lower, "limit_bytes"_a, "manner"_a, "most"_a, Released())
+      .def("prune", &Search::prune, "limit_bytes"_a, "most"_a, Released())
+      .def("improve", &Search::improve, "limit_bytes"_a, "manner"_a, "most"_a, "seed"_a, Released())
+      .def(
+          "retime",
+          [](Search& search, const Array<Ns>& latency_ns, const Array<Ns>& out_ns, const Array<Ns>& in_ns) {
+            search.retime(copied(latency_ns), copied(out_ns), copied(in_ns));
+          },
+          nb::kw_only(), "latency_ns"_a, "out_ns"_a, "in_ns"_a)
+      .def("adopt", &adopt, nb::kw_only(), "order"_a, "moves"_a)
+      .def("uncover", &Search::uncover, Released())
+      .def_prop_ro("choices", &choices)
+      .def("choose", &choose, "choices"_a)
       .def_prop_ro("lane_ns", [](const Search& search) { return search.lane_ns(); })
       .def_prop_ro("layouts", &Search::layouts)
       .def_prop_ro("order", [](const Search& search) { return search.layout().order().op_at; })

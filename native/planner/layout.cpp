@@ -97,6 +97,21 @@ bool Layout::lay(const Choices& choices, int passes, const Layout& like) {
   return true;
 }
 
+bool Layout::hold(const std::vector<Move>& given) {
+  const bool alike = std::equal(
+      moves.begin(), moves.end(), given.begin(), given.end(),
+      [](const Move& a, const Move& b) { return a.gap == b.gap && a.after == b.after && a.need == b.need; });
+  if (!alike) return false;
+  for (std::size_t k = 0; k < moves.size(); ++k) {
+    moves[k].free = given[k].free;
+    moves[k].back = given[k].back;
+    moves[k].copies = given[k].copies;
+  }
+  simulate();
+  weigh();
+  return true;
+}
+
 Bytes Layout::peak_bytes() const { return *std::max_element(load_bytes.begin(), load_bytes.end()); }
 
 Index Layout::peak_position() const {

@@ -62,6 +62,10 @@ class Layout {
   // dropped cannot be made again.
   bool lay(const Choices& choices, int passes, const Layout& like);
 
+  // Time these moves as they are instead of its own, of which they may differ in boundaries and copies only. False,
+  // and nothing done, where they differ in more.
+  bool hold(const std::vector<Move>& given);
+
   // Let nothing be taken over any more: the step's times are others.
   void forget() { order_.reset(); }
 

@@ -68,9 +68,17 @@ Search::Search(StepArrays arrays)
   clear();
 }
 
+Choices Search::nothing() const {
+  return {std::vector<Choice>(step_.gaps.size(), Choice::keep), std::vector<Cover>(step_.gaps.size())};
+}
+
 void Search::clear() {
-  choices_.choice.assign(step_.gaps.size(), Choice::keep);
-  choices_.cover.assign(step_.gaps.size(), Cover{});
+  choices_ = nothing();
+  settle();
+}
+
+void Search::uncover() {
+  choices_.cover.assign(step_.gaps.size(), {});
   settle();
 }
 
@@ -141,7 +149,7 @@ bool Search::settle() {
   return true;
 }
 
-Search::Standing Search::standing(const Layout& layout, Bytes limit_bytes) const {
+Search::Excess Search::excess(const Layout& layout, Bytes limit_bytes) const {
   return {layout.excess(limit_bytes), layout.iteration_ns};
 }
 
@@ -183,7 +191,7 @@ bool Search::lower(Bytes limit_bytes, const Manner& manner, Index most_layouts) 
 
 // Take the best of several tensors at once. False, and nothing taken, where that lowers nothing or waits too long.
 bool Search::step_together(Ranking& ranked, Bytes limit_bytes, int together, double surprise, bool careful) {
-  const Standing was = standing(layout_, limit_bytes);
+  const Excess was = excess(layout_, limit_bytes);
   std::vector<Index> tensors;
   double foreseen = 0;
   std::vector<const Candidate*> swaps;
@@ -201,8 +209,8 @@ bool Search::step_together(Ranking& ranked, Bytes limit_bytes, int together, dou
   }
   const double allowed = 2 * foreseen + surprise * static_cast<double>(was.time);
   if (!tensors.empty() && try_out()) {
-    const Standing now = standing(trial_, limit_bytes);
-    if (now.excess < was.excess && static_cast<double>(now.time - was.time) <= allowed) {
+    const Excess now = excess(trial_, limit_bytes);
+    if (now.bytes < was.bytes && static_cast<double>(now.time - was.time) <= allowed) {
       accept(trial_);
       return true;
     }
@@ -232,14 +240,14 @@ bool Search::fits_beside(const Candidate& one, const std::vector<const Candidate
 
 // Lay out the best few and take the one that turns out best; what lowers nothing is refused from now on.
 bool Search::step_best(Ranking& ranked, Bytes limit_bytes, const Manner& manner) {
-  const Standing was = standing(layout_, limit_bytes);
+  const Excess was = excess(layout_, limit_bytes);
   const Ns lanes = lane_ns(layout_);
   double best = 0;
   const Candidate* chosen = nullptr;
   for (int tried = std::max(1, manner.tried); tried > 0 && !ranked.empty(); --tried) {
     const Candidate& one = ranked.next();
     put(one.gap, one.choice, one.cover);
-    const double gain = try_out() ? static_cast<double>(was.excess - trial_.excess(limit_bytes)) : 0;
+    const double gain = try_out() ? static_cast<double>(was.bytes - trial_.excess(limit_bytes)) : 0;
     take_back();
     if (gain <= 0) {
       refuse(one);

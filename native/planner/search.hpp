@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -48,11 +49,29 @@ class Search {
 
   const Layout& layout() const { return layout_; }
   const Choices& choices() const { return choices_; }
+
+  // What is chosen where everything is kept.
+  Choices nothing() const;
+
+  // Raises std::invalid_argument for choices that cannot be followed.
   void choose(Choices choices);
 
- private:
   struct Standing {
-    Bytes excess;
+    Bytes peak_bytes;
+    Ns iteration_ns;
+  };
+
+  // Choose what leads to this order and these moves, given by tensor, positions modulo the length, and copies; every
+  // swap is to cover at least what it covers now. Returns how these very moves stand with the present times, or
+  // nothing, and nothing is chosen, where no choices lead to them.
+  std::optional<Standing> adopt(const std::vector<Index>& order, std::vector<Move> moves);
+
+  // The same choices, but no swap has to cover anything.
+  void uncover();
+
+ private:
+  struct Excess {
+    Bytes bytes;
     Ns time;
   };
   struct Undo {
@@ -73,7 +92,9 @@ class Search {
   bool refused(const Candidate& one) const;
   void refuse(const Candidate& one);
   void forgive();
-  Standing standing(const Layout& layout, Bytes limit_bytes) const;
+  Excess excess(const Layout& layout, Bytes limit_bytes) const;
+  bool readable(const std::vector<Index>& order, const std::vector<Move>& moves) const;
+  std::optional<Choices> read(const std::vector<Index>& order, std::vector<Move>& moves) const;
   Ns lane_ns(const Layout& layout) const;
   static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 

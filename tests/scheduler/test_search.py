@@ -22,8 +22,7 @@ from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies, links
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
-KEEP, SWAP, DROP = range(3)
-none = -1
+SWAP, DROP = -1, -2  # what stands in a row in place of operators to be covered
 
 
 def test_nothing_is_chosen_at_first() -> None:
@@ -129,13 +128,13 @@ def test_what_cannot_be_made_again_as_it_was_is_not_dropped(rows: tuple[str, ...
     search = StepSearch(graph, (100,) * len(operators), LINK)
     last = [k for k, gap in enumerate(gaps(graph)) if gap.tensor == dropped][-1]
     with pytest.raises(ValueError, match="cannot be made again"):
-        search.choose(_chosen(graph, {last: DROP}))
+        search.choose(_chosen({last: DROP}))
 
 
 def test_a_batch_is_uploaded_once() -> None:
     graph = drawn((10, Role.INPUT, "w...r"), (10, Role.ACTIVATION, ".wr.."), uploads=(0,))
     with pytest.raises(ValueError, match="cannot be made again"):
-        StepSearch(graph, (100,) * 5, LINK).choose(_chosen(graph, {0: DROP}))
+        StepSearch(graph, (100,) * 5, LINK).choose(_chosen({0: DROP}))
     search = StepSearch(graph, (100,) * 5, LINK)
     assert search.lower(10, Manner(), most=50)
     assert search.plan("test").executions == ()
@@ -144,7 +143,7 @@ def test_a_batch_is_uploaded_once() -> None:
 def test_what_is_never_written_is_not_copied_out_where_it_is_away_when_the_iteration_starts() -> None:
     graph = drawn((40, Role.PARAMETER, ".r...."))
     search = StepSearch(graph, (100,) * 6, LINK)
-    search.choose([(SWAP, 4, 6)])
+    search.choose([(0, 4, 6)])
     assert search.plan("test").swaps == (
         Swap(
             tensor=TensorId(0),
@@ -162,7 +161,7 @@ def test_of_a_gap_in_which_something_is_made_again_the_longer_part_is_swapped() 
     """b, dropped after operator 2, is made of a before operator 4: a can leave from then on until operator 8."""
     graph = drawn((10, Role.ACTIVATION, "wr......r"), (10, Role.ACTIVATION, ".wr.r...."))
     search = StepSearch(graph, (100,) * 9, LINK)
-    search.choose(_chosen(graph, {0: SWAP, 1: DROP}))
+    search.choose(_chosen({0: SWAP, 1: DROP}))
     plan = search.plan("test")
     assert [execution.operator for execution in plan.executions] == [0, 1, 2, 3, 1, 4, 5, 6, 7, 8]
     assert [(swap.tensor, swap.out_after, swap.needed_by) for swap in plan.swaps] == [(0, 4, 9)]
@@ -172,11 +171,11 @@ def test_a_choice_that_others_profit_from_is_not_taken_back() -> None:
     """p leaves for long and then for a moment, in which only its valid host copy saves a wait."""
     graph = drawn((100, Role.PARAMETER, "u....r.r"), (60, Role.ACTIVATION, "......w."))
     search = StepSearch(graph, (100,) * 8, LINK)
-    search.choose(_chosen(graph, {0: SWAP, 1: SWAP}, cover={1: (6, 6)}))
+    search.choose(_chosen({0: SWAP, 1: SWAP}, cover={1: (6, 6)}))
     before = (search.peak_bytes, search.iteration_ns)
     search.prune(100, 10)
     assert (search.peak_bytes, search.iteration_ns) == before == (100, 900)
-    assert [choice for choice, _, _ in search.choices][:2] == [SWAP, SWAP]
+    assert search.choices == [(0, SWAP, SWAP), (1, 6, 6)]
 
 
 def test_a_share_of_the_lanes_makes_copies_longer() -> None:
@@ -185,10 +184,8 @@ def test_a_share_of_the_lanes_makes_copies_longer() -> None:
     assert search.lane_ns == 2 * 40 / 0.5
 
 
-def _chosen(
-    graph: StepGraph, wanted: dict[int, int], cover: dict[int, tuple[int, int]] | None = None
-) -> list[tuple[int, int, int]]:
-    return [(wanted.get(k, KEEP), *(cover or {}).get(k, (none, none))) for k in range(len(gaps(graph)))]
+def _chosen(wanted: dict[int, int], cover: dict[int, tuple[int, int]] | None = None) -> list[tuple[int, int, int]]:
+    return [(gap, *(cover or {}).get(gap, (what, what))) for gap, what in wanted.items()]
 
 
 def _judge(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, search: StepSearch) -> None:

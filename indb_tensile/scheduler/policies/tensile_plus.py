@@ -43,7 +43,7 @@ def tensile_plus(workloads: Sequence[Workload], *, budget_bytes: int, link: Link
     found = [_planned(workloads, caps, budget_bytes, link, shares, rewrites) for shares in _shares(workloads)]
     if len(found) == 1:
         return found[0]
-    slowdowns = [_slowdown(workloads, plans, link) for plans in found]
+    slowdowns = [slowdown(workloads, plans, link) for plans in found]
     return found[slowdowns.index(min(slowdowns))]
 
 
@@ -149,7 +149,7 @@ def _shares(workloads: Sequence[Workload]) -> list[tuple[float, ...]]:
     return [lane_shares(workloads)] if large else [lane_shares(workloads), alone]
 
 
-def _slowdown(workloads: Sequence[Workload], plans: Plans, link: Link) -> float:
+def slowdown(workloads: Sequence[Workload], plans: Plans, link: Link) -> float:
     """How much longer iterations take than without waits, summed over the jobs, side by side."""
     runs = [
         JobRun(graph=w.graphs[0], plan=p[0], latency_ns=w.latency_ns[0])
