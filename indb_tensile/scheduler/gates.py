@@ -43,9 +43,13 @@ def gates(cycles: Sequence[Cycle], planned: Round, budget_bytes: int) -> tuple[G
     """The gates that this schedule needs, without those that earlier ones in the round imply."""
     laid = _Gates(cycles, planned, budget_bytes)
     jobs = range(len(cycles))
-    needed = [timed for job in jobs for other in jobs if other != job for timed in laid.between(job, other)]
+    timed = [gate for job in jobs for other in jobs if other != job for gate in laid.between(job, other)]
+    needed = [gate for _, _, gate in sorted(timed, key=_in_order)]
+    once = _Known([len(own.load_bytes) for own in cycles])
     known = _Known([len(own.load_bytes) for own in cycles])
-    return tuple(sorted(gate for _, _, gate in sorted(needed, key=_in_order) if known.learns(gate)))
+    for gate in [gate for gate in needed if once.learns(gate)]:
+        known.learns(laid.before(gate), most=0)  # in the round before, what that tells of rounds before this one
+    return tuple(sorted(gate for gate in needed if known.learns(gate)))
 
 
 _Timed = tuple[int, int, Gate]  # when the operator is to start, when the other one is to have ended, the gate
@@ -66,10 +70,11 @@ class _Known:
         self._at: list[list[int]] = [[] for _ in counts]  # by job, at which of its operators it learnt something
         self._then: list[list[list[int | None]]] = [[] for _ in counts]  # and what it knew then
 
-    def learns(self, gate: Gate) -> bool:
-        """Whether this gate tells its job anything; it knows it from then on."""
+    def learns(self, gate: Gate, most: int | None = None) -> bool:
+        """Whether this gate tells its job anything; it knows it from then on, but nothing after boundary `most`."""
         other, mine = gate.after_job, self._passed[gate.job]
         number = gate.after_iteration * self._counts[other] + gate.after_operator
+        number = number if most is None else min(number, most - 1)
         if _further(mine[other], number + 1) == mine[other]:
             return False
         place = bisect_right(self._at[other], number)
@@ -133,6 +138,14 @@ class _Gates:
                 )
                 found.append((now_ns, self._end_ns(other, after_iteration, after_operator), gate))
         return found
+
+    def before(self, gate: Gate) -> Gate:
+        """The same gate in the round before."""
+        return replace(
+            gate,
+            iteration=gate.iteration - self._each[gate.job],
+            after_iteration=gate.after_iteration - self._each[gate.after_job],
+        )
 
     def _end_ns(self, job: int, iteration: int, operator: int) -> int:
         rounds, place = divmod(iteration, self._each[job])

@@ -52,6 +52,7 @@ def gates_of(counts: Sequence[int], schedules: Sequence[Schedule]) -> list[Gates
 
 
 def whole_rounds(schedules: Sequence[Schedule], least: int) -> int:
-    """So many iterations, or more, of the job with the fewest in a round are a whole number of rounds."""
-    fewest = max((min(schedule.iterations, default=1) for schedule in schedules), default=1)
+    """So many iterations, or more, of the gated job with the fewest in a round are a whole number of rounds."""
+    gated = [[s.iterations[job] for job in sorted({gate.job for gate in s.gates})] for s in schedules]
+    fewest = max((min(iterations, default=1) for iterations in gated), default=1)
     return -(-least // fewest) * fewest

@@ -13,7 +13,7 @@ Phases hold only where they are enforced: gates.py says at which operators jobs 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import accumulate
 
@@ -34,7 +34,11 @@ _MOST_OF_LONGEST = 8  # iterations of the longest job in such a round
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """A schedule that repeats itself every `round_ns`. Times are the clock's, from the round's start."""
+    """A schedule that repeats itself every `round_ns`. Times are the clock's, from the round's start.
+
+    A job whose iterations are far shorter than the longest job's is at its peak all the time and has no gates; it
+    starts once. Where that does not fit, all jobs take turns by iteration.
+    """
 
     start_ns: tuple[tuple[int, ...], ...]  # by job, the start of each of its iterations in a round
     delay_ns: tuple[int, ...]  # by job, how long it waits in a round: the time shifts
@@ -51,11 +55,6 @@ class Shift:
     def offset_ns(self) -> tuple[int, ...]:
         """When each job starts first."""
         return tuple(starts[0] for starts in self.start_ns)
-
-    @property
-    def iteration_ns(self) -> tuple[int, ...]:
-        """Each job's mean iteration."""
-        return tuple(round(self.round_ns / len(starts)) for starts in self.start_ns)
 
 
 def interleave(
@@ -77,14 +76,66 @@ def interleave(
     if not cycles:
         return Shift(start_ns=(), delay_ns=(), gates=(), round_ns=0, peak_bytes=0)
     progress = tuple(progress_ns) or (None,) * len(cycles)
+    phased = _long_ones(cycles)
+    if len(phased) < len(cycles):
+        shift = _beside_short_ones(cycles, phased, budget_bytes, compute, progress)
+        if isinstance(shift, Shift):
+            return shift
+        cycles = exclusive(cycles, budget_bytes)
     planned = _Starts(cycles, budget_bytes, progress).repeating() or _in_rounds(cycles, budget_bytes)
     return _shift(cycles, planned, budget_bytes, compute)
+
+
+def exclusive(cycles: Sequence[Cycle], budget_bytes: int) -> list[Cycle]:
+    """The jobs as if each iteration took all that the others do not keep: none runs beside another.
+
+    One that needs even more stays as it is.
+    """
+    idle = sum(own.idle_bytes for own in cycles)
+    rest = [max(own.peak_bytes, budget_bytes - (idle - own.idle_bytes)) for own in cycles]
+    return [replace(own, load_bytes=(most,) * len(own.load_bytes)) for own, most in zip(cycles, rest, strict=True)]
 
 
 def least_budget(cycles: Sequence[Cycle]) -> int:
     """What jobs need together at the least: one at a time runs, the others keep what they keep between iterations."""
     idle = sum(c.idle_bytes for c in cycles)
     return max((idle - c.idle_bytes + c.peak_bytes for c in cycles), default=0)
+
+
+# --- jobs so short that they are left alone ----------------------------------------------------------------------
+
+
+def _long_ones(cycles: Sequence[Cycle]) -> list[int]:
+    """The jobs to phase: a round would have too many iterations of the others, which need little as a rule."""
+    longest_ns = max(own.period_ns for own in cycles)
+    return [job for job, own in enumerate(cycles) if own.period_ns * _MOST_STARTS >= longest_ns]
+
+
+def _beside_short_ones(
+    cycles: Sequence[Cycle],
+    phased: Sequence[int],
+    budget_bytes: int,
+    compute: Compute,
+    progress_ns: Sequence[int | None],
+) -> Shift | Infeasible:
+    """A schedule of the other jobs in what short ones leave at their peaks; those go on as they like."""
+    short_bytes = sum(own.peak_bytes for job, own in enumerate(cycles) if job not in phased)
+    shift = interleave(
+        [cycles[job] for job in phased],
+        budget_bytes=budget_bytes - short_bytes,
+        compute=compute,
+        progress_ns=[progress_ns[job] for job in phased],
+    )
+    if isinstance(shift, Infeasible):
+        return shift
+    place = {job: number for number, job in enumerate(phased)}
+    return Shift(
+        start_ns=tuple(shift.start_ns[place[job]] if job in place else (0,) for job in range(len(cycles))),
+        delay_ns=tuple(shift.delay_ns[place[job]] if job in place else 0 for job in range(len(cycles))),
+        gates=tuple(replace(g, job=phased[g.job], after_job=phased[g.after_job]) for g in shift.gates),
+        round_ns=shift.round_ns,
+        peak_bytes=shift.peak_bytes + short_bytes,
+    )
 
 
 # --- the least delay -------------------------------------------------------------------------------------------

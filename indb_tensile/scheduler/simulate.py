@@ -224,6 +224,7 @@ class _Job:
         self.marks: list[tuple[float, ...]] = []  # (time, *totals) at each iteration's start
         self.window = (0, 0)  # the marks between which the job is measured
         self.noted: list[_Noted] | None = None
+        self.most = _MOST_TOGETHER
         self.outs: list[Copy | None] = [None] * len(run.plan.swaps)  # the latest copies of each swap
         self.ins: list[Copy | None] = [None] * len(run.plan.swaps)
 
@@ -351,12 +352,16 @@ class _Engine:
     def run_together(self, measured: int) -> tuple[float, float]:
         """Until every job has been measured so often after its warm-up. Returns the measured time."""
         last = _WARM_UP + measured
+        for job in self.jobs:  # others may wait for all the rounds that the slowest is measured in, and a few more
+            job.most = max(_MOST_TOGETHER, (last + len(self.jobs) + 1) * job.gates.iterations)
         while any(len(job.marks) <= last for job in self.jobs):
             self._step()
         start_ns = max(job.marks[_WARM_UP][0] for job in self.jobs)
         for job in self.jobs:
             first = sum(mark[0] < start_ns for mark in job.marks)
-            job.window = (min(first, len(job.marks) - 2), len(job.marks) - 1)
+            first, end = min(first, len(job.marks) - 2), len(job.marks) - 1
+            rounds = (end - first) // job.gates.iterations  # of which the iterations differ
+            job.window = (first, first + rounds * job.gates.iterations if rounds else end)
         return start_ns, max(job.marks[last][0] for job in self.jobs)
 
     def finish_copies(self) -> None:
@@ -381,7 +386,7 @@ class _Engine:
         elif wanted is not None:
             wanted.awaited = True
             self._waiting[wanted] = number
-        elif len(job.marks) <= _MOST_TOGETHER or job.gates.boundaries:
+        elif len(job.marks) <= job.most:
             heapq.heappush(self._ready, (job.now_ns, number))
         if self._shut:
             self._open(job)

@@ -1,8 +1,11 @@
 """Gates against jobs whose operators take any time whatever."""
 
+import dataclasses
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from indb_tensile.scheduler.cuts import Steps, faults
 from indb_tensile.scheduler.phases import Cycle, Gate, Shift, interleave, least_budget
 from indb_tensile.scheduler.simulate import Compute
 from tests.scheduler.test_phases import cycles
@@ -22,6 +25,39 @@ def test_a_job_waits_where_its_load_rises_for_the_other_to_come_down() -> None:
         Gate(job=0, iteration=0, operator=1, after_job=1, after_iteration=-1, after_operator=1),
         Gate(job=1, iteration=0, operator=1, after_job=0, after_iteration=0, after_operator=1),
     )
+
+
+def test_what_other_gates_imply_is_left_out() -> None:
+    """Three jobs one after the other: each waits for the one before it, which has waited for the third."""
+    block = Cycle(load_bytes=(40,), duration_ns=(10,), idle_bytes=0)
+    shift = interleave((block, block, block), budget_bytes=79, compute=Compute.OVERLAP)
+    assert isinstance(shift, Shift)
+    assert shift.gates == (
+        Gate(job=0, iteration=0, operator=0, after_job=2, after_iteration=-1, after_operator=0),
+        Gate(job=1, iteration=0, operator=0, after_job=0, after_iteration=0, after_operator=0),
+        Gate(job=2, iteration=0, operator=0, after_job=1, after_iteration=0, after_operator=0),
+    )
+
+
+def test_without_one_of_its_gates_a_schedule_does_not_hold() -> None:
+    block = Cycle(load_bytes=(40,), duration_ns=(10,), idle_bytes=0)
+    shift = interleave((block, block, block), budget_bytes=79, compute=Compute.OVERLAP)
+    assert isinstance(shift, Shift)
+    for gate in shift.gates:
+        rest = tuple(other for other in shift.gates if other != gate)
+        schedule = dataclasses.replace(shift.schedule(range(3), 79), gates=rest)
+        (fault,) = faults([_steps(block)] * 3, schedule)
+        assert fault.endswith("bytes together, over the budget of 79")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1))
+def test_the_judge_finds_nothing_wrong_for_any_timing(jobs: list[Cycle], fraction: float) -> None:
+    least, most = least_budget(jobs), sum(job.peak_bytes for job in jobs)
+    budget = least + int((most - least) * fraction)
+    shift = interleave(jobs, budget_bytes=budget, compute=Compute.OVERLAP)
+    assert isinstance(shift, Shift)
+    assert faults([_steps(own) for own in jobs], shift.schedule(range(len(jobs)), budget)) == ()
 
 
 @settings(max_examples=400, deadline=None)
@@ -54,6 +90,12 @@ def test_nobody_waits_at_a_gate_where_operators_take_their_time(jobs: list[Cycle
         begins = _start_ns(jobs, shift, gate.job, gate.iteration, gate.operator)
         ends = _start_ns(jobs, shift, gate.after_job, gate.after_iteration, gate.after_operator + 1)
         assert ends <= begins
+
+
+def _steps(own: Cycle) -> Steps:
+    """At a gate a job holds no more than during the operator before it, nor than during the one after it."""
+    held = own.load_bytes
+    return Steps(running_bytes=held, waiting_bytes=(own.idle_bytes, *map(min, held, held[1:])))
 
 
 def _start_ns(jobs: list[Cycle], shift: Shift, job: int, iteration: int, operator: int) -> int:

@@ -35,7 +35,6 @@ def test_the_second_job_starts_as_soon_as_both_fit_from_then_on() -> None:
     shift = _interleaved((_hill(), _hill()), 50)
     assert shift.start_ns == ((0,), (30,))
     assert (shift.delay_ns, shift.round_ns, shift.peak_bytes) == ((0, 0), 70, 50)
-    assert shift.iteration_ns == (70, 70)
 
 
 def test_under_a_tighter_budget_every_iteration_waits() -> None:
@@ -68,6 +67,20 @@ def test_a_short_job_runs_more_often_than_a_long_one() -> None:
     shift = _interleaved((long, short), 50)
     assert [len(starts) for starts in shift.start_ns] == [1, 4]
     assert shift.peak_bytes <= 50
+
+
+def test_a_job_far_shorter_than_another_is_not_phased_but_counted_at_its_peak() -> None:
+    """34 ns are less than a 32nd of 1,100: 45 bytes are always counted, and 85 leave 40, one block at a time."""
+    block = Cycle(load_bytes=(40,), duration_ns=(1100,), idle_bytes=0)
+    brief = Cycle(load_bytes=(1, 45), duration_ns=(16, 18), idle_bytes=0)
+    shift = _interleaved((brief, block, block), 85)
+    assert shift.start_ns == ((0,), (0,), (1100,))
+    assert (shift.delay_ns, shift.round_ns, shift.peak_bytes) == ((0, 1100, 1100), 2200, 85)
+    assert {(gate.job, gate.after_job) for gate in shift.gates} == {(1, 2), (2, 1)}
+    in_turns = _interleaved((brief, block, block), 84)
+    assert in_turns.start_ns == ((0,), (34,), (1134,)), "not even one block fits beside it"
+    longer = Cycle(load_bytes=(1, 45), duration_ns=(16, 20), idle_bytes=0)
+    assert isinstance(interleave((longer, block, block), budget_bytes=84), Shift), "one that is phased may wait"
 
 
 def test_what_jobs_keep_between_iterations_counts_all_the_time() -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from indb_tensile.scheduler.cycle import cycle_of
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS
-from indb_tensile.scheduler.phases import Cycle, Shift, interleave, least_budget
+from indb_tensile.scheduler.phases import Cycle, Shift, exclusive, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.division import Demand, divide
 from indb_tensile.scheduler.simulate import Compute
@@ -108,16 +108,6 @@ def pairs(cycles: Sequence[Cycle]) -> tuple[tuple[int, ...], ...]:
     if len(order) % 2:
         found.append((order[half],))
     return tuple(sorted(found))
-
-
-def exclusive(cycles: Sequence[Cycle], budget_bytes: int) -> list[Cycle]:
-    """The jobs as if each iteration took all that the others do not keep: none runs beside another.
-
-    One that needs even more stays as it is.
-    """
-    idle = sum(own.idle_bytes for own in cycles)
-    rest = [max(own.peak_bytes, budget_bytes - (idle - own.idle_bytes)) for own in cycles]
-    return [replace(own, load_bytes=(most,) * len(own.load_bytes)) for own, most in zip(cycles, rest, strict=True)]
 
 
 def informed(cycles: Sequence[Cycle], *, budget_bytes: int, compute: Compute = Compute.TURNS) -> tuple[Shift, ...]:
