@@ -15,7 +15,7 @@ from indb_tensile.scheduler.search import Manner, StepSearch
 from tests.scheduler.drawn import drawn
 
 LINK = Link(out_bytes_per_s=5 * 10**8, in_bytes_per_s=5 * 10**8)  # 2 ns a byte
-KEEP, SWAP, DROP = range(3)
+SWAP, DROP = -1, -2  # what stands in a row in place of operators to be covered
 NETWORKS = 60
 
 Case = tuple[StepGraph, tuple[int, ...], int]
@@ -105,14 +105,14 @@ def _optimum(graph: StepGraph, latency_ns: tuple[int, ...], limit: int) -> int:
     """The least time within the limit over all choices for all gaps."""
     search = StepSearch(graph, latency_ns, LINK)
     ways = []
-    for gap in gaps(graph):
+    for number, gap in enumerate(gaps(graph)):
         inside = range(gap.out_after + 1, gap.needed_by)
-        covers = [(-1, -1), *((lo, hi) for lo in inside for hi in inside if lo <= hi)]
-        ways.append([(KEEP, -1, -1), (DROP, -1, -1), *((SWAP, lo, hi) for lo, hi in covers)])
+        covers = [(SWAP, SWAP), (DROP, DROP), *((lo, hi) for lo in inside for hi in inside if lo <= hi)]
+        ways.append([(), *(((number, lo, hi),) for lo, hi in covers)])
     found = []
     for choices in product(*ways):
         try:
-            search.choose(list(choices))
+            search.choose([row for rows in choices for row in rows])
         except ValueError:
             continue
         if search.peak_bytes <= limit:
