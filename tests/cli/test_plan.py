@@ -72,6 +72,74 @@ def test_several_graphs_are_jobs_side_by_side(tensile: Tensile, graph: str) -> N
     assert [(row["iteration_us"], row["eor"]) for row in taking_turns] == [(8e6, 1.0)] * 2
 
 
+def test_phases_let_jobs_share_a_budget_that_their_peaks_together_are_over(tensile: Tensile, graph: str) -> None:
+    """Two jobs of 15 GB, 10 of them all the time: operators 1 and 2 hold 15 and 11, and take turns at 26."""
+    arguments = ("plan", "--graph", graph, "--graph", graph, "--policy", "liveness", "--budget", "26000000000")
+    refused = tensile(*arguments)
+    assert (refused.code, refused.err.split(",")[0]) == (
+        2,
+        "tensile: under policy liveness 2 jobs together need 30000000000 bytes",
+    )
+    done = tensile(*arguments, "--phases", "--compute", "turns", "--json")
+    assert (done.code, done.err) == (0, "")
+    first, second, shared = _rows(done.out)
+    assert [(row["job"], row["peak_bytes"], row["eor"], row["gate_us"]) for row in (first, second)] == [
+        (1, 15 * 10**9, 1.0, 0.0),
+        (2, 15 * 10**9, 1.0, 0.0),
+    ]
+    assert shared == {
+        "jobs": 2,
+        "peaks_bytes": 30 * 10**9,
+        "together_bytes": 26 * 10**9,
+        "saved_bytes": 4 * 10**9,
+        "eor": 1.0,
+        "eor_without_phases": None,
+        "iterations": [1, 1],
+        "gates": [
+            {
+                "job": 1,
+                "iteration": 0,
+                "operator": 1,
+                "after_job": 2,
+                "after_iteration": -1,
+                "after_operator": 1,
+            },
+            {
+                "job": 2,
+                "iteration": 0,
+                "operator": 1,
+                "after_job": 1,
+                "after_iteration": 0,
+                "after_operator": 1,
+            },
+        ],
+        "faults": [],
+    }
+
+
+def test_people_get_each_gate_in_words(tensile: Tensile, graph: str, tmp_path: Path) -> None:
+    arguments = ("plan", "--graph", graph, "--graph", graph, "--policy", "liveness", "--budget", "26000000000")
+    path = tmp_path / "trace.json"
+    done = tensile(*arguments, "--phases", "--timeline", str(path))
+    assert done.code == 0
+    assert done.out.endswith(
+        "job 1, iteration 0, operator 1 waits for job 2, iteration -1, operator 1\n"
+        "job 2, iteration 0, operator 1 waits for job 1, iteration 0, operator 1\n"
+    )
+    assert "saved_bytes     3.73 GB" in done.out
+    starts: dict[int, set[float]] = {}
+    for event in json.loads(path.read_text())["traceEvents"]:
+        if event.get("name") == "make a":
+            starts.setdefault(event["pid"], set()).add(event["ts"])
+    assert not starts[0] & starts[1], "the operators that take 5 GB do not run side by side"
+
+
+def test_phases_that_nothing_needs_have_no_gates(tensile: Tensile, graph: str) -> None:
+    done = tensile("plan", "--graph", graph, "--graph", graph, "--budget", "1TB", "--phases", "--json")
+    shared = _rows(done.out)[-1]
+    assert (shared["gates"], shared["saved_bytes"], shared["eor"], shared["eor_without_phases"]) == ([], 0, 1.0, 1.0)
+
+
 def test_people_get_a_name_and_a_value_a_line(tensile: Tensile, graph: str) -> None:
     done = tensile("plan", "--graph", graph, "--graph", graph, "--budget", "1TB")
     first, second = done.out.split("\n\n")

@@ -1,12 +1,15 @@
 """The judge itself: every rule, broken on purpose, is named."""
 
+import dataclasses
 import re
 
 import pytest
 
-from indb_tensile.scheduler.check import faults, faults_together, peak
+from indb_tensile.scheduler.check import faults, faults_together, peak, steps, together_bytes
+from indb_tensile.scheduler.cuts import Steps
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.schedule import Gate, Schedule
 
 P, Q, A = TensorId(0), TensorId(1), TensorId(2)
 
@@ -110,6 +113,52 @@ def test_a_jobs_graphs_share_their_persistent_tensors() -> None:
     bad = Plan(policy="test", swaps=(_swap(P, 1, 2, 3, 4),))
     found = faults_together([[(_graph(), plan), (_graph(), bad)]], budget_bytes=1000)
     assert found[0].startswith("job 0, graph 1: ")
+
+
+def test_a_job_waits_with_what_is_left_after_giving_memory_back_and_before_taking_any() -> None:
+    """p leaves at 2 before the gate and comes back at 3 after it; a is made by operator 1."""
+    plan = Plan(policy="test", swaps=(_swap(P, 0, 2, 3, 4),))
+    assert steps([(_graph(), plan)]) == Steps(
+        running_bytes=(30, 60, 50, 65, 60, 60, 60, 30), waiting_bytes=(30, 30, 50, 50, 60, 60, 60, 30)
+    )
+
+
+def test_a_jobs_other_graphs_run_before_its_first_gate() -> None:
+    plan = Plan(policy="test")
+    other = StepGraph(tensors=_graph().tensors, operators=(_operator("x", (), (A,), 3),))
+    assert steps([(_graph(), plan), (other, plan)]).waiting_bytes[:2] == (63, 30)
+
+
+def test_jobs_with_gates_are_judged_by_what_they_let_happen() -> None:
+    """Operators 1 to 6 of one job at a time: 65 bytes at most, beside the other's 30; a third job has no gates."""
+    turns = Schedule(
+        jobs=(0, 2),
+        iterations=(1, 1),
+        gates=(
+            Gate(job=0, iteration=0, operator=1, after_job=1, after_iteration=-1, after_operator=6),
+            Gate(job=1, iteration=0, operator=1, after_job=0, after_iteration=0, after_operator=6),
+        ),
+        budget_bytes=95,
+    )
+    jobs = [[(_graph(), Plan(policy="test"))]] * 3
+    assert together_bytes(jobs, [turns]) == 95 + 65
+    assert faults_together(jobs, budget_bytes=160, schedules=[turns]) == ()
+    assert faults_together(jobs, budget_bytes=159, schedules=[turns]) == (
+        "the jobs' peaks are 160 bytes together, over the budget of 159",
+    )
+    tight = dataclasses.replace(turns, budget_bytes=94)
+    assert faults_together(jobs, budget_bytes=1000, schedules=[tight]) == (
+        "the jobs can come to 95 bytes together, over the budget of 94",
+    )
+
+
+def test_schedules_of_jobs_that_are_not_there_or_of_one_job_twice_are_named() -> None:
+    jobs = [[(_graph(), Plan(policy="test"))]] * 2
+    alone = Schedule(jobs=(2,), iterations=(1,), gates=(), budget_bytes=95)
+    assert faults_together(jobs, budget_bytes=1000, schedules=[alone]) == ("the schedules are of jobs [2], of 2",)
+    once = Schedule(jobs=(0, 1), iterations=(1, 1), gates=(), budget_bytes=130)
+    found = faults_together(jobs, budget_bytes=1000, schedules=[once, once])
+    assert found == ("the schedules are of jobs [0, 1, 0, 1], of 2",)
 
 
 def _operator(

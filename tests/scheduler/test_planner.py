@@ -13,8 +13,18 @@ from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGra
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Infeasible, Plan, Swap
-from indb_tensile.scheduler.planner import JobPlan, Workload, least_bytes, plan_jobs
+from indb_tensile.scheduler.planner import (
+    JobPlan,
+    Workload,
+    foresee,
+    least_bytes,
+    plan_jobs,
+    schedules_of,
+    together_bytes,
+)
 from indb_tensile.scheduler.policies import POLICIES
+from indb_tensile.scheduler.schedule import Gate, Schedule
+from indb_tensile.scheduler.simulate import Compute
 from tests.scheduler.strategies import links, several_workloads
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
@@ -132,6 +142,141 @@ def test_the_job_with_the_lower_swapping_rate_is_left_alone_first() -> None:
 
 def test_no_jobs_need_no_plans() -> None:
     assert plan_jobs((), budget_bytes=0, link=SLOW) == ()
+    assert plan_jobs((), budget_bytes=0, link=SLOW, phases=True) == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    several_workloads(), links(), st.floats(0, 1.1), st.sampled_from(sorted(POLICIES)), st.sampled_from(list(Compute))
+)
+def test_in_phases_the_budget_holds_for_any_timing_and_no_work_takes_longer(
+    jobs: tuple[Workload, ...], link: Link, fraction: float, policy: str, compute: Compute
+) -> None:
+    least, bars = max(least_bytes(w) for w in jobs), _bars(jobs)
+    budget = least + int((bars - least) * fraction)
+    planned = plan_jobs(jobs, budget_bytes=budget, link=link, policy=policy, phases=True, compute=compute)
+    apart = plan_jobs(jobs, budget_bytes=budget, link=link, policy=policy, compute=compute)
+    if isinstance(planned, Infeasible):
+        assert isinstance(apart, Infeasible), "plans without phases are among the candidates"
+        assert planned.shortfall_bytes > 0
+        return
+    assert planned == plan_jobs(jobs, budget_bytes=budget, link=link, policy=policy, phases=True, compute=compute)
+    placed = [schedule.among([p.job for p in planned]) for schedule in schedules_of(planned)]
+    pairs = [list(zip(w.graphs, p.plans, strict=True)) for w, p in zip(jobs, planned, strict=True)]
+    assert check.faults_together(pairs, budget_bytes=budget, schedules=placed) == ()
+    assert check.together_bytes(pairs, placed) <= together_bytes(planned) <= budget
+    if not isinstance(apart, Infeasible):
+        assert _work(jobs, planned) >= _work(jobs, apart) * (1 - 1e-9)
+
+
+def test_where_phases_are_not_asked_for_no_plan_has_any() -> None:
+    planned = _planned((_idle_while_working(), _second()), budget=260)
+    assert [p.schedule for p in planned] == [None, None]
+
+
+def test_jobs_that_need_not_wait_do_not() -> None:
+    planned = _phased((_idle_while_working(), _second()), budget=380)
+    assert [(p.schedule, p.swaps) for p in planned] == [(None, 0), (None, 0)]
+
+
+def test_waiting_in_turns_costs_less_than_swapping_over_a_slow_link() -> None:
+    """190 bytes while `work` lives and 90 before and after: 280 together, where operators last a tenth of a copy."""
+    jobs = tuple(dataclasses.replace(w, latency_ns=((10_000,) * 7,)) for w in (_idle_while_working(), _second()))
+    apart = plan_jobs(jobs, budget_bytes=280, link=SLOW, compute=Compute.TURNS)
+    assert not isinstance(apart, Infeasible)
+    assert max(p.forecast.iteration_ns for p in apart) > 140_000
+    phased = _phased(jobs, budget=280, compute=Compute.TURNS)
+    assert [p.forecast.iteration_ns for p in phased] == [140_000, 140_000]
+    assert [(p.swaps, p.peak_bytes) for p in phased] == [(0, 190), (0, 190)]
+    gate = {"iteration": 0, "operator": 2, "after_operator": 4}
+    assert phased[0].schedule == Schedule(
+        jobs=(1, 2),
+        iterations=(1, 1),
+        gates=(
+            Gate(job=0, after_job=1, after_iteration=-1, **gate),
+            Gate(job=1, after_job=0, after_iteration=0, **gate),
+        ),
+        budget_bytes=280,
+    )
+    assert phased[0].schedule == phased[1].schedule
+    assert together_bytes(phased) == 280 < sum(p.peak_bytes for p in phased)
+
+
+def test_phases_and_swaps_together_reach_what_neither_does_alone() -> None:
+    """The largest operators need 130 each, 260 together; unplanned jobs in phases need 280."""
+    jobs = (_idle_while_working(), _second())
+    refused = plan_jobs(jobs, budget_bytes=230, link=SLOW)
+    assert isinstance(refused, Infeasible)
+    assert refused.needed_bytes == 260
+    unplanned = plan_jobs(jobs, budget_bytes=230, link=SLOW, policy="liveness", phases=True)
+    assert isinstance(unplanned, Infeasible)
+    assert unplanned.needed_bytes == 280
+    phased = _phased(jobs, budget=230)
+    assert all(p.swaps for p in phased)
+    assert together_bytes(phased) <= 230
+
+
+def test_zico_takes_turns_by_iteration_where_nothing_fits_beside_an_iteration() -> None:
+    block = Tensor(id=TensorId(0), name="block", size_bytes=40, role=Role.ACTIVATION)
+    graph = StepGraph(tensors=(block,), operators=(_operator("make", (), (block.id,)),))
+    jobs = tuple(Workload(job=JobId(job), graphs=(graph,), latency_ns=((1000,),)) for job in (4, 7))
+    assert isinstance(plan_jobs(jobs, budget_bytes=79, link=SLOW, policy="zico"), Infeasible)
+    phased = _phased(jobs, budget=79, policy="zico")
+    assert [p.forecast.iteration_ns for p in phased] == [2000, 2000]
+    assert [p.forecast.gate_ns for p in phased] == [1000, 1000]
+    gate = {"iteration": 0, "operator": 0, "after_operator": 0}
+    schedule = Schedule(
+        jobs=(4, 7),
+        iterations=(1, 1),
+        gates=(
+            Gate(job=0, after_job=1, after_iteration=-1, **gate),
+            Gate(job=1, after_job=0, after_iteration=0, **gate),
+        ),
+        budget_bytes=79,
+    )
+    assert [p.schedule for p in phased] == [schedule, schedule]
+    refused = plan_jobs(jobs, budget_bytes=39, link=SLOW, policy="zico", phases=True)
+    assert isinstance(refused, Infeasible)
+    assert (refused.needed_bytes, refused.shortfall_bytes) == (40, 1)
+
+
+def test_what_a_jobs_other_graphs_need_counts_all_the_time() -> None:
+    """A validation step of 30 bytes may run beside the other job's 40: 70, and not 50 as for training alone."""
+    sizes = {"a": 40, "b": 30}
+    tensors = [Tensor(id=TensorId(0), name=n, size_bytes=size, role=Role.ACTIVATION) for n, size in sizes.items()]
+    make = (_operator("make", (), (TensorId(0),)),)
+    graphs = tuple(StepGraph(tensors=(tensor,), operators=make) for tensor in tensors)
+    jobs = tuple(Workload(job=JobId(job), graphs=graphs, latency_ns=((1000,), (1000,))) for job in (1, 2))
+    assert together_bytes(_phased(jobs, budget=70, policy="liveness")) == 70
+    refused = plan_jobs(jobs, budget_bytes=69, link=SLOW, policy="liveness", phases=True)
+    assert isinstance(refused, Infeasible)
+    assert refused.needed_bytes == 70
+
+
+def test_in_phases_too_a_job_keeps_to_its_own_limit() -> None:
+    limited = dataclasses.replace(_idle_while_working(), limit_bytes=150)
+    phased = _phased((limited, _second()), budget=300)
+    assert phased[0].peak_bytes <= 150
+    refused = plan_jobs((limited, _second()), budget_bytes=300, link=SLOW, policy="liveness", phases=True)
+    assert isinstance(refused, Infeasible)
+    assert (refused.needed_bytes, refused.budget_bytes) == (190, 150)
+
+
+def test_in_phases_a_budget_below_the_largest_operator_is_infeasible() -> None:
+    refused = plan_jobs((_idle_while_working(), _second()), budget_bytes=129, link=SLOW, phases=True)
+    assert isinstance(refused, Infeasible)
+    assert (refused.needed_bytes, refused.reason) == (130, "the largest operator alone needs 130 bytes")
+
+
+def test_what_is_foreseen_of_plans_in_phases_is_simulated_with_their_gates() -> None:
+    """`work` lives for 900 of 1,300 us, and only one may at a time."""
+    latency_ns = tuple(ns * 1000 for ns in (100, 100, 300, 300, 300, 100, 100))
+    jobs = tuple(dataclasses.replace(w, latency_ns=(latency_ns,)) for w in (_idle_while_working(), _second()))
+    phased = _phased(jobs, budget=280, policy="liveness")
+    assert [(p.forecast.iteration_ns, p.forecast.gate_ns) for p in phased] == [(1_800_000, 500_000)] * 2
+    assert foresee(jobs, phased, link=SLOW) == phased
+    even = tuple(dataclasses.replace(w, latency_ns=((100_000,) * 7,)) for w in jobs)
+    assert [p.forecast.gate_ns for p in foresee(even, phased, link=SLOW)] == [0, 0]
 
 
 def test_wrong_requests_are_refused_with_a_way_out() -> None:
@@ -163,6 +308,23 @@ def _planned(jobs: tuple[Workload, ...], *, budget: int) -> tuple[JobPlan, ...]:
     planned = plan_jobs(jobs, budget_bytes=budget, link=SLOW)
     assert not isinstance(planned, Infeasible)
     return planned
+
+
+def _phased(
+    jobs: tuple[Workload, ...], *, budget: int, policy: str = "tensile+", compute: Compute = Compute.OVERLAP
+) -> tuple[JobPlan, ...]:
+    planned = plan_jobs(jobs, budget_bytes=budget, link=SLOW, policy=policy, phases=True, compute=compute)
+    assert not isinstance(planned, Infeasible)
+    return planned
+
+
+def _work(jobs: tuple[Workload, ...], planned: tuple[JobPlan, ...]) -> float:
+    """What the device gets done in a unit of time: nanoseconds of the captured operators, without uploads."""
+    done = 0.0
+    for workload, plan in zip(jobs, planned, strict=True):
+        for operator, ns in zip(workload.graphs[0].operators, workload.latency_ns[0], strict=True):
+            done += ns / plan.forecast.iteration_ns * (operator.stage is not Stage.UPLOAD)
+    return done
 
 
 def _floors(jobs: tuple[Workload, ...]) -> int:
@@ -205,3 +367,7 @@ def _idle_while_working() -> Workload:
     )
     graph = StepGraph(tensors=tensors, operators=operators)
     return Workload(job=JobId(1), graphs=(graph,), latency_ns=((100_000,) * 7,))
+
+
+def _second() -> Workload:
+    return dataclasses.replace(_idle_while_working(), job=JobId(2))
