@@ -82,23 +82,26 @@ class Moments:
 
     def held_bytes(self) -> Floats:
         """For each fixed operator what is there at its moment or has to come back; no plan can give up more."""
-        change = np.zeros(self.count + 1)
+        change = [0] * (self.count + 1)
         until: dict[tuple[int, int], int] = {}
         rows = (self._tensor[self._whole], self._version[self._whole], self._not_before[self._whole])
         for tensor, maker, reader in zip(*(row.tolist() for row in rows), strict=True):
             until[tensor, maker] = max(until.get((tensor, maker), 0), reader)
         spans: dict[int, list[tuple[int, int]]] = {}
+        tensors = self.graph.tensors
         for (tensor, maker), reader in until.items():
-            change[maker + 1] += self.size_bytes[tensor]
-            change[max(reader, maker + 1)] -= self.size_bytes[tensor]
+            change[maker + 1] += tensors[tensor].size_bytes
+            change[max(reader, maker + 1)] -= tensors[tensor].size_bytes
             spans.setdefault(tensor, []).append((maker, reader))
-        held = np.cumsum(change)[:-1] + float(self.size_bytes[self.persistent & self._used].sum())
         for k, op in enumerate(self.graph.operators):
-            held[k] += op.workspace_bytes
+            own = op.workspace_bytes
             for tensor in {*op.reads, *op.writes}:
-                counted = self.persistent[tensor] or any(a < k < b for a, b in spans.get(tensor, ()))
-                held[k] += 0 if counted else self.size_bytes[tensor]
-        return np.where(self.fixed, held, 0)
+                inside = tensors[tensor].persistent or any(a < k < b for a, b in spans.get(tensor, ()))
+                own += 0 if inside else tensors[tensor].size_bytes
+            change[k] += own
+            change[k + 1] -= own
+        held = np.cumsum(np.array(change[:-1], dtype=np.float64))
+        return np.where(self.fixed, held + float(self.size_bytes[self.persistent & self._used].sum()), 0)
 
     def moment(self, position: int) -> Moment:
         """What is known of the moment at which this fixed operator runs."""
