@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import peak
 from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs
+from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs, renew
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 _REACHING_THE_FLOOR = frozenset({"tensile+"})
+_QUICKLY_PLANNED = 3_000  # operators up to which jobs are planned anew: some tenths of a second, and a little better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,14 @@ class PolicyPlanner:
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
         """Plans for all of them together."""
         return plan_jobs(workloads, budget_bytes=budget_bytes, link=self.link, policy=self.policy)
+
+    def renew(
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+    ) -> tuple[JobPlan, ...] | None:
+        """The plans adjusted to new latencies, where planning anew would hold everything else up."""
+        if sum(len(graph.operators) for workload in workloads for graph in workload.graphs) <= _QUICKLY_PLANNED:
+            return None
+        return renew(workloads, plans, budget_bytes=budget_bytes, link=self.link)
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """The plans with new forecasts."""

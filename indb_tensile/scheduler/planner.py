@@ -10,11 +10,12 @@ from indb_tensile.scheduler.peak import liveness_peak, vanilla_peak
 from indb_tensile.scheduler.phased import Phased, Plans, fastest, forecasts, peaks, phased, rungs
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
+from indb_tensile.scheduler.replan import replan
 from indb_tensile.scheduler.schedule import Schedule
 from indb_tensile.scheduler.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
-__all__ = ["JobPlan", "Workload", "foresee", "least_bytes", "plan_jobs", "schedules_of", "together_bytes"]
+__all__ = ["JobPlan", "Workload", "foresee", "least_bytes", "plan_jobs", "renew", "schedules_of", "together_bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,21 @@ def foresee(workloads: Sequence[Workload], plans: Sequence[JobPlan], *, link: Li
     schedules = [schedule.among(ids) for schedule in schedules_of(plans)]
     found = forecasts(workloads, [plan.plans for plan in plans], link, schedules=schedules)
     return tuple(replace(plan, forecast=forecast) for plan, forecast in zip(plans, found, strict=True))
+
+
+def renew(
+    workloads: Sequence[Workload], plans: Sequence[JobPlan], *, budget_bytes: int, link: Link
+) -> tuple[JobPlan, ...] | None:
+    """Plans for the workloads' present latencies, gone on from those that are followed: quick (replan.py).
+
+    None where all jobs have to be planned anew: under another policy, in phases, or where the budget is not met.
+    """
+    if any(plan.schedule is not None for plan in plans):
+        return None
+    found = replan(workloads, tuple(plan.plans for plan in plans), budget_bytes=budget_bytes, link=link)
+    if found is None or _over(workloads, found, budget_bytes, DEFAULT_POLICY) is not None:
+        return None
+    return _job_plans(workloads, Phased(plans=found, schedules=(), forecasts=forecasts(workloads, found, link)))
 
 
 def schedules_of(plans: Sequence[JobPlan]) -> tuple[Schedule, ...]:

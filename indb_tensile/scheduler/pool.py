@@ -207,6 +207,12 @@ class Planner(Protocol):
         """The smallest peak that this policy can give this job."""
         ...
 
+    def renew(
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+    ) -> tuple[JobPlan, ...] | None:
+        """Plans for the same jobs after their latencies have drifted; None where planning anew is better."""
+        ...
+
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """The same plans with what is expected of them now, side by side, with the workloads' latencies."""
         ...

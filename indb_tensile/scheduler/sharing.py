@@ -103,7 +103,9 @@ def replan(draft: Draft, reason: PlanReason) -> None:
     if head is not None and head.stage is Stage.UNMEASURED and _squeeze(draft, head):
         return
     running = draft.pool.at(Stage.RUNNING)
-    plans = _fit(draft, running, draft.pool.budget_bytes - _reserved_bytes(draft.pool))
+    budget_bytes = draft.pool.budget_bytes - _reserved_bytes(draft.pool)
+    renewed = _renewed(draft, running, budget_bytes) if reason is PlanReason.DRIFT else None
+    plans = _fit(draft, running, budget_bytes) if renewed is None else renewed
     if not isinstance(plans, Infeasible):
         _aim(draft, running, plans, reason)
     elif _promised_bytes(draft.pool) > draft.pool.budget_bytes:
@@ -214,6 +216,18 @@ def _fit(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[
         asked_bytes = max(asked_bytes - excess_bytes, least_asked_bytes)
     needed_bytes = sum(pool.regions(draft.planner.least_bytes(w)) for w in workloads)
     return Infeasible(needed_bytes=needed_bytes, budget_bytes=whole_bytes, reason="no room for whole regions")
+
+
+def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | None:
+    """What the planner makes of the plans that all of them follow, where its grants fit into the budget."""
+    followed = tuple(m.plan for m in members if m.plan is not None)
+    if len(followed) < len(members):
+        return None
+    whole_bytes = draft.pool.whole(max(0, budget_bytes))
+    plans = draft.planner.renew(tuple(_workload(m) for m in members), followed, budget_bytes=whole_bytes)
+    if plans is None or sum(draft.pool.regions(plan.peak_bytes) for plan in plans) > whole_bytes:
+        return None
+    return plans
 
 
 def _aim(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason) -> None:

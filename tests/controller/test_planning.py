@@ -38,6 +38,22 @@ def test_tensile_plans_below_the_liveness_peak_and_says_the_floor_is_the_least()
     assert plans[0].peak_bytes < peak_bytes
 
 
+def test_drifted_plans_of_large_graphs_are_renewed_within_the_budget_and_small_ones_planned_anew() -> None:
+    planner = PolicyPlanner(link=LINK, policy="tensile+")
+    for count, renewed in ((8, False), (1_600, True)):
+        workload = chain(count)
+        budget_bytes = liveness_peak(workload.graphs[0]) * 4 // 5
+        plans = planner.plan((workload,), budget_bytes=budget_bytes)
+        assert not isinstance(plans, Infeasible)
+        slower = replace(workload, latency_ns=(tuple(2 * ns for ns in workload.latency_ns[0]),))
+        again = planner.renew((slower,), plans, budget_bytes=budget_bytes)
+        assert (again is not None) == renewed
+        for plan in again or ():
+            assert plan.peak_bytes <= budget_bytes
+            assert plan.forecast.compute_ns == sum(slower.latency_ns[0])
+            assert plan.forecast.iteration_ns <= planner.foresee((slower,), plans)[0].forecast.iteration_ns
+
+
 def test_tensile_as_published_goes_as_low_as_nobody_waits_and_says_so() -> None:
     """At 1,000 MB/s a copy takes an operator and a bit: what the floor would take, this link does not give."""
     workload = replace(chain(8), max_swapping_rate=0.5)

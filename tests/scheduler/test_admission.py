@@ -102,6 +102,11 @@ class HalvingPlanner:
             plans.append(job_plan(workload.job, least_bytes + extra_bytes))
         return tuple(plans)
 
+    def renew(
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+    ) -> tuple[JobPlan, ...] | None:
+        return None
+
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         del workloads
         return plans
@@ -514,6 +519,35 @@ def test_drift_beyond_the_threshold_plans_anew_and_only_then() -> None:
     assert drive.pool.members[0].workload.latency_ns == ((1000,),), "planned anew below the threshold"
     drive.send(replace(measured, latency_ns=(2000,)))
     assert drive.pool.members[0].workload.latency_ns == ((1600,),), "not planned anew beyond the threshold"
+
+
+@dataclass(frozen=True)
+class RenewingPlanner(HalvingPlanner):
+    """After drift every job's plan becomes one of so many bytes more."""
+
+    more_bytes: int = 0
+
+    def renew(
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+    ) -> tuple[JobPlan, ...] | None:
+        return tuple(job_plan(plan.job, plan.peak_bytes + self.more_bytes) for plan in plans)
+
+
+@pytest.mark.parametrize(("more_bytes", "sent_bytes"), [(-1, 6 * REGION - 1), (4 * REGION, 6 * REGION)])
+def test_after_drift_plans_are_renewed_where_their_grants_fit_and_made_anew_else(
+    more_bytes: int, sent_bytes: int
+) -> None:
+    """Two jobs of six regions in a budget of twelve; planning anew would change nothing, so nothing would be sent."""
+    drive = Drive(12, planner=RenewingPlanner(more_bytes=more_bytes), drift_threshold=0.2)
+    trainers = [drive.start(1, 6), drive.start(2, 6)]
+    for trainer in trainers:
+        drive.send(
+            Measurement(
+                trainer=trainer, generation=1, latency_ns=(2000,), iteration_ns=1, stall_ns=0, peak_bytes=6 * REGION
+            )
+        )
+    plans = [member.plan for member in drive.pool.members]
+    assert [plan.peak_bytes for plan in plans if plan is not None] == [sent_bytes, sent_bytes]
 
 
 class ForeseeingPlanner(HalvingPlanner):
