@@ -9,14 +9,14 @@ the device do most work, the plans that need no phases among them.
 Zico (Lim et al.) has no plans, and its schedule is its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from indb_tensile.scheduler.cycle import cycle_of
 from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, peak
-from indb_tensile.scheduler.phases import interleave
+from indb_tensile.scheduler.phases import interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.zico import shifts
 from indb_tensile.scheduler.schedule import Schedule
@@ -26,6 +26,7 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 Plans = tuple[tuple[Plan, ...], ...]  # for each job one plan per graph
 Schedules = tuple[Schedule, ...]  # of positions among the jobs
 
+_LITTLE = 0.001  # of the work, for which more gates are not worth while
 _STEP = 0.75  # from one budget to the next one to plan for
 
 
@@ -63,14 +64,24 @@ def phased(
     compute: Compute = Compute.OVERLAP,
     policy: str = "",
 ) -> Phased | Infeasible:
-    """These plans in phases under the budget; as Zico phases them where that is the policy."""
+    """These plans in phases under the budget; as Zico phases them where that is the policy.
+
+    Jobs that need not compute side by side may as well keep to less: fewer gates do, and memory is left.
+    """
+    if sum(peaks(workloads, plans)) <= budget_bytes:
+        return Phased(plans=plans, schedules=(), forecasts=forecasts(workloads, plans, link, compute))
     schedule = _zico if policy == "zico" else _interleaved
-    fits = sum(peaks(workloads, plans)) <= budget_bytes
-    schedules = () if fits else schedule(workloads, plans, budget_bytes, link, compute)
-    if isinstance(schedules, Infeasible):
-        return schedules
-    gated = tuple(one for one in schedules if one.gates)  # without gates peaks add up to no more than the budget
-    return Phased(plans=plans, schedules=gated, forecasts=forecasts(workloads, plans, link, compute, gated))
+    found: list[Phased] = []
+    for schedules in schedule(workloads, plans, budget_bytes, link, compute):
+        if isinstance(schedules, Infeasible):
+            return schedules
+        gated = tuple(one for one in schedules if one.gates)  # without gates peaks add up to no more than the budget
+        found.append(
+            Phased(plans=plans, schedules=gated, forecasts=forecasts(workloads, plans, link, compute, gated))
+        )
+    most = max(_work(workloads, one.forecasts) for one in found)
+    enough = [one for one in found if _work(workloads, one.forecasts) >= most * (1 - _LITTLE)]
+    return min(enough, key=lambda one: sum(len(schedule.gates) for schedule in one.schedules))
 
 
 def fastest(workloads: Sequence[Workload], found: Sequence[Phased]) -> Phased:
@@ -112,19 +123,21 @@ def _work(workloads: Sequence[Workload], found: Sequence[Forecast]) -> float:
 
 def _interleaved(
     workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link, compute: Compute
-) -> Schedules | Infeasible:
+) -> Iterator[Schedules | Infeasible]:
+    """Under the whole budget, and under the least with which one job at a time can be at its peak."""
     cycles = [cycle_of(workload, chosen, link) for workload, chosen in zip(workloads, plans, strict=True)]
-    shift = interleave(cycles, budget_bytes=budget_bytes, compute=compute)
-    if isinstance(shift, Infeasible):
-        return shift
-    return (shift.schedule(range(len(cycles)), budget_bytes),)
+    for budget in dict.fromkeys((budget_bytes, min(budget_bytes, least_budget(cycles)))):
+        shift = interleave(cycles, budget_bytes=budget, compute=compute)
+        yield shift if isinstance(shift, Infeasible) else (shift.schedule(range(len(cycles)), budget),)
 
 
 def _zico(
     workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link, compute: Compute
-) -> Schedules | Infeasible:
-    del plans  # are those of liveness
+) -> Iterator[Schedules | Infeasible]:
+    """As published, in pairs. The plans are those of liveness."""
+    del plans
     groups = shifts(workloads, budget_bytes=budget_bytes, link=link, compute=compute)
     if isinstance(groups, Infeasible):
-        return groups
-    return tuple(group.shift.schedule(group.jobs, group.budget_bytes) for group in groups)
+        yield groups
+    else:
+        yield tuple(group.shift.schedule(group.jobs, group.budget_bytes) for group in groups)
