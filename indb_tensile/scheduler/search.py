@@ -117,7 +117,8 @@ class StepSearch:
         nothing is chosen, where it is no plan of this graph in this order.
         """
         order = self._positions(plan.executions)
-        if order is None or plan.away != self._away or not plan.release:
+        left = np.array(sorted(self._away), dtype=np.int32)
+        if order is None or plan.away != self._away or not plan.release or np.isin(left, self._outline.access).any():
             return None
         instances = Instances(self._outline, order)
         moves = [

@@ -204,6 +204,43 @@ TEST(choices_that_cannot_be_followed_are_refused_and_change_nothing) {
   }
 }
 
+TEST(a_plan_is_read_back_and_anything_else_is_refused_and_changes_nothing) {
+  for (std::uint32_t seed = 1; seed <= 300; ++seed) {
+    Dice dice(seed);
+    const StepArrays arrays = random_step(dice);
+    Search search(arrays);
+    search.lower(dice.below(static_cast<Index>(search.layout().peak_bytes()) + 1), {}, 200);
+    const Index count = search.layout().length();
+    std::vector<Index> order = search.layout().order().op_at;
+    std::vector<Move> moves = search.layout().moves;
+    for (Move& one : moves) {
+      one = {none, one.tensor, one.after, one.need % count, one.free % count, one.back % count, 0, none, one.copies};
+    }
+    Search other(arrays);
+    const auto found = other.adopt(order, moves);
+    CHECK(found && found->peak_bytes == search.layout().peak_bytes());
+    CHECK(found->iteration_ns == search.layout().iteration_ns);
+    CHECK(other.layout().order().op_at == order);
+    CHECK(other.layout().moves.size() == moves.size());
+    const std::vector<Bytes> load = other.layout().load_bytes;
+    for (int spoilt = 0; spoilt < 20; ++spoilt) {
+      std::vector<Index> wrong_order = order;
+      std::vector<Move> wrong = moves;
+      const auto any = [&] { return dice.below(count + 6) - 3; };
+      if (dice.below(3) == 0) wrong_order[at(dice.below(count))] = any();
+      if (dice.below(3) == 0) wrong.push_back({none, any(), any(), any(), any(), any(), 0, none, true});
+      for (Move& one : wrong)
+        if (dice.below(3) == 0) (dice.below(2) == 0 ? one.after : one.need) = any();
+      if (!other.adopt(wrong_order, wrong)) CHECK(other.layout().load_bytes == load);
+      judge(Step(arrays), other.layout());
+      other.adopt(order, moves);
+      CHECK(other.layout().load_bytes == load);
+    }
+    other.uncover();
+    judge(Step(arrays), other.layout());
+  }
+}
+
 TEST(equal_searches_choose_equally) {
   Dice dice(7);
   const StepArrays arrays = random_step(dice);
