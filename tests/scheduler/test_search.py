@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -109,37 +108,32 @@ def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Li
 
 
 @pytest.mark.parametrize(
-    ("rows", "what"),
+    ("source", "made", "random", "uploads"),
     [
-        (("w...r", ".w.r."), {"random": 0}),  # draws random numbers
-        (("wu..r", "..w.."), {}),  # was updated in place since it was made
-        (("w..u.", ".w..r"), {"reads": (1, 0)}),  # made of what was overwritten right before it is needed
-        (("w..ur", ".w..r"), {"reads": (1, 0)}),  # the same, and its source can be made again by nobody
+        ("wr...", ".w..r", True, ()),  # draws random numbers
+        ("wr...", ".w..r", False, (0,)),  # the next batch stands where this one came from
+        ("wur..", "..w.r", False, ()),  # was updated in place since it was made
+        ("wr.u.", ".w..r", False, ()),  # is overwritten right before it would be needed
     ],
 )
-def test_what_cannot_be_made_again_as_it_was_is_not_dropped(rows: tuple[str, ...], what: dict[str, Any]) -> None:
-    graph = drawn(*((10, Role.ACTIVATION, row) for row in rows))
-    operators = list(graph.operators)
-    if "random" in what:
-        operators[0] = replace(operators[0], random=True)
-    if "reads" in what:
-        reader, tensor = what["reads"]
-        operators[reader] = replace(operators[reader], reads=(TensorId(tensor),))
-    graph = replace(graph, operators=tuple(operators))
-    dropped = TensorId(1 if "reads" in what else 0)
-    search = StepSearch(graph, (100,) * len(operators), LINK)
-    last = [k for k, gap in enumerate(gaps(graph)) if gap.tensor == dropped][-1]
-    with pytest.raises(ValueError, match="cannot be made again"):
-        search.choose(_chosen({last: DROP}))
-
-
-def test_a_batch_is_uploaded_once() -> None:
-    graph = drawn((10, Role.INPUT, "w...r"), (10, Role.ACTIVATION, ".wr.."), uploads=(0,))
-    with pytest.raises(ValueError, match="cannot be made again"):
-        StepSearch(graph, (100,) * 5, LINK).choose(_chosen({0: DROP}))
+def test_what_is_made_of_what_is_gone_for_good_is_not_made_again(
+    source: str, made: str, random: bool, uploads: tuple[int, ...]
+) -> None:
+    graph = drawn((10, Role.ACTIVATION, source), (10, Role.ACTIVATION, made), uploads=uploads)
+    graph = replace(graph, operators=(replace(graph.operators[0], random=random), *graph.operators[1:]))
     search = StepSearch(graph, (100,) * 5, LINK)
-    assert search.lower(10, Manner(), most=50)
-    assert search.plan("test").executions == ()
+    (gap,) = (k for k, gap in enumerate(gaps(graph)) if gap.tensor == 1)
+    with pytest.raises(ValueError, match="something dropped cannot be made again"):
+        search.choose(_chosen({gap: DROP}))
+
+
+def test_what_is_not_made_by_one_operator_alone_that_may_run_again_is_not_dropped() -> None:
+    updated, batch = drawn((10, Role.ACTIVATION, "wu..r")), drawn((10, Role.INPUT, "w...r"), uploads=(0,))
+    random = drawn((10, Role.ACTIVATION, "w...r"))
+    random = replace(random, operators=(replace(random.operators[0], random=True), *random.operators[1:]))
+    for graph in (updated, batch, random):
+        with pytest.raises(ValueError, match="something is dropped that cannot be made again"):
+            StepSearch(graph, (100,) * 5, LINK).choose(_chosen({0: DROP}))
 
 
 def test_what_is_never_written_is_not_copied_out_where_it_is_away_when_the_iteration_starts() -> None:
