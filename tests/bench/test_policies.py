@@ -170,7 +170,8 @@ def test_the_gain_of_phases_stands_apart_from_that_of_plans(capsys: pytest.Captu
     (plain,) = found["liveness"]
     assert min(row["peak_bytes"] for row in found["liveness in phases"]) < plain["peak_bytes"]
     assert min(row["peak_bytes"] for row in found["zico"]) < plain["peak_bytes"]
-    assert all(row["eor"] >= 0.999 for row in rows)
+    assert all(row["faults"] == [] for row in rows)
+    assert all(0.98 <= row["eor"] <= 1.02 for row in rows), "less than 1 where a job computes while another uploads"
     assert "resnet50 x 2, link 25 GB/s, EOR <= 1.10: liveness saves 0.0%, in phases " in told
 
 
