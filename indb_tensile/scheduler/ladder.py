@@ -8,6 +8,7 @@ rationed by layouts, in proportion to the size of the graph, never by the clock:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from indb_tensile.scheduler.advance import advanced
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import accesses, floor
@@ -21,7 +22,13 @@ _WORK_PER_OPERATOR = 8  # layouts for each operator of a small graph, which has 
 _MEDIUM = 1_000  # operators from which on a curve is climbed down from rung to rung
 _LARGE = 4_000  # operators from which on one search has to do
 _TRIES = 2  # rations after which no further manner is tried
+_PRESSED = 4  # rations for a limit that no manner comes down to
 _PRUNED = 200
+_SWAPS = (
+    Manner(drops=False, lane_price=1.0, tried=1, together=16),
+    Manner(drops=False, lane_price=0.1, tried=1, together=16),
+    Manner(drops=False, lane_price=1.0, tried=1, together=64, surprise=1.0),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +119,14 @@ class Ladder:
             found.append(_rung(number, search))
         return found
 
+    def within(self, limit_bytes: int, policy: str) -> Plan:
+        """The best plan for the limit, its copies moved to where memory is unused while it waits for them."""
+        rung = self.best(limit_bytes)
+        plan = self.plan(rung, policy)
+        if len(self.graph.operators) >= _LARGE or rung.iteration_ns <= self.top.iteration_ns:
+            return plan
+        return advanced(self.graph, plan, self._latency_ns, self._link)
+
     def plan(self, rung: Rung, policy: str) -> Plan:
         """The rung as a plan. It has to be the last one that `best` gave."""
         search = self._searches[rung.order]
@@ -133,18 +148,32 @@ class Ladder:
                 start = search.layouts
                 rungs += _lowered(order, search, limit_bytes, manner, ration)
                 spent += search.layouts - start
+        tries = 1
         if not rungs:
-            search = self._searches[-1]
-            search.exhaust()
-            search.prune(limit_bytes, ration)
-            rungs.append(_rung(len(self._searches) - 1, search))
+            rungs, tries = self._pressed(limit_bytes, ration), _PRESSED
         best = min(rungs, key=lambda r: (max(0, r.peak_bytes - limit_bytes), r.iteration_ns, r.peak_bytes))
         if not self._thorough or best.peak_bytes > limit_bytes or self._costs_nothing(rungs):
             return best
         search = self._searches[best.order]
         search.choose(list(best.choices))
-        search.improve(limit_bytes, manners[0], most=ration, seed=search.operators)
+        for number in range(tries):
+            search.improve(limit_bytes, manners[number % 2], most=ration, seed=search.operators + number)
         return _rung(best.order, search)
+
+    def _pressed(self, limit_bytes: int, ration: int) -> list[Rung]:
+        """Little memory: making things again needs some itself, so first everything that must is swapped.
+
+        Then making things again instead, here and there, is an improvement. The least memory is swapping everything.
+        """
+        for manner in _SWAPS:
+            for order, search in enumerate(self._searches):
+                found = _lowered(order, search, limit_bytes, manner, _PRESSED * ration)
+                if found:
+                    return found
+        search = self._searches[-1]
+        search.exhaust()
+        search.prune(limit_bytes, ration)
+        return [_rung(len(self._searches) - 1, search)]
 
     def _costs_nothing(self, rungs: Sequence[Rung]) -> bool:
         return any(rung.iteration_ns <= self.top.iteration_ns for rung in rungs)

@@ -92,7 +92,7 @@ class _Job:
         return self.ladders[0].curve()
 
     def plans(self, cap_bytes: int) -> tuple[Plan, ...]:
-        return tuple(ladder.plan(ladder.best(cap_bytes), NAME) for ladder in self.ladders)
+        return tuple(ladder.within(cap_bytes, NAME) for ladder in self.ladders)
 
 
 def _planned(
