@@ -113,7 +113,8 @@ def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Li
         ("wr...", ".w..r", True, ()),  # draws random numbers
         ("wr...", ".w..r", False, (0,)),  # the next batch stands where this one came from
         ("wur..", "..w.r", False, ()),  # was updated in place since it was made
-        ("wr.u.", ".w..r", False, ()),  # is overwritten right before it would be needed
+        ("wr.u.", ".w..r", False, ()),  # is overwritten before it would be needed
+        ("wr.ur", ".w..r", False, ()),  # the same, and what it was overwritten with is there
     ],
 )
 def test_what_is_made_of_what_is_gone_for_good_is_not_made_again(
@@ -153,14 +154,23 @@ def test_what_is_never_written_is_not_copied_out_where_it_is_away_when_the_itera
     assert search.lane_ns == 40
 
 
-def test_of_a_gap_in_which_something_is_made_again_the_longer_part_is_swapped() -> None:
-    """b, dropped after operator 2, is made of a before operator 4: a can leave from then on until operator 8."""
-    graph = drawn((10, Role.ACTIVATION, "wr......r"), (10, Role.ACTIVATION, ".wr.r...."))
-    search = StepSearch(graph, (100,) * 9, LINK)
+@pytest.mark.parametrize(
+    ("source", "made", "again", "swapped"),
+    [
+        ("wr......r..", ".wr.r......", 4, (0, 4, 9)),
+        ("wr........r", ".wr....r...", 7, (0, 1, 7)),
+    ],
+)
+def test_of_a_gap_in_which_something_is_made_again_the_longer_part_is_swapped(
+    source: str, made: str, again: int, swapped: tuple[int, int, int]
+) -> None:
+    """b, dropped after operator 2, is made of a right before it is read: a can leave before that, or else after."""
+    graph = drawn((10, Role.ACTIVATION, source), (10, Role.ACTIVATION, made))
+    search = StepSearch(graph, (100,) * 11, LINK)
     search.choose(_chosen({0: SWAP, 1: DROP}))
     plan = search.plan("test")
-    assert [execution.operator for execution in plan.executions] == [0, 1, 2, 3, 1, 4, 5, 6, 7, 8]
-    assert [(swap.tensor, swap.out_after, swap.needed_by) for swap in plan.swaps] == [(0, 4, 9)]
+    assert [execution.operator for execution in plan.executions] == [*range(again), 1, *range(again, 11)]
+    assert [(swap.tensor, swap.out_after, swap.needed_by) for swap in plan.swaps] == [swapped]
 
 
 def test_a_choice_that_others_profit_from_is_not_taken_back() -> None:
