@@ -18,7 +18,7 @@ from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.simulate import Forecast, JobRun, simulate
 
-DISTANCES = (3, 10, 30)  # operators that a tensor may come before it is needed, or stay after it was
+DISTANCES = (3, 10, 30, 100)  # operators that a tensor may come before it is needed, or stay after it was
 
 
 def advanced(graph: StepGraph, plan: Plan, latency_ns: Sequence[int], link: Link) -> Plan:

@@ -24,10 +24,14 @@ _LARGE = 4_000  # operators from which on one search has to do
 _TRIES = 2  # rations after which no further manner is tried
 _PRESSED = 4  # rations for a limit that no manner comes down to
 _PRUNED = 200
+_CLOSE = 1.02  # of the time that doing nothing takes
 _SWAPS = (
     Manner(drops=False, lane_price=1.0, tried=1, together=16),
     Manner(drops=False, lane_price=0.1, tried=1, together=16),
     Manner(drops=False, lane_price=1.0, tried=1, together=64, surprise=1.0),
+)
+_CAREFUL = tuple(
+    Manner(drops=False, lane_price=0.02, tried=1, together=together, careful=True) for together in (64, 8)
 )
 
 
@@ -148,24 +152,43 @@ class Ladder:
                 start = search.layouts
                 rungs += _lowered(order, search, limit_bytes, manner, ration)
                 spent += search.layouts - start
-        tries = 1
+        then = manners[:1]
         if not rungs:
-            rungs, tries = self._pressed(limit_bytes, ration), _PRESSED
+            rungs, then = self._pressed(limit_bytes, ration), manners[:2] * 2
         best = min(rungs, key=lambda r: (max(0, r.peak_bytes - limit_bytes), r.iteration_ns, r.peak_bytes))
         if not self._thorough or best.peak_bytes > limit_bytes or self._costs_nothing(rungs):
             return best
+        improved = [self._improved(best, limit_bytes, then, ration)]
+        if best.iteration_ns < _CLOSE * self.top.iteration_ns:
+            improved += self._copying(improved[0], limit_bytes, ration)
+        return min(improved, key=lambda r: (r.iteration_ns, r.lane_ns, r.peak_bytes))
+
+    def _improved(self, rung: Rung, limit_bytes: int, manners: Sequence[Manner], ration: int) -> Rung:
+        search = self._searches[rung.order]
+        search.choose(list(rung.choices))
+        for number, manner in enumerate(manners):
+            search.improve(limit_bytes, manner, most=ration, seed=search.operators + number)
+        return _rung(rung.order, search)
+
+    def _copying(self, best: Rung, limit_bytes: int, ration: int) -> list[Rung]:
+        """Where next to nothing is lost, what is left may be what was made again: other plans that do less of it."""
         search = self._searches[best.order]
-        search.choose(list(best.choices))
-        for number in range(tries):
-            search.improve(limit_bytes, manners[number % 2], most=ration, seed=search.operators + number)
-        return _rung(best.order, search)
+        found = [self._improved(best, limit_bytes, (_SWAPS[1],), ration)]
+        mixed = Manner(drops=self._rewrites, lane_price=0.02, tried=4, together=16)
+        for manner in _CAREFUL:
+            if self._costs_nothing(found):
+                break
+            for rung in _lowered(best.order, search, limit_bytes, manner, ration):
+                found.append(self._improved(rung, limit_bytes, (mixed, _SWAPS[1]), ration))
+        return found
 
     def _pressed(self, limit_bytes: int, ration: int) -> list[Rung]:
         """Little memory: making things again needs some itself, so first everything that must is swapped.
 
         Then making things again instead, here and there, is an improvement. The least memory is swapping everything.
         """
-        for manner in _SWAPS:
+        once_more = (Manner(drops=self._rewrites, lane_price=price, tried=2) for price in (0.1, 0.3))
+        for manner in (*once_more, *_SWAPS):
             for order, search in enumerate(self._searches):
                 found = _lowered(order, search, limit_bytes, manner, _PRESSED * ration)
                 if found:
