@@ -15,7 +15,8 @@ from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.rewrite import effective
 
-_PEAKS: Memo[int] = Memo(32)
+_PEAKS: Memo[int] = Memo(16)  # of plans
+_BARS: Memo[int] = Memo(32)  # of graphs without one, and floors
 VANILLA = Plan(policy="vanilla", release=False)
 LIVENESS = Plan(policy="liveness")
 
@@ -27,22 +28,22 @@ def load(graph: StepGraph, plan: Plan) -> tuple[int, ...]:
 
 def peak(graph: StepGraph, plan: Plan) -> int:
     """The most bytes on the device in an iteration of this plan."""
-    return plan_load(graph, plan).maximum()
+    return _PEAKS.get(graph, (plan,), lambda: plan_load(graph, plan).maximum())
 
 
 def vanilla_peak(graph: StepGraph) -> int:
     """The peak where nothing is freed within the iteration: the papers' baseline."""
-    return _PEAKS.get(graph, ("vanilla",), lambda: peak(graph, VANILLA))
+    return _BARS.get(graph, ("vanilla",), lambda: peak(graph, VANILLA))
 
 
 def liveness_peak(graph: StepGraph) -> int:
     """The peak where a tensor is freed after its last access, as eager PyTorch does: the bar."""
-    return _PEAKS.get(graph, ("liveness",), lambda: peak(graph, LIVENESS))
+    return _BARS.get(graph, ("liveness",), lambda: peak(graph, LIVENESS))
 
 
 def floor(graph: StepGraph) -> int:
     """The largest operator's working set: inputs, outputs and workspace. No plan goes below it."""
-    return _PEAKS.get(graph, ("floor",), lambda: max(working_sets(graph)))
+    return _BARS.get(graph, ("floor",), lambda: max(working_sets(graph)))
 
 
 def working_sets(graph: StepGraph) -> tuple[int, ...]:
