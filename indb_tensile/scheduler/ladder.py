@@ -21,6 +21,7 @@ _WORK = 1_000_000  # operators laid out for one limit: some tenths of a second
 _WORK_PER_OPERATOR = 8  # layouts for each operator of a small graph, which has few choices
 _MEDIUM = 1_000  # operators from which on a curve is climbed down from rung to rung
 _LARGE = 4_000  # operators from which on one search has to do
+_SLOWEST = 2  # times as long as doing nothing, at which a large graph's curve ends but for the least memory
 _TRIES = 2  # rations after which no further manner is tried
 _PRESSED = 4  # rations for a limit that no manner comes down to
 _PRUNED = 200
@@ -106,6 +107,8 @@ class Ladder:
             if search.operators < _MEDIUM:
                 search.prune(limit_bytes, _PRUNED)
             rungs.append(_rung(order, search))
+            if search.operators >= _MEDIUM and rungs[-1].iteration_ns > _SLOWEST * self.top.iteration_ns:
+                break  # most layouts would go into rungs that no division of a budget comes down to
         search.exhaust()
         rungs.append(_rung(order, search))
         self._known.setdefault(self._away, self._unsearched()).extend(rungs)
