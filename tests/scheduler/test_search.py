@@ -184,6 +184,22 @@ def test_a_choice_that_others_profit_from_is_not_taken_back() -> None:
     assert search.choices == [(0, SWAP, SWAP), (1, 6, 6)]
 
 
+def test_of_two_copies_back_the_one_that_is_needed_first_makes_way_for_the_other() -> None:
+    """a takes 150 ns until 1,100; b, needed at 1,000, therefore comes before 950 and starts at boundary 8."""
+    graph = drawn((150, Role.ACTIVATION, "w..........r"), (100, Role.ACTIVATION, ".w........r."))
+    search = StepSearch(graph, (100,) * 12, LINK)
+    search.choose(_chosen({0: SWAP, 1: SWAP}))
+    assert [swap.in_at for swap in search.plan("test").swaps] == [9, 8]
+    assert search.iteration_ns == 1200
+
+
+def test_what_two_need_that_are_made_again_is_made_once() -> None:
+    graph = drawn((10, Role.ACTIVATION, "wrr..."), (10, Role.ACTIVATION, ".w...r"), (10, Role.ACTIVATION, "..w..r"))
+    search = StepSearch(graph, (100,) * 6, LINK)
+    search.choose(_chosen({0: DROP, 1: DROP}))
+    assert [e.operator for e in search.plan("test").executions] == [0, 1, 2, 3, 4, 0, 1, 2, 5]
+
+
 def test_a_share_of_the_lanes_makes_copies_longer() -> None:
     search = StepSearch(_chain(), (100,) * 6, LINK, share=0.5)
     assert search.lower(80, Manner(drops=False), most=100)

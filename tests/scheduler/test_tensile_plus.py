@@ -1,5 +1,7 @@
 """What the policy chooses, as opposed to what it may do."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +33,13 @@ def test_with_stalls_the_least_wait_that_is_enough_is_chosen() -> None:
 def test_the_job_that_slows_down_least_gives_the_memory() -> None:
     """The same tensors and bytes; the second job's operators are long enough to hide its copies."""
     hurried, patient = _job(1, (12, 60), 2_000), _job(2, (12, 60), 200_000)
+    plans = _tensile((hurried, patient), budget=2 * 172 - 30)
+    assert [_swapped(p) for p in plans] == [[], [1]]
+
+
+def test_equal_graphs_with_other_latencies_are_other_jobs() -> None:
+    hurried = _job(1, (12, 60), 2_000)
+    patient = replace(hurried, job=JobId(2), latency_ns=_job(2, (12, 60), 200_000).latency_ns)
     plans = _tensile((hurried, patient), budget=2 * 172 - 30)
     assert [_swapped(p) for p in plans] == [[], [1]]
 
