@@ -37,16 +37,14 @@ bool Search::readable(const std::vector<Index>& order, const std::vector<Move>& 
 // A gap is dropped where its tensor was made again within it, and swapped where a move lies in it. Completes the
 // moves.
 std::optional<Choices> Search::read(const std::vector<Index>& order, std::vector<Move>& moves) const {
-  const auto count = static_cast<Index>(order.size());
   Choices found = nothing();
-  std::vector<Index> open(at(step_.tensors()), none);  // by tensor, the gap after its latest captured access
-  std::vector<Index> block;
-  std::vector<Index> position;
+  std::vector<Index> open(at(step_.tensors()), none);      // by tensor, the gap after its latest captured access
   std::vector<std::uint8_t> made(at(step_.tensors()), 0);  // again, since that access
+  Places places{static_cast<Index>(order.size()), {}, {}};
   Index start = 0;
-  for (Index pos = 0; pos < count; ++pos) {
+  for (Index pos = 0; pos < places.count; ++pos) {
     const Index op = order[at(pos)];
-    const bool again = op < static_cast<Index>(position.size());
+    const bool again = op < static_cast<Index>(places.position.size());
     for (Index number = step_.first_access(op); number < step_.last_access(op); ++number) {
       const Access& one = step_.access(number);
       if (again) {
@@ -62,37 +60,41 @@ std::optional<Choices> Search::read(const std::vector<Index>& order, std::vector
       open[at(one.tensor)] = step_.gap_of_access[at(number)];
     }
     if (again) continue;
-    block.push_back(start);
-    position.push_back(pos);
+    places.block.push_back(start);
+    places.position.push_back(pos);
     start = pos + 1;
   }
-  const auto unrolled = [&](Index where, Index after) { return where > after ? where : where + count; };
-  for (Move& one : moves) {
-    one.free = unrolled(one.free, one.after);
-    one.back = unrolled(one.back, one.after);
-    one.need = unrolled(one.need, one.after);
-    if (one.free >= one.back || one.back > one.need) return std::nullopt;
-    const auto begin = step_.gaps.begin() + step_.first_gap[at(one.tensor)];
-    const auto end = step_.gaps.begin() + step_.first_gap[at(one.tensor) + 1];
-    const auto next = std::upper_bound(begin, end, one.after,
-                                       [&](Index after, const Gap& gap) { return after < position[at(gap.after)]; });
-    if (next == begin) return std::nullopt;
-    one.gap = static_cast<Index>(next - step_.gaps.begin()) - 1;
-    const Gap& gap = step_.gaps[at(one.gap)];
-    const Index ops = step_.operators();
-    const auto op_at = [&](const std::vector<Index>& where, Index pos) {  // the first that is there or later
-      const Index turn = pos / count;
-      const auto there = std::lower_bound(where.begin(), where.end(), pos - turn * count);
-      return static_cast<Index>(there - where.begin()) + turn * ops;
-    };
-    const Index lo = op_at(block, one.free + 1) - 1;
-    const Index hi = op_at(position, one.back - 1);
-    found.choice[at(one.gap)] = Choice::swap;
-    found.cover[at(one.gap)].lo = std::clamp(lo, gap.after + 1, gap.need - 1);
-    found.cover[at(one.gap)].hi = std::clamp(hi, found.cover[at(one.gap)].lo, gap.need - 1);
-  }
+  if (!std::all_of(moves.begin(), moves.end(), [&](Move& one) { return read_move(places, one, found); }))
+    return std::nullopt;
   std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) { return a.gap < b.gap; });
   return found;
+}
+
+// Finds the gap that the move lies in, and the operators at which the tensor is away; counts its boundaries on from
+// where it starts.
+bool Search::read_move(const Places& places, Move& one, Choices& found) const {
+  for (Index* where : {&one.free, &one.back, &one.need})
+    if (*where <= one.after) *where += places.count;
+  if (one.free >= one.back || one.back > one.need) return false;
+  const auto begin = step_.gaps.begin() + step_.first_gap[at(one.tensor)];
+  const auto end = step_.gaps.begin() + step_.first_gap[at(one.tensor) + 1];
+  const auto next = std::upper_bound(
+      begin, end, one.after, [&](Index after, const Gap& gap) { return after < places.position[at(gap.after)]; });
+  if (next == begin) return false;
+  one.gap = static_cast<Index>(next - step_.gaps.begin()) - 1;
+  const Gap& gap = step_.gaps[at(one.gap)];
+  const auto first_from = [&](const std::vector<Index>& where, Index pos) {
+    const Index turn = pos / places.count;
+    const auto there = std::lower_bound(where.begin(), where.end(), pos - turn * places.count);
+    return static_cast<Index>(there - where.begin()) + turn * step_.operators();
+  };
+  const Index lo = first_from(places.block, one.free + 1) - 1;
+  const Index hi = first_from(places.position, one.back - 1);
+  Cover& cover = found.cover[at(one.gap)];
+  cover.lo = std::clamp(lo, gap.after + 1, gap.need - 1);
+  cover.hi = std::clamp(hi, cover.lo, gap.need - 1);
+  found.choice[at(one.gap)] = Choice::swap;
+  return true;
 }
 
 }  // namespace tensile::planner

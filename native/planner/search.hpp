@@ -74,6 +74,11 @@ class Search {
     Bytes bytes;
     Ns time;
   };
+  struct Places {  // of an order that is read
+    Index count;
+    std::vector<Index> block;     // by operator, the first position of what is made again for it
+    std::vector<Index> position;  // by operator, where it runs itself
+  };
   struct Undo {
     Index gap;
     Choice choice;
@@ -95,6 +100,7 @@ class Search {
   Excess excess(const Layout& layout, Bytes limit_bytes) const;
   bool readable(const std::vector<Index>& order, const std::vector<Move>& moves) const;
   std::optional<Choices> read(const std::vector<Index>& order, std::vector<Move>& moves) const;
+  bool read_move(const Places& places, Move& one, Choices& found) const;
   Ns lane_ns(const Layout& layout) const;
   static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
