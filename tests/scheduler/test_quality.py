@@ -82,6 +82,16 @@ def test_with_care_no_more_is_swapped_at_once_than_the_lanes_have_room_for(
     assert sorted(order) == sorted([*range(8), *again] if order else [])
 
 
+def test_what_is_made_of_what_is_gone_costs_as_much_as_both() -> None:
+    """To make c takes 10 ns, but 500 more for what it is made of; d takes 100 alone."""
+    rows = ((9, "wr......"), (40, ".w.....r"), (40, "..w....r"), (60, "...wr..."))
+    graph = drawn(*((size, Role.ACTIVATION, row) for size, row in rows))
+    never = Link(out_bytes_per_s=1, in_bytes_per_s=1)
+    search = StepSearch(graph, (500, 10, 100, 50, 50, 50, 50, 50), never)
+    assert search.lower(100, Manner(tried=1), most=20)
+    assert [execution.operator for execution in search.plan("test").executions] == [0, 1, 2, 3, 4, 5, 6, 2, 7]
+
+
 def _networks() -> Iterator[Case]:
     """Three or four layers there and back; what a layer makes is read by the next and by its own gradient."""
     for seed in range(NETWORKS):
