@@ -23,7 +23,7 @@ _MEDIUM = 1_000  # operators from which on a curve is climbed down from rung to 
 _LARGE = 4_000  # operators from which on one search has to do
 _SLOWEST = 2  # times as long as doing nothing, at which a large graph's curve ends but for the least memory
 _TRIES = 2  # rations after which no further manner is tried
-_PRESSED = 4  # rations for a limit that no manner comes down to
+_PRESSED = 3  # rations for a limit that no manner comes down to
 _PRUNED = 200
 _CLOSE = 1.02  # of the time that doing nothing takes
 _SWAPS = (
@@ -157,7 +157,7 @@ class Ladder:
                 spent += search.layouts - start
         then = manners[:1]
         if not rungs:
-            rungs, then = self._pressed(limit_bytes, ration), manners[:2] * 2
+            rungs, then = self._pressed(limit_bytes, ration), manners[:2]
         best = min(rungs, key=lambda r: (max(0, r.peak_bytes - limit_bytes), r.iteration_ns, r.peak_bytes))
         if not self._thorough or best.peak_bytes > limit_bytes or self._costs_nothing(rungs):
             return best
@@ -190,8 +190,8 @@ class Ladder:
 
         Then making things again instead, here and there, is an improvement. The least memory is swapping everything.
         """
-        once_more = (Manner(drops=self._rewrites, lane_price=price, tried=2) for price in (0.1, 0.3))
-        for manner in (*once_more, *_SWAPS):
+        once_more = Manner(drops=self._rewrites, lane_price=0.1, tried=2)
+        for manner in (once_more, *_SWAPS):
             for order, search in enumerate(self._searches):
                 found = _lowered(order, search, limit_bytes, manner, _PRESSED * ration)
                 if found:
