@@ -16,7 +16,6 @@ class Manner:
         *,
         drops: bool = True,
         lane_price: float = 0.0,
-        swap_price: float = 1.0,
         tried: int = 6,
         together: int = 1,
         careful: bool = False,

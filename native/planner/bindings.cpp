@@ -83,15 +83,15 @@ std::optional<std::pair<Bytes, Ns>> adopt(Search& search, const Array<Index>& or
 }  // namespace
 
 NB_MODULE(_planner, module) {
+  nb::set_leak_warnings(false);  // values that a module's globals hold are not freed when an interpreter ends
   nb::class_<Manner>(module, "Manner")
       .def(
           "__init__",
-          [](Manner* place, bool drops, double lane_price, double swap_price, int tried, int together, bool careful,
-             double surprise) {
-            new (place) Manner{drops, lane_price, swap_price, tried, together, careful, surprise};
+          [](Manner* place, bool drops, double lane_price, int tried, int together, bool careful, double surprise) {
+            new (place) Manner{drops, lane_price, tried, together, careful, surprise};
           },
-          nb::kw_only(), "drops"_a = true, "lane_price"_a = 0.0, "swap_price"_a = 1.0, "tried"_a = 6,
-          "together"_a = 1, "careful"_a = false, "surprise"_a = 0.1);
+          nb::kw_only(), "drops"_a = true, "lane_price"_a = 0.0, "tried"_a = 6, "together"_a = 1,
+          "careful"_a = false, "surprise"_a = 0.1);
   nb::class_<Search>(module, "Search")
       .def(
           "__init__",

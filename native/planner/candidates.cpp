@@ -79,7 +79,7 @@ void Candidates::consider_swap(Index number, Index inside, double gain, const Ma
   const Ns out_room = out_lane_.free(left, gone);
   const Ns in_room = in_lane_.free(here, due);
   const Ns stall = std::max<Ns>(0, out_ns - out_room) + std::max<Ns>(0, in_ns - in_room);
-  const double cost = manner.swap_price * static_cast<double>(stall) +
+  const double cost = static_cast<double>(stall) +
                       manner.lane_price * static_cast<double>(out_ns + in_ns) + least_ns_;
   found_.push_back({number,
                     Choice::swap,

@@ -16,7 +16,6 @@ inline constexpr double step_price =
 struct Manner {
   bool drops = true;      // make things again
   double lane_price = 0;  // nanoseconds that a nanosecond on a lane counts as, besides the waits that it causes
-  double swap_price = 1;  // nanoseconds that one of waiting counts as
   int tried = 6;          // candidates that are laid out for each step
   int together = 1;       // the best of so many tensors are chosen at once, while that is not too slow: large graphs
   bool careful = false;   // at once only what the lanes have room for beside one another
