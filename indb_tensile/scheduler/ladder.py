@@ -23,6 +23,7 @@ _MEDIUM = 1_000  # operators from which on a curve is climbed down from rung to 
 _LARGE = 4_000  # operators from which on one search has to do
 _SLOWEST = 2  # times as long as doing nothing, at which a large graph's curve ends but for the least memory
 _TRIES = 2  # rations after which no further manner is tried
+_NEAR = 0.1  # of the way up from such a limit, from where pressing the rest down costs least
 _PRESSED = 3  # rations for a limit that no manner comes down to
 _PRUNED = 200
 _CLOSE = 1.02  # of the time that doing nothing takes
@@ -191,11 +192,20 @@ class Ladder:
         Then making things again instead, here and there, is an improvement. The least memory is swapping everything.
         """
         once_more = Manner(drops=self._rewrites, lane_price=0.1, tried=2)
+        near_bytes = limit_bytes + round(_NEAR * (self.top.peak_bytes - limit_bytes))
+        pressed: list[Rung] = []
         for manner in (once_more, *_SWAPS):
             for order, search in enumerate(self._searches):
                 found = _lowered(order, search, limit_bytes, manner, _PRESSED * ration)
+                if manner is not once_more:
+                    pressed += _squeezed(order, search, limit_bytes, ration)
+                    search.clear()
+                    search.lower(near_bytes, manner, most=ration)
+                    pressed += _squeezed(order, search, limit_bytes, ration)
                 if found:
-                    return found
+                    return [*found, *pressed]
+        if pressed:
+            return pressed
         search = self._searches[-1]
         search.exhaust()
         search.prune(limit_bytes, ration)
@@ -226,6 +236,14 @@ class Ladder:
 def _lowered(order: int, search: StepSearch, limit_bytes: int, manner: Manner, most: int) -> list[Rung]:
     search.clear()
     if not search.lower(limit_bytes, manner, most=most):
+        return []
+    search.prune(limit_bytes, _PRUNED)
+    return [_rung(order, search)]
+
+
+def _squeezed(order: int, search: StepSearch, limit_bytes: int, most: int) -> list[Rung]:
+    """What is chosen, pressed below the limit where it is above."""
+    if search.peak_bytes <= limit_bytes or not search.press(limit_bytes, most=most):
         return []
     search.prune(limit_bytes, _PRUNED)
     return [_rung(order, search)]

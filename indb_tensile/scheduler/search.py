@@ -97,6 +97,14 @@ class StepSearch:
         """
         return self._search.lower(limit_bytes, manner, most)
 
+    def press(self, limit_bytes: int, *, most: int) -> bool:
+        """Go on from what is chosen, demanding that tensors are away wherever the load is over the limit.
+
+        What `lower` cannot: several steps none of which helps alone. It costs more time than needed; prune then.
+        False where swapping cannot meet the limit, or laying out `most` sets of choices did not suffice.
+        """
+        return self._search.press(limit_bytes, most)
+
     def prune(self, limit_bytes: int, most: int) -> None:
         """Try to take back that many choices, the most expensive first."""
         self._search.prune(limit_bytes, most)

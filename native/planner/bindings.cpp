@@ -109,6 +109,7 @@ NB_MODULE(_planner, module) {
       .def("clear", &Search::clear, Released())
       .def("exhaust", &Search::exhaust, Released())
       .def("lower", &Search::lower, "limit_bytes"_a, "manner"_a, "most"_a, Released())
+      .def("press", &Search::press, "limit_bytes"_a, "most"_a, Released())
       .def("prune", &Search::prune, "limit_bytes"_a, "most"_a, Released())
       .def("improve", &Search::improve, "limit_bytes"_a, "manner"_a, "most"_a, "seed"_a, Released())
       .def(

@@ -31,6 +31,10 @@ class Search {
   // not suffice.
   bool lower(Bytes limit_bytes, const Manner& manner, Index most);
 
+  // Go on from what is chosen by demanding that tensors are away where the load is over the limit, the largest first.
+  // False where that does not suffice, or `most` layouts did not.
+  bool press(Bytes limit_bytes, Index most);
+
   // Take back what the limit does not need, the most expensive first.
   void prune(Bytes limit_bytes, int most);
 
@@ -94,6 +98,8 @@ class Search {
   bool fits_beside(const Candidate& one, const std::vector<const Candidate*>& others) const;
   bool step_together(Ranking& ranked, Bytes limit_bytes, int together, double surprise, bool careful);
   bool step_best(Ranking& ranked, Bytes limit_bytes, const Manner& manner);
+  bool demand_more(Bytes limit_bytes);
+  bool demand_at(Index position, Bytes limit_bytes, const std::vector<Index>& move_of);
   bool refused(const Candidate& one) const;
   void refuse(const Candidate& one);
   void forgive();

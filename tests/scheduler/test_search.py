@@ -88,6 +88,25 @@ def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link
     _adopts(graph, latency_ns, link, search, executions)
 
 
+@settings(max_examples=150, deadline=None)
+@given(step_graphs(), links(), st.data())
+def test_pressing_meets_every_limit_that_swapping_everything_meets(
+    graph: StepGraph, link: Link, data: st.DataObject
+) -> None:
+    latency_ns = data.draw(latencies(graph))
+    search = StepSearch(graph, latency_ns, link)
+    search.exhaust()
+    least_bytes = search.peak_bytes
+    search.clear()
+    search.lower(data.draw(st.integers(0, liveness_peak(graph))), Manner(drops=data.draw(st.booleans())), most=20)
+    made_again = any(row[1] == DROP for row in search.choices)
+    limit_bytes = data.draw(st.integers(0, liveness_peak(graph)))
+    pressed = search.press(limit_bytes, most=10_000)
+    assert pressed == (search.peak_bytes <= limit_bytes)
+    assert made_again or pressed == (limit_bytes >= least_bytes)
+    _judge(graph, latency_ns, link, search)
+
+
 @settings(max_examples=60, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
