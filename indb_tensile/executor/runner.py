@@ -54,9 +54,14 @@ class Runner:
         steps: tuple[CapturedStep, ...],
         *,
         sample_every: int = 16,
+        sample_after_ns: int | None = None,
         clock: Clock = perf_counter_ns,
     ) -> None:
-        """`steps` come in the order of the plans: the training step first. Every `sample_every`-th is timed."""
+        """`steps` come in the order of the plans: the training step first.
+
+        Every `sample_every`-th training iteration is timed, and so is one that starts `sample_after_ns` or more after
+        the last one that was: long iterations are few while a plan is followed, and timing costs them nothing.
+        """
         check_alike(steps)
         _check_sized(steps)
         self._device = device
@@ -64,6 +69,8 @@ class Runner:
         self._steps = steps
         self._clock = clock
         self._sample_every = sample_every
+        self._sample_after_ns = sample_after_ns
+        self._sampled_ns = 0  # when the last timed iteration started, or these plans were adopted
         self._lanes = state.lanes = Lanes(device)
         self._residency = Residency(device, self._lanes, state)
         self._programs: tuple[Program, ...] = ()
@@ -86,6 +93,7 @@ class Runner:
         self._residency.exchange(self._programs, programs)
         self._programs, self.generation = programs, generation
         self._samples.clear()
+        self._sampled_ns = self._clock()  # the first iteration under new plans is no sample of the others
         self._enter(programs[0])
         self._device.reset_high_water()  # what the old plans needed is not to be held against these
 
@@ -94,10 +102,13 @@ class Runner:
         program = self._program(Kind.TRAINING, x)
         whole = program is self._programs[0]  # the last, smaller batch is no sample of an iteration
         self._iterations += whole
-        timed = whole and self._iterations % self._sample_every == 0
+        timed = whole and (self._iterations % self._sample_every == 0 or self._is_due())
         (loss,) = self._run(program, x, y, lr, timed=timed)
         self._state.steps += 1
         return loss
+
+    def _is_due(self) -> bool:
+        return self._sample_after_ns is not None and self._clock() - self._sampled_ns >= self._sample_after_ns
 
     def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss and the model's outputs for a batch, on the host; the state does not change."""
@@ -165,6 +176,7 @@ class Runner:
         times, stalls = [0] * (count + 1), [0] * (count + 1)
         stall_ns = program.timed(lr, self._state.steps == 0, self._carried, returned, times, stalls)
         latency_ns = tuple(times[k + 1] - times[k] - (stalls[k + 1] - stalls[k]) for k in range(count))
+        self._sampled_ns = times[0]
         self._samples.append(_Sample(latency_ns, times[-1] - times[0], stall_ns))
 
     def _leave(self) -> None:

@@ -282,11 +282,22 @@ def test_sampled_iterations_give_a_latency_for_every_operator_that_adds_up() -> 
     assert device.high_water_bytes == device.used_bytes
 
 
+@pytest.mark.parametrize(("after_ns", "samples"), [(0, 3), (1 << 62, 0), (None, 0)])
+def test_long_iterations_are_all_sampled(after_ns: int | None, samples: int) -> None:
+    job, steps = prepared("mlp")
+    runner = Runner(MemoryDevice(), job.state(), steps, sample_every=1_000, sample_after_ns=after_ns)
+    runner.adopt((LIVENESS,) * 3, 1)
+    for _ in range(3):
+        runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert (0 if measured is None else measured.samples) == samples
+
+
 def test_one_slow_sample_among_many_is_not_hidden() -> None:
     """Every reading of the clock is a nanosecond after the one before, but the last of the second iteration."""
     job, steps = prepared("mlp")
     count = len(steps[0].graph.operators)
-    clock = accumulate(chain(repeat(1, 2 * count + 1), (301,), repeat(1)))
+    clock = accumulate(chain(repeat(1, 2 * count + 2), (301,), repeat(1)))
     runner = Runner(MemoryDevice(), job.state(), steps, sample_every=1, clock=lambda: next(clock))
     runner.adopt((LIVENESS,) * 3, 1)
     for _ in range(3):

@@ -18,6 +18,7 @@ from .loop import Loop
 from .publication import judge, publication
 from .steps import Steps, optimizer_settings
 
+SAMPLE_AFTER_NS = 50_000_000
 SAMPLE_EVERY = 3  # an emulated device's operators take milliseconds: timing every third iteration costs nothing
 
 
@@ -91,7 +92,7 @@ class TrainingRun:
         state = State.create(prepared.module, optimizer_settings(prepared.settings))
         torch.manual_seed(prepared.settings.seed)
         with EmulatedDevice(self._device_fd, assigned.slot, assigned.epoch, self._settings.host_pool_bytes) as device:
-            runner = Runner(device, state, steps.captured, sample_every=SAMPLE_EVERY)
+            runner = Runner(device, state, steps.captured, sample_every=SAMPLE_EVERY, sample_after_ns=SAMPLE_AFTER_NS)
             try:
                 runner.adopt(first.plans, first.generation)
                 self._link.send(Adopted(job=self._job.job, generation=first.generation))
