@@ -1,15 +1,16 @@
 -- What was planned and what was measured, by the plans that the three jobs followed side by side: the last ones
 -- that were made before the first of them ended.
-create temporary table side_by_side as
+create temporary table followed as
 with three as (
   select job_id, model, finished_at from tensile.stat_jobs
    where state = 'succeeded' and model in ('digits', 'breast_cancer', 'diabetes')
    order by job_id desc limit 3
 )
-select distinct on (p.model) p.*
+select p.*, p.measured_iteration_ms / p.predicted_iteration_ms as ratio
   from tensile.stat_plan as p join three using (job_id)
- where p.adopted_at < (select min(finished_at) from three)
- order by p.model, p.measured_iteration_ms is null, p.generation desc;
+ where p.adopted_at < (select min(finished_at) from three);
+create temporary table side_by_side as
+select distinct on (model) * from followed order by model, measured_iteration_ms is null, generation desc;
 
 \echo 'memory of one iteration: vanilla frees nothing, liveness frees after the last use, as eager PyTorch does'
 select model, job_id as job, pg_size_pretty(vanilla_peak_bytes) as vanilla,
@@ -26,10 +27,13 @@ select pg_size_pretty(sum(liveness_peak_bytes)) as "three by liveness",
 \echo 'time of one iteration, while three trainings share the processor and the link'
 select model, generation as plan, reason as because, round(predicted_iteration_ms::numeric, 1) as planned_ms,
        round(measured_iteration_ms::numeric, 1) as measured_ms,
-       round((measured_iteration_ms / predicted_iteration_ms)::numeric, 2) as ratio,
+       round(ratio::numeric, 2) as ratio,
        round(predicted_stall_ms::numeric, 1) as planned_stall_ms,
        round(measured_stall_ms::numeric, 1) as measured_stall_ms
   from side_by_side order by model;
+select count(ratio) as "plans side by side, changed as jobs came and were measured",
+       round((percentile_cont(0.5) within group (order by ratio))::numeric, 2) as "median ratio"
+  from followed;
 
 \echo 'how good the models are, on rows that they never saw'
 select model, task, metric_name, round(metric::numeric, 4) as metric, versions, deployed as deployed_version
