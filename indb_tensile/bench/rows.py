@@ -26,7 +26,7 @@ from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
-from indb_tensile.scheduler.score import Baseline, Score, baselines, score
+from indb_tensile.scheduler.score import Baseline, Score, baselines, overhead, score
 from indb_tensile.scheduler.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
@@ -164,17 +164,6 @@ def total(scores: Sequence[Score]) -> Row:
     }
 
 
-def overhead(bases: Sequence[Baseline], iteration_ns: Sequence[int]) -> float:
-    """How much more time the device takes for the same work of all jobs.
-
-    Not the mean of the jobs' ratios: where jobs take turns, one that waits lets the others run faster, and a plan
-    that stalls the largest job would look like a gain.
-    """
-    before = sum(base.compute_ns / base.iteration_ns for base in bases)
-    after = sum(base.compute_ns / ns for base, ns in zip(bases, iteration_ns, strict=True))
-    return before / after
-
-
 def sweep(
     case: Case,
     policies: Sequence[str],
@@ -204,8 +193,8 @@ def sweep(
         for budget_bytes in asked:
             yield from trial.ask(budget_bytes)
         if len(trial.rows) > 1:  # a policy that knows no budget gives the same plan each time
-            for overhead in TARGETS:
-                yield from trial.least_memory(overhead, refine)
+            for target in TARGETS:
+                yield from trial.least_memory(target, refine)
         if policy == DEFAULT_POLICY:
             for row in rivals:
                 if not covered(row, trial.rows):
@@ -352,9 +341,9 @@ def summary(policy: str, rows: Sequence[Row]) -> dict[str, str]:
     """One line of a table: what one policy reaches on one case."""
     columns = {"policy": policy}
     for base in ("liveness", "vanilla"):
-        for overhead in TARGETS:
-            saved = best_msr(rows, overhead, base)
-            columns[f"MSR {base} at {overhead:.2f}"] = "-" if saved is None else f"{saved:.1%}"
+        for target in TARGETS:
+            saved = best_msr(rows, target, base)
+            columns[f"MSR {base} at {target:.2f}"] = "-" if saved is None else f"{saved:.1%}"
     least = min(rows, key=lambda row: (row["peak_bytes"], row["eor"]))
     return {
         **columns,

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import click
 
 from indb_tensile.bench import machines
-from indb_tensile.bench.rows import overhead
 from indb_tensile.cli.options import dsn_option, json_option, size_option
 from indb_tensile.cli.output import Row, print_json, show_one, show_rows
 from indb_tensile.cli.tradeoff import show_curves
@@ -24,7 +23,7 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan, plan_jobs, schedules_of, together_bytes
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
 from indb_tensile.scheduler.schedule import Schedule
-from indb_tensile.scheduler.score import Score, score
+from indb_tensile.scheduler.score import Score, overhead, score
 from indb_tensile.scheduler.simulate import Compute, JobRun, timeline
 from indb_tensile.scheduler.trace_events import trace_events
 from indb_tensile.scheduler.workload import Workload

@@ -28,14 +28,14 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from indb_tensile.scheduler.graph import StepGraph
-from indb_tensile.scheduler.ladder import Ladder
+from indb_tensile.scheduler.ladder import Ladder, envelope
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.policies.tensile_plus import NAME
 from indb_tensile.scheduler.simulate import JobRun, simulate
 
 SPEEDS = tuple(round(10**9 * 2 ** (k / 2)) for k in range(14))  # bytes a second: 1 to 90 GB/s in steps of 41 %
-NAME = "tensile+"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def curve(
         plans += plans_for(graph, latency_ns, speed, rewrites=rewrites)
     points = [_timed(graph, latency_ns, link, plan) for plan in dict.fromkeys(plans)]
     base_ns = _timed(graph, latency_ns, link, LIVENESS).iteration_ns
-    return Curve(points=_envelope(points), base_ns=base_ns)
+    return Curve(points=envelope(points), base_ns=base_ns)
 
 
 def plans_for(
@@ -110,12 +110,3 @@ def _timed(graph: StepGraph, latency_ns: Sequence[int], link: Link, plan: Plan) 
     run = JobRun(graph=graph, plan=plan, latency_ns=tuple(latency_ns))
     (found,) = simulate([run], undisturbed(link))
     return Point(peak_bytes=peak(graph, plan), iteration_ns=found.iteration_ns, plan=plan)
-
-
-def _envelope(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Of these points those that no other one is as good as in both; of equal ones the first."""
-    found: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.peak_bytes, p.iteration_ns)):
-        if not found or point.iteration_ns < found[-1].iteration_ns:
-            found.append(point)
-    return tuple(reversed(found))

@@ -5,8 +5,9 @@ ladder of limits besides the limit that is asked for, and what counts is the fas
 rationed by layouts, in proportion to the size of the graph, never by the clock: equal inputs give equal plans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from indb_tensile.scheduler.advance import advanced
 from indb_tensile.scheduler.graph import StepGraph, TensorId
@@ -46,6 +47,23 @@ class Rung:
     iteration_ns: int
     lane_ns: int
     choices: tuple[tuple[int, int, int], ...]
+
+
+class Standing(Protocol):
+    """What an envelope is drawn of."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """How much memory it needs."""
+        ...
+
+    @property
+    def iteration_ns(self) -> int:
+        """How long it takes."""
+        ...
+
+
+_Ranked = TypeVar("_Ranked", bound=Standing)
 
 
 class Ladder:
@@ -113,11 +131,7 @@ class Ladder:
         search.exhaust()
         rungs.append(_rung(order, search))
         self._known.setdefault(self._away, self._unsearched()).extend(rungs)
-        envelope: list[Rung] = []
-        for rung in sorted(rungs, key=lambda r: (r.peak_bytes, r.iteration_ns)):
-            if not envelope or rung.iteration_ns < envelope[-1].iteration_ns:
-                envelope.append(rung)
-        return (self.top, *(rung for rung in reversed(envelope) if rung.peak_bytes < self.top.peak_bytes))
+        return (self.top, *(rung for rung in envelope(rungs) if rung.peak_bytes < self.top.peak_bytes))
 
     def _unsearched(self) -> list[Rung]:
         """Each order with nothing chosen."""
@@ -231,6 +245,15 @@ class Ladder:
             StepSearch(self.graph, self._latency_ns, self._link, executions=order, share=self._share, away=away)
             for order in self._orders
         )
+
+
+def envelope(found: Iterable[_Ranked]) -> tuple[_Ranked, ...]:
+    """Those that no other one is as good as in both, from the highest and fastest on; of equal ones the first."""
+    kept: list[_Ranked] = []
+    for one in sorted(found, key=lambda f: (f.peak_bytes, f.iteration_ns)):
+        if not kept or one.iteration_ns < kept[-1].iteration_ns:
+            kept.append(one)
+    return tuple(reversed(kept))
 
 
 def _lowered(order: int, search: StepSearch, limit_bytes: int, manner: Manner, most: int) -> list[Rung]:

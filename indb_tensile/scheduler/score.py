@@ -140,6 +140,17 @@ def score(
     return tuple(_score(*one) for one in zip(workloads, followed, bases, forecasts, bounds, broken, strict=True))
 
 
+def overhead(bases: Sequence[Baseline], iteration_ns: Sequence[int]) -> float:
+    """How much more time the device takes for the same work of all jobs.
+
+    Not the mean of the jobs' ratios: where jobs take turns, one that waits lets the others run faster, and a plan
+    that stalls the largest job would look like a gain.
+    """
+    before = sum(base.compute_ns / base.iteration_ns for base in bases)
+    after = sum(base.compute_ns / ns for base, ns in zip(bases, iteration_ns, strict=True))
+    return before / after
+
+
 def _score(
     workload: Workload,
     plans: tuple[Plan, ...],

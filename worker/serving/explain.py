@@ -18,7 +18,7 @@ from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, Workload, least_bytes, plan_jobs
-from indb_tensile.scheduler.score import score
+from indb_tensile.scheduler.score import Baseline, baselines, score
 
 from ..training.steps import optimizer_settings
 from .outline import Outline, outline
@@ -116,7 +116,8 @@ class Explainer:
             region_bytes=self._region_bytes,
         )
         found = [self._planned(workload, name, room) for name in (*_BASELINES, self._policy)]
-        rows = [self._row(workload, one, room) for one in found]
+        against = baselines((workload,), self._link)
+        rows = [self._row(workload, one, room, against) for one in found]
         rows[-1]["note"] = "; ".join(filter(None, (rows[-1]["note"], _coverage(steps, measured, predictor))))
         return rows
 
@@ -131,13 +132,13 @@ class Explainer:
         answer = plans if isinstance(plans, Infeasible) else plans[0]
         return _Found(policy=policy, answer=answer, planning_ns=time.perf_counter_ns() - start_ns)
 
-    def _row(self, workload: Workload, found: "_Found", room: _Room) -> Row:
+    def _row(self, workload: Workload, found: "_Found", room: _Room, against: tuple[Baseline, ...]) -> Row:
         """One line of the answer: the figures are those of `tensile plan` and of the benchmark."""
         figures: Row = dict.fromkeys(_FIGURES)
         if isinstance(found.answer, Infeasible):
             figures.update(peak_bytes=found.answer.needed_bytes, floor_bytes=least_bytes(workload))
         else:
-            (scored,) = score((workload,), (found.answer.plans,), self._link)
+            (scored,) = score((workload,), (found.answer.plans,), self._link, against=against)
             figures = scored.figures()
         return {
             "policy": found.policy,
