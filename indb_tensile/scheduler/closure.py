@@ -52,10 +52,9 @@ class _Flow:
 
     def push(self) -> None:
         """Let flow what can flow without going back a level."""
-        for source, brings in enumerate(self.brings):
+        for source in range(len(self.brings)):
             while self.brings[source] and self._path(source):
                 pass
-            del brings
 
     def _path(self, source: int) -> bool:
         """Push along one path to a node that still takes; False where there is none left."""
