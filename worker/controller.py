@@ -28,9 +28,9 @@ from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.hardware import emulated_kind
 from indb_tensile.job import WorkerId
-from indb_tensile.scheduler.facts import BudgetChange, Stop
+from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
+from indb_tensile.scheduler.admission.pool import Pool
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.pool import Pool
 
 log = logging.getLogger("controller")
 

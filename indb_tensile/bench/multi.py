@@ -12,7 +12,8 @@ Besides, jobs share the budget by phases, enforced by gates (scheduler/schedule.
 the planner chooses plans and phases together, called "... in phases", for the same budgets and some below the sum of
 the floors, so that what phases gain stands apart from what plans do; and Zico, as published, in pairs. Their peak is
 the most that the jobs can come to together in whatever order the gates let operators run, which the judge finds
-(scheduler/cuts.py); their time is the simulator's, with the waits at gates. Planning time is that of all plans tried.
+(scheduler/judges/cuts.py); their time is the simulator's, with the waits at gates. Planning time is that of all plans
+tried.
 """
 
 import argparse
@@ -28,8 +29,8 @@ from indb_tensile.bench.networks import find, graph_of
 from indb_tensile.bench.policies import add_sweep_options, finish
 from indb_tensile.bench.rows import Case, Plans, Row, Trial
 from indb_tensile.errors import RequestError
-from indb_tensile.scheduler import check
-from indb_tensile.scheduler.phased import Phased, fastest, phased, rungs
+from indb_tensile.scheduler.judges import check
+from indb_tensile.scheduler.phases.phased import Phased, fastest, phased, rungs
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
 from indb_tensile.scheduler.score import score
 from indb_tensile.scheduler.simulate import Compute

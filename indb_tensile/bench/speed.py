@@ -6,9 +6,9 @@
 Each job is a residual network of bottleneck blocks as deep as makes so many operators, at batch 16, or, with
 --models, a known network. The budget is a share of the jobs' liveness peaks. `planning_ms` is the policy's call for
 graphs that this process has never seen before, `replanning_ms` what it takes to renew those plans with every
-operator's time moved by a few per cent, as the controller does where it goes on from what it planned: by replan.py
-for our own policy, by another call for all others. `replanning_cold_ms` is the same where nothing is remembered of
-the graphs. All are medians over the rounds, each with graphs of its own.
+operator's time moved by a few per cent, as the controller does where it goes on from what it planned: by
+search/replan.py for our own policy, by another call for all others. `replanning_cold_ms` is the same where nothing is
+remembered of the graphs. All are medians over the rounds, each with graphs of its own.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from indb_tensile.bench.rows import Case, Plans, Row
 from indb_tensile.errors import TensileError
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
-from indb_tensile.scheduler.replan import replan
 from indb_tensile.scheduler.score import score
+from indb_tensile.scheduler.search.replan import replan
 
 OPERATORS = (1_000, 3_000, 10_000)
 JOBS = (1, 4)

@@ -15,8 +15,8 @@ from indb_tensile.cli.output import Row, print_json, show_one, show_rows
 from indb_tensile.cli.tradeoff import show_curves
 from indb_tensile.errors import InvariantError, MemoryLimitError, MissingError, RequestError
 from indb_tensile.job import JobId
-from indb_tensile.scheduler import check
 from indb_tensile.scheduler.document import Document, read_document
+from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak
 from indb_tensile.scheduler.plan import Infeasible, Plan

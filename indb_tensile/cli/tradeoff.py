@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from indb_tensile.cli.output import Row, show_rows
-from indb_tensile.scheduler.curve import curve
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.score import baselines, score
+from indb_tensile.scheduler.search.curve import curve
 from indb_tensile.scheduler.workload import Workload
 
 _SHOWN = ("peak_bytes", "bound_bytes", "msr_vanilla", "msr_liveness", "iteration_us", "eor", "out_bytes", "in_bytes")

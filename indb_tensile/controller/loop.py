@@ -29,8 +29,8 @@ from indb_tensile.link import (
     Message,
     Progressed,
 )
-from indb_tensile.scheduler.admission import decide, finished
-from indb_tensile.scheduler.facts import (
+from indb_tensile.scheduler.admission.decide import decide, finished
+from indb_tensile.scheduler.admission.facts import (
     BudgetChange,
     CancelRequest,
     Claim,
@@ -43,7 +43,7 @@ from indb_tensile.scheduler.facts import (
     Stop,
     Tick,
 )
-from indb_tensile.scheduler.orders import (
+from indb_tensile.scheduler.admission.orders import (
     AssignJob,
     ClaimNext,
     EndTrainer,
@@ -56,7 +56,7 @@ from indb_tensile.scheduler.orders import (
     SetGrant,
     SpawnTrainer,
 )
-from indb_tensile.scheduler.pool import Fault, Lost, Planner, Pool, TrainerId
+from indb_tensile.scheduler.admission.pool import Fault, Lost, Planner, Pool, TrainerId
 
 log = logging.getLogger("controller")
 

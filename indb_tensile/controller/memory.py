@@ -6,7 +6,7 @@ from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.device import DeviceUsage, SlotUsage
 from indb_tensile.job import JobId, Slot
-from indb_tensile.scheduler.pool import Pool, TrainerId
+from indb_tensile.scheduler.admission.pool import Pool, TrainerId
 
 
 class Account(Protocol):

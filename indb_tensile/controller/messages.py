@@ -2,7 +2,7 @@
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.link import Adopted, Calibrated, Captured, Failed, Finished, Measured, Message, Progressed, Ready
-from indb_tensile.scheduler.facts import (
+from indb_tensile.scheduler.admission.facts import (
     Adoption,
     Calibration,
     Capture,
@@ -12,7 +12,7 @@ from indb_tensile.scheduler.facts import (
     Measurement,
     SpareReady,
 )
-from indb_tensile.scheduler.pool import Fault, TrainerId
+from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 
 
 def fact(trainer: TrainerId, message: Message) -> Event | None:

@@ -8,7 +8,7 @@ from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.controller.records import Records, Writing
 from indb_tensile.errors import DatabaseError, LostClaimError
 from indb_tensile.job import ClaimToken
-from indb_tensile.scheduler.orders import RecordMeasurement
+from indb_tensile.scheduler.admission.orders import RecordMeasurement
 
 log = logging.getLogger("controller")
 

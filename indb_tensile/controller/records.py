@@ -16,8 +16,8 @@ from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, WorkerId
-from indb_tensile.scheduler.admission import NEW_WEIGHT
-from indb_tensile.scheduler.orders import (
+from indb_tensile.scheduler.admission.decide import NEW_WEIGHT
+from indb_tensile.scheduler.admission.orders import (
     CancelJob,
     FailJob,
     RecordAdoption,
@@ -27,7 +27,7 @@ from indb_tensile.scheduler.orders import (
     RequeueJob,
     SetWaitsFor,
 )
-from indb_tensile.scheduler.pool import Fault
+from indb_tensile.scheduler.admission.pool import Fault
 
 Writing = (
     FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordForecast | RecordAdoption | RecordMeasurement

@@ -23,8 +23,8 @@ from indb_tensile.config import Inheritance
 from indb_tensile.controller.frames import Frames
 from indb_tensile.errors import InvariantError
 from indb_tensile.link import Message
-from indb_tensile.scheduler.orders import Manner
-from indb_tensile.scheduler.pool import TrainerId
+from indb_tensile.scheduler.admission.orders import Manner
+from indb_tensile.scheduler.admission.pool import TrainerId
 
 log = logging.getLogger("controller")
 

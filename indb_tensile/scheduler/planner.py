@@ -7,11 +7,11 @@ from indb_tensile.errors import InvariantError, MissingError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, vanilla_peak
-from indb_tensile.scheduler.phased import Phased, Plans, fastest, forecasts, peaks, phased, rungs
+from indb_tensile.scheduler.phases.phased import Phased, Plans, fastest, forecasts, peaks, phased, rungs
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
-from indb_tensile.scheduler.replan import replan
 from indb_tensile.scheduler.schedule import Schedule
+from indb_tensile.scheduler.search.replan import replan
 from indb_tensile.scheduler.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
@@ -115,7 +115,7 @@ def foresee(workloads: Sequence[Workload], plans: Sequence[JobPlan], *, link: Li
 def renew(
     workloads: Sequence[Workload], plans: Sequence[JobPlan], *, budget_bytes: int, link: Link
 ) -> tuple[JobPlan, ...] | None:
-    """Plans for the workloads' present latencies, gone on from those that are followed: quick (replan.py).
+    """Plans for the workloads' present latencies, gone on from those that are followed: quick (search/replan.py).
 
     None where all jobs have to be planned anew: under another policy, in phases, or where the budget is not met.
     """

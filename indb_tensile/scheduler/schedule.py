@@ -1,7 +1,7 @@
 """What jobs that share a budget by phases wait for: gates that each passes at planned operators.
 
-Phases between jobs hold only where they are enforced. phases.py makes a schedule, gates.py what enforces it, cuts.py
-judges whether it does, and simulate.py says what it costs.
+Phases between jobs hold only where they are enforced. phases/offsets.py makes a schedule, phases/gates.py enforces
+it, judges/cuts.py judges whether it does, and simulate.py says what it costs.
 """
 
 from collections.abc import Sequence

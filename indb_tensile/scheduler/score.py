@@ -4,16 +4,16 @@ The papers' memory saving ratio (MSR) is measured against a framework that frees
 frees a tensor after its last use, so a ratio against that is given as well, and is the honest one. The extra overhead
 ratio (EOR) is iteration time over that of the liveness plan, here of the same jobs beside each other, in the same
 simulation; the cost-benefit ratio (CBR) is the saving over it (TENSILE section V). Beside a job that is alone stands
-the least peak that any plan of that iteration time can have (bound.py); for several jobs none is proven.
+the least peak that any plan of that iteration time can have (judges/bound.py); for several jobs none is proven.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from indb_tensile.scheduler.bound import bound_bytes, covers
-from indb_tensile.scheduler.bound import least_bytes as least_peak_bytes
-from indb_tensile.scheduler.check import faults
+from indb_tensile.scheduler.judges.bound import bound_bytes, covers
+from indb_tensile.scheduler.judges.bound import least_bytes as least_peak_bytes
+from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
 from indb_tensile.scheduler.plan import Plan
@@ -121,7 +121,7 @@ def score(
     compute: Compute = Compute.OVERLAP,
     schedules: Sequence[Schedule] = (),
 ) -> tuple[Score, ...]:
-    """Simulate the jobs under their plans, side by side, and judge each plan by check.py.
+    """Simulate the jobs under their plans, side by side, and judge each plan by judges/check.py.
 
     A plan that breaks a rule is worth nothing: its job is scored as without planning, with the faults beside.
     `against` are the jobs' baselines on this link where they are known already. The jobs pass the gates of

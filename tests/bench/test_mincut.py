@@ -6,8 +6,8 @@ import pytest
 
 from indb_tensile.bench.mincut import backward_again, mincut_plans
 from indb_tensile.bench.networks import Network, capture
-from indb_tensile.scheduler.check import faults
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.peak import liveness_peak, peak
 
 

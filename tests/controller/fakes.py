@@ -24,9 +24,9 @@ from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import DeviceError, DeviceMemoryError, LostClaimError
 from indb_tensile.executor.device import DeviceUsage, LaneUsage, SlotUsage
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
+from indb_tensile.scheduler.admission.orders import CancelJob, FailJob, RequeueJob
+from indb_tensile.scheduler.admission.pool import Pool
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.orders import CancelJob, FailJob, RequeueJob
-from indb_tensile.scheduler.pool import Pool
 
 MIB = 1 << 20
 FAKE_TRAINER = (sys.executable, str(Path(__file__).with_name("fake_trainer.py")))

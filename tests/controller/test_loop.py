@@ -9,8 +9,8 @@ from pathlib import Path
 from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.notify import Wake
 from indb_tensile.controller.heartbeat import Heard
-from indb_tensile.scheduler.facts import BudgetChange, Finish, Stop
-from indb_tensile.scheduler.orders import FailJob, RecordAdoption, RecordMeasurement, RecordPlan, RequeueJob
+from indb_tensile.scheduler.admission.facts import BudgetChange, Finish, Stop
+from indb_tensile.scheduler.admission.orders import FailJob, RecordAdoption, RecordMeasurement, RecordPlan, RequeueJob
 from tests.controller.fakes import MIB, alive, stage
 
 

@@ -4,7 +4,7 @@ import os
 
 from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.executor.device import Ledger
-from indb_tensile.scheduler.pool import Pool, TrainerId
+from indb_tensile.scheduler.admission.pool import Pool, TrainerId
 
 MIB = 1 << 20
 

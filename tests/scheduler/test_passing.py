@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler import check
-from indb_tensile.scheduler.cuts import Steps
-from indb_tensile.scheduler.cycle import cycle_of
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges import check
+from indb_tensile.scheduler.judges.cuts import Steps
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, liveness_peak
-from indb_tensile.scheduler.phased import phased
-from indb_tensile.scheduler.phases import least_budget
+from indb_tensile.scheduler.phases.cycle import cycle_of
+from indb_tensile.scheduler.phases.offsets import least_budget
+from indb_tensile.scheduler.phases.phased import phased
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.schedule import Gate, Schedule

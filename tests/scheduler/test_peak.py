@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indb_tensile.scheduler import check
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.peak import (
     LIVENESS,
     VANILLA,

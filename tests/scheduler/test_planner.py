@@ -1,4 +1,4 @@
-"""The planner as a whole: any jobs, any budget, any policy, judged by check.py."""
+"""The planner as a whole: any jobs, any budget, any policy, judged by judges/check.py."""
 
 import dataclasses
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError, MissingError
 from indb_tensile.job import JobId
-from indb_tensile.scheduler import check
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Infeasible, Plan, Swap

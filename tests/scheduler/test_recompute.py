@@ -8,9 +8,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.check import faults
-from indb_tensile.scheduler.equivalence import judge
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges.check import faults
+from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.peak import Gap, gaps, peak, unrolled
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.recompute import Cone, Recomputation

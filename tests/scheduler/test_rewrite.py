@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import GraphError, InvariantError
-from indb_tensile.scheduler.check import faults
-from indb_tensile.scheduler.check import peak as walked_peak
-from indb_tensile.scheduler.equivalence import judge
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges.check import faults
+from indb_tensile.scheduler.judges.check import peak as walked_peak
+from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, load, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap

@@ -5,8 +5,8 @@ waiting for a copy, until no tensor at a peak can be swapped or the rounds stand
 the memory, tensors are recomputed. There is one function for both phases: a cold start plans with predicted latencies
 and an update with measured ones (section IV-E), whoever calls decides when.
 
-Its parts: sequence.py (tensor accesses), channel.py (the exclusive channel's free intervals), swap_events.py
-(Algorithms 1 and 2), recompute_events.py (section IV-D). tensile+ is another algorithm, our own.
+Its parts, in tensile/: sequence.py (tensor accesses), channel.py (the exclusive channel's free intervals),
+swap_events.py (Algorithms 1 and 2), recompute_events.py (section IV-D). tensile+ is another algorithm, our own.
 
 What the paper leaves open or contradicts itself in, and what is done:
 
@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.recompute_events import Offer, RecomputeEvents
-from indb_tensile.scheduler.swap_events import Rules, SwapEvents
+from indb_tensile.scheduler.tensile.recompute_events import Offer, RecomputeEvents
+from indb_tensile.scheduler.tensile.swap_events import Rules, SwapEvents
 from indb_tensile.scheduler.workload import Workload
 
 NAME = "tensile"

@@ -4,10 +4,10 @@ What it takes from TENSILE (section IV): the whole step, optimizer and iteration
 all jobs are planned together; a job's maximum swapping rate is its priority. What it does otherwise, and why:
 
 - Swapping and recomputing are not two phases but one choice per gap, made where most bytes over the limit go per
-  nanosecond that it costs, by laying the result out and timing it (ladder.py, native/planner). Swap-first is
+  nanosecond that it costs, by laying the result out and timing it (search/, native/planner). Swap-first is
   bandwidth-bound long before the memory is down, and recompute-first pays for what a free lane does for nothing.
 - What is recomputed may come from what was itself recomputed (chains), up to a whole segment.
-- Updates run beside their gradients, large ones in parts (reorder.py).
+- Updates run beside their gradients, large ones in parts (search/reorder.py).
 - Time is minimised under the budget, so nothing moves that need not. For the least memory ask for less.
 - Jobs get the memory that costs least, all together: from each job's curve of time over peak the next step down is
   taken where the slowdown per byte is least.
@@ -19,10 +19,10 @@ jobs move, and no sharing at all, are both tried; the simulator decides, with al
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from indb_tensile.scheduler.ladder import Ladder, Rung
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.search.ladder import Ladder, Rung
 from indb_tensile.scheduler.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 

@@ -4,8 +4,8 @@ Lim et al., "Zico: Efficient GPU Memory Sharing for Concurrent DNN Training", se
 its plans are those of liveness, and what it saves it saves between jobs. A job's memory is counted in *regions*,
 chunks of at least tens of megabytes that are given to it one after the other as its feature maps grow and returned in
 the opposite order (5.1). The scrooge scheduler delays each iteration by the least time after which the regions of
-both jobs fit into the budget at any time (5.2, 5.3; phases.py). A new job's first iteration runs by itself, to learn
-its regions' lifespans (profiling phase). Then the budget is raised in steps up to the real one while lifespans are
+both jobs fit into the budget at any time (5.2, 5.3; offsets.py). A new job's first iteration runs by itself, to
+learn its regions' lifespans (profiling phase). Then the budget is raised in steps up to the real one while those are
 learnt again from what was seen (informed phase). Where nothing fits beside an iteration, the delay comes to the
 other's whole iteration, which is time-multiplexing. More than two jobs are grouped into pairs, each with a budget of
 its own (section 4).
@@ -19,10 +19,10 @@ the pace at which jobs advance, so the steps of the informed phase differ in the
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from indb_tensile.scheduler.cycle import cycle_of
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS
-from indb_tensile.scheduler.phases import Cycle, Shift, exclusive, interleave, least_budget
+from indb_tensile.scheduler.phases.cycle import cycle_of
+from indb_tensile.scheduler.phases.offsets import Cycle, Shift, exclusive, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.division import Demand, divide
 from indb_tensile.scheduler.simulate import Compute

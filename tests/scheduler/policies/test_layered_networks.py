@@ -6,8 +6,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
-from indb_tensile.scheduler.check import faults_together
 from indb_tensile.scheduler.graph import Stage, StepGraph
+from indb_tensile.scheduler.judges.check import faults_together
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, peak
 from indb_tensile.scheduler.policies import POLICIES

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
-from indb_tensile.scheduler import check
 from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, TensorId
+from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.policies.tensile import over_its_rate, stands_still, tensile
 from indb_tensile.scheduler.simulate import JobRun, simulate
-from indb_tensile.scheduler.swap_events import Rules
+from indb_tensile.scheduler.tensile.swap_events import Rules
 from indb_tensile.scheduler.workload import Workload
 from tests.scheduler.drawn import drawn
 from tests.scheduler.strategies import links, several_workloads

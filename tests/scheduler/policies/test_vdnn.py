@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from indb_tensile.scheduler.check import faults
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
+from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan, Swap

@@ -5,7 +5,7 @@ import dataclasses
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.phases import Cycle, exclusive, interleave
+from indb_tensile.scheduler.phases.offsets import Cycle, exclusive, interleave
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.zico import (
     Group,

@@ -1,0 +1,381 @@
+"""decide(): who starts, who waits, who shrinks, who grows and who goes; the controller only does as it is told.
+
+The queue is strict: a controller claims one job at a time, and as long as the claimed one does not fit, no later
+one overtakes it. A small job behind a large one may wait although it would fit; a large one never starves.
+
+A job's way: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> ending. What became of
+it is written only when its trainer is gone and its memory is free.
+
+TENSILE (section IV-D) plans anew when the operators' summed latency moved by more than a threshold,
+|s' - s| / s; here also when a job starts or ends and when the budget changes. We blend measurements in with an
+exponential weight, as the paper does, and leave a transition between two divisions undisturbed by drift.
+"""
+
+from dataclasses import replace
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.admission.facts import (
+    Adoption,
+    BudgetChange,
+    Calibration,
+    CancelRequest,
+    Capture,
+    Claim,
+    ClaimLoss,
+    Event,
+    Exit,
+    Failure,
+    Finish,
+    Measurement,
+    Overrun,
+    QueueChange,
+    SpareReady,
+    Stop,
+    Tick,
+)
+from indb_tensile.scheduler.admission.orders import (
+    AssignJob,
+    CancelJob,
+    ClaimNext,
+    EndTrainer,
+    FailJob,
+    Manner,
+    Order,
+    RecordAdoption,
+    RecordMeasurement,
+    ReleaseTrainer,
+    RequeueJob,
+    SpawnTrainer,
+)
+from indb_tensile.scheduler.admission.pool import (
+    Broken,
+    Cancelled,
+    Fault,
+    Interrupted,
+    Lost,
+    Member,
+    Outcome,
+    Planner,
+    PlanReason,
+    Pool,
+    Spare,
+    Stage,
+    Succeeded,
+    TrainerId,
+)
+from indb_tensile.scheduler.admission.sharing import Draft, advance, foresee, replan
+from indb_tensile.scheduler.latency import correct, drift
+from indb_tensile.scheduler.workload import Workload, least_bytes
+
+NEW_WEIGHT = 0.5  # of a measurement against what was believed; reports are means already
+_TIMEOUT = "57014"  # query_canceled: what statement_timeout raises
+LONGEST_PAUSE_TICKS = 60  # between two attempts to start a trainer that dies at once
+
+
+def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Order, ...]]:
+    """The pool after this event, and what to do, in this order. Pure; what comes too late changes nothing."""
+    draft = Draft(pool, planner)
+    _fold(draft, event)
+    if not draft.pool.stopping:
+        advance(draft)
+        _staff(draft)
+        _recruit(draft)
+        _claim(draft)
+    return draft.pool, tuple(draft.orders)
+
+
+def finished(pool: Pool) -> bool:
+    """A stopping pool has seen everybody out."""
+    return pool.stopping and not (pool.members or pool.spares or pool.leaving or pool.claiming)
+
+
+def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line per kind of event
+    match event:
+        case SpareReady(trainer=trainer):
+            _spare_ready(draft, trainer)
+        case Claim():
+            _claimed(draft, event)
+        case Capture():
+            _captured(draft, event)
+        case Calibration():
+            _calibrated(draft, event)
+        case Adoption():
+            _adopted(draft, event)
+        case Measurement():
+            _measured(draft, event)
+        case Finish(trainer=trainer):
+            _finished(draft, trainer)
+        case Failure():
+            _failed(draft, event)
+        case Exit():
+            _exited(draft, event)
+        case Overrun(trainer=trainer):
+            _overrun(draft, trainer)
+        case CancelRequest(job=job):
+            _end_job(draft, draft.pool.of_job(job), Cancelled(), Manner.TERMINATE)
+        case ClaimLoss(claim=claim):
+            _end_job(draft, draft.pool.of_claim(claim), Lost(), Manner.KILL)
+        case BudgetChange(budget_bytes=budget_bytes):
+            draft.pool = replace(draft.pool, budget_bytes=budget_bytes)
+            replan(draft, PlanReason.BUDGET)
+        case QueueChange():
+            draft.pool = replace(draft.pool, queue_empty=False)
+        case Tick():
+            pause_ticks = max(0, draft.pool.spawn_pause_ticks - 1)
+            draft.pool = replace(draft.pool, queue_empty=False, spawn_pause_ticks=pause_ticks)
+        case Stop():
+            _stop(draft)
+
+
+# --- a job's way in --------------------------------------------------------------------------------------------
+
+
+def _spare_ready(draft: Draft, trainer: TrainerId) -> None:
+    spares = tuple(replace(s, ready=True) if s.trainer == trainer else s for s in draft.pool.spares)
+    draft.pool = replace(draft.pool, spares=spares, stillborn=0, spawn_pause_ticks=0)
+
+
+def _claimed(draft: Draft, claim: Claim) -> None:
+    draft.pool = replace(draft.pool, claiming=False, queue_empty=claim.job is None)
+    if claim.job is None:
+        return
+    member = Member(job=claim.job)
+    if draft.pool.stopping:
+        _settle(draft, replace(member, stage=Stage.ENDING, outcome=_controller_stops()))
+        return
+    draft.pool = replace(draft.pool, members=(*draft.pool.members, member))
+
+
+def _captured(draft: Draft, capture: Capture) -> None:
+    member = draft.pool.of_trainer(capture.trainer)
+    if member is None or member.stage is not Stage.CAPTURING:
+        return
+    workload = _workload(draft, member, capture)
+    if workload is None:
+        return
+    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=Stage.WAITING)
+    if capture.unknown:
+        need_bytes = draft.pool.regions(least_bytes(workload))
+        member = replace(member, stage=Stage.UNMEASURED, need_bytes=need_bytes)
+    draft.put(member)
+    replan(draft, PlanReason.START)
+
+
+def _calibrated(draft: Draft, calibration: Calibration) -> None:
+    member = draft.pool.of_trainer(calibration.trainer)
+    if member is None or member.stage is not Stage.CALIBRATING:
+        return
+    workload = _workload(draft, member, calibration)
+    if workload is None:
+        return
+    needed_bytes = member.granted_bytes + calibration.overflow_bytes
+    member = draft.grant(member, 0)
+    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=Stage.WAITING)
+    if calibration.overflow_bytes > 0:
+        member = replace(member, stage=Stage.UNMEASURED, need_bytes=draft.pool.regions(needed_bytes))
+    draft.put(member)
+    replan(draft, PlanReason.START)
+
+
+def _workload(draft: Draft, member: Member, graphs: Capture | Calibration) -> Workload | None:
+    """What the trainer captured; where that breaks the rules the job fails, not the controller."""
+    try:
+        return Workload(
+            job=member.job.job,
+            graphs=graphs.graphs,
+            latency_ns=graphs.latency_ns,
+            limit_bytes=member.job.spec.memory_limit_bytes,
+        )
+    except InvariantError as error:
+        fault = Fault(sqlstate=error.sqlstate, message=error.message, detail=error.detail, hint=error.hint)
+        draft.end(member, Broken(fault=fault), Manner.TERMINATE)
+        return None
+
+
+# --- while it runs ---------------------------------------------------------------------------------------------
+
+
+def _adopted(draft: Draft, adoption: Adoption) -> None:
+    member = draft.pool.of_trainer(adoption.trainer)
+    if member is None or member.stage is not Stage.RUNNING or adoption.generation != member.generation:
+        return
+    member = draft.grant(replace(member, adopted=adoption.generation), member.planned_bytes)
+    draft.put(member)
+    draft.order(RecordAdoption(job=member.job.job, claim=member.job.claim, generation=adoption.generation))
+
+
+def _measured(draft: Draft, measurement: Measurement) -> None:
+    member = draft.pool.of_trainer(measurement.trainer)
+    if member is None or member.workload is None or member.stage is not Stage.RUNNING:
+        return
+    if len(measurement.latency_ns) != len(member.corrected_ns) or measurement.generation > member.adopted:
+        return
+    draft.order(RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement))
+    weight = NEW_WEIGHT if member.measured else 1.0  # calibrated alone, an operator was another thing
+    corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
+    member = draft.put(replace(member, corrected_ns=corrected_ns, measured=True))
+    if not all(m.settled for m in draft.pool.at(Stage.RUNNING)):
+        return  # a transition between two divisions is not disturbed
+    foresee(draft)  # what is measured is compared with what these latencies let expect, also of a plan that goes
+    planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
+    if drift(planned_ns, member.corrected_ns) > draft.pool.drift_threshold:
+        replan(draft, PlanReason.DRIFT)
+
+
+# --- and out ---------------------------------------------------------------------------------------------------
+
+
+def _finished(draft: Draft, trainer: TrainerId) -> None:
+    member = draft.pool.of_trainer(trainer)
+    if member is None:
+        return
+    if member.stage is Stage.ENDING:  # it was told to go, and had already published
+        draft.put(replace(member, outcome=Succeeded()))
+        return
+    draft.end(member, Succeeded(), Manner.LET_EXIT)
+
+
+def _failed(draft: Draft, failure: Failure) -> None:
+    member = draft.pool.of_trainer(failure.trainer)
+    if member is None or member.stage is Stage.ENDING:
+        return
+    outcome: Outcome = Broken(fault=failure.fault)
+    if failure.retry:
+        outcome = Interrupted(reason=failure.fault.message)
+    draft.end(member, outcome, Manner.LET_EXIT)
+
+
+def _overrun(draft: Draft, trainer: TrainerId) -> None:
+    member = draft.pool.of_trainer(trainer)
+    if member is None or member.stage is Stage.ENDING:
+        return
+    fault = Fault(
+        sqlstate=_TIMEOUT,
+        message=f"job {member.job.job} ran for longer than its max_runtime of {member.job.spec.max_runtime_s} s",
+        hint="Raise max_runtime, or train for fewer epochs.",
+    )
+    draft.end(member, Broken(fault=fault), Manner.TERMINATE)
+
+
+def _end_job(draft: Draft, member: Member | None, outcome: Cancelled | Lost, manner: Manner) -> None:
+    """What is decided stays, save that a cancel beats another attempt and a lost claim beats all but success."""
+    beaten = Interrupted | None if isinstance(outcome, Cancelled) else Interrupted | Broken | Cancelled | None
+    if member is None or not isinstance(member.outcome, beaten):
+        return
+    if member.trainer is None:
+        _drop(draft, replace(member, stage=Stage.ENDING, outcome=outcome))
+    else:
+        draft.end(member, outcome, manner)
+
+
+def _exited(draft: Draft, exit_: Exit) -> None:
+    member = draft.pool.of_trainer(exit_.trainer)
+    if member is None:
+        _spare_exited(draft, exit_.trainer)
+        return
+    draft.order(ReleaseTrainer(trainer=exit_.trainer))
+    if member.outcome is None:
+        reason = f"its trainer ended with code {exit_.code} before the job was done"
+        member = replace(member, stage=Stage.ENDING, outcome=Interrupted(reason=reason), target=None)
+    _drop(draft, member)
+    if not draft.pool.stopping:
+        replan(draft, PlanReason.END)
+
+
+def _spare_exited(draft: Draft, trainer: TrainerId) -> None:
+    pool = draft.pool
+    spare = next((s for s in pool.spares if s.trainer == trainer), None)
+    if spare is None and trainer not in pool.leaving:
+        return
+    draft.order(ReleaseTrainer(trainer=trainer))
+    pool = replace(
+        pool, spares=tuple(s for s in pool.spares if s.trainer != trainer), leaving=pool.leaving - {trainer}
+    )
+    if spare is not None and not spare.ready:
+        stillborn = pool.stillborn + 1
+        pause_ticks = min(2**stillborn, LONGEST_PAUSE_TICKS)
+        pool = replace(pool, stillborn=stillborn, spawn_pause_ticks=pause_ticks)
+    draft.pool = pool
+
+
+def _drop(draft: Draft, member: Member) -> None:
+    members = tuple(m for m in draft.pool.members if m.job.claim != member.job.claim)
+    draft.pool = replace(draft.pool, members=members)
+    _settle(draft, member)
+
+
+def _settle(draft: Draft, member: Member) -> None:
+    """Write what became of the job, unless that is written already or no longer ours to write."""
+    job, claim = member.job.job, member.job.claim
+    match member.outcome:
+        case Broken(fault=fault):
+            draft.order(FailJob(job=job, claim=claim, fault=fault))
+        case Interrupted(reason=reason, counts=counts):
+            draft.order(RequeueJob(job=job, claim=claim, reason=reason, counts=counts))
+        case Cancelled():
+            draft.order(CancelJob(job=job, claim=claim))
+        case Succeeded() | Lost() | None:
+            pass
+
+
+def _stop(draft: Draft) -> None:
+    draft.pool = replace(draft.pool, stopping=True)
+    for member in draft.pool.members:
+        if member.trainer is None:
+            _drop(draft, replace(member, stage=Stage.ENDING, outcome=_controller_stops()))
+        elif member.outcome is None:
+            draft.end(member, _controller_stops(), Manner.TERMINATE)
+    spares = tuple(s.trainer for s in draft.pool.spares)
+    for trainer in spares:
+        draft.order(EndTrainer(trainer=trainer, manner=Manner.TERMINATE))
+    draft.pool = replace(draft.pool, spares=(), leaving=draft.pool.leaving | frozenset(spares))
+
+
+def _controller_stops() -> Interrupted:
+    return Interrupted(reason="its controller was stopped", counts=False)
+
+
+# --- people ----------------------------------------------------------------------------------------------------
+
+
+def _staff(draft: Draft) -> None:
+    """Give the claimed job a trainer."""
+    for member in draft.pool.at(Stage.CLAIMED):
+        spare = next((s for s in draft.pool.spares if s.ready), None)
+        if spare is None:
+            return
+        draft.pool = replace(draft.pool, spares=tuple(s for s in draft.pool.spares if s != spare))
+        draft.put(replace(member, stage=Stage.CAPTURING, trainer=spare.trainer))
+        draft.order(AssignJob(trainer=spare.trainer, job=member.job))
+
+
+def _recruit(draft: Draft) -> None:
+    """Keep spare trainers started; pause after those that die before they are ready."""
+    if draft.pool.spawn_pause_ticks:
+        return
+    while len(draft.pool.spares) < draft.pool.spare_trainers:
+        trainer = draft.pool.next_trainer
+        draft.order(SpawnTrainer(trainer=trainer))
+        draft.pool = replace(
+            draft.pool, spares=(*draft.pool.spares, Spare(trainer=trainer)), next_trainer=TrainerId(trainer + 1)
+        )
+
+
+def _claim(draft: Draft) -> None:
+    """Ask for a job only when it could start now: the last one is in, and a spare is ready.
+
+    Not while a lost claim's trainer is still leaving: its job might come back to us under a new claim.
+    """
+    pool = draft.pool
+    ready = any(s.ready for s in pool.spares)
+    full = len(pool.members) >= pool.max_jobs
+    if pool.claiming or pool.queue_empty or full or not ready or any(map(_holds_back, pool.members)):
+        return
+    draft.pool = replace(pool, claiming=True)
+    draft.order(ClaimNext())
+
+
+def _holds_back(member: Member) -> bool:
+    if member.stage is Stage.ENDING:
+        return isinstance(member.outcome, Lost)
+    return member.stage is not Stage.RUNNING or member.generation == 0

@@ -1,0 +1,334 @@
+"""Dividing the device's budget among jobs, and going from one division to the next without ever exceeding it.
+
+A re-plan only sets *targets*. They become plans one step at a time: a job that shrinks is sent its plan at once
+and keeps its old grant until it has adopted the new one; a job that grows, and then a new one, is sent its plan
+when the bytes are free. The ledger therefore covers the old and the new plan of every job at every moment, and
+the grants never add up to more than the budget. No order of adoptions can block: once everything that shrinks
+has shrunk, the sum of targets fits, so whatever still grows finds its bytes.
+
+Grants are whole regions, so the sum of *rounded* peaks is what must fit.
+
+A job that has operators nobody has measured gets a calibration grant first: one job at a time, out of what is
+free, after the others were squeezed where too little is.
+"""
+
+from dataclasses import replace
+
+from indb_tensile.errors import InvariantError, MemoryLimitError
+from indb_tensile.scheduler.admission.orders import (
+    EndTrainer,
+    GrantCalibration,
+    Manner,
+    Order,
+    RecordForecast,
+    RecordPlan,
+    SendPlans,
+    SetGrant,
+    SetWaitsFor,
+)
+from indb_tensile.scheduler.admission.pool import (
+    Broken,
+    Fault,
+    Interrupted,
+    Member,
+    Outcome,
+    Planner,
+    PlanReason,
+    Pool,
+    Stage,
+    Target,
+)
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.workload import Workload, least_bytes
+
+_MIB = 1024 * 1024
+
+
+class Draft:
+    """One decision in the making: the pool as it will be, and the orders so far."""
+
+    def __init__(self, pool: Pool, planner: Planner) -> None:
+        self.pool = pool
+        self.planner = planner
+        self.orders: list[Order] = []
+
+    def order(self, order: Order) -> None:
+        """Add an order to the end."""
+        self.orders.append(order)
+
+    def put(self, member: Member) -> Member:
+        """Replace the member of the same claim."""
+        claim = member.job.claim
+        members = tuple(member if m.job.claim == claim else m for m in self.pool.members)
+        self.pool = replace(self.pool, members=members)
+        return member
+
+    def grant(self, member: Member, grant_bytes: int) -> Member:
+        """Let the ledger grant this member so much. Raises InvariantError where a rise exceeds the budget."""
+        if grant_bytes == member.granted_bytes or member.trainer is None:
+            return member
+        if grant_bytes - member.granted_bytes > self.pool.free_bytes:
+            raise InvariantError(
+                f"job {member.job.job}: a grant of {grant_bytes} bytes instead of {member.granted_bytes} exceeds the "
+                f"budget of {self.pool.budget_bytes} bytes, of which {self.pool.granted_bytes} are granted"
+            )
+        self.order(SetGrant(trainer=member.trainer, grant_bytes=grant_bytes))
+        return self.put(replace(member, granted_bytes=grant_bytes))
+
+    def end(self, member: Member, outcome: Outcome, manner: Manner) -> None:
+        """See the trainer out; what became of the job is written when it is gone and its memory is free."""
+        if member.trainer is None:
+            raise InvariantError(f"job {member.job.job} has no trainer to end")
+        self.order(EndTrainer(trainer=member.trainer, manner=manner))
+        self.put(replace(member, stage=Stage.ENDING, outcome=outcome, target=None))
+
+    def wait(self, member: Member, text: str | None) -> Member:
+        """Say what the member waits for, where that is news."""
+        if member.waits_for == text:
+            return member
+        self.order(SetWaitsFor(job=member.job.job, claim=member.job.claim, text=text))
+        return self.put(replace(member, waits_for=text))
+
+
+def replan(draft: Draft, reason: PlanReason) -> None:
+    """Plan all jobs together and set their targets; let the waiting job in where it fits.
+
+    Where the budget has become too small for those that run, the youngest goes back to the queue until the rest
+    fits. Where a planner finds no plan although the present plans fit, these stay.
+    """
+    head = next(iter(draft.pool.at(Stage.WAITING, Stage.UNMEASURED)), None)
+    if head is not None and head.stage is Stage.WAITING and _admit(draft, head, reason):
+        return
+    if head is not None and head.stage is Stage.UNMEASURED and _squeeze(draft, head):
+        return
+    running = draft.pool.at(Stage.RUNNING)
+    budget_bytes = draft.pool.budget_bytes - _reserved_bytes(draft.pool)
+    renewed = _renewed(draft, running, budget_bytes) if reason is PlanReason.DRIFT else None
+    plans = _fit(draft, running, budget_bytes) if renewed is None else renewed
+    if not isinstance(plans, Infeasible):
+        _aim(draft, running, plans, reason)
+    elif _promised_bytes(draft.pool) > draft.pool.budget_bytes:
+        youngest = draft.pool.at(Stage.RUNNING, Stage.CALIBRATING)[-1]
+        outcome = Interrupted(reason="the device's budget was lowered", counts=False)
+        draft.end(youngest, outcome, Manner.TERMINATE)
+        replan(draft, reason)
+
+
+def foresee(draft: Draft) -> None:
+    """Nothing is planned anew: only what is expected of the present plans is renewed with the latest latencies."""
+    followed = [(m, m.plan) for m in draft.pool.at(Stage.RUNNING) if m.plan is not None]
+    workloads = tuple(_workload(member) for member, _ in followed)
+    expected = draft.planner.foresee(workloads, tuple(plan for _, plan in followed))
+    for (member, _), plan in zip(followed, expected, strict=True):
+        draft.put(_expect(draft, member, plan))
+
+
+def advance(draft: Draft) -> None:
+    """Take every step towards the targets that is safe now: shrink, then grow, then start, then calibrate."""
+    for member in _unsent(draft.pool):
+        if member.target is not None and member.target.grant_bytes <= member.granted_bytes:
+            _send(draft, member, member.target)
+    for member in sorted(_unsent(draft.pool), key=lambda m: m.generation == 0):
+        if member.target is not None and member.target.grant_bytes - member.granted_bytes <= draft.pool.free_bytes:
+            _send(draft, member, member.target)
+    _calibrate(draft)
+
+
+def size(size_bytes: int) -> str:
+    """Bytes for a reader, in PostgreSQL's megabytes."""
+    return f"{size_bytes / _MIB:.1f} MB"
+
+
+def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
+    """Plan the waiting job together with those that run; True when it is in, or can never be."""
+    together = (*draft.pool.at(Stage.RUNNING), head)
+    plans = _fit(draft, together, draft.pool.budget_bytes - _reserved_bytes(draft.pool))
+    if not isinstance(plans, Infeasible):
+        head = draft.wait(head, None)
+        _aim(draft, (*together[:-1], head), plans, reason)
+        return True
+    alone = _fit(draft, (head,), draft.pool.budget_bytes)
+    if isinstance(alone, Infeasible):
+        draft.end(head, outcome=_too_large(draft, head, alone), manner=Manner.TERMINATE)
+        return False
+    draft.wait(head, _waits_for(draft, draft.planner.least_bytes(_workload(head)), plans.shortfall_bytes))
+    return False
+
+
+def _squeeze(draft: Draft, head: Member) -> bool:
+    """Make room for the calibration; True when it will have it once the others have shrunk."""
+    pool = draft.pool
+    limit_bytes = head.job.spec.memory_limit_bytes
+    most_bytes = pool.whole(pool.budget_bytes)
+    if limit_bytes is not None:
+        most_bytes = min(most_bytes, pool.regions(limit_bytes))
+    if head.need_bytes > most_bytes:
+        needs = Infeasible(needed_bytes=head.need_bytes, budget_bytes=most_bytes, reason="largest operator")
+        draft.end(head, outcome=_too_large(draft, head, needs), manner=Manner.TERMINATE)
+        return False
+    running = pool.at(Stage.RUNNING)
+    plans = _fit(draft, running, pool.budget_bytes - head.need_bytes)
+    if isinstance(plans, Infeasible):
+        draft.wait(head, _waits_for(draft, head.need_bytes, plans.shortfall_bytes))
+        return False
+    draft.wait(head, None)
+    room_bytes = pool.budget_bytes - head.need_bytes
+    if sum(_promise_bytes(m) for m in running) > room_bytes:
+        _aim(draft, running, plans, PlanReason.CALIBRATION)
+    return True
+
+
+def _calibrate(draft: Draft) -> None:
+    """Give the calibration everything that is free, when the others have settled and that is enough."""
+    pool = draft.pool
+    head = next(iter(pool.at(Stage.UNMEASURED)), None)
+    settled = all(m.settled for m in pool.at(Stage.RUNNING))
+    if head is None or head.trainer is None or not settled or head.need_bytes > pool.free_bytes:
+        return
+    limit_bytes = head.job.spec.memory_limit_bytes
+    grant_bytes = pool.free_bytes if limit_bytes is None else min(pool.free_bytes, pool.regions(limit_bytes))
+    trainer = head.trainer
+    head = draft.grant(draft.wait(head, None), grant_bytes)
+    draft.order(GrantCalibration(trainer=trainer, grant_bytes=grant_bytes))
+    draft.put(replace(head, stage=Stage.CALIBRATING))
+
+
+def _fit(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+    """Plans whose grants, in whole regions, fit into the budget; another look where only the rounding does not."""
+    pool = draft.pool
+    if not members:
+        return ()
+    workloads = tuple(_workload(m) for m in members)
+    asked_bytes = whole_bytes = pool.whole(max(0, budget_bytes))
+    least_asked_bytes = whole_bytes - len(members) * (pool.region_bytes - 1)  # at this, rounding cannot hurt
+    while asked_bytes > 0:
+        plans = draft.planner.plan(workloads, budget_bytes=asked_bytes)
+        if isinstance(plans, Infeasible):
+            return replace(plans, budget_bytes=whole_bytes)
+        excess_bytes = sum(pool.regions(p.peak_bytes) for p in plans) - whole_bytes
+        if excess_bytes <= 0:
+            return plans
+        if asked_bytes <= least_asked_bytes:
+            raise InvariantError(
+                f"the planner was given {asked_bytes} bytes and used {[p.peak_bytes for p in plans]}"
+            )
+        asked_bytes = max(asked_bytes - excess_bytes, least_asked_bytes)
+    needed_bytes = sum(pool.regions(draft.planner.least_bytes(w)) for w in workloads)
+    return Infeasible(needed_bytes=needed_bytes, budget_bytes=whole_bytes, reason="no room for whole regions")
+
+
+def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | None:
+    """What the planner makes of the plans that all of them follow, where its grants fit into the budget."""
+    followed = tuple(m.plan for m in members if m.plan is not None)
+    if len(followed) < len(members):
+        return None
+    whole_bytes = draft.pool.whole(max(0, budget_bytes))
+    plans = draft.planner.renew(tuple(_workload(m) for m in members), followed, budget_bytes=whole_bytes)
+    if plans is None or sum(draft.pool.regions(plan.peak_bytes) for plan in plans) > whole_bytes:
+        return None
+    return plans
+
+
+def _aim(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason) -> None:
+    """Make these plans the members' targets, save where that is what they follow already."""
+    for member, plan in zip(members, plans, strict=True):
+        grant_bytes = draft.pool.regions(plan.peak_bytes)
+        same = member.plan is not None and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
+        target = None if same else Target(plan=plan, grant_bytes=grant_bytes, reason=reason)
+        if same:
+            member = _expect(draft, member, plan)
+        draft.put(replace(member, stage=Stage.RUNNING, workload=_workload(member), target=target))
+
+
+def _expect(draft: Draft, member: Member, plan: JobPlan) -> Member:
+    """The same plan with newer latencies: only what is expected of it may be new."""
+    if member.plan is None or member.plan.forecast == plan.forecast:
+        return member
+    job = member.job
+    draft.order(RecordForecast(job=job.job, claim=job.claim, generation=member.generation, forecast=plan.forecast))
+    return replace(member, plan=plan)
+
+
+def _send(draft: Draft, member: Member, target: Target) -> None:
+    member = draft.grant(member, max(member.granted_bytes, target.grant_bytes))
+    if member.trainer is None:
+        raise InvariantError(f"job {member.job.job} has a plan and no trainer")
+    generation = member.generation + 1
+    draft.order(
+        SendPlans(
+            trainer=member.trainer,
+            generation=generation,
+            grant_bytes=target.grant_bytes,
+            plans=target.plan.plans,
+        )
+    )
+    draft.order(
+        RecordPlan(
+            job=member.job.job,
+            claim=member.job.claim,
+            generation=generation,
+            reason=target.reason,
+            grant_bytes=target.grant_bytes,
+            plan=target.plan,
+        )
+    )
+    draft.put(replace(member, generation=generation, plan=target.plan, planned_bytes=target.grant_bytes, target=None))
+
+
+def _unsent(pool: Pool) -> tuple[Member, ...]:
+    return tuple(m for m in pool.at(Stage.RUNNING) if m.target is not None and not m.in_flight)
+
+
+def _workload(member: Member) -> Workload:
+    """What to plan with: the training step's latencies as corrected by measurements."""
+    if member.workload is None:
+        raise InvariantError(f"job {member.job.job} is {member.stage} without a workload")
+    others = member.workload.latency_ns[1:]
+    return replace(member.workload, latency_ns=(member.corrected_ns, *others))
+
+
+def _promise_bytes(member: Member) -> int:
+    """The grant that the member has, or will have when its target is reached."""
+    return member.planned_bytes if member.target is None else member.target.grant_bytes
+
+
+def _promised_bytes(pool: Pool) -> int:
+    return sum(_promise_bytes(m) for m in pool.at(Stage.RUNNING)) + _reserved_bytes(pool)
+
+
+def _reserved_bytes(pool: Pool) -> int:
+    return sum(m.granted_bytes for m in pool.at(Stage.CALIBRATING))
+
+
+def _waits_for(draft: Draft, least_bytes: int, shortfall_bytes: int) -> str:
+    """What `stat_queue` shows: how much is needed, how much is missing, and who has it."""
+    holders = [f"job {m.job.job} ({size(_held_bytes(m))})" for m in draft.pool.members if _held_bytes(m)]
+    text = f"at least {size(least_bytes)} of device memory, held by {' and '.join(holders)}"
+    if shortfall_bytes > 0:
+        text += f": {size(shortfall_bytes)} more than the budget of {size(draft.pool.budget_bytes)}"
+    return text
+
+
+def _held_bytes(member: Member) -> int:
+    return max(member.granted_bytes, _promise_bytes(member))
+
+
+def _too_large(draft: Draft, head: Member, infeasible: Infeasible) -> Outcome:
+    """A job that no division of the budget can hold."""
+    limit_bytes = head.job.spec.memory_limit_bytes
+    limited = limit_bytes is not None and limit_bytes < draft.pool.budget_bytes
+    bound = (
+        f"its memory_limit of {size(limit_bytes or 0)}"
+        if limited
+        else f"the budget of {size(draft.pool.budget_bytes)}"
+    )
+    floor_bytes = least_bytes(_workload(head))
+    raise_it = "raise memory_limit" if limited else "give the controller a larger budget (TENSILE_BUDGET_BYTES)"
+    error = MemoryLimitError(
+        f"job {head.job.job} needs at least {size(infeasible.needed_bytes)} of device memory, more than {bound}",
+        detail=f"Its largest operator alone holds {size(floor_bytes)}, below which no plan can go; "
+        f"what stopped the planner: {infeasible.reason}.",
+        hint=f"Use a smaller batch_size or a smaller network, or {raise_it}.",
+    )
+    return Broken(fault=Fault(sqlstate=error.sqlstate, message=error.message, detail=error.detail, hint=error.hint))

@@ -1,0 +1,269 @@
+"""The judge of plans: walks iterations operator by operator and reports every rule that is broken.
+
+It shares no code with the planner, the rewriting or the peak analysis, and is slow and plain on purpose: a planner is
+believed only where this finds nothing. The walk starts from the home state (what the plan has on the device
+at operator 0, and host copies only of what is away there), because that is how a trainer adopts a plan.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from indb_tensile.scheduler.graph import Operator, StepGraph, TensorId
+from indb_tensile.scheduler.judges import cuts
+from indb_tensile.scheduler.judges.cuts import Steps
+from indb_tensile.scheduler.judges.equivalence import judge
+from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.schedule import Schedule
+
+
+def faults(graph: StepGraph, plan: Plan, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+    """Every broken rule, in words; empty for a plan that can be executed and keeps to the limit."""
+    if plan.executions:
+        verdict = judge(graph, plan.executions)
+        if verdict.faults:
+            return verdict.faults
+        graph = verdict.graph
+    found = _malformed(graph, plan)
+    if found:
+        return tuple(found)
+    walk = _walk(graph, plan)
+    found = list(dict.fromkeys(walk.faults))
+    if limit_bytes is not None and max(walk.loads) > limit_bytes:
+        found.append(f"the peak of {max(walk.loads)} bytes is over the limit of {limit_bytes}")
+    return tuple(found)
+
+
+def faults_together(
+    jobs: Sequence[Sequence[tuple[StepGraph, Plan]]], *, budget_bytes: int, schedules: Sequence[Schedule] = ()
+) -> tuple[str, ...]:
+    """Every broken rule of several jobs' plans, each job given as its (graph, plan) pairs, under one budget.
+
+    The jobs of `schedules` are positions among the jobs. What such jobs hold together counts in whatever order their
+    gates let their operators run; of the others the peaks are added.
+    """
+    found = []
+    for position, pairs in enumerate(jobs):
+        for number, (graph, plan) in enumerate(pairs):
+            found += [f"job {position}, graph {number}: {fault}" for fault in faults(graph, plan)]
+        shared = {tuple((t.id, t.size_bytes) for t in graph.tensors if t.persistent) for graph, _ in pairs}
+        if len(shared) > 1:
+            found.append(f"job {position}: its graphs do not have the same persistent tensors")
+    gated = [position for schedule in schedules for position in schedule.jobs]
+    if len(set(gated)) < len(gated) or not all(0 <= position < len(jobs) for position in gated):
+        found.append(f"the schedules are of jobs {gated}, of {len(jobs)}")
+    for schedule in schedules if not found else ():
+        found += cuts.faults([steps(jobs[position]) for position in schedule.jobs], schedule)
+    if not found and (total := together_bytes(jobs, schedules)) > budget_bytes:
+        found.append(f"the jobs' peaks are {total} bytes together, over the budget of {budget_bytes}")
+    return tuple(found)
+
+
+def together_bytes(jobs: Sequence[Sequence[tuple[StepGraph, Plan]]], schedules: Sequence[Schedule]) -> int:
+    """The most that jobs come to whose plans and schedules break no rule."""
+    gated = {position for schedule in schedules for position in schedule.jobs}
+    alone = [max(peak(graph, plan) for graph, plan in pairs) for n, pairs in enumerate(jobs) if n not in gated]
+    return sum(alone) + sum(cuts.most_bytes([steps(jobs[n]) for n in s.jobs], s) for s in schedules)
+
+
+def steps(pairs: Sequence[tuple[StepGraph, Plan]]) -> Steps:
+    """What a job holds during its training step, the first pair, and at the gates before each operator.
+
+    Its other graphs run before the gates of operator 0.
+    """
+    (graph, plan), *others = pairs
+    if plan.executions:
+        graph = judge(graph, plan.executions).graph
+    walk = _walk(graph, plan)
+    between = max((peak(*pair) for pair in others), default=0)
+    waiting = (max(walk.waits[0], between), *walk.waits[1:])
+    return Steps(running_bytes=tuple(walk.loads), waiting_bytes=waiting)
+
+
+def peak(graph: StepGraph, plan: Plan) -> int:
+    """The peak of a plan that breaks no rule, by walking it."""
+    if plan.executions:
+        graph = judge(graph, plan.executions).graph
+    return max(_walk(graph, plan).loads)
+
+
+class _State(StrEnum):
+    ABSENT = "absent"  # holds no memory and has no value
+    RESIDENT = "resident"
+    LEAVING = "leaving"  # still on the device, its copy to the host may be under way
+    AWAY = "away"
+    RETURNING = "returning"  # has its memory again, its copy back may be under way
+
+
+_OFF_DEVICE = (_State.ABSENT, _State.AWAY)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One walk: where every tensor is, whose host copy is valid, and what was wrong."""
+
+    graph: StepGraph
+    plan: Plan
+    last: dict[TensorId, int]  # the last operator that accesses each tensor
+    dying: dict[int, list[TensorId]]  # what is given back at each boundary for good
+    state: dict[TensorId, _State]
+    held_bytes: int
+    host: set[TensorId] = field(default_factory=set)
+    faults: list[str] = field(default_factory=list)
+    loads: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)  # what is held before each operator, before it takes any memory
+    strict: bool = False
+
+    def fault(self, text: str) -> None:
+        if self.strict:
+            self.faults.append(text)
+
+    def name(self, tensor: TensorId) -> str:
+        return f"tensor {tensor} ({self.graph.tensors[tensor].name})"
+
+    def put(self, tensor: TensorId, state: _State) -> None:
+        was_on = self.state[tensor] not in _OFF_DEVICE
+        self.held_bytes += ((state not in _OFF_DEVICE) - was_on) * self.graph.tensors[tensor].size_bytes
+        self.state[tensor] = state
+
+
+def _walk(graph: StepGraph, plan: Plan) -> _Walk:
+    walk = _start(graph, plan)
+    for index in range(len(graph.operators)):  # leads every swap that crosses the end into its place
+        _step(walk, index)
+    walk.strict = True
+    _go_home(walk)
+    for _ in range(2):
+        walk.loads.clear()
+        walk.waits.clear()
+        for index in range(len(graph.operators)):
+            _step(walk, index)
+    return walk
+
+
+def _start(graph: StepGraph, plan: Plan) -> _Walk:
+    last = {t: index for index, op in enumerate(graph.operators) for t in (*op.reads, *op.writes)}
+    dying: dict[int, list[TensorId]] = {}
+    state = {}
+    for tensor in graph.tensors:
+        state[tensor.id] = _State.RESIDENT if tensor.persistent and tensor.id not in plan.away else _State.ABSENT
+        if not tensor.persistent and tensor.id in last:
+            boundary = (last[tensor.id] + 1) % len(graph.operators) if plan.release else 0
+            dying.setdefault(boundary, []).append(tensor.id)
+    for tensor_id in plan.away:
+        state[tensor_id] = _State.AWAY
+    held = sum(t.size_bytes for t in graph.tensors if state[t.id] is _State.RESIDENT)
+    return _Walk(graph, plan, last, dying, state, held)
+
+
+def _go_home(walk: _Walk) -> None:
+    """Forget every host copy that a trainer starting at operator 0 would not have."""
+    walk.host.clear()
+    for swap in walk.plan.swaps:
+        state = walk.state[swap.tensor]
+        if swap.out_after != walk.last.get(swap.tensor) or state not in (_State.AWAY, _State.LEAVING):
+            continue  # what is gone or going at the end of the iteration goes by the swap after its last access
+        away_at_zero = swap.in_at != 0 and (state is _State.AWAY or swap.free_at == 0)
+        if away_at_zero or (state is _State.LEAVING and swap.copies):
+            walk.host.add(swap.tensor)
+
+
+def _step(walk: _Walk, index: int) -> None:
+    operator = walk.graph.operators[index]
+    _give_back(walk, index)
+    walk.waits.append(walk.held_bytes)
+    _take(walk, index)
+    _run(walk, index, operator)
+    walk.loads.append(walk.held_bytes + operator.workspace_bytes)
+    for swap in walk.plan.swaps:
+        if swap.out_after == index:
+            _leave(walk, swap)
+
+
+def _give_back(walk: _Walk, index: int) -> None:
+    for swap in walk.plan.swaps:
+        if swap.free_at != index:
+            continue
+        state = walk.state[swap.tensor]
+        if state is not _State.LEAVING:
+            walk.fault(f"{walk.name(swap.tensor)} gives memory back at {index} while {state}: {swap}")
+            continue
+        if swap.tensor not in walk.host:
+            walk.fault(f"{walk.name(swap.tensor)} leaves at {index} without a valid host copy: {swap}")
+        walk.put(swap.tensor, _State.AWAY)
+    for tensor in walk.dying.get(index, ()):
+        if walk.state[tensor] not in (_State.ABSENT, _State.RESIDENT):
+            walk.fault(f"{walk.name(tensor)} is {walk.state[tensor]} when it is released at {index}")
+        walk.put(tensor, _State.ABSENT)
+        walk.host.discard(tensor)
+
+
+def _take(walk: _Walk, index: int) -> None:
+    for swap in walk.plan.swaps:
+        if swap.in_at != index:
+            continue
+        if walk.state[swap.tensor] is not _State.AWAY:
+            walk.fault(f"{walk.name(swap.tensor)} takes memory at {index} while {walk.state[swap.tensor]}: {swap}")
+            continue
+        walk.put(swap.tensor, _State.RETURNING)
+    for tensor in walk.graph.operators[index].writes:
+        if walk.state[tensor] is _State.ABSENT:
+            walk.put(tensor, _State.RESIDENT)
+
+
+def _run(walk: _Walk, index: int, operator: Operator) -> None:
+    due = {swap.tensor for swap in walk.plan.swaps if swap.needed_by == index}
+    for tensor in sorted({*operator.reads, *operator.writes}):
+        state = walk.state[tensor]
+        if state is _State.RETURNING and tensor in due:
+            walk.put(tensor, _State.RESIDENT)
+        elif state is not _State.RESIDENT:
+            walk.fault(f"operator {index} ({operator.name}) accesses {walk.name(tensor)}, which is {state}")
+        due.discard(tensor)
+    for tensor in sorted(due):
+        walk.fault(f"{walk.name(tensor)} is swapped in for operator {index}, which does not access it")
+    walk.host.difference_update(operator.writes)
+
+
+def _leave(walk: _Walk, swap: Swap) -> None:
+    operator = walk.graph.operators[swap.out_after]
+    if swap.tensor not in (*operator.reads, *operator.writes):
+        walk.fault(f"{walk.name(swap.tensor)} leaves after operator {swap.out_after}, which does not access it")
+    if walk.state[swap.tensor] is not _State.RESIDENT:
+        walk.fault(f"{walk.name(swap.tensor)} leaves while {walk.state[swap.tensor]}: {swap}")
+        return
+    walk.put(swap.tensor, _State.LEAVING)
+    if swap.copies:
+        walk.host.add(swap.tensor)
+
+
+def _malformed(graph: StepGraph, plan: Plan) -> list[str]:
+    """What makes a walk senseless: indices out of range, boundaries out of order."""
+    count = len(graph.operators)
+    found = []
+    for swap in plan.swaps:
+        positions = (swap.out_after, swap.free_at, swap.in_at, swap.needed_by)
+        if not 0 <= swap.tensor < len(graph.tensors) or not all(0 <= p < count for p in positions):
+            found.append(f"index out of range: {swap}")
+            continue
+        if not graph.tensors[swap.tensor].persistent and not swap.out_after < swap.needed_by:
+            found.append(f"tensor {swap.tensor} does not persist, but its swap crosses the end: {swap}")
+        if _order(swap, count) != ["free", "in", "need"]:
+            found.append(f"boundaries not in the order out_after, free_at, in_at, needed_by: {swap}")
+    for tensor in sorted(plan.away):
+        if not 0 <= tensor < len(graph.tensors) or not graph.tensors[tensor].persistent:
+            found.append(f"tensor {tensor} is away, but is no persistent tensor")
+        if any(swap.tensor == tensor for swap in plan.swaps):
+            found.append(f"tensor {tensor} is away and is swapped")
+    return found
+
+
+def _order(swap: Swap, count: int) -> list[str]:
+    """The boundaries in the order in which they come after `out_after`."""
+    seen = []
+    for step in range(1, count + 1):
+        now = (swap.out_after + step) % count
+        seen += ["free"] * (now == swap.free_at and "free" not in seen)
+        seen += ["in"] * (now == swap.in_at and "in" not in seen)
+        seen += ["need"] * (now == swap.needed_by and "need" not in seen)
+    return seen

@@ -1,0 +1,165 @@
+"""The judge of gates: the most that jobs ever hold together, in whatever order and time their operators run.
+
+Gates are guaranteed, times are not. So no time stands in here: a state says how far each job has come, and it can be
+reached exactly where, for every operator that has started, what its gates wait for has ended; what happened in such a
+state can be run again in an order in which nobody waits, since gates that make jobs wait for each other in a circle
+are reported first. The most that is held in any of these states is found exactly. They are the closed sets of a
+directed graph (who is here must have been there, and the other job there), and a closed set of the largest weight is
+a minimum cut (Picard, "Maximal closure of a graph", 1976; of states of distributed programs Chase and Garg,
+"Detection of global predicates", 1998).
+
+Rounds repeat for ever, but few of them have to be looked at. Say where in its round each job is; then gates say of
+each pair of jobs how many rounds the one must be ahead of the other at least. If any numbers of rounds satisfy that,
+the least ones do, and those come to no more than the largest of these distances for each other job. In the same way
+a circle of jobs that wait for each other passes through each job once at most, so it fits into as many rounds as the
+farthest gates reach back along it.
+
+This shares no code with phases/, and knows nothing of how they work.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from indb_tensile.scheduler.judges.closure import heaviest_closure
+from indb_tensile.scheduler.schedule import Gate, Schedule
+
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What a job holds while each operator runs, and while it waits at the gates before it."""
+
+    running_bytes: tuple[int, ...]
+    waiting_bytes: tuple[int, ...]
+
+
+def most_bytes(jobs: Sequence[Steps], schedule: Schedule) -> int:
+    """The most that these jobs hold together in any state that the gates let them come to."""
+    ahead = max((_rounds(schedule, gate) + 1 for gate in schedule.gates), default=0)
+    window = _Window(jobs, schedule, 1 + (len(jobs) - 1) * max(0, ahead))
+    return window.most_bytes()
+
+
+def faults(jobs: Sequence[Steps], schedule: Schedule) -> tuple[str, ...]:
+    """What is wrong with these gates, in words: unknown operators, a circle of waits, or a budget not kept."""
+    counts = [len(own.running_bytes) for own in jobs]
+    if len(counts) != len(schedule.jobs):
+        return (f"a schedule of {len(schedule.jobs)} jobs for {len(counts)}",)
+    unknown = [
+        f"no such operator: {gate}"
+        for gate in schedule.gates
+        if gate.operator >= counts[gate.job] or gate.after_operator >= counts[gate.after_job]
+    ]
+    if unknown:
+        return tuple(unknown)
+    waits = _circle(jobs, schedule)
+    if waits is not None:
+        return (f"jobs wait for each other for ever: {waits}",)
+    most = most_bytes(jobs, schedule)
+    if most > schedule.budget_bytes:
+        return (f"the jobs can come to {most} bytes together, over the budget of {schedule.budget_bytes}",)
+    return ()
+
+
+def _rounds(schedule: Schedule, gate: Gate) -> int:
+    """How many rounds on from its own a gate looks."""
+    return gate.after_iteration // schedule.iterations[gate.after_job]
+
+
+# --- states in a window of rounds --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A job that is at `state` or further implies that another is at `after_state` or further."""
+
+    job: int
+    state: int
+    after_job: int
+    after_state: int
+
+
+class _Window:
+    """A job's states are counted: 2 n is waiting before its n-th operator in the window, 2 n + 1 running it."""
+
+    def __init__(self, jobs: Sequence[Steps], schedule: Schedule, rounds: int) -> None:
+        counts = [len(own.running_bytes) for own in jobs]
+        self.held = [_held(own, rounds * each) for own, each in zip(jobs, schedule.iterations, strict=True)]
+        self.waits: list[_Wait] = []
+        for gate in schedule.gates:
+            each, other = schedule.iterations[gate.job], schedule.iterations[gate.after_job]
+            for number in range(rounds):
+                operator = (gate.iteration + number * each) * counts[gate.job] + gate.operator
+                after = (gate.after_iteration + number * other) * counts[gate.after_job] + gate.after_operator
+                if after >= 0:
+                    beyond = len(self.held[gate.after_job])  # a state that is not in the window
+                    after_state = min(2 * after + 2, beyond)
+                    self.waits.append(_Wait(gate.job, 2 * operator + 1, gate.after_job, after_state))
+
+    def run(self) -> list[int]:
+        """How far jobs come that never rest unless they wait."""
+        mine: list[list[_Wait]] = [[] for _ in self.held]
+        for wait in sorted(self.waits, key=lambda w: -w.state):
+            mine[wait.job].append(wait)
+        at = [0] * len(self.held)
+        moved = True
+        while moved:
+            moved = False
+            for job, waits in enumerate(mine):
+                before = at[job]
+                while waits and at[waits[-1].after_job] >= waits[-1].after_state:
+                    waits.pop()
+                at[job] = waits[-1].state - 1 if waits else len(self.held[job]) - 1
+                moved = moved or at[job] > before
+        return at
+
+    def most_bytes(self) -> int:
+        """Of all closed sets of stretches of states, between which nothing is asked, the one that holds most."""
+        stops: list[set[int]] = [{len(held)} for held in self.held]
+        for wait in self.waits:
+            stops[wait.job].add(wait.state)
+            stops[wait.after_job].add(wait.after_state)
+        nodes: dict[tuple[int, int], int] = {}
+        weights: list[int] = []
+        arcs: list[tuple[int, int]] = []
+        base = 0
+        for job, held in enumerate(self.held):
+            begins = [0, *sorted(stops[job])]
+            most = np.maximum.reduceat(np.append(held, _NEVER), begins).tolist()
+            most[-1] = _NEVER  # beyond the window
+            base += most[0]
+            for before, begin, low, high in zip(begins, begins[1:], most, most[1:], strict=False):
+                nodes[job, begin] = len(weights)
+                weights.append(high - low)
+                if before:
+                    arcs.append((nodes[job, begin], nodes[job, before]))
+        for wait in self.waits:
+            arcs.append((nodes[wait.job, wait.state], nodes[wait.after_job, wait.after_state]))
+        return base + heaviest_closure(weights, arcs)
+
+
+_NEVER = -(1 << 60)
+
+
+def _circle(jobs: Sequence[Steps], schedule: Schedule) -> str | None:
+    """Where jobs stand that wait for each other for ever."""
+    ahead = max(0, *(_rounds(schedule, gate) + 1 for gate in schedule.gates), 0)
+    rounds = 2 * len(jobs) * ahead + 2
+    at = _Window(jobs, schedule, rounds + len(jobs) * ahead).run()
+    each = [n * len(own.running_bytes) for n, own in zip(schedule.iterations, jobs, strict=True)]
+    if all(state >= 2 * rounds * count for state, count in zip(at, each, strict=True)):
+        return None
+    return ", ".join(
+        f"job {job} before operator {state // 2 % len(own.running_bytes)} of its iteration "
+        f"{state // 2 // len(own.running_bytes)}"
+        for job, state, own in zip(schedule.jobs, at, jobs, strict=True)
+    )
+
+
+def _held(own: Steps, iterations: int) -> _Ints:
+    each = np.array([own.waiting_bytes, own.running_bytes], dtype=np.int64).T.ravel()
+    return np.append(np.tile(each, iterations), own.waiting_bytes[0])

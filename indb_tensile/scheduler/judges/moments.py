@@ -1,0 +1,237 @@
+"""What every plan has to hold, or bring back, at the moment when an operator runs: the facts that bound.py adds up.
+
+Operators that an optimizer or a buffer's update consists of may run early or late (search/reorder.py); the others are
+*fixed*: the first run of each comes in the captured order. Positions here are captured positions of fixed operators.
+Of a movable one it is known between which of them it runs: after the fixed operators whose results it needs or, where
+it overwrites what persists, whose readings of the old value it must not spoil.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.rewrite import repeatable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+_BEFORE, _NOTHING = -1, -2  # the value that the previous iteration left, and none at all
+_NEVER = -(2**40)
+_DEEPEST = 6  # links of a chain of operators run again that are charged for
+
+
+def movable(graph: StepGraph, operator: Operator) -> bool:
+    """Whether plans may run it earlier or later: an optimizer's operator, or an update of buffers alone."""
+    buffers = bool(operator.writes) and all(graph.tensors[t].role is Role.BUFFER for t in operator.writes)
+    return operator.stage is Stage.OPTIMIZER or operator.splittable or buffers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What is on the device while fixed operator `position` runs for the first time, or else away for a price.
+
+    By item, a value of a tensor: its bytes, the window of its copies (`since` the operator after which it may leave,
+    `due` the one before which it is back; counted on beyond the iteration for what persists), whether it has to be
+    copied to the host in each iteration, and the node that can make it again, -1 for none. Items up to `must` are
+    needed after the moment in any case; the others only where a node runs again.
+
+    By node, an operator that may run again: its cost, and the node that reads what it makes, with the item that is
+    read. `levels` orders nodes so that children come first. `leaf_node` needs `leaf_item`, which no node makes.
+    """
+
+    position: int
+    own_bytes: float
+    must: int
+    size_bytes: Floats
+    since: Ints
+    due: Ints
+    copied: Flags
+    node: Ints
+    cost_ns: Floats
+    parent: Ints
+    through: Ints
+    levels: tuple[Ints, ...]
+    leaf_node: Ints
+    leaf_item: Ints
+
+
+class Moments:
+    """The order that every plan of one graph keeps, and its moments."""
+
+    def __init__(self, graph: StepGraph, latency_ns: Sequence[int], link: Link) -> None:
+        self.graph, self.link = graph, link
+        self.count = len(graph.operators)
+        self.fixed: Flags = np.array([not movable(graph, op) for op in graph.operators])
+        self.size_bytes = np.array([t.size_bytes for t in graph.tensors], dtype=np.float64)
+        self.persistent: Flags = np.array([t.persistent for t in graph.tensors], dtype=bool)
+        self.again: Flags = np.array(repeatable(graph)) & self.fixed
+        self.cost_ns = np.array(latency_ns, dtype=np.float64)
+        self.upload: Flags = np.array([op.stage is Stage.UPLOAD for op in graph.operators])
+        for k in np.flatnonzero(self.upload):
+            written = {*graph.operators[k].writes}
+            self.cost_ns[k] = link.in_ns(sum(graph.tensors[t].size_bytes for t in written))
+        self.after = np.arange(self.count)  # the fixed operator after which each one runs: itself for a fixed one
+        self._read()
+
+    def held_bytes(self) -> Floats:
+        """For each fixed operator what is there at its moment or has to come back; no plan can give up more."""
+        change = [0] * (self.count + 1)
+        until: dict[tuple[int, int], int] = {}
+        rows = (self._tensor[self._whole], self._version[self._whole], self._not_before[self._whole])
+        for tensor, maker, reader in zip(*(row.tolist() for row in rows), strict=True):
+            until[tensor, maker] = max(until.get((tensor, maker), 0), reader)
+        spans: dict[int, list[tuple[int, int]]] = {}
+        tensors = self.graph.tensors
+        for (tensor, maker), reader in until.items():
+            change[maker + 1] += tensors[tensor].size_bytes
+            change[max(reader, maker + 1)] -= tensors[tensor].size_bytes
+            spans.setdefault(tensor, []).append((maker, reader))
+        for k, op in enumerate(self.graph.operators):
+            own = op.workspace_bytes
+            for tensor in {*op.reads, *op.writes}:
+                inside = tensors[tensor].persistent or any(a < k < b for a, b in spans.get(tensor, ()))
+                own += 0 if inside else tensors[tensor].size_bytes
+            change[k] += own
+            change[k + 1] -= own
+        held = np.cumsum(np.array(change[:-1], dtype=np.float64))
+        return np.where(self.fixed, held + float(self.size_bytes[self.persistent & self._used].sum()), 0)
+
+    def moment(self, position: int) -> Moment:
+        """What is known of the moment at which this fixed operator runs."""
+        operator = self.graph.operators[position]
+        mine = np.zeros(len(self.size_bytes), dtype=bool)
+        mine[np.array([*operator.reads, *operator.writes], dtype=np.int64)] = True
+        kept = np.flatnonzero(self.persistent & self._used & ~mine)
+        due, since, copied = self._persisting(position)
+        live = self._whole & (self._version < position) & (self._not_before > position) & ~mine[self._tensor]
+        made = np.unique(self._tensor[live])
+        soonest = np.full(len(mine), self.count)
+        np.minimum.at(soonest, self._tensor[live], self._not_after[live])
+        maker = np.full(len(mine), _NOTHING)
+        maker[self._tensor[live]] = self._version[live]
+        chains = _Chains(self, mine)
+        values = list(zip(made.tolist(), maker[made].tolist(), strict=True))
+        chains.grow(values, first=len(kept) + len(made))
+        more = np.array([v for _, v in chains.items], dtype=np.int64)
+        tensors = np.concatenate((kept, made, np.array([t for t, _ in chains.items], dtype=np.int64)))
+        whose = np.concatenate((np.full(len(kept), _NOTHING), maker[made], np.full(len(more), _NOTHING)))
+        return Moment(
+            position=position,
+            own_bytes=operator.workspace_bytes + float(self.size_bytes[mine].sum()),
+            must=len(kept) + len(made),
+            size_bytes=self.size_bytes[tensors],
+            since=np.concatenate((since[kept], maker[made], more)),
+            due=np.concatenate((due[kept], soonest[made], np.full(len(more), self.count))),
+            copied=np.concatenate((copied[kept], np.ones(len(made) + len(more), dtype=bool))),
+            node=np.array([chains.number.get(w, -1) for w in whose.tolist()], dtype=np.int64),
+            **chains.fields(),
+        )
+
+    def _read(self) -> None:
+        """Collect every access with the version that it finds, and how early and late it may be."""
+        version = [_BEFORE if t.persistent else _NOTHING for t in self.graph.tensors]
+        since: list[list[int]] = [[] for _ in self.graph.tensors]
+        self.needs: list[list[tuple[int, int]]] = []
+        rows = []
+        writes = []
+        for k, op in enumerate(self.graph.operators):
+            touched = sorted({*op.reads, *op.writes})
+            if not self.fixed[k]:
+                waits = [version[t] for t in touched if version[t] >= 0]
+                waits += [j for t in op.writes if self.graph.tensors[t].persistent for j in since[t]]
+                self.after[k] = max((int(self.after[j]) for j in waits), default=-1)
+            self.needs.append([(t, version[t]) for t in touched if version[t] != _NOTHING])
+            rows += [(t, version[t], k) for t in touched]
+            writes += [(t, k) for t in op.writes]
+            for t in op.reads:
+                since[t].append(k)
+            for t in op.writes:
+                version[t], since[t] = k, [k]
+        self._tensor, self._version, operator = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        self._wrote, self._writer = np.array(writes, dtype=np.int64).reshape(-1, 2).T
+        fixed = self.fixed[operator]
+        self._not_before = np.where(fixed, operator, self.after[operator] + 1)  # surely after all fixed before this
+        self._not_after = np.where(fixed, operator, self.count)
+        self._used = np.zeros(len(self.size_bytes), dtype=bool)
+        self._used[self._tensor] = True
+        self._soonest = np.full(len(self.size_bytes), self.count)
+        np.minimum.at(self._soonest, self._tensor, self._not_after)
+        sure = (self._version >= 0) & ~self.persistent[self._tensor]
+        self._whole = (
+            sure & self.fixed[np.maximum(self._version, 0)]
+        )  # of what does not persist, made for sure before
+
+    def _persisting(self, position: int) -> tuple[Ints, Ints, Flags]:
+        """For what persists: until when it is back, since when it may have left, and whether it has to be copied."""
+        due = np.full(len(self.size_bytes), 2 * self.count + 1)
+        later = self._not_before > position
+        np.minimum.at(due, self._tensor[later], self._not_after[later])
+        turned = self.count + np.maximum(1, np.minimum(self._soonest, position))  # past the iteration's end
+        since = np.full(len(self.size_bytes), _NEVER)
+        sure = self.fixed[self._writer] & (self._writer < position)
+        np.maximum.at(since, self._wrote[sure], self._writer[sure])
+        previous = np.full(len(self.size_bytes), _NEVER)
+        np.maximum.at(previous, self._wrote, np.maximum(self.after[self._writer], position) - self.count)
+        return np.where(due > self.count, turned, due), np.where(since >= 0, since, previous), previous > _NEVER
+
+
+class _Chains:
+    """Which operators can make values again, and what they in turn need: each value is charged to one reader."""
+
+    def __init__(self, moments: Moments, mine: Flags) -> None:
+        self._all, self._mine = moments, mine
+        self.items: list[tuple[int, int]] = []  # values, by tensor and maker, that only operators run again need
+        self.number: dict[int, int] = {}
+        self._parent: dict[int, tuple[int, int]] = {}
+        self._leaves: list[tuple[int, int]] = []
+
+    def grow(self, values: list[tuple[int, int]], *, first: int) -> None:
+        """From the makers of these values back to what is there anyway; `first` numbers the first further item."""
+        again, persistent, fixed = self._all.again, self._all.persistent, self._all.fixed
+        known = set(values)
+        depth = {maker: 0 for _, maker in values if again[maker]}
+        heap = [-maker for maker in depth]
+        heapify(heap)
+        while heap:
+            reader = -heappop(heap)
+            for tensor, maker in self._all.needs[reader]:
+                free = persistent[tensor] or self._mine[tensor] or maker < 0 or not fixed[maker]
+                if free or (tensor, maker) in known:
+                    continue
+                known.add((tensor, maker))
+                if not again[maker]:
+                    self._leaves.append((reader, first + len(self.items)))
+                    self.items.append((tensor, maker))
+                elif maker not in self._parent and depth[reader] < _DEEPEST:
+                    self._parent[maker] = (reader, first + len(self.items))
+                    self.items.append((tensor, maker))
+                    if maker not in depth:
+                        heappush(heap, -maker)
+                    depth[maker] = max(depth.get(maker, 0), depth[reader] + 1)
+        self.number = {maker: node for node, maker in enumerate(sorted(depth))}
+
+    def fields(self) -> dict[str, Any]:
+        """The nodes as a Moment has them."""
+        makers = sorted(self.number)
+        parent = [self.number[self._parent[w][0]] if w in self._parent else -1 for w in makers]
+        level = [0] * len(makers)
+        for node, up in enumerate(parent):  # a reader comes after the maker of what it reads
+            if up >= 0:
+                level[up] = max(level[up], level[node] + 1)
+        rows = np.array(level, dtype=np.int64)
+        leaves = np.array([(self.number[w], item) for w, item in self._leaves], dtype=np.int64).reshape(-1, 2)
+        return {
+            "cost_ns": self._all.cost_ns[np.array(makers, dtype=np.int64)],
+            "parent": np.array(parent, dtype=np.int64),
+            "through": np.array([self._parent[w][1] if w in self._parent else 0 for w in makers], dtype=np.int64),
+            "levels": tuple(np.flatnonzero(rows == one) for one in range(max(level, default=-1) + 1)),
+            "leaf_node": leaves[:, 0],
+            "leaf_item": leaves[:, 1],
+        }

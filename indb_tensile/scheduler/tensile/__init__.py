@@ -1,0 +1,1 @@
+"""TENSILE as published, in parts: sequences of accesses, the calendar of the channel, swaps, re-runs."""

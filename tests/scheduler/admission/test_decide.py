@@ -1,0 +1,990 @@
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
+from indb_tensile.scheduler.admission.decide import decide, finished
+from indb_tensile.scheduler.admission.facts import (
+    Adoption,
+    BudgetChange,
+    Calibration,
+    CancelRequest,
+    Capture,
+    Claim,
+    ClaimLoss,
+    Event,
+    Exit,
+    Failure,
+    Finish,
+    Measurement,
+    Overrun,
+    QueueChange,
+    SpareReady,
+    Stop,
+    Tick,
+)
+from indb_tensile.scheduler.admission.orders import (
+    AssignJob,
+    CancelJob,
+    ClaimNext,
+    EndTrainer,
+    FailJob,
+    GrantCalibration,
+    Manner,
+    Order,
+    RecordAdoption,
+    RecordForecast,
+    RecordMeasurement,
+    RecordPlan,
+    ReleaseTrainer,
+    RequeueJob,
+    SendPlans,
+    SetGrant,
+    SetWaitsFor,
+    SpawnTrainer,
+)
+from indb_tensile.scheduler.admission.pool import Fault, PlanReason, Pool, TrainerId
+from indb_tensile.scheduler.admission.pool import Stage as JobStage
+from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.plan import Infeasible, Plan
+from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.simulate import Forecast
+from indb_tensile.scheduler.workload import Workload
+
+REGION = 1 << 20
+
+
+def graph(regions: int, operators: int = 1) -> StepGraph:
+    """`operators` operators that write tensors of `regions` regions in all."""
+    tensors = tuple(
+        Tensor(id=TensorId(i), name=f"t{i}", size_bytes=regions * REGION // operators, role=Role.ACTIVATION)
+        for i in range(operators)
+    )
+    return StepGraph(
+        tensors=tensors,
+        operators=tuple(
+            Operator(name=f"op{t.id}", signature=f"op{t.id}", stage=Stage.FORWARD, reads=(), writes=(t.id,))
+            for t in tensors
+        ),
+    )
+
+
+def uneven_graph(size_bytes: int) -> StepGraph:
+    """One operator that writes so many bytes."""
+    tensor = Tensor(id=TensorId(0), name="t", size_bytes=size_bytes, role=Role.ACTIVATION)
+    operator = Operator(name="op", signature="op", stage=Stage.FORWARD, reads=(), writes=(TensorId(0),))
+    return StepGraph(tensors=(tensor,), operators=(operator,))
+
+
+@dataclass(frozen=True)
+class HalvingPlanner:
+    """Gives every job its whole graph; where that is too much, as little as half of it, the first jobs first."""
+
+    swaps: bool = True
+
+    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+        least = [self.least_bytes(w) for w in workloads]
+        for workload, least_bytes in zip(workloads, least, strict=True):
+            if workload.limit_bytes is not None and least_bytes > workload.limit_bytes:
+                return Infeasible(needed_bytes=least_bytes, budget_bytes=workload.limit_bytes, reason="limit")
+        if sum(least) > budget_bytes:
+            return Infeasible(needed_bytes=sum(least), budget_bytes=budget_bytes, reason="too little")
+        spare_bytes = budget_bytes - sum(least)
+        plans = []
+        for workload, least_bytes in zip(workloads, least, strict=True):
+            want = min(self.whole_bytes(workload), workload.limit_bytes or 1 << 60)
+            extra_bytes = min(spare_bytes, want - least_bytes)
+            spare_bytes -= extra_bytes
+            plans.append(job_plan(workload.job, least_bytes + extra_bytes))
+        return tuple(plans)
+
+    def renew(
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+    ) -> tuple[JobPlan, ...] | None:
+        return None
+
+    def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
+        del workloads
+        return plans
+
+    def least_bytes(self, workload: Workload) -> int:
+        return self.whole_bytes(workload) // (2 if self.swaps else 1)
+
+    def whole_bytes(self, workload: Workload) -> int:
+        return sum(t.size_bytes for t in workload.graphs[0].tensors)
+
+
+def job_plan(job: JobId, peak_bytes: int) -> JobPlan:
+    return JobPlan(
+        job=job,
+        plans=(Plan(policy=f"fake {peak_bytes}"),),
+        forecast=_FORECAST,
+        vanilla_peak_bytes=peak_bytes,
+        liveness_peak_bytes=peak_bytes,
+        floor_bytes=peak_bytes,
+        peak_bytes=peak_bytes,
+        swaps=0,
+        swapped_bytes=0,
+    )
+
+
+_FORECAST: Any = None
+
+
+def job(number: int, limit_bytes: int | None = None, claim: int | None = None) -> ClaimedJob:
+    spec = JobSpec(
+        model=f"model {number}",
+        relation=Relation(oid=number, schema="public", name="t"),
+        target="y",
+        task=Task.REGRESSION,
+        architecture={"type": "mlp"},
+        memory_limit_bytes=limit_bytes,
+    )
+    token = ClaimToken(1000 + number if claim is None else claim)
+    return ClaimedJob(job=JobId(number), claim=token, attempt=1, owner_oid=10, spec=spec)
+
+
+class Drive:
+    """Feeds events to decide() and keeps what it answered."""
+
+    def __init__(self, budget: int, planner: HalvingPlanner = HalvingPlanner(), **rules: Any) -> None:
+        self.pool = Pool(budget_bytes=budget * REGION, region_bytes=REGION, **rules)
+        self.planner = planner
+        self.orders: tuple[Order, ...] = ()
+
+    def send(self, event: Event) -> tuple[Order, ...]:
+        self.pool, self.orders = decide(self.pool, event, self.planner)
+        return self.orders
+
+    def claim(self, claimed: ClaimedJob) -> TrainerId:
+        """Up to the point where the job's trainer captures."""
+        self.send(Tick())
+        while not any(s.ready for s in self.pool.spares):
+            self.send(SpareReady(trainer=self.pool.spares[0].trainer))
+        self.send(Claim(job=claimed))
+        (assigned,) = [o for o in self.orders if isinstance(o, AssignJob)]
+        assert assigned.job == claimed
+        return assigned.trainer
+
+    def capture(self, trainer: TrainerId, regions: int, unknown: int = 0) -> tuple[Order, ...]:
+        return self.send(Capture(trainer=trainer, graphs=(graph(regions),), latency_ns=((1000,),), unknown=unknown))
+
+    def start(self, number: int, regions: int) -> TrainerId:
+        """A job that trains, all plans adopted."""
+        trainer = self.claim(job(number))
+        self.capture(trainer, regions)
+        self.adopt_all()
+        return trainer
+
+    def adopt_all(self) -> None:
+        while flying := [m for m in self.pool.members if m.in_flight]:
+            assert flying[0].trainer is not None
+            self.send(Adoption(trainer=flying[0].trainer, generation=flying[0].generation))
+
+    def grants(self) -> dict[int, int]:
+        return {m.job.job: m.granted_bytes // REGION for m in self.pool.members}
+
+    def kinds(self) -> list[type]:
+        return [type(o) for o in self.orders]
+
+
+def test_a_tick_starts_spares_and_claims_nothing_before_one_is_ready() -> None:
+    drive = Drive(10, spare_trainers=2)
+    assert drive.send(Tick()) == (SpawnTrainer(trainer=TrainerId(1)), SpawnTrainer(trainer=TrainerId(2)))
+    assert drive.send(Tick()) == ()
+    assert drive.send(SpareReady(trainer=TrainerId(1))) == (ClaimNext(),)
+
+
+def test_an_empty_queue_is_asked_again_at_the_next_tick_or_notification() -> None:
+    drive = Drive(10)
+    drive.send(Tick())
+    drive.send(SpareReady(trainer=TrainerId(1)))
+    assert drive.send(Claim(job=None)) == ()
+    assert drive.send(SpareReady(trainer=TrainerId(1))) == ()
+    assert drive.send(QueueChange()) == (ClaimNext(),)
+    drive.send(Claim(job=None))
+    assert drive.send(Tick()) == (ClaimNext(),)
+
+
+def test_a_claimed_job_gets_the_ready_spare_and_a_new_spare_is_started() -> None:
+    drive = Drive(10)
+    drive.send(Tick())
+    drive.send(SpareReady(trainer=TrainerId(1)))
+    assert drive.send(Claim(job=job(7))) == (
+        AssignJob(trainer=TrainerId(1), job=job(7)),
+        SpawnTrainer(trainer=TrainerId(2)),
+    )
+
+
+def test_a_known_job_is_planned_granted_sent_and_recorded_at_once() -> None:
+    drive = Drive(10)
+    trainer = drive.claim(job(7))
+    assert drive.capture(trainer, 4) == (
+        SetGrant(trainer=trainer, grant_bytes=4 * REGION),
+        SendPlans(trainer=trainer, generation=1, grant_bytes=4 * REGION, plans=job_plan(JobId(7), 4 * REGION).plans),
+        RecordPlan(
+            job=JobId(7),
+            claim=ClaimToken(1007),
+            generation=1,
+            reason=PlanReason.START,
+            grant_bytes=4 * REGION,
+            plan=job_plan(JobId(7), 4 * REGION),
+        ),
+    )
+    assert drive.send(Adoption(trainer=trainer, generation=1)) == (
+        RecordAdoption(job=JobId(7), claim=ClaimToken(1007), generation=1),
+    )
+
+
+def test_a_second_job_is_let_in_only_after_the_first_has_shrunk() -> None:
+    drive = Drive(6)
+    first = drive.start(1, 6)
+    second = drive.claim(job(2))
+    drive.capture(second, 6)
+    assert [o for o in drive.orders if isinstance(o, SendPlans)] == [
+        SendPlans(trainer=first, generation=2, grant_bytes=3 * REGION, plans=job_plan(JobId(1), 3 * REGION).plans)
+    ]
+    assert drive.grants() == {1: 6, 2: 0}
+    orders = drive.send(Adoption(trainer=first, generation=2))
+    assert orders[0] == SetGrant(trainer=first, grant_bytes=3 * REGION)
+    assert orders[2] == SetGrant(trainer=second, grant_bytes=3 * REGION)
+    assert isinstance(orders[3], SendPlans)
+    assert drive.grants() == {1: 3, 2: 3}
+
+
+def test_when_a_job_ends_the_others_grow_after_its_trainer_is_gone() -> None:
+    drive = Drive(6)
+    first, second = drive.start(1, 6), drive.start(2, 6)
+    assert drive.grants() == {1: 3, 2: 3}
+    assert drive.send(Finish(trainer=second))[0] == EndTrainer(trainer=second, manner=Manner.LET_EXIT)
+    assert drive.grants() == {1: 3, 2: 3}
+    orders = drive.send(Exit(trainer=second, code=0))
+    assert orders[:2] == (ReleaseTrainer(trainer=second), SetGrant(trainer=first, grant_bytes=6 * REGION))
+    assert next(o for o in orders if isinstance(o, RecordPlan)).reason is PlanReason.END
+
+
+def test_a_job_that_does_not_fit_beside_the_others_waits_and_says_for_what() -> None:
+    drive = Drive(8)
+    first = drive.start(1, 12)
+    second = drive.claim(job(2))
+    orders = drive.capture(second, 10)
+    assert orders == (
+        SetWaitsFor(
+            job=JobId(2),
+            claim=ClaimToken(1002),
+            text="at least 5.0 MB of device memory, held by job 1 (8.0 MB): 3.0 MB more than the budget of 8.0 MB",
+        ),
+    )
+    drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
+    assert not any(isinstance(o, ClaimNext) for o in drive.orders), "a later job overtook the waiting one"
+    drive.send(Finish(trainer=first))
+    orders = drive.send(Exit(trainer=first, code=0))
+    assert SetWaitsFor(job=JobId(2), claim=ClaimToken(1002), text=None) in orders
+    assert SetGrant(trainer=second, grant_bytes=8 * REGION) in orders
+
+
+def test_without_swaps_jobs_whose_peaks_do_not_fit_together_run_one_after_another() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False))
+    first = drive.start(1, 6)
+    second = drive.claim(job(2))
+    drive.capture(second, 6)
+    assert drive.kinds() == [SetWaitsFor]
+    drive.send(Finish(trainer=first))
+    drive.send(Exit(trainer=first, code=0))
+    assert drive.grants() == {2: 6}
+
+
+def test_a_job_that_can_never_fit_fails_with_floor_budget_and_way_out() -> None:
+    drive = Drive(4)
+    trainer = drive.claim(job(1))
+    assert drive.capture(trainer, 10) == (EndTrainer(trainer=trainer, manner=Manner.TERMINATE),)
+    orders = drive.send(Exit(trainer=trainer, code=-15))
+    failed = next(o for o in orders if isinstance(o, FailJob))
+    assert failed.fault == Fault(
+        sqlstate="53200",
+        message="job 1 needs at least 5.0 MB of device memory, more than the budget of 4.0 MB",
+        detail="Its largest operator alone holds 10.0 MB, below which no plan can go; "
+        "what stopped the planner: too little.",
+        hint="Use a smaller batch_size or a smaller network, "
+        "or give the controller a larger budget (TENSILE_BUDGET_BYTES).",
+    )
+
+
+def test_a_job_above_its_own_limit_fails_and_names_the_limit() -> None:
+    drive = Drive(100)
+    trainer = drive.claim(job(1, limit_bytes=3 * REGION))
+    drive.capture(trainer, 10)
+    orders = drive.send(Exit(trainer=trainer, code=0))
+    failed = next(o for o in orders if isinstance(o, FailJob))
+    assert (
+        failed.fault.message == "job 1 needs at least 5.0 MB of device memory, more than its memory_limit of 3.0 MB"
+    )
+    assert "raise memory_limit" in failed.fault.hint
+
+
+def test_a_job_keeps_to_its_own_limit_where_it_can() -> None:
+    drive = Drive(100)
+    trainer = drive.claim(job(1, limit_bytes=6 * REGION))
+    assert SetGrant(trainer=trainer, grant_bytes=6 * REGION) in drive.capture(trainer, 10)
+
+
+def test_unknown_operators_are_calibrated_with_all_that_is_free() -> None:
+    drive = Drive(10)
+    trainer = drive.claim(job(1))
+    assert drive.capture(trainer, 4, unknown=1) == (
+        SetGrant(trainer=trainer, grant_bytes=10 * REGION),
+        GrantCalibration(trainer=trainer, grant_bytes=10 * REGION),
+    )
+    orders = drive.send(Calibration(trainer=trainer, graphs=(graph(6),), latency_ns=((900,),)))
+    assert orders[:2] == (SetGrant(trainer=trainer, grant_bytes=0), SetGrant(trainer=trainer, grant_bytes=6 * REGION))
+    assert drive.grants() == {1: 6}
+
+
+def test_a_calibration_keeps_to_the_jobs_own_limit() -> None:
+    drive = Drive(10)
+    trainer = drive.claim(job(1, limit_bytes=5 * REGION))
+    assert GrantCalibration(trainer=trainer, grant_bytes=5 * REGION) in drive.capture(trainer, 4, unknown=1)
+
+
+def test_a_calibration_squeezes_the_others_where_too_little_is_free() -> None:
+    drive = Drive(10)
+    first = drive.start(1, 10)
+    second = drive.claim(job(2))
+    drive.capture(second, 4, unknown=1)
+    sent = next(o for o in drive.orders if isinstance(o, SendPlans))
+    assert (sent.trainer, sent.grant_bytes) == (first, 6 * REGION)
+    assert not any(isinstance(o, GrantCalibration) for o in drive.orders)
+    orders = drive.send(Adoption(trainer=first, generation=2))
+    assert GrantCalibration(trainer=second, grant_bytes=4 * REGION) in orders
+
+
+def test_a_calibration_that_overflows_asks_again_with_more() -> None:
+    drive = Drive(10)
+    first = drive.start(1, 6)
+    second = drive.claim(job(2))
+    assert GrantCalibration(trainer=second, grant_bytes=4 * REGION) in drive.capture(second, 4, unknown=1)
+    overflow = Calibration(trainer=second, graphs=(graph(4),), latency_ns=((1,),), overflow_bytes=REGION // 2)
+    orders = drive.send(overflow)
+    assert SetGrant(trainer=second, grant_bytes=0) in orders
+    assert next(o for o in orders if isinstance(o, SendPlans)).grant_bytes == 5 * REGION
+    assert GrantCalibration(trainer=second, grant_bytes=5 * REGION) in drive.send(
+        Adoption(trainer=first, generation=2)
+    )
+
+
+def test_a_calibration_that_needs_more_than_there_is_fails_the_job() -> None:
+    drive = Drive(10)
+    trainer = drive.claim(job(1))
+    drive.capture(trainer, 4, unknown=1)
+    overflow = Calibration(trainer=trainer, graphs=(graph(4),), latency_ns=((1,),), overflow_bytes=REGION)
+    assert EndTrainer(trainer=trainer, manner=Manner.TERMINATE) in drive.send(overflow)
+    orders = drive.send(Exit(trainer=trainer, code=0))
+    fault = next(o for o in orders if isinstance(o, FailJob)).fault
+    assert fault.message == "job 1 needs at least 11.0 MB of device memory, more than the budget of 10.0 MB"
+
+
+def test_a_capture_that_breaks_the_rules_fails_its_job_alone() -> None:
+    drive = Drive(10)
+    trainer = drive.claim(job(1))
+    drive.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=((1, 2),), unknown=0))
+    assert drive.orders[0] == EndTrainer(trainer=trainer, manner=Manner.TERMINATE)
+    orders = drive.send(Exit(trainer=trainer, code=0))
+    assert (
+        "job 1, graph 0: 2 latencies for 1 operators"
+        in next(o for o in orders if isinstance(o, FailJob)).fault.message
+    )
+
+
+def test_a_calibration_waits_until_the_others_have_settled() -> None:
+    drive = Drive(10)
+    first = drive.claim(job(1))
+    drive.capture(first, 4)  # sent, not adopted
+    second = drive.claim(job(2))
+    assert not any(isinstance(o, GrantCalibration) for o in drive.capture(second, 2, unknown=1))
+    assert GrantCalibration(trainer=second, grant_bytes=6 * REGION) in drive.send(
+        Adoption(trainer=first, generation=1)
+    )
+
+
+def test_what_a_calibration_holds_is_not_planned_for_others() -> None:
+    drive = Drive(10)
+    first = drive.start(1, 10)
+    second = drive.claim(job(2))
+    drive.capture(second, 4, unknown=1)
+    drive.send(Adoption(trainer=first, generation=2))
+    orders = drive.send(BudgetChange(budget_bytes=11 * REGION))
+    assert [o.grant_bytes for o in orders if isinstance(o, SendPlans)] == [7 * REGION]
+
+
+def test_the_rounding_to_regions_never_passes_the_budget() -> None:
+    drive = Drive(7)
+    for number in (1, 2):
+        trainer = drive.claim(job(number))
+        drive.send(Capture(trainer=trainer, graphs=(uneven_graph(7 * REGION // 2),), latency_ns=((1,),), unknown=0))
+        drive.adopt_all()
+    assert drive.grants() == {1: 4, 2: 3}
+
+
+def test_a_planner_that_takes_more_than_it_was_given_is_our_fault() -> None:
+    class Liar(HalvingPlanner):
+        def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+            return tuple(job_plan(w.job, budget_bytes + REGION) for w in workloads)
+
+    drive = Drive(10, Liar())
+    trainer = drive.claim(job(1))
+    with pytest.raises(InvariantError, match="the planner was given"):
+        drive.capture(trainer, 4)
+
+
+def test_those_that_run_grow_before_a_new_one_starts() -> None:
+    drive = Drive(10)
+    first, second, third = drive.start(1, 10), drive.start(2, 8), drive.claim(job(3))
+    drive.capture(third, 4)
+    assert drive.kinds() == [SetWaitsFor]
+    drive.send(Finish(trainer=second))
+    orders = drive.send(Exit(trainer=second, code=0))
+    assert [o.trainer for o in orders if isinstance(o, SendPlans)] == [first, third]
+
+
+def test_the_next_job_is_claimed_only_when_the_last_one_has_its_plan() -> None:
+    drive = Drive(6)
+    first = drive.start(1, 6)
+    drive.capture(drive.claim(job(2)), 6)
+    assert drive.send(SpareReady(trainer=drive.pool.spares[0].trainer)) == ()
+    assert ClaimNext() in drive.send(Adoption(trainer=first, generation=2))
+
+
+def test_one_claim_is_under_way_at_a_time() -> None:
+    drive = Drive(10)
+    drive.send(Tick())
+    assert drive.send(SpareReady(trainer=TrainerId(1))) == (ClaimNext(),)
+    assert drive.send(Tick()) == ()
+    assert drive.send(QueueChange()) == ()
+
+
+def test_drift_does_not_disturb_a_transition() -> None:
+    drive = Drive(10)
+    first = drive.start(1, 4)
+    second = drive.claim(job(2))
+    drive.capture(second, 4)  # in flight
+    measured = Measurement(
+        trainer=first, generation=1, latency_ns=(9000,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+    )
+    drive.send(measured)
+    before = drive.pool.members[0].workload
+    assert before is not None
+    assert before.latency_ns == ((1000,),)
+    drive.adopt_all()
+    drive.send(replace(measured, latency_ns=(5000,)))
+    assert drive.pool.members[0].workload is not None
+    assert drive.pool.members[0].workload.latency_ns == ((7000,),)
+
+
+def test_a_measurement_of_a_plan_that_was_never_adopted_is_not_believed() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    measured = Measurement(
+        trainer=trainer, generation=2, latency_ns=(9000,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+    )
+    assert drive.send(measured) == ()
+
+
+@pytest.mark.parametrize(
+    "decided",
+    [CancelRequest(job=JobId(1)), Failure(trainer=TrainerId(1), fault=Fault(sqlstate="22000", message="no"))],
+)
+def test_a_lost_claim_overrules_what_was_to_be_written(decided: Event) -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    drive.send(decided)
+    drive.send(ClaimLoss(claim=ClaimToken(1001)))
+    orders = drive.send(Exit(trainer=trainer, code=-9))
+    assert not any(isinstance(o, CancelJob | FailJob | RequeueJob) for o in orders)
+
+
+def test_drift_beyond_the_threshold_plans_anew_and_only_then() -> None:
+    drive = Drive(10, drift_threshold=0.2)
+    trainer = drive.start(1, 4)
+    measured = Measurement(
+        trainer=trainer, generation=1, latency_ns=(1200,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+    )
+    recorded = RecordMeasurement(job=JobId(1), claim=ClaimToken(1001), measurement=measured)
+    assert drive.send(measured) == (recorded,)
+    assert drive.pool.members[0].corrected_ns == (1200,), "the first report replaces what a calibration measured"
+    assert drive.pool.members[0].workload is not None
+    assert drive.pool.members[0].workload.latency_ns == ((1000,),), "planned anew below the threshold"
+    drive.send(replace(measured, latency_ns=(2000,)))
+    assert drive.pool.members[0].workload.latency_ns == ((1600,),), "not planned anew beyond the threshold"
+
+
+@dataclass(frozen=True)
+class RenewingPlanner(HalvingPlanner):
+    """After drift every job's plan becomes one of so many bytes more."""
+
+    more_bytes: int = 0
+
+    def renew(
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+    ) -> tuple[JobPlan, ...] | None:
+        return tuple(job_plan(plan.job, plan.peak_bytes + self.more_bytes) for plan in plans)
+
+
+@pytest.mark.parametrize(("more_bytes", "sent_bytes"), [(-1, 6 * REGION - 1), (4 * REGION, 6 * REGION)])
+def test_after_drift_plans_are_renewed_where_their_grants_fit_and_made_anew_else(
+    more_bytes: int, sent_bytes: int
+) -> None:
+    """Two jobs of six regions in a budget of twelve; planning anew would change nothing, so nothing would be sent."""
+    drive = Drive(12, planner=RenewingPlanner(more_bytes=more_bytes), drift_threshold=0.2)
+    trainers = [drive.start(1, 6), drive.start(2, 6)]
+    for trainer in trainers:
+        drive.send(
+            Measurement(
+                trainer=trainer, generation=1, latency_ns=(2000,), iteration_ns=1, stall_ns=0, peak_bytes=6 * REGION
+            )
+        )
+    plans = [member.plan for member in drive.pool.members]
+    assert [plan.peak_bytes for plan in plans if plan is not None] == [sent_bytes, sent_bytes]
+
+
+class ForeseeingPlanner(HalvingPlanner):
+    """The same plan whatever the latencies, and a forecast that follows them."""
+
+    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+        plans = super().plan(workloads, budget_bytes=budget_bytes)
+        if isinstance(plans, Infeasible):
+            return plans
+        return tuple(
+            replace(p, forecast=forecast(sum(w.latency_ns[0]))) for p, w in zip(plans, workloads, strict=True)
+        )
+
+    def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
+        return tuple(
+            replace(p, forecast=forecast(sum(w.latency_ns[0]))) for p, w in zip(plans, workloads, strict=True)
+        )
+
+
+def forecast(iteration_ns: int) -> Forecast:
+    return Forecast(
+        iteration_ns=iteration_ns,
+        compute_ns=iteration_ns,
+        stall_out_ns=0,
+        stall_in_ns=0,
+        upload_ns=0,
+        peak_bytes=1,
+        out_bytes=0,
+        in_bytes=0,
+    )
+
+
+def test_a_measurement_within_the_threshold_renews_what_is_expected_and_plans_nothing() -> None:
+    drive = Drive(10, planner=ForeseeingPlanner(), drift_threshold=0.2)
+    trainer = drive.start(1, 4)
+    measured = Measurement(
+        trainer=trainer, generation=1, latency_ns=(1200,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+    )
+    recorded = RecordMeasurement(job=JobId(1), claim=ClaimToken(1001), measurement=measured)
+    renewed = RecordForecast(job=JobId(1), claim=ClaimToken(1001), generation=1, forecast=forecast(1200))
+    assert drive.send(measured) == (recorded, renewed)
+    assert drive.pool.members[0].workload is not None
+    assert drive.pool.members[0].workload.latency_ns == ((1000,),), "planned anew below the threshold"
+
+
+def test_drift_that_changes_no_plan_renews_what_is_expected_of_it() -> None:
+    drive = Drive(10, planner=ForeseeingPlanner())
+    trainer = drive.start(1, 4)
+    drive.send(
+        Measurement(
+            trainer=trainer, generation=1, latency_ns=(2000,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+        )
+    )
+    renewed = RecordForecast(job=JobId(1), claim=ClaimToken(1001), generation=1, forecast=forecast(2000))
+    assert renewed in drive.orders
+    assert not any(isinstance(order, SendPlans) for order in drive.orders)
+
+
+def test_a_re_plan_that_changes_nothing_sends_nothing() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    drive.send(BudgetChange(budget_bytes=12 * REGION))
+    assert drive.orders == ()
+    assert drive.pool.members[0].trainer == trainer
+
+
+def test_a_lowered_budget_shrinks_the_jobs() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 10)
+    drive.send(BudgetChange(budget_bytes=6 * REGION))
+    assert next(o for o in drive.orders if isinstance(o, SendPlans)).grant_bytes == 6 * REGION
+    assert drive.send(Adoption(trainer=trainer, generation=2))[0] == SetGrant(trainer=trainer, grant_bytes=6 * REGION)
+
+
+def test_a_budget_below_the_least_sends_the_youngest_back_to_the_queue_at_no_cost() -> None:
+    drive = Drive(10)
+    drive.start(1, 10)
+    second = drive.start(2, 10)
+    assert EndTrainer(trainer=second, manner=Manner.TERMINATE) in drive.send(BudgetChange(budget_bytes=6 * REGION))
+    orders = drive.send(Exit(trainer=second, code=-15))
+    assert orders[1] == RequeueJob(
+        job=JobId(2), claim=ClaimToken(1002), reason="the device's budget was lowered", counts=False
+    )
+
+
+def test_a_killed_trainer_sends_its_job_back_and_frees_its_memory_first() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    orders = drive.send(Exit(trainer=trainer, code=-9))
+    assert orders[:2] == (
+        ReleaseTrainer(trainer=trainer),
+        RequeueJob(
+            job=JobId(1),
+            claim=ClaimToken(1001),
+            reason="its trainer ended with code -9 before the job was done",
+            counts=True,
+        ),
+    )
+    assert drive.pool.members == ()
+
+
+def test_a_failed_job_is_written_down_when_its_trainer_is_gone() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    fault = Fault(sqlstate="22000", message="column y is all NULL")
+    assert drive.send(Failure(trainer=trainer, fault=fault)) == (EndTrainer(trainer=trainer, manner=Manner.LET_EXIT),)
+    orders = drive.send(Exit(trainer=trainer, code=1))
+    assert orders[1] == FailJob(job=JobId(1), claim=ClaimToken(1001), fault=fault)
+
+
+def test_a_failure_that_may_pass_sends_the_job_back() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    drive.send(Failure(trainer=trainer, fault=Fault(sqlstate="58000", message="no database"), retry=True))
+    orders = drive.send(Exit(trainer=trainer, code=1))
+    assert orders[1] == RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="no database", counts=True)
+
+
+def test_a_cancelled_job_is_terminated_then_written_down_once() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    assert drive.send(CancelRequest(job=JobId(1)))[0] == EndTrainer(trainer=trainer, manner=Manner.TERMINATE)
+    assert EndTrainer not in map(type, drive.send(CancelRequest(job=JobId(1))))
+    orders = drive.send(Exit(trainer=trainer, code=-15))
+    assert orders[1] == CancelJob(job=JobId(1), claim=ClaimToken(1001))
+
+
+def test_a_job_that_runs_for_too_long_fails() -> None:
+    drive = Drive(10)
+    trainer = drive.claim(replace(job(1), spec=replace(job(1).spec, max_runtime_s=60)))
+    drive.capture(trainer, 4)
+    assert drive.send(Overrun(trainer=trainer))[0] == EndTrainer(trainer=trainer, manner=Manner.TERMINATE)
+    failed = next(o for o in drive.send(Exit(trainer=trainer, code=-15)) if isinstance(o, FailJob))
+    assert (failed.fault.sqlstate, failed.fault.message) == (
+        "57014",
+        "job 1 ran for longer than its max_runtime of 60 s",
+    )
+
+
+def test_a_job_that_published_before_its_cancel_arrived_has_succeeded() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    drive.send(CancelRequest(job=JobId(1)))
+    drive.send(Finish(trainer=trainer))
+    orders = drive.send(Exit(trainer=trainer, code=-15))
+    assert not any(isinstance(o, CancelJob | FailJob | RequeueJob) for o in orders)
+
+
+def test_a_lost_claim_kills_at_once_writes_nothing_and_holds_back_the_next_claim() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    orders = drive.send(ClaimLoss(claim=ClaimToken(1001)))
+    assert orders[0] == EndTrainer(trainer=trainer, manner=Manner.KILL)
+    drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
+    assert drive.orders == ()
+    orders = drive.send(Exit(trainer=trainer, code=-9))
+    assert orders == (ReleaseTrainer(trainer=trainer), ClaimNext())
+
+
+def test_trainers_that_die_before_they_are_ready_are_started_again_with_growing_pauses() -> None:
+    drive = Drive(10)
+    drive.send(Tick())
+    assert drive.send(Exit(trainer=TrainerId(1), code=1)) == (ReleaseTrainer(trainer=TrainerId(1)),)
+    assert drive.send(Tick()) == ()
+    assert drive.send(Tick()) == (SpawnTrainer(trainer=TrainerId(2)),)
+    drive.send(Exit(trainer=TrainerId(2), code=1))
+    ticks = 0
+    while not drive.send(Tick()):
+        ticks += 1
+    assert ticks == 3
+
+
+def test_no_more_jobs_than_allowed_are_claimed() -> None:
+    drive = Drive(100, max_jobs=1)
+    drive.start(1, 4)
+    drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
+    assert drive.send(Tick()) == ()
+
+
+def test_a_stop_sends_every_job_back_and_everybody_home() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    spare = drive.pool.spares[0].trainer
+    assert drive.send(Stop()) == (
+        EndTrainer(trainer=trainer, manner=Manner.TERMINATE),
+        EndTrainer(trainer=spare, manner=Manner.TERMINATE),
+    )
+    assert not finished(drive.pool)
+    drive.send(Exit(trainer=spare, code=-15))
+    assert drive.send(Exit(trainer=trainer, code=-15)) == (
+        ReleaseTrainer(trainer=trainer),
+        RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="its controller was stopped", counts=False),
+    )
+    drive.pool = replace(drive.pool, claiming=False)
+    assert finished(drive.pool)
+
+
+def test_a_job_claimed_while_stopping_goes_straight_back() -> None:
+    drive = Drive(10)
+    drive.send(Tick())
+    drive.send(SpareReady(trainer=TrainerId(1)))
+    drive.send(Stop())
+    orders = drive.send(Claim(job=job(1)))
+    assert orders == (
+        RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="its controller was stopped", counts=False),
+    )
+
+
+def test_late_messages_of_unknown_trainers_change_nothing() -> None:
+    drive = Drive(10)
+    drive.send(Tick())
+    before = drive.pool
+    late = (
+        Finish(trainer=TrainerId(99)),
+        Exit(trainer=TrainerId(99), code=0),
+        Adoption(trainer=TrainerId(99), generation=3),
+        Failure(trainer=TrainerId(99), fault=Fault(sqlstate="XX000", message="?")),
+        Capture(trainer=TrainerId(99), graphs=(graph(1),), latency_ns=((1,),), unknown=0),
+        CancelRequest(job=JobId(99)),
+        ClaimLoss(claim=ClaimToken(99)),
+    )
+    for event in late:
+        assert drive.send(event) == ()
+        assert drive.pool == before
+
+
+# --- any sequence of events ------------------------------------------------------------------------------------
+
+
+class World:
+    """Trainers and a queue around decide(): does what is ordered, checks what must always hold."""
+
+    def __init__(self, budget: int, sizes: list[int], draw: st.DataObject) -> None:
+        self.drive = Drive(budget, spare_trainers=2, max_jobs=4)
+        self.draw = draw
+        self.sizes = dict(enumerate(sizes, start=1))
+        self.queued = list(self.sizes)
+        self.ended: dict[int, str] = {}
+        self.claims = 0
+        self.starting: set[TrainerId] = set()
+        self.idle: set[TrainerId] = set()
+        self.busy: dict[TrainerId, ClaimedJob] = {}
+        self.todo: dict[TrainerId, Event] = {}  # what the trainer will say next
+        self.dying: set[TrainerId] = set()
+        self.ledger: dict[TrainerId, int] = {}
+        self.flying: dict[TrainerId, int] = {}
+        self.written: dict[int, str] = {}  # by claim: what was written about it
+
+    def alive(self) -> set[TrainerId]:
+        return self.starting | self.idle | set(self.busy) | self.dying
+
+    def send(self, event: Event) -> None:
+        before = self.drive.pool
+        answers: list[Event] = []
+        orders = self.drive.send(event)
+        assert (self.drive.pool, orders) == decide(before, event, self.drive.planner), "not deterministic"
+        for order in orders:
+            self.do(order, answers)
+        for answer in answers:
+            self.send(answer)
+
+    def do(self, order: Order, answers: list[Event]) -> None:  # noqa: C901 - a table: one case per kind of order
+        match order:
+            case SpawnTrainer(trainer=trainer):
+                assert trainer not in self.alive()
+                self.starting.add(trainer)
+            case ClaimNext():
+                answers.append(Claim(job=self.claim()))
+            case AssignJob(trainer=trainer, job=claimed):
+                self.idle.remove(trainer)
+                self.busy[trainer] = claimed
+                self.todo[trainer] = self.capture(trainer)
+            case SetGrant(trainer=trainer, grant_bytes=grant_bytes):
+                assert grant_bytes % REGION == 0
+                raised = grant_bytes > self.ledger.get(trainer, 0)
+                self.ledger[trainer] = grant_bytes
+                if raised:
+                    assert sum(self.ledger.values()) <= self.drive.pool.budget_bytes, "grants exceed the budget"
+            case GrantCalibration(trainer=trainer, grant_bytes=grant_bytes):
+                assert self.ledger[trainer] == grant_bytes
+                self.todo[trainer] = self.calibration(trainer, grant_bytes)
+            case SendPlans(trainer=trainer, generation=generation, grant_bytes=grant_bytes):
+                assert trainer not in self.flying, "two generations in flight"
+                assert grant_bytes <= self.ledger[trainer]
+                self.flying[trainer] = generation
+                self.todo[trainer] = Adoption(trainer=trainer, generation=generation)
+            case EndTrainer(trainer=trainer):
+                assert trainer in self.alive()
+                self.dying.add(trainer)
+            case ReleaseTrainer(trainer=trainer):
+                self.ledger.pop(trainer, None)
+            case FailJob(job=number, claim=claim):
+                self.end(number, claim, "failed")
+            case CancelJob(job=number, claim=claim):
+                self.end(number, claim, "cancelled")
+            case RequeueJob(job=number, claim=claim):
+                self.write(claim, "requeued")
+                self.queued.append(number)
+            case _:
+                pass
+
+    def claim(self) -> ClaimedJob | None:
+        if not self.queued:
+            return None
+        self.claims += 1
+        return job(self.queued.pop(0), claim=self.claims)
+
+    def capture(self, trainer: TrainerId) -> Capture:
+        size = self.sizes[self.busy[trainer].job]
+        unknown = self.draw.draw(st.integers(0, 1), label="unknown operators")
+        return Capture(trainer=trainer, graphs=(graph(size, size),), latency_ns=((100,) * size,), unknown=unknown)
+
+    def calibration(self, trainer: TrainerId, grant_bytes: int) -> Calibration:
+        size = self.sizes[self.busy[trainer].job]
+        needs_bytes = self.draw.draw(st.integers(1, size), label="calibration needs") * REGION
+        return Calibration(
+            trainer=trainer,
+            graphs=(graph(size, size),),
+            latency_ns=((100,) * size,),
+            overflow_bytes=max(0, needs_bytes - grant_bytes),
+        )
+
+    def write(self, claim: int, what: str) -> None:
+        assert claim not in self.written, f"{what} after {self.written[claim]}"
+        self.written[claim] = what
+
+    def end(self, number: int, claim: int, how: str) -> None:
+        self.write(claim, how)
+        assert number not in self.ended
+        self.ended[number] = how
+
+    def exit(self, trainer: TrainerId, code: int = -9) -> None:
+        for group in (self.starting, self.idle, self.dying):
+            group.discard(trainer)
+        for table in (self.busy, self.todo, self.flying):
+            table.pop(trainer, None)
+        self.send(Exit(trainer=trainer, code=code))
+
+    def say(self, trainer: TrainerId) -> None:
+        """The trainer's next message, as the protocol has it."""
+        event = self.todo.pop(trainer)
+        if isinstance(event, Adoption):
+            del self.flying[trainer]
+        self.send(event)
+
+    def finish(self, trainer: TrainerId) -> None:
+        claimed = self.busy.pop(trainer)
+        self.todo.pop(trainer, None)
+        self.dying.add(trainer)
+        self.end(claimed.job, claimed.claim, "succeeded")
+        self.send(Finish(trainer=trainer))
+
+    def lose(self, number: int) -> None:
+        """Another worker has rescued the job: it is queued again, under no claim of ours."""
+        members = [m for m in self.drive.pool.members if m.job.job == number and m.job.claim not in self.written]
+        if members and members[-1].outcome is None:
+            self.write(members[-1].job.claim, "lost")
+            self.send(ClaimLoss(claim=members[-1].job.claim))
+            self.queued.append(number)
+            self.send(QueueChange())
+
+    def step(self) -> None:
+        action = self.draw.draw(st.integers(0, 11), label="action")
+        numbers = st.sampled_from(sorted(self.sizes))
+        if action == 0:
+            self.send(Tick())
+        elif action in (1, 2) and self.starting:
+            trainer = self.pick(self.starting)
+            self.starting.remove(trainer)
+            self.idle.add(trainer)
+            self.send(SpareReady(trainer=trainer))
+        elif action in (3, 4, 5) and self.todo:
+            self.say(self.pick(self.todo))
+        elif action == 6 and (running := self.trained()):
+            self.finish(self.pick(running))
+        elif action == 7 and self.alive():
+            self.exit(self.pick(self.alive()))
+        elif action == 8:
+            self.send(CancelRequest(job=JobId(self.draw.draw(numbers))))
+        elif action == 9:
+            self.lose(self.draw.draw(numbers))
+        elif action == 10:
+            self.send(BudgetChange(budget_bytes=self.draw.draw(st.integers(1, 20)) * REGION + 7))
+        elif action == 11 and (running := self.trained()):
+            self.measure(self.pick(running))
+
+    def measure(self, trainer: TrainerId) -> None:
+        size = self.sizes[self.busy[trainer].job]
+        took_ns = self.draw.draw(st.integers(10, 1000))
+        self.send(
+            Measurement(
+                trainer=trainer, generation=1, latency_ns=(took_ns,) * size, iteration_ns=1, stall_ns=0, peak_bytes=1
+            )
+        )
+
+    def trained(self) -> set[TrainerId]:
+        """Trainers that follow a plan: those that can finish."""
+        return {
+            m.trainer
+            for m in self.drive.pool.members
+            if m.trainer in self.busy and m.stage is JobStage.RUNNING and m.adopted and m.trainer not in self.dying
+        }
+
+    def pick(self, trainers: Any) -> TrainerId:
+        picked: TrainerId = self.draw.draw(st.sampled_from(sorted(trainers)))
+        return picked
+
+    def settle(self) -> None:
+        """Let everything run its course: nothing may be stuck."""
+        self.send(BudgetChange(budget_bytes=20 * REGION))
+        for _ in range(3000):
+            if len(self.ended) == len(self.sizes) and not self.drive.pool.members:
+                return
+            if self.dying:
+                self.exit(min(self.dying), 0)
+            elif self.todo:
+                self.say(min(self.todo))
+            elif self.starting:
+                trainer = min(self.starting)
+                self.starting.remove(trainer)
+                self.idle.add(trainer)
+                self.send(SpareReady(trainer=trainer))
+            elif running := self.trained():
+                self.finish(min(running))
+            else:
+                self.send(Tick())
+        pytest.fail(f"stuck: {self.drive.pool}")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_sequence_of_events_exceeds_the_budget_loses_a_job_or_gets_stuck(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=6), label="sizes")
+    world = World(data.draw(st.integers(1, 20), label="budget"), sizes, data)
+    for _ in range(data.draw(st.integers(0, 60), label="steps")):
+        world.step()
+    world.settle()
+    accounted = set(world.ended) | set(world.queued) | {m.job.job for m in world.drive.pool.members}
+    assert accounted == set(world.sizes)
+    assert sum(world.ledger.values()) == 0

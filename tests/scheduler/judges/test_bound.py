@@ -1,0 +1,209 @@
+"""The bound on the peak: no plan is below it, not even of all plans there are, and it is more than the floor."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations_with_replacement, product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges.bound import bound_bytes, covers, least_bytes
+from indb_tensile.scheduler.judges.check import faults
+from indb_tensile.scheduler.judges.equivalence import judge
+from indb_tensile.scheduler.judges.moments import movable
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import floor, gaps, liveness_peak, peak
+from indb_tensile.scheduler.plan import Execution, Infeasible, Plan, Swap
+from indb_tensile.scheduler.planner import plan_jobs
+from indb_tensile.scheduler.policies import POLICIES
+from indb_tensile.scheduler.rewrite import effective, repeatable
+from indb_tensile.scheduler.search.reorder import rearranged, with_parts
+from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.workload import Workload
+from tests.scheduler.drawn import drawn
+from tests.scheduler.strategies import graphs, latencies, links
+
+LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
+NEVER = Link(out_bytes_per_s=10**3, in_bytes_per_s=10**3)  # 1 ms a byte
+A, P = Role.ACTIVATION, Role.PARAMETER
+
+
+def test_without_time_for_anything_nothing_can_be_away() -> None:
+    graph = drawn((40, A, "w..r"), (30, A, ".wr."), (7, P, "r..."))
+    assert bound_bytes(graph, (100,) * 4, NEVER, 400) == liveness_peak(graph) == 77
+
+
+def test_what_the_lanes_carry_beside_the_operators_in_between_may_be_away() -> None:
+    """Two operators of 15 ns lie between the ends of the middle one and the accesses: 15 of 40 bytes, each way."""
+    graph = drawn((40, A, "w...r"), (30, A, "..w.."))
+    assert bound_bytes(graph, (100, 15, 100, 15, 100), LINK, 330) == 70 - 15
+    assert bound_bytes(graph, (100, 40, 100, 40, 100), LINK, 380) == 40, "then the first operator is the largest"
+
+
+def test_what_is_waited_before_the_peak_is_not_waited_behind_it() -> None:
+    """20 ns more, before the peak or behind it: 10 and 10 are best, or one lane could not follow the other."""
+    graph = drawn((40, A, "w...r"), (30, A, "..w.."))
+    latency_ns = (10**6, 15, 100, 15, 100)  # too long to run again
+    assert bound_bytes(graph, latency_ns, LINK, sum(latency_ns) + 20) == 70 - 15 - 10
+
+
+def test_running_again_takes_its_time_and_that_of_what_it_reads() -> None:
+    """To make b again takes 50 ns, but a is gone and takes 30 more."""
+    graph = drawn((40, A, "wr...."), (40, A, ".w...r"), (60, A, "..wr.."))
+    latency_ns = (30, 50, 10, 10, 10, 10)
+    time_ns = sum(latency_ns)
+    assert bound_bytes(graph, latency_ns, NEVER, time_ns) == 100
+    assert bound_bytes(graph, latency_ns, NEVER, time_ns + 40) in range(61, 82), "half of b, by halves of operators"
+    assert bound_bytes(graph, latency_ns, NEVER, time_ns + 79) in (80, 81), "a and b together stand at operator 1"
+
+
+def test_an_update_may_come_early_and_its_state_be_away_in_parts() -> None:
+    sizes = [(1024, P), (4096, Role.OPTIMIZER_STATE), (1024, A)]
+    tensors = tuple(
+        Tensor(id=TensorId(k), name=f"t{k}", size_bytes=size, role=role) for k, (size, role) in enumerate(sizes)
+    )
+    gradient = _operator("gradient", Stage.BACKWARD, (0,), (2,))
+    update = replace(_operator("update", Stage.OPTIMIZER, (0, 1, 2), (0, 1)), splittable=True)
+    graph = StepGraph(tensors=tensors, operators=(gradient, update))
+    assert (floor(graph), least_bytes(graph)) == (6144, 2048)
+    assert movable(graph, update)
+    assert not movable(graph, gradient)
+
+
+def test_plans_that_move_what_nothing_moves_are_not_spoken_of() -> None:
+    graph = drawn((4, A, "w.r"), (4, A, ".wr"))
+    assert covers(graph, Plan(policy="test"))
+    assert covers(graph, Plan(policy="test", executions=_order(0, 1, 0, 2)))
+    assert not covers(graph, Plan(policy="test", executions=_order(1, 0, 2)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_of_all_plans_of_a_small_graph_none_is_below_the_bound(data: st.DataObject) -> None:
+    graph = data.draw(_small_graphs())
+    latency_ns = data.draw(latencies(graph))
+    link = data.draw(links())
+    lowest: dict[int, int] = {}
+    for plan in _all_plans(graph):
+        (found,) = simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)
+        lowest[found.iteration_ns] = min(found.peak_bytes, lowest.get(found.iteration_ns, found.peak_bytes))
+    best_bytes = max(lowest.values()) + 1
+    for time_ns, peak_bytes in sorted(lowest.items()):
+        if peak_bytes < best_bytes:  # lower than every plan that is not slower
+            best_bytes = peak_bytes
+            assert bound_bytes(graph, latency_ns, link, time_ns) <= peak_bytes
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs(), links(), st.data())
+def test_no_policy_and_no_search_comes_below_the_bound(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+    stages = data.draw(st.sampled_from((Stage.FORWARD, Stage.OPTIMIZER)))
+    operators = tuple(replace(op, stage=stages if k % 3 == 2 else op.stage) for k, op in enumerate(graph.operators))
+    graph = replace(graph, operators=operators)
+    latency_ns = data.draw(latencies(graph))
+    job = Workload(job=JobId(1), graphs=(graph,), latency_ns=(latency_ns,))
+    least, most = floor(graph), liveness_peak(graph)
+    budget = data.draw(st.integers(least, max(least, most)))
+    policy = data.draw(st.sampled_from(sorted(POLICIES)))
+    planned = plan_jobs((job,), budget_bytes=budget, link=link, policy=policy, rewrites=True)
+    if not isinstance(planned, Infeasible):
+        _judge(graph, latency_ns, link, planned[0].plans[0])
+    search = StepSearch(graph, latency_ns, link, executions=with_parts(graph, rearranged(graph)))
+    search.lower(budget, Manner(), most=100)
+    _judge(graph, latency_ns, link, search.plan("test"))
+    search.exhaust()
+    _judge(graph, latency_ns, link, search.plan("test"))
+
+
+def _judge(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan) -> None:
+    assert covers(graph, plan)
+    (found,) = simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)
+    assert bound_bytes(graph, latency_ns, link, found.iteration_ns) <= peak(graph, plan)
+
+
+# --- all plans ---------------------------------------------------------------------------------------------------
+
+
+def _all_plans(graph: StepGraph) -> Iterator[Plan]:
+    """Every plan that the bound speaks of, up to one operator run again and two swaps more than tensors."""
+    for executions in _all_orders(graph):
+        order = Plan(policy="test", executions=executions)
+        if faults(graph, order):
+            continue
+        final = effective(graph, order)
+        count = len(final.operators)
+        ways: list[list[Swap | None]] = []
+        for gap in gaps(final):
+            inside = (gap.needed_by - gap.out_after - 1) % count
+            ways.append([None])
+            for free, back in combinations_with_replacement(range(1, inside + 2), 2):
+                if free == back:
+                    continue
+                for copies in (True, False):
+                    swap = Swap(
+                        tensor=gap.tensor,
+                        out_after=gap.out_after,
+                        free_at=OpIndex((gap.out_after + free) % count),
+                        in_at=OpIndex((gap.out_after + back) % count),
+                        needed_by=gap.needed_by,
+                        copies=copies,
+                    )
+                    ways[-1].append(swap)
+        for chosen in product(*ways):
+            swaps = tuple(sorted((s for s in chosen if s is not None), key=lambda s: (s.tensor, s.out_after)))
+            plan = replace(order, swaps=swaps)
+            if not faults(graph, plan):
+                yield plan
+
+
+def _all_orders(graph: StepGraph) -> Iterator[tuple[Execution, ...]]:
+    orders: set[tuple[int, ...]] = {tuple(k for k, op in enumerate(graph.operators) if not movable(graph, op))}
+    for moved in (k for k, op in enumerate(graph.operators) if movable(graph, op)):
+        orders = {(*o[:at], moved, *o[at:]) for o in orders for at in range(len(o) + 1)}
+    orders = {o for o in orders if not judge(graph, _order(*o)).faults}
+    again = [k for k, may in enumerate(repeatable(graph)) if may]
+    more = {(*o[:at], k, *o[at:]) for o in orders for k in again for at in range(o.index(k) + 1, len(o) + 1)}
+    for found in sorted(orders | more):
+        yield _order(*found)
+
+
+@st.composite
+def _small_graphs(draw: st.DrawFn) -> StepGraph:
+    """Two to four operators and up to three tensors."""
+    roles = draw(st.lists(st.sampled_from((P, Role.BUFFER, A, A)), min_size=1, max_size=3))
+    tensors = tuple(
+        Tensor(id=TensorId(k), name=f"t{k}", size_bytes=draw(st.integers(1, 40)), role=role)
+        for k, role in enumerate(roles)
+    )
+    operators = []
+    alive = [t.id for t in tensors if t.persistent]
+    fresh = [t.id for t in tensors if not t.persistent]
+    for index in range(draw(st.integers(2, 4))):
+        reads = draw(st.lists(st.sampled_from(alive), max_size=2, unique=True)) if alive else []
+        most = draw(st.integers(0, 1))
+        writes = draw(st.lists(st.sampled_from(alive), max_size=most)) if alive else []
+        makes = draw(st.booleans())
+        if fresh and makes:
+            alive.append(fresh.pop())
+            writes.append(alive[-1])
+        stage = draw(st.sampled_from((Stage.FORWARD, Stage.FORWARD, Stage.OPTIMIZER, Stage.UPLOAD)))
+        stage = stage if writes or stage is not Stage.UPLOAD else Stage.FORWARD
+        operators.append(_operator(f"op{index}", stage, tuple(reads), tuple(writes)))
+    return StepGraph(tensors=tensors, operators=tuple(operators))
+
+
+def _order(*operators: int) -> tuple[Execution, ...]:
+    return tuple(Execution(operator=OpIndex(k)) for k in operators)
+
+
+def _operator(name: str, stage: Stage, reads: tuple[int, ...], writes: tuple[int, ...]) -> Operator:
+    return Operator(
+        name=name,
+        signature=name,
+        stage=stage,
+        reads=tuple(TensorId(t) for t in reads),
+        writes=tuple(TensorId(t) for t in writes),
+    )

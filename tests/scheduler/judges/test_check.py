@@ -1,0 +1,183 @@
+"""The judge itself: every rule, broken on purpose, is named."""
+
+import dataclasses
+import re
+
+import pytest
+
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges.check import faults, faults_together, peak, steps, together_bytes
+from indb_tensile.scheduler.judges.cuts import Steps
+from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.schedule import Gate, Schedule
+
+P, Q, A = TensorId(0), TensorId(1), TensorId(2)
+
+
+def _swap(tensor: TensorId, out_after: int, free_at: int, in_at: int, needed_by: int, *, copies: bool = True) -> Swap:
+    return Swap(
+        tensor=tensor,
+        out_after=OpIndex(out_after),
+        free_at=OpIndex(free_at),
+        in_at=OpIndex(in_at),
+        needed_by=OpIndex(needed_by),
+        copies=copies,
+    )
+
+
+@pytest.mark.parametrize(
+    "swaps",
+    [
+        (),
+        (_swap(P, 0, 1, 4, 4),),
+        (_swap(P, 0, 2, 3, 4), _swap(P, 5, 6, 7, 0)),
+        (_swap(P, 5, 0, 0, 0),),
+        (_swap(P, 5, 7, 0, 0),),
+        (_swap(A, 1, 2, 6, 6),),
+        (_swap(Q, 2, 3, 2, 2),),
+    ],
+)
+def test_lawful_plans_have_no_fault(swaps: tuple[Swap, ...]) -> None:
+    assert faults(_graph(), Plan(policy="test", swaps=swaps)) == ()
+
+
+@pytest.mark.parametrize(
+    ("swaps", "fault"),
+    [
+        ((_swap(P, 0, 1, 5, 5),), r"operator 4 \(op4\) accesses tensor 0 \(p\), which is away"),
+        ((_swap(P, 0, 2, 3, 5),), r"operator 4 \(op4\) accesses tensor 0 \(p\), which is returning"),
+        ((_swap(P, 0, 5, 5, 5),), r"operator 4 \(op4\) accesses tensor 0 \(p\), which is leaving"),
+        ((_swap(P, 1, 2, 3, 4),), r"leaves after operator 1, which does not access it"),
+        ((_swap(P, 0, 2, 3, 3),), r"swapped in for operator 3, which does not access it"),
+        ((_swap(P, 0, 3, 2, 4),), r"boundaries not in the order"),
+        ((_swap(P, 0, 2, 4, 3),), r"boundaries not in the order"),
+        ((_swap(P, 0, 2, 3, 4), _swap(P, 1, 2, 3, 4)), r"tensor 0 \(p\) leaves while leaving"),
+        ((_swap(P, 0, 2, 3, 4, copies=False),), r"leaves at 2 without a valid host copy"),
+        ((_swap(P, 4, 6, 7, 0),), r"operator 5 \(op5\) accesses tensor 0 \(p\), which is leaving"),
+        ((_swap(A, 1, 2, 0, 0),), r"does not persist, but its swap crosses the end"),
+        ((_swap(A, 6, 7, 0, 1),), r"does not persist, but its swap crosses the end"),
+        ((_swap(TensorId(9), 0, 1, 2, 3),), r"index out of range"),
+        ((_swap(P, 0, 1, 2, 44),), r"index out of range"),
+    ],
+)
+def test_every_broken_rule_is_named(swaps: tuple[Swap, ...], fault: str) -> None:
+    found = faults(_graph(), Plan(policy="test", swaps=tuple(sorted(swaps, key=lambda s: (s.tensor, s.out_after)))))
+    assert any(re.search(fault, text) for text in found), found
+
+
+def test_a_host_copy_is_valid_until_the_tensor_is_written_again() -> None:
+    """q is written by 2 alone; p is written by 5 and read by 0 and 4."""
+    kept = (_swap(P, 0, 1, 3, 4, copies=False), _swap(P, 5, 6, 0, 0))
+    assert any("without a valid host copy" in f for f in faults(_graph(), Plan(policy="test", swaps=kept)))
+    away_at_start = (_swap(P, 5, 6, 1, 1),)
+    graph = _graph(first_access_of_p=1)
+    assert faults(graph, Plan(policy="test", swaps=away_at_start)) == ()
+    valid = (_swap(P, 1, 2, 3, 4, copies=False), _swap(P, 5, 6, 1, 1))
+    assert faults(graph, Plan(policy="test", swaps=valid)) == ()
+    assert faults(_graph(), Plan(policy="test", swaps=(_swap(P, 0, 1, 3, 4), _swap(P, 5, 6, 0, 0)))) == ()
+    stale = (_swap(P, 1, 2, 3, 4), _swap(P, 5, 6, 1, 1, copies=False))
+    assert any("without a valid host copy" in f for f in faults(graph, Plan(policy="test", swaps=stale)))
+
+
+def test_what_is_away_may_not_be_accessed_nor_swapped_nor_die() -> None:
+    assert any("which is away" in f for f in faults(_graph(), Plan(policy="test", away=frozenset({P}))))
+    assert any("no persistent tensor" in f for f in faults(_graph(), Plan(policy="test", away=frozenset({A}))))
+    both = Plan(policy="test", away=frozenset({P}), swaps=(_swap(P, 0, 1, 4, 4),))
+    assert any("is away and is swapped" in f for f in faults(_graph(), both))
+
+
+def test_the_peak_counts_memory_between_its_boundaries() -> None:
+    """p 10, q 20 persist, a 30 lives in 1..6, operator 3 has a workspace of 5."""
+    graph = _graph()
+    assert peak(graph, Plan(policy="test")) == 65
+    assert peak(graph, Plan(policy="test", swaps=(_swap(P, 0, 3, 4, 4),))) == 60
+    assert peak(graph, Plan(policy="test", swaps=(_swap(A, 1, 2, 6, 6),))) == 60
+    every = (_swap(P, 0, 1, 4, 4), _swap(P, 5, 6, 0, 0), _swap(Q, 2, 3, 2, 2), _swap(A, 1, 2, 6, 6))
+    assert peak(graph, Plan(policy="test", swaps=every)) == 30
+
+
+def test_limits_and_budgets_are_judged() -> None:
+    graph, plan = _graph(), Plan(policy="test")
+    assert faults(graph, plan, limit_bytes=65) == ()
+    assert faults(graph, plan, limit_bytes=64) == ("the peak of 65 bytes is over the limit of 64",)
+    assert faults_together([[(graph, plan)], [(graph, plan)]], budget_bytes=130) == ()
+    (fault,) = faults_together([[(graph, plan)], [(graph, plan)]], budget_bytes=129)
+    assert fault == "the jobs' peaks are 130 bytes together, over the budget of 129"
+
+
+def test_a_jobs_graphs_share_their_persistent_tensors() -> None:
+    plan = Plan(policy="test")
+    alone = StepGraph(tensors=_graph().tensors[:1], operators=(_operator("x", (P,), ()),))
+    (fault,) = faults_together([[(_graph(), plan), (alone, plan)]], budget_bytes=1000)
+    assert fault == "job 0: its graphs do not have the same persistent tensors"
+    bad = Plan(policy="test", swaps=(_swap(P, 1, 2, 3, 4),))
+    found = faults_together([[(_graph(), plan), (_graph(), bad)]], budget_bytes=1000)
+    assert found[0].startswith("job 0, graph 1: ")
+
+
+def test_a_job_waits_with_what_is_left_after_giving_memory_back_and_before_taking_any() -> None:
+    """p leaves at 2 before the gate and comes back at 3 after it; a is made by operator 1."""
+    plan = Plan(policy="test", swaps=(_swap(P, 0, 2, 3, 4),))
+    assert steps([(_graph(), plan)]) == Steps(
+        running_bytes=(30, 60, 50, 65, 60, 60, 60, 30), waiting_bytes=(30, 30, 50, 50, 60, 60, 60, 30)
+    )
+
+
+def test_a_jobs_other_graphs_run_before_its_first_gate() -> None:
+    plan = Plan(policy="test")
+    other = StepGraph(tensors=_graph().tensors, operators=(_operator("x", (), (A,), 3),))
+    assert steps([(_graph(), plan), (other, plan)]).waiting_bytes[:2] == (63, 30)
+
+
+def test_jobs_with_gates_are_judged_by_what_they_let_happen() -> None:
+    """Operators 1 to 6 of one job at a time: 65 bytes at most, beside the other's 30; a third job has no gates."""
+    turns = Schedule(
+        jobs=(0, 2),
+        iterations=(1, 1),
+        gates=(
+            Gate(job=0, iteration=0, operator=1, after_job=1, after_iteration=-1, after_operator=6),
+            Gate(job=1, iteration=0, operator=1, after_job=0, after_iteration=0, after_operator=6),
+        ),
+        budget_bytes=95,
+    )
+    jobs = [[(_graph(), Plan(policy="test"))]] * 3
+    assert together_bytes(jobs, [turns]) == 95 + 65
+    assert faults_together(jobs, budget_bytes=160, schedules=[turns]) == ()
+    assert faults_together(jobs, budget_bytes=159, schedules=[turns]) == (
+        "the jobs' peaks are 160 bytes together, over the budget of 159",
+    )
+    tight = dataclasses.replace(turns, budget_bytes=94)
+    assert faults_together(jobs, budget_bytes=1000, schedules=[tight]) == (
+        "the jobs can come to 95 bytes together, over the budget of 94",
+    )
+
+
+def test_schedules_of_jobs_that_are_not_there_or_of_one_job_twice_are_named() -> None:
+    jobs = [[(_graph(), Plan(policy="test"))]] * 2
+    alone = Schedule(jobs=(2,), iterations=(1,), gates=(), budget_bytes=95)
+    assert faults_together(jobs, budget_bytes=1000, schedules=[alone]) == ("the schedules are of jobs [2], of 2",)
+    once = Schedule(jobs=(0, 1), iterations=(1, 1), gates=(), budget_bytes=130)
+    found = faults_together(jobs, budget_bytes=1000, schedules=[once, once])
+    assert found == ("the schedules are of jobs [0, 1, 0, 1], of 2",)
+
+
+def _operator(
+    name: str, reads: tuple[TensorId, ...], writes: tuple[TensorId, ...], workspace_bytes: int = 0
+) -> Operator:
+    return Operator(
+        name=name, signature=name, stage=Stage.FORWARD, reads=reads, writes=writes, workspace_bytes=workspace_bytes
+    )
+
+
+def _graph(first_access_of_p: int = 0) -> StepGraph:
+    """p is read at 0 (or 1) and 4 and written at 5; q is updated at 2; a is made at 1 and read at 6; 8 operators."""
+    tensors = (
+        Tensor(id=P, name="p", size_bytes=10, role=Role.PARAMETER),
+        Tensor(id=Q, name="q", size_bytes=20, role=Role.OPTIMIZER_STATE),
+        Tensor(id=A, name="a", size_bytes=30, role=Role.ACTIVATION),
+    )
+    reads: list[tuple[TensorId, ...]] = [(), (), (Q,), (), (P,), (), (A,), ()]
+    reads[first_access_of_p] = (P,)
+    writes = [(), (A,), (Q,), (), (), (P,), (), ()]
+    operators = [_operator(f"op{k}", reads[k], writes[k], 5 if k == 3 else 0) for k in range(8)]
+    return StepGraph(tensors=tensors, operators=tuple(operators))

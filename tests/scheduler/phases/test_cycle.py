@@ -1,0 +1,69 @@
+"""From a job under its plan to its load over time."""
+
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import LIVENESS
+from indb_tensile.scheduler.phases.cycle import Cycle, curve, cycle
+from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.simulate import JobRun
+
+SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
+
+
+def test_an_iteration_is_its_load_and_time_by_operator() -> None:
+    """A parameter of 5 bytes is always there; the batch of 20 takes the link 20 us, not 1 ns."""
+    run = JobRun(graph=_graph(), plan=LIVENESS, latency_ns=(1, 10_000, 10_000, 10_000))
+    assert cycle(run, SLOW) == Cycle(
+        load_bytes=(25, 35, 15, 5), duration_ns=(20_000, 10_000, 10_000, 10_000), idle_bytes=5
+    )
+
+
+def test_waits_for_copies_are_part_of_the_operator_that_waits() -> None:
+    """The parameter, read by operators 1 and 3, leaves in between: 5 us out, and 5 us back that operator 3 awaits."""
+    swap = Swap(tensor=TensorId(0), out_after=OpIndex(1), free_at=OpIndex(2), in_at=OpIndex(3), needed_by=OpIndex(3))
+    run = JobRun(graph=_graph(), plan=Plan(policy="any", swaps=(swap,)), latency_ns=(1, 10_000, 10_000, 10_000))
+    assert cycle(run, SLOW) == Cycle(
+        load_bytes=(25, 35, 10, 5), duration_ns=(20_000, 10_000, 15_000, 15_000), idle_bytes=5
+    )
+
+
+def test_what_a_job_keeps_between_iterations_is_the_least_that_it_holds() -> None:
+    """Away from operator 3 to operator 1 of the next iteration, the parameter is not kept."""
+    swap = Swap(tensor=TensorId(0), out_after=OpIndex(1), free_at=OpIndex(3), in_at=OpIndex(1), needed_by=OpIndex(1))
+    tensors = _graph().tensors
+    operators = tuple(
+        _operator(k, *uses) for k, uses in enumerate((((), (1,)), ((0, 1), (2,)), ((2,), ()), ((), ())))
+    )
+    graph = StepGraph(tensors=tensors, operators=operators)
+    run = JobRun(graph=graph, plan=Plan(policy="any", swaps=(swap,)), latency_ns=(1, 10_000, 10_000, 10_000))
+    assert cycle(run, SLOW) == Cycle(
+        load_bytes=(20, 35, 15, 0), duration_ns=(20_000, 15_000, 10_000, 10_000), idle_bytes=0
+    )
+
+
+def test_the_loads_of_jobs_add_up_and_those_between_iterations_keep_what_they_keep() -> None:
+    first = Cycle(load_bytes=(3, 9, 4), duration_ns=(10, 10, 10), idle_bytes=2)
+    second = Cycle(load_bytes=(7, 5), duration_ns=(5, 10), idle_bytes=1)
+    together = curve((first, second), ((0, 0), (20, 1), (30, 0)))
+    assert together.times_ns.tolist()[1:] == [0, 10, 20, 25, 30, 35, 40, 50, 60]
+    assert together.bytes.tolist() == [3, 4, 10, 11, 9, 8, 4, 10, 5, 3]
+
+
+def _graph() -> StepGraph:
+    """A parameter, the batch, and what operator 1 makes of both for operator 2; operator 3 reads the parameter."""
+    tensors = tuple(
+        Tensor(id=TensorId(i), name=role.value, size_bytes=size, role=role)
+        for i, (role, size) in enumerate(((Role.PARAMETER, 5), (Role.INPUT, 20), (Role.ACTIVATION, 10)))
+    )
+    accessed = (((), (1,)), ((0, 1), (2,)), ((2,), ()), ((0,), ()))
+    return StepGraph(tensors=tensors, operators=tuple(_operator(k, *uses) for k, uses in enumerate(accessed)))
+
+
+def _operator(index: int, reads: tuple[int, ...], writes: tuple[int, ...]) -> Operator:
+    return Operator(
+        name=f"op{index}",
+        signature=f"op{index}",
+        stage=Stage.FORWARD if index else Stage.UPLOAD,
+        reads=tuple(TensorId(t) for t in reads),
+        writes=tuple(TensorId(t) for t in writes),
+    )

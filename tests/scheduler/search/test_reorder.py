@@ -1,0 +1,112 @@
+"""The optimizer phase rearranged: what may move does, what may not stays, and no result changes."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges.check import faults
+from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.search.reorder import rearranged, updates_beside_gradients, with_parts
+from tests.scheduler.strategies import graphs
+
+MIB = 1024 * 1024
+
+
+def test_an_update_runs_as_soon_as_its_gradient_is_there_and_the_parameter_is_read_no_more() -> None:
+    """w's gradient comes first, but the next operator still reads w; the counter is counted before all."""
+    graph = _step(("grad_w", (0,), (4,)), ("grad_v", (0, 2), (5,)))
+    assert updates_beside_gradients(graph) == (2, 0, 1, 3, 4)
+    only = _step(("grad_w", (0,), (4,)), ("grad_v", (2,), (5,)))
+    assert updates_beside_gradients(only) == (2, 0, 3, 1, 4)
+
+
+def test_nothing_moves_where_gradients_are_clipped_by_their_common_norm() -> None:
+    graph = _step(("grad_w", (0,), (4,)), ("grad_v", (2,), (5,)), clipped=True)
+    assert updates_beside_gradients(graph) == (2, 0, 1, 3, 4, 5)
+
+
+def test_an_update_waits_for_every_reader_also_where_a_later_one_of_the_optimizer_moves() -> None:
+    """The norm of w is taken early, and the gradient of v still reads the w that decays after both."""
+    tensors = [
+        Tensor(id=TensorId(k), name=f"t{k}", size_bytes=10, role=Role.ACTIVATION if k else Role.PARAMETER)
+        for k in range(4)
+    ]
+    operators = (
+        _operator("grad_w", Stage.BACKWARD, (), (1,)),
+        _operator("grad_v", Stage.BACKWARD, (0,), (2,)),
+        _operator("norm_w", Stage.OPTIMIZER, (0,), (3,)),
+        _operator("decay_w", Stage.OPTIMIZER, (), (0,)),
+    )
+    assert updates_beside_gradients(StepGraph(tensors=tuple(tensors), operators=operators)) == (2, 0, 1, 3)
+
+
+def test_a_large_update_runs_in_parts_of_its_state() -> None:
+    graph = _step(("grad_w", (0,), (4,)), ("grad_v", (2,), (5,)), state_bytes=65 * MIB)
+    parts = [e for e in with_parts(graph, updates_beside_gradients(graph)) if e.parts > 1]
+    assert parts == [Execution(operator=OpIndex(k), part=part, parts=3) for k in (3, 4) for part in range(3)]
+    assert faults(graph, Plan(policy="test", executions=with_parts(graph, updates_beside_gradients(graph)))) == ()
+
+
+def test_running_statistics_are_updated_at_the_end_where_nothing_reads_them_afterwards() -> None:
+    tensors = tuple(
+        Tensor(id=TensorId(k), name=f"t{k}", size_bytes=10, role=Role.BUFFER if k < 2 else Role.ACTIVATION)
+        for k in range(4)
+    )
+    first = _operator("first", Stage.FORWARD, (0, 1), (2,))
+    update = _operator("update_mean", Stage.FORWARD, (2,), (0,))
+    read = _operator("update_read_below", Stage.FORWARD, (2,), (1,))
+    last = _operator("last", Stage.FORWARD, (1, 2), (3,))
+    graph = StepGraph(tensors=tensors, operators=(first, update, read, last))
+    assert rearranged(graph) == (0, 2, 3, 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(graphs())
+def test_no_result_changes(graph: StepGraph) -> None:
+    operators = tuple(replace(op, stage=_late(k, op)) for k, op in enumerate(graph.operators))
+    staged = replace(graph, operators=operators)
+    plan = Plan(policy="test", executions=with_parts(staged, rearranged(staged)))
+    assert faults(staged, plan) == ()
+
+
+def _late(index: int, operator: Operator) -> Stage:
+    """Some operators anywhere are called the optimizer's, which is harder than what is captured."""
+    return Stage.OPTIMIZER if index % 3 == 2 else operator.stage
+
+
+def _step(
+    first: tuple[str, tuple[int, ...], tuple[int, ...]],
+    second: tuple[str, tuple[int, ...], tuple[int, ...]],
+    *,
+    clipped: bool = False,
+    state_bytes: int = 10,
+) -> StepGraph:
+    """Two gradients (tensors 4, 5), the step counter (6), the updates of w (0, state 1) and v (2, state 3)."""
+    roles = [Role.PARAMETER, Role.OPTIMIZER_STATE] * 2 + [Role.ACTIVATION] * 2 + [Role.OPTIMIZER_STATE]
+    sizes = [10, state_bytes, 10, state_bytes, 10, 10, 4]
+    tensors = [
+        Tensor(id=TensorId(k), name=f"t{k}", size_bytes=size, role=role)
+        for k, (size, role) in enumerate(zip(sizes, roles, strict=True))
+    ]
+    operators = [_operator(name, Stage.BACKWARD, reads, writes) for name, reads, writes in (first, second)]
+    operators.append(_operator("count", Stage.OPTIMIZER, (6,), (6,)))
+    norm: tuple[int, ...] = ()
+    if clipped:
+        tensors.append(Tensor(id=TensorId(7), name="norm", size_bytes=4, role=Role.ACTIVATION))
+        operators.append(_operator("norm", Stage.OPTIMIZER, (4, 5), (7,)))
+        norm = (7,)
+    operators.append(_operator("update_w", Stage.OPTIMIZER, (0, 1, 4, 6, *norm), (0, 1)))
+    operators.append(_operator("update_v", Stage.OPTIMIZER, (2, 3, 5, 6, *norm), (2, 3)))
+    return StepGraph(tensors=tuple(tensors), operators=tuple(operators))
+
+
+def _operator(name: str, stage: Stage, reads: tuple[int, ...], writes: tuple[int, ...]) -> Operator:
+    return Operator(
+        name=name,
+        signature=name,
+        stage=stage,
+        reads=tuple(TensorId(t) for t in reads),
+        writes=tuple(TensorId(t) for t in writes),
+        splittable=name.startswith("update"),
+    )
