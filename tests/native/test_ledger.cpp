@@ -209,7 +209,7 @@ TEST(a_lowered_grant_holds_against_a_move_at_the_same_moment) {
     }
     for (int look = 0; look < 20; ++look) CHECK(ledger.usage(claim.slot).used_bytes <= region);
     ledger.grant(claim.slot, 2 * region);
-    return ++lowered >= 50'000 && moved >= 50'000;
+    return ++lowered >= 10'000 && moved >= 10'000;
   });
   over = true;
   mover.join();
