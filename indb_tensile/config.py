@@ -38,9 +38,10 @@ class Settings:
 
     `budget_bytes` is the part of the device's `capacity_bytes` that jobs may use together. A worker that could
     not beat for `lease_s` stops its own trainers; other workers take its jobs over. `drift_threshold` is
-    TENSILE's |s' - s| / s. `service_directory` is where the service puts its socket; empty starts no service.
-    `survey_s` of the device's time are spent measuring operators where it is met for the first time; 0 trains no
-    latency predictor.
+    TENSILE's |s' - s| / s. A trainer that was started, or sent a plan, and has said nothing for `answer_s` hangs: it
+    is killed, and its job goes on from its last checkpoint. `service_directory` is where the service puts its socket;
+    empty starts no service. `survey_s` of the device's time are spent measuring operators where it is met for the
+    first time; 0 trains no latency predictor.
     Raises RequestError where a value is out of range.
     """
 
@@ -61,6 +62,7 @@ class Settings:
     drift_threshold: float = 0.2
     checkpoint_s: float = 30.0
     stop_grace_s: float = 5.0  # between SIGTERM and SIGKILL
+    answer_s: float = 600.0  # longer than one iteration, and than a trainer takes to start, on any machine
     service_directory: str = ""
     state_dir: str = ".tensile"
     survey_s: float = 28.0  # some 4,000 operators on one core, within a minute
@@ -157,6 +159,7 @@ _KINDS: dict[str, str] = {
     "drift_threshold": "a number",
     "checkpoint_s": "a number of seconds",
     "stop_grace_s": "a number of seconds",
+    "answer_s": "a number of seconds",
     "service_directory": "a directory",
     "state_dir": "a directory",
     "survey_s": "a number of seconds",
@@ -179,6 +182,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "drift_threshold": (0.01, 100),
     "checkpoint_s": (0, 86400),
     "stop_grace_s": (0, 600),
+    "answer_s": (1, 86400),
     "survey_s": (0, 600),
     "torch_threads": (1, 1024),
 }

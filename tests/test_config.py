@@ -33,6 +33,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         drift_threshold=0.5,
         checkpoint_s=5.0,
         stop_grace_s=1.0,
+        answer_s=60.0,
         service_directory="/run/tensile",
         state_dir="/var/lib/tensile",
         survey_s=3.0,

@@ -84,6 +84,7 @@ def _run(settings: Settings) -> None:
         mailbox=mailbox,
         service=_Both(service, learner),
         poll_s=settings.poll_s,
+        answer_s=settings.answer_s,
     )
     heartbeat = Heartbeat(
         pulse=pulse,

@@ -40,6 +40,7 @@ from indb_tensile.scheduler.admission.facts import (
     Failure,
     Overrun,
     QueueChange,
+    Silence,
     Stop,
     Tick,
 )
@@ -105,6 +106,7 @@ class Controller:
         mailbox: Mailbox[Mail],
         service: Serving,
         poll_s: float,
+        answer_s: float,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
@@ -115,6 +117,7 @@ class Controller:
         self._mailbox = mailbox
         self._service = service
         self._poll_s = poll_s
+        self._answer_s = answer_s
         self._clock_s = clock_s
         self._worker: WorkerId | None = None
         self._former: WorkerId | None = None
@@ -127,6 +130,7 @@ class Controller:
         self._stop_at_s: float | None = None
         self._away = False
         self._overrun_at_s: dict[TrainerId, float] = {}
+        self._owing_since_s: dict[tuple[TrainerId, int], float] = {}
 
     @property
     def pool(self) -> Pool:
@@ -255,6 +259,7 @@ class Controller:
                 return
         self._rescue()
         self._stop_overruns()
+        self._stop_silent()
         self.fold(Tick())
 
     def _stop_overruns(self) -> None:
@@ -263,6 +268,16 @@ class Controller:
             if at_s <= now_s:
                 del self._overrun_at_s[trainer]
                 self.fold(Overrun(trainer=trainer))
+
+    def _stop_silent(self) -> None:
+        now_s = self._clock_s()
+        self._owing_since_s = {debt: self._owing_since_s.get(debt, now_s) for debt in self._pool.owing}
+        for debt, since_s in sorted(self._owing_since_s.items()):
+            if since_s + self._answer_s <= now_s:
+                trainer, _ = debt
+                log.error("trainer %s has not answered for %g s and is killed", trainer, self._answer_s)
+                self._owing_since_s[debt] = now_s
+                self.fold(Silence(trainer=trainer))
 
     def _rescue(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 `finish` publishes at once after adopting; `train` goes on until it is stopped; `fail` reports a fault; `calibrate`
 has an unknown operator first; `babble` sends what is no message; `children` leaves a child process behind;
-`stubborn` ignores SIGTERM. It keeps to its grant by the ledger, as a real one does.
+`stubborn` ignores SIGTERM; `deaf` never takes up a plan. It keeps to its grant by the ledger, as a real one does.
 """
 
 import ctypes
@@ -65,6 +65,8 @@ def serve(link: Link, assigned: Assign) -> None:
 
 def follow(link: Link, job: JobId, behaviour: str, size_bytes: int) -> None:
     while isinstance(message := link.receive(), Adopt):
+        if behaviour == "deaf":
+            continue
         link.send(Adopted(job=job, generation=message.generation))
         link.send(
             Measured(

@@ -223,6 +223,7 @@ class Stage:
             mailbox=self.mailbox,
             service=NoService(),
             poll_s=0.05,
+            answer_s=60.0,
         )
         self.heartbeat = Heartbeat(
             pulse=self.records,

@@ -138,6 +138,17 @@ def test_a_worker_that_cannot_beat_stops_its_trainers_and_comes_back_as_another(
         assert s.records.states[job] == "claimed", "something was written for a job that was lost"
 
 
+def test_a_trainer_that_never_takes_up_its_plan_is_killed_and_its_job_goes_back() -> None:
+    with stage() as s:
+        job = s.records.enqueue("deaf")
+        s.until(lambda: any(m.in_flight for m in s.controller.pool.members))
+        s.controller._answer_s = 0.2
+        s.until_state(job, "requeued")
+        (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
+        assert (written.reason, written.counts) == ("its trainer did not take up plan 1", True)
+        assert not s.account.grants
+
+
 def test_a_short_outage_stops_nothing_and_what_was_to_be_written_is_written_later() -> None:
     with stage() as s:
         job = s.records.enqueue("train")

@@ -29,6 +29,7 @@ from indb_tensile.scheduler.admission.facts import (
     Measurement,
     Overrun,
     QueueChange,
+    Silence,
     SpareReady,
     Stop,
     Tick,
@@ -111,6 +112,8 @@ def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line
             _exited(draft, event)
         case Overrun(trainer=trainer):
             _overrun(draft, trainer)
+        case Silence(trainer=trainer):
+            _silent(draft, trainer)
         case CancelRequest(job=job):
             _end_job(draft, draft.pool.of_job(job), Cancelled(), Manner.TERMINATE)
         case ClaimLoss(claim=claim):
@@ -255,6 +258,18 @@ def _overrun(draft: Draft, trainer: TrainerId) -> None:
         hint="Raise max_runtime, or train for fewer epochs.",
     )
     draft.end(member, Broken(fault=fault), Manner.TERMINATE)
+
+
+def _silent(draft: Draft, trainer: TrainerId) -> None:
+    """It hangs: what it holds would never be given back, and the plans of all others wait for it."""
+    if all(trainer != owing for owing, _ in draft.pool.owing):
+        return
+    member = draft.pool.of_trainer(trainer)
+    if member is None:
+        draft.order(EndTrainer(trainer=trainer, manner=Manner.KILL))  # its exit is that of one that died early
+    else:
+        reason = f"its trainer did not take up plan {member.generation}"
+        draft.end(member, Interrupted(reason=reason), Manner.KILL)
 
 
 def _end_job(draft: Draft, member: Member | None, outcome: Cancelled | Lost, manner: Manner) -> None:

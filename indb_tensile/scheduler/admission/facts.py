@@ -93,6 +93,13 @@ class Overrun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """A trainer has owed an answer (`Pool.owing`) for longer than any that works would take."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
     """The job's owner wants it to stop."""
 
@@ -139,6 +146,7 @@ Event = (
     | Failure
     | Exit
     | Overrun
+    | Silence
     | CancelRequest
     | ClaimLoss
     | BudgetChange

@@ -162,6 +162,17 @@ class Pool:
     stopping: bool = False
 
     @property
+    def owing(self) -> frozenset[tuple[TrainerId, int]]:
+        """Trainers that owe an answer: the generation of the plan they were sent, or 0 until they are ready."""
+        starting = {(spare.trainer, 0) for spare in self.spares if not spare.ready}
+        adopting = {
+            (member.trainer, member.generation)
+            for member in self.at(Stage.RUNNING)
+            if member.trainer is not None and member.in_flight
+        }
+        return frozenset(starting | adopting)
+
+    @property
     def granted_bytes(self) -> int:
         """The sum of all grants in the ledger."""
         return sum(member.granted_bytes for member in self.members)

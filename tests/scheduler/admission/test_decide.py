@@ -23,6 +23,7 @@ from indb_tensile.scheduler.admission.facts import (
     Measurement,
     Overrun,
     QueueChange,
+    Silence,
     SpareReady,
     Stop,
     Tick,
@@ -685,6 +686,45 @@ def test_a_job_that_runs_for_too_long_fails() -> None:
         "57014",
         "job 1 ran for longer than its max_runtime of 60 s",
     )
+
+
+def test_trainers_owe_an_answer_until_they_are_ready_and_after_every_plan() -> None:
+    drive = Drive(10)
+    drive.send(Tick())
+    assert drive.pool.owing == {(TrainerId(1), 0)}
+    trainer = drive.claim(job(1))
+    (spare,) = drive.pool.spares
+    assert drive.pool.owing == {(spare.trainer, 0)}  # reading a table takes as long as it takes
+    drive.capture(trainer, 4)
+    assert drive.pool.owing == {(spare.trainer, 0), (trainer, 1)}
+    drive.adopt_all()
+    assert drive.pool.owing == {(spare.trainer, 0)}
+
+
+def test_a_silent_trainer_is_killed_and_its_job_has_lost_an_attempt() -> None:
+    drive = Drive(10)
+    trainer = drive.claim(job(1))
+    drive.capture(trainer, 4)
+    assert drive.send(Silence(trainer=trainer))[0] == EndTrainer(trainer=trainer, manner=Manner.KILL)
+    requeued = next(o for o in drive.send(Exit(trainer=trainer, code=-9)) if isinstance(o, RequeueJob))
+    assert (requeued.reason, requeued.counts) == ("its trainer did not take up plan 1", True)
+    assert drive.pool.granted_bytes == 0
+
+
+def test_a_silent_spare_is_killed_and_counts_as_one_that_died_early() -> None:
+    drive = Drive(10)
+    drive.send(Tick())
+    assert drive.send(Silence(trainer=TrainerId(1))) == (EndTrainer(trainer=TrainerId(1), manner=Manner.KILL),)
+    drive.send(Exit(trainer=TrainerId(1), code=-9))
+    assert (drive.pool.stillborn, drive.pool.spawn_pause_ticks) == (1, 2)
+
+
+def test_who_has_answered_in_the_meantime_is_left_alone() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    assert drive.send(Silence(trainer=trainer)) == ()
+    drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
+    assert drive.send(Silence(trainer=drive.pool.spares[0].trainer)) == ()
 
 
 def test_a_job_that_published_before_its_cancel_arrived_has_succeeded() -> None:
