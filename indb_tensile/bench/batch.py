@@ -10,10 +10,10 @@ code are those of `bench policies`.
 import argparse
 from collections.abc import Sequence
 
-from indb_tensile.bench.machines import REFERENCE
 from indb_tensile.bench.networks import find
 from indb_tensile.bench.policies import Asked, add_beside, add_sweep_options, asked_of, finish, measure
 from indb_tensile.errors import RequestError
+from indb_tensile.scheduler.machines import REFERENCE
 
 PAPERS_FIVE = ("vgg16", "inception_v3", "inception_v4", "resnet50", "densenet121")
 BATCHES = (4, 8, 16, 32, 64)

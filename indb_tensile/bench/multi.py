@@ -24,12 +24,12 @@ from dataclasses import dataclass
 
 from indb_tensile.bench import rows as shared
 from indb_tensile.bench.batch import PAPERS_FIVE
-from indb_tensile.bench.machines import REFERENCE
 from indb_tensile.bench.networks import find, graph_of
 from indb_tensile.bench.policies import add_sweep_options, finish
 from indb_tensile.bench.rows import Case, Plans, Row, Trial
 from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.judges import check
+from indb_tensile.scheduler.machines import REFERENCE
 from indb_tensile.scheduler.phases.phased import Phased, fastest, phased, rungs
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
 from indb_tensile.scheduler.score import score

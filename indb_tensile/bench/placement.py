@@ -22,12 +22,12 @@ from statistics import median
 from typing import Any
 
 from indb_tensile.bench.caching import reserved_bytes
-from indb_tensile.bench.machines import REFERENCE, latencies
 from indb_tensile.bench.networks import NETWORKS, graph_of, missing_library
 from indb_tensile.config import MIB
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import OpIndex, TensorId
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.machines import REFERENCE, latencies
 from indb_tensile.scheduler.peak import LIVENESS, liveness_peak
 from indb_tensile.scheduler.placement import (
     ALIGNMENT_BYTES,

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from indb_tensile.bench import rows as shared
-from indb_tensile.bench.machines import LINKS_GB_S, MACHINES, REFERENCE, machine
 from indb_tensile.bench.networks import NETWORKS, Network, find, graph_of
 from indb_tensile.bench.rows import MINCUT, Case, Plans, Row
 from indb_tensile.errors import TensileError
 from indb_tensile.scheduler.graph import Role
+from indb_tensile.scheduler.machines import LINKS_GB_S, MACHINES, REFERENCE, machine
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 
 CASE = ("model", "machine", "link_gb_s")

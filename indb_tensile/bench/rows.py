@@ -18,12 +18,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from indb_tensile.bench import machines
-from indb_tensile.bench.machines import Machine
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.job import JobId
+from indb_tensile.scheduler import machines
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.machines import Machine
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.score import Baseline, Score, baselines, overhead, score

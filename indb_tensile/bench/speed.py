@@ -20,12 +20,12 @@ from dataclasses import replace
 from statistics import median
 
 from indb_tensile.bench import rows as shared
-from indb_tensile.bench.machines import REFERENCE
 from indb_tensile.bench.networks import NETWORKS, graph_of
 from indb_tensile.bench.residual import residual
 from indb_tensile.bench.rows import Case, Plans, Row
 from indb_tensile.errors import TensileError
 from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.machines import REFERENCE
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.score import score
 from indb_tensile.scheduler.search.replan import replan

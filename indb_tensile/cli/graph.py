@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from indb_tensile.bench import machines
 from indb_tensile.cli.options import json_option
 from indb_tensile.cli.output import Row, show_one
 from indb_tensile.cli.plan import read_file
+from indb_tensile.scheduler import machines
 from indb_tensile.scheduler.document import Document, write_document
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.peak import floor, liveness_peak, vanilla_peak

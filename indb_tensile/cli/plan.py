@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import click
 
-from indb_tensile.bench import machines
 from indb_tensile.cli.options import dsn_option, json_option, size_option
 from indb_tensile.cli.output import Row, print_json, show_one, show_rows
 from indb_tensile.cli.tradeoff import show_curves
 from indb_tensile.errors import InvariantError, MemoryLimitError, MissingError, RequestError
 from indb_tensile.job import JobId
+from indb_tensile.scheduler import machines
 from indb_tensile.scheduler.document import Document, read_document
 from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link

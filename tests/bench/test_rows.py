@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.machines import REFERENCE
 from indb_tensile.bench.residual import residual
 from indb_tensile.bench.rows import (
     Case,
@@ -20,6 +19,7 @@ from indb_tensile.bench.rows import (
     verdict,
 )
 from indb_tensile.errors import MissingError
+from indb_tensile.scheduler.machines import REFERENCE
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.score import score
 from indb_tensile.scheduler.simulate import Compute

@@ -2,10 +2,10 @@
 
 import pytest
 
-from indb_tensile.bench.machines import MACHINES, REFERENCE, latencies, link, machine
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.machines import MACHINES, REFERENCE, Pace, latencies, link, machine, slowed
 
 BYTES = 768_000_000  # a millisecond of the reference machine's memory
 FLOPS = 38_700_000_000  # a millisecond of its arithmetic
@@ -44,3 +44,7 @@ def test_machines_are_found_by_name_and_only_known_ones() -> None:
     assert all(machine(name) is found for name, found in MACHINES.items())
     with pytest.raises(MissingError, match="there is no machine 'abacus'"):
         machine("abacus")
+
+
+def test_a_link_is_slowed_down_as_much_as_the_whole_step_is() -> None:
+    assert slowed(REFERENCE, Pace(here_ns=500_000_000, there_ns=2_000_000)) == link(0.1)
