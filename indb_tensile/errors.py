@@ -74,6 +74,10 @@ class DeviceMemoryError(DeviceError):
     sqlstate = "53200"
 
 
+class DeviceLostError(DeviceError):
+    """The device, or this process's hold on it, is gone: the job runs again in another process."""
+
+
 class UnavailableError(TensileError):
     """A process that should answer does not run."""
 

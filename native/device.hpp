@@ -18,6 +18,9 @@ using DeviceAddress = std::uint64_t;
 // Names one copy. Tickets of one direction rise; those of the two directions never coincide.
 using Ticket = std::uint64_t;
 
+// A queue of the caller's own computation, as its back end names it (CUDA: a CUstream).
+using StreamHandle = std::uintptr_t;
+
 class Device {
  public:
   Device() = default;
@@ -33,6 +36,16 @@ class Device {
   // Queue a copy and return at once; both ranges must outlive it. `host` is a buffer of this device's host pool.
   virtual Ticket copy_out(std::byte* host, DeviceAddress device, std::size_t size_bytes) = 0;
   virtual Ticket copy_in(DeviceAddress device, const std::byte* host, std::size_t size_bytes) = 0;
+
+  // Where the caller computes from now on. A copy starts after what is queued there when it is asked for. Without
+  // such queues, where the calling thread itself computes, this says nothing.
+  virtual void compute_on(StreamHandle /*stream*/) {}
+
+  // What is computed from now on starts after that copy. The host goes on at once where computation is queued.
+  virtual void compute_after(Ticket ticket) {
+    while (!wait_for(ticket, std::chrono::hours(1))) {
+    }
+  }
 
   virtual bool done(Ticket ticket) const = 0;
 

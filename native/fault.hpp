@@ -11,7 +11,8 @@ namespace tensile {
 class Fault : public std::exception {
  public:
   // The class of indb_tensile/errors.py that a Python caller sees.
-  enum class Kind { device, memory, invariant };
+  // `lost`: the device, or this process's hold on it, is gone; the job can run again in another process.
+  enum class Kind { device, memory, lost, invariant };
 
   Fault(Kind kind, std::string message, std::string hint = {})
       : kind_(kind), message_(std::move(message)), hint_(std::move(hint)) {}

@@ -17,9 +17,16 @@ std::uint64_t rounded_up(std::uint64_t size_bytes, std::uint64_t unit_bytes) {
 
 }  // namespace
 
-HostPool::HostPool(std::uint64_t limit_bytes)
+HostPool::HostPool(std::uint64_t limit_bytes, Supply supply)
     : limit_bytes_(limit_bytes / alignment_bytes * alignment_bytes),
-      range_(reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes), page_bytes))) {}
+      range_(reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes), page_bytes))),
+      supply_(std::move(supply)) {}
+
+void HostPool::prepare(std::uint64_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t end_bytes = std::min(size_bytes, limit_bytes_);
+  if (end_bytes > resident_bytes_) supply(std::min(rounded_up(end_bytes, step_bytes), limit_bytes_));
+}
 
 std::byte* HostPool::allocate(std::uint64_t size_bytes) {
   if (size_bytes == 0) throw Fault(Fault::Kind::invariant, "a host buffer of 0 bytes");
@@ -69,13 +76,16 @@ bool HostPool::grow(std::uint64_t needed_bytes) {
     if (offset + size_bytes == resident_bytes_) tail_bytes = size_bytes;
   }
   if (needed_bytes - tail_bytes > limit_bytes_ - resident_bytes_) return false;
-  const std::uint64_t end_bytes =
-      std::min(resident_bytes_ + rounded_up(needed_bytes - tail_bytes, step_bytes), limit_bytes_);
-  // The start is a whole number of pages: only the last step, to the limit itself, may end within one.
-  populate(range_.address() + resident_bytes_, end_bytes - resident_bytes_);
+  supply(std::min(resident_bytes_ + rounded_up(needed_bytes - tail_bytes, step_bytes), limit_bytes_));
+  return true;
+}
+
+void HostPool::supply(std::uint64_t end_bytes) {
+  // The start is a whole number of pages: only the last step, to the limit itself, may end within one, and then
+  // the rest of that page is nobody else's.
+  supply_(range_.address() + resident_bytes_, rounded_up(end_bytes - resident_bytes_, page_bytes));
   const std::uint64_t start_bytes = std::exchange(resident_bytes_, end_bytes);
   add_free(start_bytes, end_bytes - start_bytes);
-  return true;
 }
 
 void HostPool::add_free(Offset offset, std::uint64_t size_bytes) {

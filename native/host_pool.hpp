@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -27,7 +28,13 @@ struct HostUsage {
 // the sizes of a new plan can use what the old one left. The lowest such range, so equal calls give equal places.
 class HostPool {
  public:
-  explicit HostPool(std::uint64_t limit_bytes);
+  // Gives a range memory, whole pages of it, or raises a fault and leaves it as it was.
+  using Supply = std::function<void(std::byte* address, std::size_t size_bytes)>;
+
+  explicit HostPool(std::uint64_t limit_bytes, Supply supply = populate);
+
+  // Get this much memory now, up to the limit, so that no later call has to.
+  void prepare(std::uint64_t size_bytes);
 
   // Aligned to 64 bytes. Raises a memory fault when no free range under the limit is long enough.
   std::byte* allocate(std::uint64_t size_bytes);
@@ -42,12 +49,14 @@ class HostPool {
   using Offset = std::uint64_t;
 
   bool grow(std::uint64_t needed_bytes);
+  void supply(std::uint64_t end_bytes);
   void add_free(Offset offset, std::uint64_t size_bytes);
   std::map<Offset, std::uint64_t>::iterator remove_free(std::map<Offset, std::uint64_t>::iterator range);
   std::unordered_map<const std::byte*, std::uint64_t>::const_iterator find(const std::byte* buffer) const;
 
   const std::uint64_t limit_bytes_;
   const Mapping range_;
+  const Supply supply_;
   mutable std::mutex mutex_;
   std::uint64_t resident_bytes_ = 0;
   std::uint64_t used_bytes_ = 0;

@@ -83,6 +83,37 @@ TEST(memory_is_there_before_it_is_used) {
   CHECK_EQUAL(pool.usage().resident_bytes, 48 * mib);
 }
 
+TEST(memory_can_be_asked_for_ahead_and_comes_from_who_supplies_it) {
+  std::vector<std::size_t> supplied;
+  HostPool pool(33 * mib + 64, [&](std::byte* address, std::size_t size_bytes) {
+    CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(address) % 4096, 0U);
+    populate(address, size_bytes);
+    supplied.push_back(size_bytes);
+  });
+  pool.prepare(17 * mib);
+  CHECK_EQUAL(pool.usage().resident_bytes, 32 * mib);
+  pool.prepare(mib);
+  std::byte* buffer = pool.allocate(32 * mib);
+  CHECK(supplied == std::vector<std::size_t>({32 * mib}));
+  pool.prepare(64 * mib);
+  pool.free(buffer);
+  CHECK(pool.allocate(33 * mib + 64) == buffer);
+  CHECK(supplied == std::vector<std::size_t>({32 * mib, mib + 4096}));
+}
+
+TEST(a_pool_whose_memory_cannot_be_supplied_stays_as_it_was) {
+  bool refuses = true;
+  HostPool pool(mib, [&](std::byte* address, std::size_t size_bytes) {
+    if (refuses) throw Fault(Fault::Kind::memory, "none left");
+    populate(address, size_bytes);
+  });
+  CHECK_FAULT(memory, "none left", pool.allocate(1000));
+  CHECK_FAULT(memory, "none left", pool.prepare(1000));
+  CHECK_EQUAL(pool.usage().resident_bytes, 0U);
+  refuses = false;
+  pool.allocate(mib);
+}
+
 TEST(what_is_no_live_buffer_is_refused) {
   HostPool pool(mib);
   std::byte* buffer = pool.allocate(1000);
