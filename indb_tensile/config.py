@@ -5,10 +5,8 @@ A setting comes from the environment variable `TENSILE_` + its field's name in c
 the default below. Sizes are written as in PostgreSQL: a number of bytes, or a number with kB, MB, GB or TB, each
 1024 times the one before.
 
-The defaults describe the emulated device. Its link is slowed down as one core's memory is slower than that of
-the reference machine (RTX A6000: 768 GB/s of memory behind a link of 25 GB/s, a ratio of 31; one core moves 10
-to 13 GB/s): 400 MB/s each way keeps the ratio of operator time to copy time for operators bound by memory.
-Its 2 GiB hold any one of the quickstart's jobs unplanned, and not three.
+The defaults describe the emulated device: an RTX A6000 with its clock slowed down to what a training step takes
+here (controller/pace.py). Its 2 GiB hold any one of the quickstart's jobs unplanned, and not three.
 """
 
 import math
@@ -36,12 +34,13 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 class Settings:
     """What one controller, its trainers and its service run with.
 
-    `budget_bytes` is the part of the device's `capacity_bytes` that jobs may use together. A worker that could
-    not beat for `lease_s` stops its own trainers; other workers take its jobs over. `drift_threshold` is
-    TENSILE's |s' - s| / s. A trainer that was started, or sent a plan, and has said nothing for `answer_s` hangs: it
-    is killed, and its job goes on from its last checkpoint. `service_directory` is where the service puts its socket;
-    empty starts no service. `survey_s` of the device's time are spent measuring operators where it is met for the
-    first time; 0 trains no latency predictor.
+    The emulated device stands for the GPU that `emulate` names (scheduler/machines.py): a link's rate of 0 is that
+    GPU's, slowed down as this machine is slower. `budget_bytes` is the part of the device's `capacity_bytes` that
+    jobs may use together. A worker that could not beat for `lease_s` stops its own trainers; other workers take its
+    jobs over. `drift_threshold` is TENSILE's |s' - s| / s. A trainer that was started, or sent a plan, and has said
+    nothing for `answer_s` hangs: it is killed, and its job goes on from its last checkpoint. `service_directory` is
+    where the service puts its socket; empty starts no service. `survey_s` of the device's time are spent measuring
+    operators where it is met for the first time; 0 trains no latency predictor.
     Raises RequestError where a value is out of range.
     """
 
@@ -50,8 +49,9 @@ class Settings:
     capacity_bytes: int = 2 * GIB
     budget_bytes: int = 2 * GIB
     region_bytes: int = MIB
-    link_out_bytes_per_s: int = 400_000_000
-    link_in_bytes_per_s: int = 400_000_000
+    emulate: str = "a6000"
+    link_out_bytes_per_s: int = 0
+    link_in_bytes_per_s: int = 0
     host_pool_bytes: int = 8 * GIB
     lease_s: float = 15.0  # several beats, so that one slow statement loses nothing
     beat_s: float = 1.0  # a cancel is seen within one beat
@@ -147,6 +147,7 @@ _KINDS: dict[str, str] = {
     "capacity_bytes": "a size",
     "budget_bytes": "a size",
     "region_bytes": "a size",
+    "emulate": "the name of a GPU",
     "link_out_bytes_per_s": "a size",
     "link_in_bytes_per_s": "a size",
     "host_pool_bytes": "a size",
@@ -171,8 +172,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "capacity_bytes": (MIB, 1024 * GIB),
     "budget_bytes": (1, 1024 * GIB),
     "region_bytes": (4096, GIB),
-    "link_out_bytes_per_s": (1000, 10**13),
-    "link_in_bytes_per_s": (1000, 10**13),
+    "link_out_bytes_per_s": (0, 10**13),
+    "link_in_bytes_per_s": (0, 10**13),
     "host_pool_bytes": (MIB, 16 * 1024 * GIB),
     "lease_s": (0.3, 3600),
     "beat_s": (0.05, 600),

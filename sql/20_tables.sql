@@ -342,6 +342,22 @@ comment on column tensile.devices.high_water_bytes is 'the most that was in use 
 comment on column tensile.devices.host_bytes is 'host memory that holds what was swapped out';
 comment on column tensile.devices.updated_at is 'when this was written';
 
+create table tensile.device_paces (
+  device_kind text not null,
+  machine text not null,
+  here_ns bigint not null,
+  there_ns bigint not null,
+  measured_at timestamptz not null default now(),
+  primary key (device_kind, machine),
+  constraint device_paces_are_positive check (here_ns > 0 and there_ns > 0)
+);
+comment on table tensile.device_paces is 'how much slower an emulated device is than a GPU: its links are slowed down alike';
+comment on column tensile.device_paces.device_kind is 'kind of the emulated device';
+comment on column tensile.device_paces.machine is 'the GPU that it stands for';
+comment on column tensile.device_paces.here_ns is 'what the reference step takes on the device, as measured';
+comment on column tensile.device_paces.there_ns is 'what it takes on the GPU, by its roofline';
+comment on column tensile.device_paces.measured_at is 'when it was measured: once, when the kind of device was first met';
+
 create table tensile.device_jobs (
   worker_id bigint not null references tensile.workers on delete cascade,
   job_id bigint not null references tensile.jobs on delete cascade,

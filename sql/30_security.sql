@@ -95,7 +95,8 @@ create policy device_use_of_job on tensile.device_jobs for select to tensile_use
 
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.checkpoints, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
-  tensile.devices, tensile.device_jobs, tensile.graphs, tensile.op_latency, tensile.plans to tensile_monitor;
+  tensile.devices, tensile.device_jobs, tensile.graphs, tensile.op_latency, tensile.plans,
+  tensile.device_paces to tensile_monitor;
 
 create policy jobs_monitored on tensile.jobs for select to tensile_monitor using (true);
 create policy models_monitored on tensile.models for select to tensile_monitor using (true);
@@ -113,7 +114,7 @@ create policy device_use_monitored on tensile.device_jobs for select to tensile_
 grant insert, update, delete on tensile.settings to tensile_admin;
 grant select on tensile.artifacts to tensile_admin;
 grant delete on tensile.jobs, tensile.job_events, tensile.graphs, tensile.op_latency, tensile.op_descriptions,
-  tensile.predictors, tensile.workers to tensile_admin;
+  tensile.predictors, tensile.device_paces, tensile.workers to tensile_admin;
 
 create policy jobs_administered on tensile.jobs for update to tensile_admin using (true) with check (true);
 create policy jobs_cleared on tensile.jobs for delete to tensile_admin
@@ -137,7 +138,7 @@ grant update (state, phase, attempt, claim, worker_id, waits_for, error_sqlstate
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.artifacts, tensile.graphs, tensile.op_latency, tensile.op_descriptions,
   tensile.predictors, tensile.plans to tensile_worker;
-grant insert on tensile.job_events, tensile.models, tensile.model_versions to tensile_worker;
+grant insert on tensile.job_events, tensile.models, tensile.model_versions, tensile.device_paces to tensile_worker;
 grant update (last_spec) on tensile.models to tensile_worker;
 grant update (deployed) on tensile.model_versions to tensile_worker;
 

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 
 from indb_tensile import config
 from indb_tensile.catalog.notify import Listener
@@ -20,6 +21,7 @@ from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.loop import Controller, Mail
 from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.memory import DeviceMemory
+from indb_tensile.controller.pace import emulated_link, measure_apart
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.service import NoService, ServiceProcess
@@ -30,7 +32,6 @@ from indb_tensile.executor.hardware import emulated_kind
 from indb_tensile.job import WorkerId
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
-from indb_tensile.scheduler.link import Link
 
 log = logging.getLogger("controller")
 
@@ -59,10 +60,11 @@ def _run(settings: Settings) -> None:
     mailbox: Mailbox[Mail] = Mailbox()
     records = _records(settings, kind, "controller")
     pulse = _records(settings, kind, "heartbeat")
-    ledger = Ledger.create(
-        settings.capacity_bytes, settings.region_bytes, settings.link_out_bytes_per_s, settings.link_in_bytes_per_s
-    )
-    environment = {k: v for k, v in os.environ.items() if k != config.CONFIG_VARIABLE} | settings.environment()
+    link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), _environment(settings)))
+    settings = replace(settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s)
+    log.info("the links copy %d bytes/s out and %d in", link.out_bytes_per_s, link.in_bytes_per_s)
+    ledger = Ledger.create(settings.capacity_bytes, settings.region_bytes, link.out_bytes_per_s, link.in_bytes_per_s)
+    environment = _environment(settings)
     trainers = Trainers(
         command=_worker("trainer"),
         environment=environment,
@@ -74,10 +76,7 @@ def _run(settings: Settings) -> None:
     learner = _learner(settings, environment)
     controller = Controller(
         pool=_pool(settings),
-        planner=PolicyPlanner(
-            link=Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s),
-            policy=settings.policy,
-        ),
+        planner=PolicyPlanner(link=link, policy=settings.policy),
         records=records,
         trainers=trainers,
         memory=DeviceMemory(ledger, kind=kind),
@@ -120,6 +119,11 @@ def _reload_budget(mailbox: Mailbox[Mail], settings: Settings) -> None:
         log.error("the settings stay as they are: %s", error.message)  # noqa: TRY400 - one line says it all
         return
     mailbox.post(BudgetChange(budget_bytes=min(budget_bytes, settings.capacity_bytes)))
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """What processes are started with: these settings, whatever a file says meanwhile."""
+    return {k: v for k, v in os.environ.items() if k != config.CONFIG_VARIABLE} | settings.environment()
 
 
 def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:

@@ -292,6 +292,15 @@ on conflict (device_kind) do update
    set model = excluded.model, survey = excluded.survey, samples = excluded.samples, history = excluded.history,
        trained_at = now()
 
+-- load_pace --
+select here_ns, there_ns from tensile.device_paces where device_kind = %(device_kind)s and machine = %(machine)s
+
+-- save_pace --
+-- The first one stays: whoever measured meanwhile takes it too.
+insert into tensile.device_paces (device_kind, machine, here_ns, there_ns)
+values (%(device_kind)s, %(machine)s, %(here_ns)s, %(there_ns)s)
+on conflict (device_kind, machine) do nothing
+
 -- record_graph --
 insert into tensile.graphs (signature, summary) values (%(signature)s, %(summary)s) on conflict (signature) do nothing
 

@@ -23,6 +23,7 @@ from indb_tensile.cli.output import show_one, warn
 from indb_tensile.cli.place import Place, find_place
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import RequestError, TensileError, UnavailableError
+from indb_tensile.scheduler.machines import MACHINES
 
 _READY_S = 90.0
 _RECOVERY_S = 60.0
@@ -33,8 +34,11 @@ _POLL_S = 0.1
 @size_option("--capacity", "capacity_bytes", help="memory of the emulated device, such as 2GB")
 @size_option("--budget", "budget_bytes", help="the part of it that jobs may use together")
 @click.option("--policy", type=click.Choice(config.POLICIES), help="how memory is planned")
-@size_option("--link-out", "link_out_bytes_per_s", help="device to host, bytes a second, such as 400MB")
-@size_option("--link-in", "link_in_bytes_per_s", help="host to device, bytes a second")
+@click.option("--emulate", type=click.Choice(tuple(MACHINES)), help="the GPU that the emulated device stands for")
+@size_option(
+    "--link-out", "link_out_bytes_per_s", help="device to host, bytes a second, such as 400MB; 0: that GPU's"
+)
+@size_option("--link-in", "link_in_bytes_per_s", help="host to device, bytes a second; 0: that GPU's, slowed down")
 @click.option("--spare-trainers", type=click.IntRange(1, 64), help="trainers kept started")
 @json_option
 def up(as_json: bool, **given: Any) -> None:

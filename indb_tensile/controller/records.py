@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import psycopg
 
-from indb_tensile.catalog import install, jobs, plans
+from indb_tensile.catalog import install, jobs, paces, plans
 from indb_tensile.catalog.connection import Connection, Session, UnreachableError
 from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
@@ -28,6 +28,7 @@ from indb_tensile.scheduler.admission.orders import (
     SetWaitsFor,
 )
 from indb_tensile.scheduler.admission.pool import Fault
+from indb_tensile.scheduler.machines import Pace
 
 Writing = (
     FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordForecast | RecordAdoption | RecordMeasurement
@@ -120,6 +121,10 @@ class CatalogRecords:
     def record_device(self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
         """Replace what is known about the worker's device."""
         self._run(lambda c: plans.record_device(c, worker, use, shares))
+
+    def pace(self, machine: str) -> Pace | None:
+        """How much slower this kind of device is than a machine; None where nobody has measured it."""
+        return self._run(lambda c: paces.load_pace(c, self._device_kind, machine))
 
     def close(self) -> None:
         """End the connection."""

@@ -75,7 +75,8 @@ def test_every_foreign_key_has_an_index_on_its_own_side(database: Database) -> N
 
 
 def test_every_table_of_users_rows_has_row_level_security(database: Database) -> None:
-    public = {"settings", "workers", "devices", "graphs", "op_latency", "op_descriptions", "predictors"}
+    public = {"settings", "workers", "devices", "device_paces", "graphs", "op_latency"}
+    public |= {"op_descriptions", "predictors"}
     with database.connect() as connection:
         rows = connection.execute(
             "select relname from pg_class where relnamespace = 'tensile'::regnamespace and relkind = 'r'"

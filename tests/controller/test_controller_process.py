@@ -16,6 +16,7 @@ from psycopg import sql
 
 from indb_tensile.cli.cluster import Cluster
 from indb_tensile.config import Settings
+from indb_tensile.executor.hardware import emulated_kind
 from tests.conftest import Database
 from tests.controller.fakes import FAKE_TRAINER, alive
 
@@ -26,7 +27,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = (
     "import sys\n"
     "from indb_tensile.worker import controller\n"
-    f"controller._worker = lambda name: {FAKE_TRAINER!r}\n"
+    "real = controller._worker\n"
+    f"controller._worker = lambda name: {FAKE_TRAINER!r} if name == 'trainer' else real(name)\n"
     "sys.exit(controller.main())\n"
 )
 DEADLINE_S = 30.0
@@ -52,6 +54,8 @@ def controller(database: Database, **settings: Any) -> Iterator[subprocess.Popen
         "dsn": database.dsn("tensile_worker"),
         "capacity_bytes": 64 << 20,
         "budget_bytes": 64 << 20,
+        "link_out_bytes_per_s": 400_000_000,
+        "link_in_bytes_per_s": 400_000_000,
         "beat_s": 0.1,
         "poll_s": 0.2,
         "lease_s": 1.5,
@@ -129,6 +133,20 @@ def test_a_job_is_claimed_planned_measured_and_cancelled(database: Database) -> 
         state = "select state::text from tensile.jobs where job_id = %s"
         until(lambda: scalar(connection, state, job) == "cancelled")
         until(lambda: scalar(connection, "select granted_bytes from tensile.devices order by worker_id desc") == 0)
+
+
+def test_a_device_that_is_met_for_the_first_time_is_measured_before_jobs_start(database: Database) -> None:
+    with database.connect() as connection:
+        with controller(database, emulate="h200", link_out_bytes_per_s=0, link_in_bytes_per_s=0):
+            job = enqueue(connection, "train")
+            until(lambda: adopted(connection, job))
+        slower = "select here_ns > there_ns from tensile.device_paces where machine = 'h200' and device_kind = %s"
+        assert scalar(connection, slower, emulated_kind())
+
+
+def test_a_controller_that_shall_emulate_what_nobody_knows_ends_with_2(database: Database) -> None:
+    with controller(database, emulate="abacus") as process:
+        assert process.wait(timeout=DEADLINE_S) == 2
 
 
 def test_a_killed_controller_leaves_nothing_and_the_next_one_goes_on(database: Database) -> None:

@@ -123,6 +123,8 @@ def service_on(database: Database) -> Iterator[Service]:
         "TENSILE_SERVICE_DIRECTORY": str(directory / "service"),
         "TENSILE_STATE_DIR": str(directory),
         "TENSILE_CAPACITY_BYTES": str(64 * MIB),
+        "TENSILE_LINK_OUT_BYTES_PER_S": "400000000",
+        "TENSILE_LINK_IN_BYTES_PER_S": "400000000",
         "TENSILE_LEASE_S": "4",
         "TENSILE_BEAT_S": "0.2",
         "TENSILE_POLL_S": "0.2",

@@ -49,7 +49,9 @@ def explain(
     rows: int = 20_000,
     predictor: Predictor | None = None,
 ) -> list[dict[str, Any]]:
-    settings = Settings(capacity_bytes=GIB, budget_bytes=GIB)
+    settings = Settings(
+        capacity_bytes=GIB, budget_bytes=GIB, link_out_bytes_per_s=400_000_000, link_in_bytes_per_s=400_000_000
+    )
     explainer = Explainer((catalog or Catalog()).measured, lambda: predictor, settings)
     request = Explain(spec=spec, columns=COLUMNS, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
     return explainer.explain(request)

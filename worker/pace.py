@@ -1,0 +1,45 @@
+"""A process that measures how much slower this machine is than the GPU that it stands for, once, and ends.
+
+Exit codes as the controller's, which starts it where the catalog does not know.
+"""
+
+import logging
+import os
+
+import psycopg
+import torch
+
+from indb_tensile import config
+from indb_tensile.catalog import paces
+from indb_tensile.catalog.connection import Session
+from indb_tensile.errors import TensileError
+from indb_tensile.executor.hardware import emulated_kind
+from indb_tensile.executor.pace import measure_pace
+from indb_tensile.scheduler.machines import machine
+
+from .serving.processes import die_with_parent
+
+log = logging.getLogger("pace")
+
+
+def main() -> int:
+    """Measure and store; return the exit code."""
+    settings = config.load(os.environ)
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s pace[%(process)d] %(levelname)s %(message)s"
+    )
+    try:
+        die_with_parent()
+        torch.set_num_threads(settings.torch_threads)
+        pace = measure_pace(machine(settings.emulate))
+        with Session(settings.dsn, application_name="tensile pace") as session:
+            session.run(lambda c: paces.save_pace(c, emulated_kind(), settings.emulate, pace))
+    except (TensileError, psycopg.Error) as error:
+        log.error("this machine's pace was not measured: %s", error)  # noqa: TRY400 - one line says it all
+        return error.exit_code if isinstance(error, TensileError) else 1
+    log.info("a step of %d us on %s takes %d us here", pace.there_ns // 1000, settings.emulate, pace.here_ns // 1000)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
