@@ -30,7 +30,7 @@ from indb_tensile.bench.networks import Network, example
 from indb_tensile.bench.rows import MINCUT
 from indb_tensile.executor.capture import CapturedStep, capture_training
 from indb_tensile.executor.optimizer import OptimizerSettings
-from indb_tensile.executor.trace import trace_joint
+from indb_tensile.executor.trace import trace_alone
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.rewrite import repeatable
@@ -48,7 +48,7 @@ def mincut_plans(
     module, loss, x, y = example(network, batch)
     step = capture_training(module, loss, x, y, OptimizerSettings(kind="adam"))
     assert step.graph == graph, f"{network.name} was captured twice, and not alike"
-    joint = trace_joint(module, loss, (x, y))
+    joint = trace_alone(module, loss, (x, y))
     operator_of = _operators(step)
     for estimate in ("flops", _Roofline({name: latency_ns[k] for name, k in operator_of.items()})):
         for part in range(_STEPS, -1, -1):

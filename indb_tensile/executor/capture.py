@@ -17,8 +17,10 @@ from torch import nn
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.layout import Stored, layout
 from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.passes import WHOLE, Passes
 from indb_tensile.executor.record import Call, Recorder, Shape, StorageKey
-from indb_tensile.executor.trace import Loss, Replayed, fake_mode, replay_step
+from indb_tensile.executor.replay import Replayed, replay_step
+from indb_tensile.executor.trace import Loss, fake_mode
 from indb_tensile.executor.update import record_update
 from indb_tensile.scheduler.features import Description
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
@@ -98,16 +100,21 @@ class CapturedStep:
 
 
 def capture_training(
-    module: nn.Module, loss: Loss, x: torch.Tensor, y: torch.Tensor, optimizer: OptimizerSettings
+    module: nn.Module,
+    loss: Loss,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    optimizer: OptimizerSettings,
+    passes: Passes = WHOLE,
 ) -> CapturedStep:
-    """Forward, loss, backward and optimizer for batches like `x` and `y`.
+    """Forward, loss, backward and optimizer for batches like `x` and `y`, computed as `passes` says.
 
     Module and batch may be real, fake or on the meta device; nothing is allocated and nothing is changed.
     Raises RequestError for a model that cannot be captured or has nothing to train.
     """
     stored = layout(module, optimizer)
     recorder = Recorder(fake_mode())
-    replayed = replay_step(recorder, module, loss, stored, (x, y), train=True)
+    replayed = replay_step(recorder, module, loss, stored, (x, y), train=True, passes=passes)
     if not replayed.gradients:
         raise RequestError("the model has no parameter that the loss depends on", hint="There is nothing to train.")
     with torch.no_grad():
@@ -125,7 +132,7 @@ def capture_evaluation(
     """
     stored = layout(module, optimizer)
     recorder = Recorder(fake_mode())
-    replayed = replay_step(recorder, module, loss, stored, (x, y), train=False)
+    replayed = replay_step(recorder, module, loss, stored, (x, y), train=False, passes=WHOLE)
     if not isinstance(replayed.outputs, torch.Tensor):
         raise RequestError("the model returns something else than one tensor")
     with torch.no_grad():

@@ -16,7 +16,7 @@ import torch
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.aten import entry_point
-from indb_tensile.executor.capture import CapturedStep, Step
+from indb_tensile.executor.capture import CapturedStep, Kind, Step
 from indb_tensile.executor.device import Clock, Device, HostBuffer, Ticket
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.record import Call, Ref, Runtime, refs
@@ -187,9 +187,7 @@ class _Writer:
         self._last_use = _last_uses(step)
         self._dying: dict[int, list[str]] = {}
         self._live: dict[str, None] = {}
-        self._backward = next(
-            (k for k, o in enumerate(step.graph.operators) if o.stage in (Stage.BACKWARD, Stage.OPTIMIZER)), -1
-        )
+        self._records = True  # what the iteration starts with
         self.constants: list[Any] = []
         self.names = {name: f"v{i}" for i, name in enumerate(step.values)}
         self._fixed = {v.name for s in step.layout for v in s.values}
@@ -202,13 +200,19 @@ class _Writer:
         for k, one in enumerate(self._step.steps):
             self._clock(k)
             self._boundary(self._timeline.boundaries[k])
-            if k == self._backward:
-                self._emit("set_grad(False)")
+            self._record_gradients(one.kernel.stage)
             self._operator(k, one)
             self._release(k)
             self._leave(self._timeline.boundaries[k])
         self._close()
         return (_SIGNATURE, *(f"    {line}" for line in self._lines))
+
+    def _record_gradients(self, stage: Stage) -> None:
+        """Forward runs with gradients on, as in eager, for every part of a batch: some kernels choose by it."""
+        wanted = stage in (Stage.UPLOAD, Stage.FORWARD)
+        if self._step.kind is Kind.TRAINING and wanted != self._records:
+            self._records = wanted
+            self._emit(f"set_grad({wanted})")
 
     def _emit(self, line: str) -> None:
         self._lines.append(line)

@@ -21,11 +21,12 @@ from indb_tensile.scheduler.graph import Role, Stage
 
 StorageKey = int
 
+_aten = torch.ops.aten
+
 # Attention on the CPU has no count of its own; its first arguments are those of the same kernel on a GPU.
 _ATTENTION = "_scaled_dot_product_flash_attention"
 _COUNTED_AS = {
-    getattr(torch.ops.aten, f"{_ATTENTION}_for_cpu{part}"): getattr(torch.ops.aten, f"{_ATTENTION}{part}")
-    for part in ("", "_backward")
+    getattr(_aten, f"{_ATTENTION}_for_cpu{part}"): getattr(_aten, f"{_ATTENTION}{part}") for part in ("", "_backward")
 }
 
 
@@ -174,7 +175,7 @@ class Recorder:
 
     def _run(self, target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with self.mode:
-            return target(*_concrete(args), **_concrete(kwargs))
+            return _with_true_types(target, args, target(*_concrete(args), **_concrete(kwargs)))
 
     def _name(self, result: Any, base: str, index: int, single: bool) -> str | None:
         if not isinstance(result, torch.Tensor):
@@ -203,6 +204,20 @@ class Recorder:
 
     def _template(self, item: Any) -> Any:
         return _map(item, lambda t: Ref(self._names[id(t)]))
+
+
+_BATCH_NORMS = frozenset(
+    f"aten.{name}.default"
+    for name in ("_native_batch_norm_legit_functional", "_native_batch_norm_legit", "native_batch_norm")
+)
+
+
+def _with_true_types(target: Callable[..., Any], args: tuple[Any, ...], result: Any) -> Any:
+    """Batch normalisation of half-precision images keeps its statistics in the parameters' type; its fakes do not."""
+    if str(target) not in _BATCH_NORMS or args[1] is None:
+        return result
+    output, mean, deviation, *rest = result
+    return (output, mean.to(args[1].dtype), deviation.to(args[1].dtype), *rest)
 
 
 def refs(item: Any) -> Iterator[Ref]:
@@ -319,7 +334,7 @@ def _numbers(item: Any) -> Iterator[float]:
 
 def _flops(target: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> int:
     packet: Any = getattr(target, "overloadpacket", None)
-    if packet is torch.ops.aten.convolution_backward:
+    if packet is _aten.convolution_backward:
         return _convolution_backward_flops(*args)
     counter = flop_registry.get(_COUNTED_AS.get(packet, packet))
     if counter is not None:

@@ -13,9 +13,9 @@ from indb_tensile.executor.capture import CapturedStep, Kind, check_alike
 from indb_tensile.executor.device import Clock, Device, Ticket
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.program import Program, bind, compile_program, empty_carried
+from indb_tensile.executor.replay import INPUTS
 from indb_tensile.executor.residency import Residency
 from indb_tensile.executor.state import State
-from indb_tensile.executor.trace import INPUTS
 from indb_tensile.scheduler.plan import Plan
 
 _SAMPLES_KEPT = 64  # more change little, and an hour of them must not pile up

@@ -6,7 +6,6 @@ and dropout included, on torch 2.11 to 2.13.
 """
 
 import copy
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,83 +27,97 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from indb_tensile.errors import GraphError, RequestError
-from indb_tensile.executor.aten import is_operator, storage_key
+from indb_tensile.executor.aten import storage_key
 from indb_tensile.executor.layout import Stored, Value, layout
-from indb_tensile.executor.record import Recorder
 from indb_tensile.executor.recurrence import gru
-from indb_tensile.scheduler.graph import Role, Stage
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-INPUTS = ("x", "y")
-
 _aten = torch.ops.aten
-
 _RECURRENCES = (_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """What replaying a traced graph on a recorder left there, as fakes."""
+class Joint:
+    """Forward, loss and backward as one graph, and what its nodes stand for; names are the module's.
 
-    loss: torch.Tensor
-    outputs: torch.Tensor | None
-    gradients: dict[str, torch.Tensor]
-    constants: dict[str, torch.Tensor]  # real tensors that the module closes over
+    `state` and `inputs` are placeholders: of parameters and buffers by name, of the batch by position. `tangents`
+    are placeholders of the loss's gradient. `gradients`: what adds up to each parameter's, by the name it is used
+    under. `updates`: after which node a buffer may take which node's value.
+    """
+
+    graph_module: fx.GraphModule
+    state: dict[fx.Node, str]
+    inputs: dict[fx.Node, int]
+    tangents: frozenset[fx.Node]
+    loss: fx.Node
+    outputs: fx.Node | None
+    gradients: tuple[tuple[str, fx.Node], ...]
+    updates: dict[fx.Node, list[tuple[str, fx.Node]]]
+
+    @property
+    def nodes(self) -> list[fx.Node]:
+        """In the order of execution."""
+        return list(self.graph_module.graph.nodes)
 
 
 class _WithLoss(nn.Module):
     """Forward and loss as one module. The loss hides in a tuple: its tensors are constants, not state."""
 
-    def __init__(self, module: nn.Module, loss: Loss, *, outputs: bool) -> None:
+    def __init__(self, module: nn.Module, loss: Loss, autocast: torch.dtype | None, *, outputs: bool) -> None:
         super().__init__()
         self.module = module
         self._loss = (loss,)
+        self._autocast = autocast
         self._outputs = outputs
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
-        predicted = self.module(x)
-        loss = self._loss[0](predicted, y)
+        with torch.autocast("cpu", dtype=self._autocast, enabled=self._autocast is not None):
+            predicted = self.module(x)
+            loss = self._loss[0](predicted, y)
         return (loss, predicted) if self._outputs else (loss,)
 
 
-def replay_step(
-    recorder: Recorder,
+def trace(
+    mode: FakeTensorMode,
     module: nn.Module,
     loss: Loss,
-    stored: tuple[Stored, ...],
-    batch: tuple[Any, Any],
+    state: dict[str, torch.Tensor],
+    batch: list[torch.Tensor],
     *,
     train: bool,
-) -> Replayed:
-    """Trace `module` and `loss` on fakes of the recorder's mode and record every call of the step.
+    autocast: torch.dtype | None = None,
+) -> Joint:
+    """Trace `module` and `loss` on fakes: `state` its parameters and buffers by name, `batch` its input and label.
 
-    `batch` are example tensors: real, fake or meta. Nothing is allocated and the module is left as it is.
-    Persistent values of `stored` are declared first, all of them.
+    With `autocast`, what tolerates it runs in that type. The module is left as it is. Raises RequestError for a model
+    whose work depends on the values it sees.
     """
-    fakes = {v.name: recorder.declare(v.name, s.role, fake) for s in stored for v, fake in _fakes(recorder.mode, s)}
-    tied = _tied(module)
-    inputs = [_fake_like(recorder.mode, example) for example in batch]
-    traced = _trace(recorder.mode, module, loss, fakes, inputs, train=train)
-    with torch.set_grad_enabled(False):
-        return _Replay(recorder, traced, fakes, inputs, tied).run()
+    wrapped = _WithLoss(_fake_copy(module, state).train(train), loss, autocast, outputs=not train)
+    mode.cache_enabled = True  # fast, and who shares a storage is found when the calls are recorded
+    try:
+        with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention(), _own_recurrences():
+            graph_module: fx.GraphModule = aot_export_joint_with_descriptors(
+                stack, wrapped, tuple(batch)
+            ).graph_module
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise RequestError(
+            f"what the model computes depends on the values it sees: {error}",
+            hint="One captured step must serve every batch: replace branches on values by torch.where.",
+        ) from error
+    finally:
+        mode.cache_enabled = False
+    return _read(graph_module)
 
 
-def trace_joint(module: nn.Module, loss: Loss, batch: tuple[Any, Any]) -> fx.GraphModule:
+def trace_alone(module: nn.Module, loss: Loss, batch: tuple[Any, Any]) -> fx.GraphModule:
     """Forward, loss and backward as torch traces them, before they are recorded: for who divides them otherwise.
 
     Nodes that run a kernel have the names that the recorded values have.
     """
     mode = fake_mode()
-    fakes = {v.name: fake for s in layout(module, None) for v, fake in _fakes(mode, s)}
-    return _trace(mode, module, loss, fakes, [_fake_like(mode, example) for example in batch], train=True)
-
-
-def _tied(module: nn.Module) -> dict[str, str]:
-    """Every name of a parameter or buffer, with the first name of the same one."""
-    first: dict[int, str] = {}
-    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+    state = {v.name: fake for s in layout(module, None) for v, fake in fakes_of(mode, s)}
+    return trace(mode, module, loss, state, [fake_like(mode, e) for e in batch], train=True).graph_module
 
 
 def fake_mode() -> FakeTensorMode:
@@ -115,7 +128,8 @@ def fake_mode() -> FakeTensorMode:
     return mode
 
 
-def _fakes(mode: FakeTensorMode, stored: Stored) -> list[tuple[Value, torch.Tensor]]:
+def fakes_of(mode: FakeTensorMode, stored: Stored) -> list[tuple[Value, torch.Tensor]]:
+    """The values of one storage, without memory: they share what the real ones share."""
     with mode:
         if len(stored.values) == 1:
             only = stored.values[0]
@@ -124,34 +138,10 @@ def _fakes(mode: FakeTensorMode, stored: Stored) -> list[tuple[Value, torch.Tens
         return [(v, base.view(v.dtype).as_strided(v.shape, v.stride, v.offset)) for v in stored.values]
 
 
-def _fake_like(mode: FakeTensorMode, example: torch.Tensor) -> torch.Tensor:
+def fake_like(mode: FakeTensorMode, example: torch.Tensor) -> torch.Tensor:
+    """A dense tensor of the same shape and type, without memory."""
     with mode:
         return torch.empty(tuple(example.shape), dtype=example.dtype)
-
-
-def _trace(
-    mode: FakeTensorMode,
-    module: nn.Module,
-    loss: Loss,
-    fakes: dict[str, torch.Tensor],
-    inputs: list[torch.Tensor],
-    *,
-    train: bool,
-) -> fx.GraphModule:
-    wrapped = _WithLoss(_fake_copy(module, fakes).train(train), loss, outputs=not train)
-    mode.cache_enabled = True  # fast, and who shares a storage is found when the calls are recorded
-    try:
-        with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention(), _own_recurrences():
-            joint = aot_export_joint_with_descriptors(stack, wrapped, tuple(inputs))
-            traced: fx.GraphModule = joint.graph_module
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise RequestError(
-            f"what the model computes depends on the values it sees: {error}",
-            hint="One captured step must serve every batch: replace branches on values by torch.where.",
-        ) from error
-    finally:
-        mode.cache_enabled = False
-    return traced
 
 
 @contextmanager
@@ -196,161 +186,52 @@ def _fake_copy(module: nn.Module, fakes: dict[str, torch.Tensor]) -> nn.Module:
     return copy.deepcopy(module, memo)
 
 
-class _Replay:
-    """Walks the traced graph once, node by node, on the recorder's fakes."""
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        traced: fx.GraphModule,
-        fakes: dict[str, torch.Tensor],
-        inputs: list[torch.Tensor],
-        tied: dict[str, str],
-    ) -> None:
-        self._recorder = recorder
-        self._traced = traced
-        self._tied = tied
-        self._persistent = {name: fakes[first] for name, first in tied.items()}
-        self._inputs = inputs
-        self._env: dict[fx.Node, Any] = {}
-        self._constants: dict[str, torch.Tensor] = {}
-        self._stage = Stage.FORWARD
-        self._tangents: set[fx.Node] = set()
-        nodes = list(traced.graph.nodes)
-        self._mutations = _mutations(nodes)
-
-    def run(self) -> Replayed:
-        self._upload()
-        for node in self._traced.graph.nodes:
-            if node.op == "placeholder":
-                self._place(node)
-            elif node.op == "get_attr":
-                pass  # uploaded before
-            elif node.op == "call_function":
-                self._call(node)
-            elif node.op != "output":
-                raise GraphError(f"the traced step has a node of kind {node.op}: {node.format_node()}")
-        return self._finish()
-
-    def _upload(self) -> None:
-        for name, fake in zip(INPUTS, self._inputs, strict=True):
-            self._uploaded(name, fake)
-        for node in self._traced.graph.nodes:
-            if node.op == "get_attr":
-                self._upload_constant(node)
-
-    def _upload_constant(self, node: fx.Node) -> None:
-        constant = getattr(self._traced, str(node.target))
-        if not isinstance(constant, torch.Tensor):
-            raise RequestError(
-                f"the model uses {node.target}, a {type(constant).__name__}, inside its forward pass",
-                hint="Only plain tensor operations can be captured.",
-            )
-        name = next((name for name, known in self._constants.items() if known is constant), None)
-        if name is None:
-            name = f"constant_{node.name}"
-            self._uploaded(name, _fake_like(self._recorder.mode, constant))
-            self._constants[name] = constant
-        self._env[node] = self._recorder.fake(name)
-
-    def _uploaded(self, name: str, fake: torch.Tensor) -> None:
-        # The bytes come from the host: what is recorded is the allocation, the program adds the copy.
-        uploaded: torch.Tensor = self._recorder.call(
-            Stage.UPLOAD,
-            _aten.empty.memory_format,
-            list(fake.shape),
-            dtype=fake.dtype,
-            device=torch.device("cpu"),
-            name=name,
-        )
-        self._recorder.storages[self._recorder.key_of(uploaded)].role = Role.INPUT
-
-    def _place(self, node: fx.Node) -> None:
+def _read(graph_module: fx.GraphModule) -> Joint:
+    """Say of each input and output what it is. Raises GraphError for a kind that no version known here makes."""
+    nodes = list(graph_module.graph.nodes)
+    state: dict[fx.Node, str] = {}
+    inputs: dict[fx.Node, int] = {}
+    tangents = set()
+    for node in (n for n in nodes if n.op == "placeholder"):
         match node.meta["desc"]:
             case ParamAOTInput(target=target) | BufferAOTInput(target=target):
-                self._env[node] = self._persistent[target.removeprefix("module.")]
+                state[node] = _own_name(target)
             case PlainAOTInput(idx=index):
-                self._env[node] = self._recorder.fake(INPUTS[index])
+                inputs[node] = index
             case TangentAOTInput():
-                self._tangents.add(node)
+                tangents.add(node)
             case other:
                 raise GraphError(f"the traced step has an input of an unknown kind: {other}")
-
-    def _call(self, node: fx.Node) -> None:
-        if self._stage is Stage.FORWARD and self._tangents.intersection(node.all_input_nodes):
-            self._start_backward()
-        args: tuple[Any, ...] = fx.map_arg(node.args, lambda n: self._env[n])
-        kwargs: dict[str, Any] = fx.map_arg(node.kwargs, lambda n: self._env[n])
-        if node.target is operator.getitem:
-            self._env[node] = args[0][args[1]]
-        else:
-            self._env[node] = self._recorder.call(self._stage, _functional(node), *args, name=node.name, **kwargs)
-        for buffer, value in self._mutations.get(node, ()):
-            self._update(buffer, value)
-
-    def _start_backward(self) -> None:
-        self._stage = Stage.BACKWARD
-        for tangent in self._tangents:
-            loss = self._env[_output(self._traced, PlainAOTOutput(idx=0))]
-            self._env[tangent] = self._recorder.call(
-                Stage.BACKWARD, _aten.ones_like.default, loss, pin_memory=False, name=tangent.name
-            )
-
-    def _update(self, buffer: str, value: fx.Node) -> None:
-        self._recorder.call(self._stage, _aten.copy_.default, self._persistent[buffer], self._env[value])
-
-    def _finish(self) -> Replayed:
-        loss = self._env[_output(self._traced, PlainAOTOutput(idx=0))]
-        if loss.numel() != 1 or loss.dim() != 0:
-            raise RequestError(f"the loss has shape {tuple(loss.shape)}", hint="It must be one number: reduce it.")
-        predicted = dict(_outputs(self._traced)).get(PlainAOTOutput(idx=1))
-        return Replayed(
-            loss=loss,
-            outputs=None if predicted is None else self._env[predicted],
-            gradients={name: self._sum(parts) for name, parts in self._gradients().items()},
-            constants=self._constants,
-        )
-
-    def _gradients(self) -> dict[str, list[fx.Node]]:
-        """By parameter, one part for each of the names it is used under."""
-        parts: dict[str, list[fx.Node]] = {}
-        for desc, node in _outputs(self._traced):
-            if isinstance(desc, GradAOTOutput) and isinstance(desc.grad_of, ParamAOTInput) and node is not None:
-                name = self._tied[desc.grad_of.target.removeprefix("module.")]
-                parts.setdefault(name, []).append(node)
-        return parts
-
-    def _sum(self, parts: list[fx.Node]) -> torch.Tensor:
-        """Parts are added as eager's engine does: in the order in which they are computed."""
-        nodes = list(self._traced.graph.nodes)
-        first, *others = (self._env[node] for node in sorted(parts, key=nodes.index))
-        total: torch.Tensor = first
-        for other in others:
-            total = self._recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, other)
-        return total
+    returned = _outputs(nodes[-1])
+    plain = {desc.idx: node for desc, node in returned if isinstance(desc, PlainAOTOutput)}
+    loss = plain.get(0)
+    if loss is None:
+        raise GraphError("the traced step returns no loss")
+    gradients = tuple(
+        (_own_name(desc.grad_of.target), node)
+        for desc, node in returned
+        if isinstance(desc, GradAOTOutput) and isinstance(desc.grad_of, ParamAOTInput) and node is not None
+    )
+    return Joint(
+        graph_module=graph_module,
+        state=state,
+        inputs=inputs,
+        tangents=frozenset(tangents),
+        loss=loss,
+        outputs=plain.get(1),
+        gradients=gradients,
+        updates=_mutations(nodes),
+    )
 
 
-def _functional(node: fx.Node) -> Callable[..., Any]:
-    if not is_operator(node.target) or not callable(node.target):
-        raise RequestError(
-            f"the model uses {node.target}, which cannot be captured",
-            detail=node.format_node() or "",
-            hint="Only plain tensor operations can be captured.",
-        )
-    return node.target
+def _own_name(target: str) -> str:
+    """The module's own name for what the wrapper holds."""
+    return target.removeprefix("module.")
 
 
-def _outputs(traced: fx.GraphModule) -> list[tuple[Any, fx.Node | None]]:
-    node = next(n for n in traced.graph.nodes if n.op == "output")
+def _outputs(node: fx.Node) -> list[tuple[Any, fx.Node | None]]:
     values: Any = node.args[0]
     return list(zip(node.meta["desc"], values, strict=True))
-
-
-def _output(traced: fx.GraphModule, wanted: Any) -> fx.Node:
-    found = [node for desc, node in _outputs(traced) if desc == wanted]
-    if len(found) != 1 or found[0] is None:
-        raise GraphError(f"the traced step has no output {wanted}")
-    return found[0]
 
 
 def _mutations(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[str, fx.Node]]]:
@@ -358,15 +239,14 @@ def _mutations(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[str, fx.Node]]]
     position = {node: k for k, node in enumerate(nodes)}
     placed = {n.meta["desc"]: n for n in nodes if n.op == "placeholder"}
     output = nodes[-1]
-    values: Any = output.args[0]
     after: dict[fx.Node, list[tuple[str, fx.Node]]] = {}
-    for desc, value in zip(output.meta["desc"], values, strict=True):
+    for desc, value in _outputs(output):
         mutated = desc.mutated_input if isinstance(desc, InputMutationAOTOutput) else None
-        if not isinstance(mutated, BufferAOTInput | ParamAOTInput):
+        if not isinstance(mutated, BufferAOTInput | ParamAOTInput) or value is None:
             continue  # the batch is uploaded anew: what a model does to it does not outlive the step
         readers = _readers(nodes, placed[mutated]) - {output}
         last = max([value, *readers], key=position.__getitem__)
-        after.setdefault(last, []).append((mutated.target.removeprefix("module."), value))
+        after.setdefault(last, []).append((_own_name(mutated.target), value))
     return after
 
 

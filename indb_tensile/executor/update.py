@@ -30,6 +30,16 @@ def record_update(recorder: Recorder, settings: OptimizerSettings, gradients: di
             _record_adam(recorder, settings, name, gradient)
 
 
+def accumulate(recorder: Recorder, totals: dict[str, torch.Tensor], name: str, gradient: torch.Tensor) -> None:
+    """Add a part's gradient to what the parts before gave this parameter, in its place, as eager does."""
+    if name not in totals:
+        totals[name] = _like_parameter(recorder, name, gradient)
+    elif name in _shared(recorder, totals):
+        totals[name] = recorder.call(Stage.BACKWARD, _aten.add.Tensor, totals[name], gradient)
+    else:
+        _write(recorder, Stage.BACKWARD, _aten.add_.Tensor, totals[name], gradient)
+
+
 def _like_parameter(recorder: Recorder, name: str, gradient: torch.Tensor) -> torch.Tensor:
     """The gradient in its parameter's memory order, which fused updates take for granted.
 

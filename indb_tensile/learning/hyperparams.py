@@ -11,6 +11,8 @@ from indb_tensile.learning.parameters import Specification, check_parameters
 HYPERPARAMS: dict[str, Specification] = {
     "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 40},
     "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": 64},
+    "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
+    "precision": {"type": "choice", "values": ["float32", "bfloat16"], "default": "float32"},
     "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw"], "default": "adamw"},
     "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
     "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},
@@ -44,11 +46,14 @@ class TrainingSettings:
     """What `hyperparams` said, with a default for the rest.
 
     `warmup` and `decay_at` are shares of the whole run. `clip_norm` bounds the norm of all gradients together,
-    None leaves them.
+    None leaves them. A step computes its batch in parts of at most `micro_batch_size` rows, None at once; with
+    `precision` bfloat16 what tolerates it does so (parameters, gradients and optimizer stay float32).
     """
 
     epochs: int
     batch_size: int
+    micro_batch_size: int | None
+    precision: str
     optimizer: str
     learning_rate: float
     schedule: str

@@ -224,6 +224,7 @@ def _require_batches(module: nn.Module, rows: int, settings: TrainingSettings) -
         hint = "Add rows, or make the test and validation parts smaller with split."
         raise DataError(f"{rows} row falls to the training part, {_FEWEST_TRAIN_ROWS} are needed", hint=hint)
     normalises = any(isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) for part in module.modules())
-    if normalises and settings.batch_size == 1:
-        hint = 'Set "batch_size" to 2 or more, or train without batch normalisation.'
-        raise RequestError("batch normalisation cannot learn from batches of one row", hint=hint)
+    for name in ("batch_size", "micro_batch_size"):
+        if normalises and getattr(settings, name) == 1:
+            hint = f'Set "{name}" to 2 or more, or train without batch normalisation.'
+            raise RequestError("batch normalisation cannot learn from batches of one row", hint=hint)

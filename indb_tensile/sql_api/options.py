@@ -11,6 +11,8 @@ _FLAG: Json = {"type": "boolean", "default": False}
 HYPERPARAMS: dict[str, Json] = {
     "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 40},
     "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": 64},
+    "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
+    "precision": {"type": "choice", "values": ["float32", "bfloat16"], "default": "float32"},
     "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw"], "default": "adamw"},
     "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
     "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},

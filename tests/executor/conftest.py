@@ -9,6 +9,7 @@ import torch
 from indb_tensile.executor.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep
 from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.passes import WHOLE, Passes
 from tests.executor.models import Job, make_job
 
 GRANT_BYTES = 1 << 30
@@ -27,9 +28,9 @@ def _exact() -> Iterator[None]:
 
 @cache
 def prepared(
-    kind: str, seed: int = 0, settings: OptimizerSettings | None = None
+    kind: str, seed: int = 0, settings: OptimizerSettings | None = None, passes: Passes = WHOLE
 ) -> tuple[Job, tuple[CapturedStep, ...]]:
     """A job with its steps, calibrated."""
-    job = make_job(kind, seed, settings)
+    job = make_job(kind, seed, settings, passes=passes)
     captured = job.steps
     return job, calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES).steps

@@ -1,9 +1,11 @@
 """The plain PyTorch loop that every captured step must equal, bit for bit."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from indb_tensile.executor.optimizer import OptimizerSettings
 from tests.executor.models import Job
@@ -18,6 +20,7 @@ class Eager:
         self.module = copy.deepcopy(job.module)
         self.settings = job.settings
         self.loss = job.loss
+        self.passes = job.passes
         self.optimizer = _optimizer(self.module, job.settings)
         self.steps = 0
 
@@ -25,13 +28,28 @@ class Eager:
         self.module.train()
         self.optimizer.param_groups[0]["lr"] = lr
         self.optimizer.zero_grad()
-        loss: torch.Tensor = self.loss(self.module(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self._backward(x, y)
         if self.settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.clip_norm)
         self.optimizer.step()
         self.steps += 1
-        return loss.detach()
+        return loss
+
+    def _backward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Forward and backward, part by part, where the batch is taken in parts; the loss of all."""
+        parts = self.passes.parts(len(x))
+        losses = []
+        for rows in parts:
+            part = slice(rows.start, rows.stop)
+            # Without the cache a weight that is used twice is cast twice, as the captured step does.
+            dtype = self.passes.autocast
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None, cache_enabled=False), _FusedDropout():
+                loss: torch.Tensor = self.loss(self.module(x[part]), y[part])
+            if len(parts) > 1:
+                loss = loss * (len(rows) / len(x))
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+        return sum(losses[1:], losses[0])
 
     def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         self.module.eval()
@@ -51,6 +69,16 @@ class Eager:
                 for state in self.settings.states:
                     found[f"optimizer/{state}/{name}"] = kept.get(state, torch.zeros_like(parameter)).detach()
         return found
+
+
+class _FusedDropout(TorchFunctionMode):
+    """Dropout by the one kernel that a GPU and captured steps use; eager's on a CPU rounds its scale to bfloat16."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is nn.functional.dropout:
+            x, p, training = (*args, *(kwargs or {}).values())[:3]
+            return torch.native_dropout(x, p, training)[0]
+        return function(*args, **(kwargs or {}))
 
 
 def _optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:

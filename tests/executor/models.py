@@ -8,6 +8,7 @@ from torch import nn
 
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.passes import WHOLE, Passes
 from indb_tensile.executor.state import State
 
 LOSS = nn.CrossEntropyLoss()
@@ -180,14 +181,15 @@ class Job:
     batches: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     held_out: tuple[torch.Tensor, torch.Tensor]
     loss: nn.Module = LOSS
+    passes: Passes = WHOLE
 
     @property
     def steps(self) -> tuple[CapturedStep, ...]:
         """Captured anew at each call."""
         full, tail = self.batches[0], self.batches[-1]
         return (
-            capture_training(self.module, self.loss, *full, self.settings),
-            capture_training(self.module, self.loss, *tail, self.settings),
+            capture_training(self.module, self.loss, *full, self.settings, self.passes),
+            capture_training(self.module, self.loss, *tail, self.settings, self.passes),
             capture_evaluation(self.module, self.loss, *self.held_out, self.settings),
         )
 
@@ -196,7 +198,13 @@ class Job:
         return State.create(self.module, self.settings)
 
 
-def make_job(kind: str, seed: int = 0, settings: OptimizerSettings | None = None, batches: int = 3) -> Job:
+def make_job(
+    kind: str,
+    seed: int = 0,
+    settings: OptimizerSettings | None = None,
+    batches: int = 3,
+    passes: Passes = WHOLE,
+) -> Job:
     """A model with seeded weights, `batches - 1` full batches and a tail."""
     torch.manual_seed(seed)
     build, shape = SHAPES[kind]
@@ -213,4 +221,5 @@ def make_job(kind: str, seed: int = 0, settings: OptimizerSettings | None = None
         batches=tuple(batch(rows) for rows in sizes),
         held_out=batch(BATCH),
         loss=nn.MSELoss() if numbers else LOSS,
+        passes=passes,
     )

@@ -14,6 +14,7 @@ from indb_tensile.errors import DeviceMemoryError, InvariantError
 from indb_tensile.executor.device import REGION_BYTES, Device, EmulatedDevice, Ledger
 from indb_tensile.executor.hardware import EMULATED_SPEED
 from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.passes import Passes
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State, restore_rng_state, rng_state
 from indb_tensile.job import JobId
@@ -88,6 +89,31 @@ def test_every_plan_gives_the_bits_of_the_eager_loop_at_exactly_its_peak(
         assert device.used_bytes == 0
         assert not device.buffers
         assert _state_bits(state.export()) == expected, "what was given back to the host has the same bits"
+
+
+PASSES = (
+    Passes(micro_batch_size=3),
+    Passes(precision="bfloat16"),
+    Passes(micro_batch_size=4, precision="bfloat16"),
+)
+
+
+@pytest.mark.parametrize("passes", PASSES, ids=str)
+@pytest.mark.parametrize("kind", SHAPES)
+def test_batches_in_parts_and_half_precision_give_the_bits_of_eager_accumulation_and_autocast(
+    kind: str, passes: Passes
+) -> None:
+    job, steps = prepared(kind, settings=SETTINGS[2], passes=passes)
+    eager = Eager(job)
+    expected_seen, expected = _bits(_drive(eager, job)), _state_bits(eager.export())
+    for chosen in ((LIVENESS,) * 3, _plans(steps, 0), _plans(steps, 1)):
+        device, state = MemoryDevice(), job.state()
+        runner = Runner(device, state, steps)
+        runner.adopt(chosen, 1)
+        assert _bits(_drive(runner, job)) == expected_seen, chosen
+        assert _state_bits(state.export()) == expected, chosen
+        assert device.high_water_bytes == max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
+        runner.close()
 
 
 def _emulated(link_bytes_per_s: int) -> Iterator[Device]:

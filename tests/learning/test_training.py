@@ -141,6 +141,10 @@ FEW = [(i, float(i), "ab"[i % 2]) for i in range(40)]
             {"architecture": {"type": "mlp", "batch_norm": True}, "hyperparams": {"batch_size": 1}},
             "cannot learn from batches of one row",
         ),
+        (
+            {"architecture": {"type": "mlp", "batch_norm": True}, "hyperparams": {"micro_batch_size": 1}},
+            "cannot learn from batches of one row",
+        ),
     ],
 )
 def test_a_request_that_cannot_be_met_is_refused(given: dict[str, Any], fault: str) -> None:

@@ -11,6 +11,7 @@ from indb_tensile.executor.calibrate import apply_known, calibrate, unknown_sign
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
 from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.passes import Passes
 from indb_tensile.executor.predictor import Predictor, foretell, usable
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.training import Prepared, batch_plan
@@ -34,7 +35,8 @@ class Steps:
         plan = batch_plan(prepared.train.rows, prepared.settings)
         module, loss, part = prepared.module, prepared.loss, prepared.train
         sizes = (plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,)
-        trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings) for rows in sizes]
+        passes = Passes(micro_batch_size=prepared.settings.micro_batch_size, precision=prepared.settings.precision)
+        trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings, passes) for rows in sizes]
         rows = plan.full_rows
         evaluated = capture_evaluation(module, loss, part.x[:rows], part.y[:rows], settings)
         return cls((*trained, evaluated), rows)
