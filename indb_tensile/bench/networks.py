@@ -12,7 +12,7 @@ a key that changes with the capturing code and the libraries' versions.
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from tempfile import gettempdir
@@ -35,32 +35,44 @@ _SOURCES = (Path(__file__), *sorted((_PACKAGE / "executor").glob("*.py")))
 _SEQUENCE = 512
 _LSTM_STEPS = 64
 _LSTM_HIDDEN = 1024
+_VOCABULARY = 10_000  # tokens that every network of tokens knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """One network: how it is built, what one row looks like, and the batch it is planned at."""
+    """One network: how it is built, what one row looks like, and the batch it is planned at.
+
+    `build` is given a row's last size: pixels of a side, or tokens.
+    """
 
     name: str
     title: str
     library: str
     batch: int
     row: tuple[int, ...]
-    build: Callable[[], "nn.Module"]
+    build: Callable[[int], "nn.Module"]
     tokens: bool = False  # rows are token ids
     label: tuple[int, ...] = ()  # a row's label: one class, or one for each token
+    classes: int = 1000  # labels are below this
+
+    def resized(self, side: int) -> "Network":
+        """The same network for images of so many pixels a side, or for so many tokens."""
+        if side < 1:
+            raise RequestError(f"{self.name} has no rows of {side}", hint="Give at least 1 pixel or token.")
+        row = (side,) if self.tokens else (*self.row[:-2], side, side)
+        return replace(self, row=row, label=(side,) * len(self.label))
 
 
-def graph_of(name: str, batch: int | None = None) -> StepGraph:
-    """The training step of this network, from the cache where it is there.
+def graph_of(name: str, batch: int | None = None, side: int | None = None) -> StepGraph:
+    """The training step of this network, from the cache where it is there; `side` in pixels or tokens.
 
     Raises MissingError for a network that is not known or whose library is not installed.
     """
-    network = find(name)
+    network = find(name) if side is None else find(name).resized(side)
     rows = network.batch if batch is None else batch
     if rows < 1:
         raise RequestError(f"{name} cannot be captured at a batch of {rows}", hint="Give at least 1 row.")
-    path = cache_directory() / f"{name}-{rows}-{_key()}.json"
+    path = cache_directory() / f"{name}-{rows}{'' if side is None else f'x{side}'}-{_key()}.json"
     if path.exists():
         return read_document(path.read_bytes()).graph
     graph = capture(network, rows)
@@ -84,6 +96,14 @@ def missing_library(network: Network) -> str | None:
     return None
 
 
+def require_library(network: Network) -> None:
+    """Raise MissingError where the network's library is not installed."""
+    lacking = missing_library(network)
+    if lacking is not None:
+        way_out = "pip install 'indb-tensile[bench]' (see pyproject.toml for how, with a CPU build of torch)"
+        raise MissingError(f"network {network.name} comes from {lacking}, which is not installed", hint=way_out)
+
+
 def cache_directory() -> Path:
     """Where captured graphs are kept: $TENSILE_BENCH_CACHE, else a directory of the user's cache."""
     named = os.environ.get(CACHE_VARIABLE)
@@ -97,10 +117,7 @@ def cache_directory() -> Path:
 
 def capture(network: Network, batch: int) -> StepGraph:
     """Build the network without memory and capture its training step. Takes seconds."""
-    lacking = missing_library(network)
-    if lacking is not None:
-        way_out = "pip install 'indb-tensile[bench]' (see pyproject.toml for how, with a CPU build of torch)"
-        raise MissingError(f"network {network.name} comes from {lacking}, which is not installed", hint=way_out)
+    require_library(network)
     from indb_tensile.executor.capture import capture_training
     from indb_tensile.executor.optimizer import OptimizerSettings
 
@@ -114,10 +131,24 @@ def example(
     import torch
 
     with torch.device("meta"):
-        module = network.build()
+        module = network.build(network.row[-1])
         x = torch.empty((batch, *network.row), dtype=torch.int64 if network.tokens else torch.float32)
         y = torch.empty((batch, *network.label), dtype=torch.int64)
     return module, _loss, x, y
+
+
+def drawn(
+    network: Network, batch: int, seed: int = 0
+) -> "tuple[nn.Module, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor]":
+    """The same with memory: weights, rows and labels drawn at random. Raises MissingError for a missing library."""
+    require_library(network)
+    import torch
+
+    torch.manual_seed(seed)
+    module = network.build(network.row[-1])
+    shape = (batch, *network.row)
+    x = torch.randint(_VOCABULARY, shape) if network.tokens else torch.randn(shape)
+    return module, _loss, x, torch.randint(network.classes, (batch, *network.label))
 
 
 def _loss(predicted: "torch.Tensor", y: "torch.Tensor") -> "torch.Tensor":
@@ -150,18 +181,15 @@ def _keep(path: Path, text: str) -> None:
 # --- the networks ----------------------------------------------------------------------------------------------
 
 
-def _torchvision(function: str, **settings: Any) -> Callable[[], "nn.Module"]:
-    def build() -> "nn.Module":
+def _torchvision(function: str, **settings: Any) -> Callable[[int], "nn.Module"]:
+    def build(_: int) -> "nn.Module":
+        _declare_missing_operators()
         from torchvision import models
 
         module: nn.Module = getattr(models, function)(weights=None, **settings)
         return module
 
-    def declared() -> "nn.Module":
-        _declare_missing_operators()
-        return build()
-
-    return declared
+    return build
 
 
 def _declare_missing_operators() -> None:
@@ -182,8 +210,8 @@ def _declare_missing_operators() -> None:
 _declared: Any = None  # what is declared lasts as long as the library object
 
 
-def _timm(name: str) -> Callable[[], "nn.Module"]:
-    def build() -> "nn.Module":
+def _timm(name: str) -> Callable[[int], "nn.Module"]:
+    def build(_: int) -> "nn.Module":
         _declare_missing_operators()
         import timm
 
@@ -193,7 +221,7 @@ def _timm(name: str) -> Callable[[], "nn.Module"]:
     return build
 
 
-def _gpt2() -> "nn.Module":
+def _gpt2(tokens: int) -> "nn.Module":
     """Without dropout on attention's weights, as in BERT below: with it the CPU has no fused attention to capture."""
     _declare_missing_operators()
     import torch
@@ -206,7 +234,7 @@ def _gpt2() -> "nn.Module":
             config = GPT2Config(n_layer=12, attn_pdrop=0.0, use_cache=False, attn_implementation="sdpa")
             self.model = GPT2LMHeadModel(config)
             # Given, because the model would look at values to make it.
-            self.register_buffer("causal", torch.full((1, 1, _SEQUENCE, _SEQUENCE), float("-inf")).triu(1))
+            self.register_buffer("causal", torch.full((1, 1, tokens, tokens), float("-inf")).triu(1))
 
         def forward(self, x: "torch.Tensor") -> Any:
             return self.model(input_ids=x, attention_mask=self.causal).logits
@@ -214,7 +242,7 @@ def _gpt2() -> "nn.Module":
     return LanguageModel()
 
 
-def _bert() -> "nn.Module":
+def _bert(_: int) -> "nn.Module":
     _declare_missing_operators()
     from torch import nn
     from transformers import BertConfig, BertForSequenceClassification
@@ -239,9 +267,9 @@ def unrolled_lstm(steps: int) -> "nn.Module":
     class Unrolled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embedding = nn.Embedding(10_000, _LSTM_HIDDEN)
+            self.embedding = nn.Embedding(_VOCABULARY, _LSTM_HIDDEN)
             self.cells = nn.ModuleList(nn.LSTMCell(_LSTM_HIDDEN, _LSTM_HIDDEN) for _ in range(2))
-            self.head = nn.Linear(_LSTM_HIDDEN, 10_000)
+            self.head = nn.Linear(_LSTM_HIDDEN, _VOCABULARY)
 
         def forward(self, x: "torch.Tensor") -> "torch.Tensor":
             embedded = self.embedding(x)
@@ -260,7 +288,7 @@ def unrolled_lstm(steps: int) -> "nn.Module":
     return Unrolled()
 
 
-def _images(name: str, title: str, build: Callable[[], "nn.Module"], pixels: int, library: str) -> Network:
+def _images(name: str, title: str, build: Callable[[int], "nn.Module"], pixels: int, library: str) -> Network:
     return Network(name=name, title=title, library=library, batch=16, row=(3, pixels, pixels), build=build)
 
 
@@ -294,6 +322,7 @@ _ALL = (
         row=(_SEQUENCE,),
         build=_bert,
         tokens=True,
+        classes=2,
     ),
     Network(
         name="lstm",
@@ -301,7 +330,7 @@ _ALL = (
         library="torch",
         batch=64,
         row=(_LSTM_STEPS,),
-        build=lambda: unrolled_lstm(_LSTM_STEPS),
+        build=unrolled_lstm,
         tokens=True,
         label=(_LSTM_STEPS,),
     ),

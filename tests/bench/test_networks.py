@@ -69,7 +69,7 @@ def test_a_recurrent_network_is_operators_of_each_step_and_not_one_in_all() -> N
         row=(steps,),
         label=(steps,),
         tokens=True,
-        build=lambda: unrolled_lstm(steps),
+        build=unrolled_lstm,
     )
     graph = networks.capture(network, 2)
     assert sum("tanh.default" in o.name for o in graph.operators) == 2 * 2 * steps
@@ -78,7 +78,7 @@ def test_a_recurrent_network_is_operators_of_each_step_and_not_one_in_all() -> N
 def test_a_kept_graph_is_read_and_not_captured_again(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     built: list[int] = []
 
-    def build() -> Any:
+    def build(_: int) -> Any:
         from torch import nn
 
         built.append(1)
@@ -105,5 +105,22 @@ def test_a_missing_library_is_named_with_the_way_to_get_it(monkeypatch: pytest.M
         graph_of("other")
 
 
-def _never() -> Any:
+def _never(_: int) -> Any:
     raise AssertionError
+
+
+def test_a_network_for_smaller_rows_is_the_same_network() -> None:
+    whole, small = _captured("squeezenet", 2), graph_of("squeezenet", 2, 64)
+    assert [o.name for o in small.operators] == [o.name for o in whole.operators]
+    assert liveness_peak(small) < liveness_peak(whole) / 2
+    with pytest.raises(RequestError, match="squeezenet has no rows of 0"):
+        graph_of("squeezenet", 2, 0)
+
+
+def test_a_drawn_example_is_one_that_a_network_takes() -> None:
+    module, loss, x, y = networks.drawn(NETWORKS["lstm"].resized(2), 3, seed=5)
+    assert (x.shape, y.shape) == ((3, 2), (3, 2))
+    value = loss(module(x), y)
+    assert value.isfinite()
+    again, _, same, _ = networks.drawn(NETWORKS["lstm"].resized(2), 3, seed=5)
+    assert loss(again(same), y).equal(value)
