@@ -43,6 +43,26 @@ def reserved_bytes(held: Sequence[Interval], count: int) -> int:
     return allocator.reserved_bytes
 
 
+def replayed_bytes(standing: Sequence[int], changes: Sequence[tuple[int, int]]) -> int:
+    """What it has reserved after an iteration's allocations were repeated beside what stands all the time.
+
+    A change is an address and the bytes allocated there or, negative, freed.
+    """
+    allocator = _Allocator()
+    for size_bytes in standing:
+        allocator.take(size_bytes)
+    for _ in range(_ITERATIONS):
+        blocks: dict[int, _Block] = {}
+        for address, size_bytes in changes:
+            if size_bytes > 0:
+                blocks[address] = allocator.take(size_bytes)
+            elif address in blocks:
+                allocator.give(blocks.pop(address))
+        for block in blocks.values():
+            allocator.give(block)
+    return allocator.reserved_bytes
+
+
 @dataclass(slots=True, eq=False)
 class _Block:
     address: int

@@ -22,11 +22,14 @@ from typing import Any
 import torch
 
 from indb_tensile import config
-from indb_tensile.bench.forecast import CAPACITY_BYTES, WARM_ITERATIONS, Network, Trial
+from indb_tensile.bench.forecast import Network
+from indb_tensile.bench.trial import WARM_ITERATIONS, Trial
 from indb_tensile.executor.device import EmulatedDevice, Ledger
+from indb_tensile.executor.pace import measure_pace
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.machines import REFERENCE, slowed
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, plan_jobs
 
@@ -40,6 +43,7 @@ NETWORKS = (
     Network(name="mlp", architecture={"type": "mlp", "hidden": [2048] * 4, "dropout": 0.2}, shape=(30,), rows=256),
     Network(name="narrow", architecture={"type": "mlp", "hidden": [2048] * 4, "dropout": 0.2}, shape=(10,), rows=128),
 )
+CAPACITY_BYTES = config.GIB
 SHARE_BYTES = CAPACITY_BYTES // config.MIB // len(NETWORKS) * config.MIB
 
 
@@ -73,8 +77,8 @@ def main() -> None:
 
 def measure(rounds: int, seconds: float, budget: float) -> list[dict[str, Any]]:
     """One row per job."""
-    settings = config.Settings()
-    link = Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s)
+    with multiprocessing.get_context("spawn").Pool(1) as apart:  # what is forked below shall not have run torch
+        link = slowed(REFERENCE, apart.apply(measure_pace, (REFERENCE,)))
     with Ledger.create(CAPACITY_BYTES, config.MIB, link.out_bytes_per_s, link.in_bytes_per_s) as ledger:
         crew = [_Member.start(network, ledger) for network in NETWORKS]
         for member in crew:
@@ -118,7 +122,8 @@ def _train(network: Network, fd: int, slot: int, epoch: int, pipe: Connection) -
     """One process: calibrates, then trains without a pause, so that the others are measured beside it."""
     torch.set_num_threads(1)
     with EmulatedDevice(fd, slot, epoch, SHARE_BYTES) as device:
-        trial = Trial.prepare(network, device)
+        subject = network.subject()
+        trial = Trial(subject, subject.capture(), device)
         pipe.send(trial.step.graph)
         asked = pipe.recv()
         start_ns = count = 0
@@ -140,7 +145,7 @@ def _train(network: Network, fd: int, slot: int, epoch: int, pipe: Connection) -
 
 def _train_for(trial: Trial, iterations: int) -> None:
     for _ in range(iterations):
-        trial.runner.train(*trial.batch, 1e-3)
+        trial.iterate()
 
 
 def _train_until(trial: Trial, pipe: Connection) -> int:

@@ -1,0 +1,122 @@
+"""One network in training on an emulated device: what benchmarks of the executor share."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from indb_tensile import config
+from indb_tensile.bench.networks import Network, drawn
+from indb_tensile.executor.calibrate import calibrate, unknown_signatures
+from indb_tensile.executor.capture import CapturedStep, capture_training
+from indb_tensile.executor.device import EmulatedDevice, Ledger
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.runner import Measurement, Runner
+from indb_tensile.executor.state import State
+from indb_tensile.executor.trace import Loss
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.machines import Machine, Pace, latencies, slowed
+from indb_tensile.scheduler.peak import LIVENESS, vanilla_peak
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.workload import Workload
+
+ADAM = OptimizerSettings(kind="adam")
+RATE = 1e-3
+WARM_ITERATIONS = 2
+_UNTHROTTLED = Link(out_bytes_per_s=10**13, in_bytes_per_s=10**13)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model, its loss, and one batch to train it on again and again."""
+
+    name: str
+    module: nn.Module
+    loss: Loss
+    x: torch.Tensor
+    y: torch.Tensor
+
+    @classmethod
+    def of(cls, network: Network, batch: int, seed: int = 0) -> "Subject":
+        """A known network with random weights and rows."""
+        module, loss, x, y = drawn(network, batch, seed)
+        return cls(name=network.name, module=module.train(), loss=loss, x=x, y=y)
+
+    def capture(self) -> CapturedStep:
+        """Its training step with Adam, calibrated."""
+        captured = (capture_training(self.module, self.loss, self.x, self.y, ADAM),)
+        most_bytes = 2 * vanilla_peak(captured[0].graph) + config.GIB
+        (step,) = calibrate(captured, unknown_signatures(captured, {}), {}, most_bytes).steps
+        return step
+
+
+@contextmanager
+def emulated(link: Link, capacity_bytes: int) -> Iterator[EmulatedDevice]:
+    """A device with such a link, all of which is one job's, and as much host memory for it as is asked for."""
+    whole_bytes = -(-capacity_bytes // config.MIB) * config.MIB
+    with Ledger.create(whole_bytes, config.MIB, link.out_bytes_per_s, link.in_bytes_per_s) as ledger:
+        slot, epoch = ledger.claim_slot(1)
+        ledger.grant(slot, whole_bytes)
+        with EmulatedDevice(ledger.fd, slot, epoch, 4 * whole_bytes) as device:
+            yield device
+
+
+def slowed_link(subject: Subject, step: CapturedStep, machine: Machine, iterations: int) -> Link:
+    """The machine's link, slowed down as this very step is slower here than there by its roofline."""
+    with emulated(_UNTHROTTLED, 2 * vanilla_peak(step.graph)) as device:
+        trial = Trial(subject, step, device)
+        here_ns = trial.run(LIVENESS, iterations).iteration_ns
+        trial.runner.close()
+    return slowed(machine, Pace(here_ns=here_ns, there_ns=sum(latencies(step.graph, machine))))
+
+
+class Trial:
+    """A captured step on a device, with a state that starts as the subject's module."""
+
+    def __init__(
+        self, subject: Subject, step: CapturedStep, device: EmulatedDevice, *, sample_every: int = 1
+    ) -> None:
+        self.subject = subject
+        self.step = step
+        self.state = State.create(subject.module, ADAM)
+        self.runner = Runner(device, self.state, (step,), sample_every=sample_every)
+        self._initial = self.state.export()
+        self._generation = 0
+
+    def adopt(self, plan: Plan) -> None:
+        """Follow this plan from the next iteration on."""
+        self._generation += 1
+        self.runner.adopt((plan,), self._generation)
+
+    def restart(self) -> None:
+        """Parameters and optimizer as they were at first."""
+        self.state.load(self._initial)
+
+    def iterate(self) -> None:
+        """One iteration."""
+        self.runner.train(self.subject.x, self.subject.y, RATE)
+
+    def run(self, plan: Plan, iterations: int) -> Measurement:
+        """Adopt, warm up, and measure so many iterations."""
+        self.adopt(plan)
+        for _ in range(WARM_ITERATIONS):
+            self.iterate()
+        self.runner.measured()
+        for _ in range(iterations):
+            self.iterate()
+        found = self.runner.measured()
+        assert found is not None
+        return found
+
+    def parameters(self) -> dict[str, Any]:
+        """A copy of what is trained, and of buffers, by name."""
+        return self.state.export()
+
+
+def workload(step: CapturedStep, measured: Measurement) -> Workload:
+    """What to plan for, with these latencies."""
+    return Workload(job=JobId(1), graphs=(step.graph,), latency_ns=(measured.latency_ns,))
