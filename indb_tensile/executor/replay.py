@@ -72,7 +72,8 @@ def replay_step(
         total = replays[0].loss
         for replay in replays[1:]:
             total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, replay.loss)
-    return Replayed(loss=total, outputs=replays[0].outputs, gradients=gradients, constants=uploads.constants)
+    ordered = {name: gradients[name] for name in replays[0].trained}  # a norm over all of them depends on their order
+    return Replayed(loss=total, outputs=replays[0].outputs, gradients=ordered, constants=uploads.constants)
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
@@ -202,6 +203,11 @@ class _Replay:
     def outputs(self) -> torch.Tensor | None:
         """What the module returned, where it was asked for."""
         return None if self._joint.outputs is None else self._env[self._joint.outputs]
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The parameters that the loss depends on, in the module's order."""
+        return tuple(self._contributions)
 
     def _place(self, node: fx.Node) -> None:
         if node in self._joint.state:
