@@ -11,6 +11,7 @@
 
 #include "emulated_device.hpp"
 #include "fault.hpp"
+#include "script_bindings.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -171,4 +172,5 @@ NB_MODULE(_native, module) {
   module.attr("CHUNK_BYTES") = EmulatedDevice::default_chunk_bytes;
   bind_ledger(module);
   bind_emulated_device(module);
+  bind_script(module);
 }

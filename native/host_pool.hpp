@@ -45,6 +45,9 @@ class HostPool {
 
   HostUsage usage() const;
 
+  // Where the range of addresses begins.
+  std::uintptr_t begin() const noexcept { return reinterpret_cast<std::uintptr_t>(range_.address()); }
+
  private:
   using Offset = std::uint64_t;
 

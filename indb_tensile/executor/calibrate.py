@@ -1,15 +1,17 @@
 """Measures operators that have never run on this kind of device: workspace, output sizes, latency.
 
 Each runs alone on inputs made from its metadata, so a job can be calibrated before it is admitted beside
-others and before its own state is anywhere. Memory is read off the allocator's own events: the workspace is
-the highest sum of what an operator allocated and freed, less what it returned.
+others and before its own state is anywhere. Where torch's tensors are served from an arena (serving.py), memory is
+what the operator's script says; elsewhere it is read off the allocator's own events, and the workspace is the
+highest sum of what an operator allocated and freed, less what it returned.
 """
 
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
@@ -21,6 +23,8 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.executor.aten import storage_key
 from indb_tensile.executor.capture import CapturedStep, Kind
 from indb_tensile.executor.record import Call, Ref, Runtime, Shape, StorageKey, tensors_in
+from indb_tensile.executor.script import Script, record_script
+from indb_tensile.executor.serving import Serving
 from indb_tensile.scheduler.graph import Stage, StepGraph
 
 Known = Mapping[str, tuple[int, int]]  # latency_ns and workspace_bytes by signature
@@ -68,8 +72,11 @@ def calibrate(
         measured[call.signature] = (latency_ns[call.signature], used.workspace_bytes)
         measured.update({key: (0, used.made_bytes[name]) for name, key in _sizes_of(step, call).items()})
         overflow_bytes = max(overflow_bytes, _needed_bytes(step, call) + used.workspace_bytes - grant_bytes)
+    scripts = {signature: used.script for signature, used in memory.items() if used.script is not None}
     return Calibration(
-        steps=apply_known(steps, {**known, **measured}), measured=measured, overflow_bytes=max(0, overflow_bytes)
+        steps=_with_scripts(apply_known(steps, {**known, **measured}), scripts),
+        measured=measured,
+        overflow_bytes=max(0, overflow_bytes),
     )
 
 
@@ -77,6 +84,31 @@ def apply_known(steps: tuple[CapturedStep, ...], known: Known) -> tuple[Captured
     """The steps with the workspaces and sizes that are known."""
     workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in known.items()}
     return tuple(step.with_measured(workspace) for step in steps)
+
+
+def add_scripts(steps: tuple[CapturedStep, ...]) -> tuple[CapturedStep, ...]:
+    """The steps with a script of every operator, also of those that were calibrated by an earlier process.
+
+    As they are where tensors are not served from an arena. The random generator is left as it was.
+    """
+    serving = _arena()
+    if serving is None:
+        return steps
+    before = torch.get_rng_state()
+    try:
+        missing = {s: one for s, one in kernels(steps).items() if not any(s in step.scripts for step in steps)}
+        scripts = {signature: _record(serving, *one)[0] for signature, one in missing.items()}
+    finally:
+        torch.set_rng_state(before)
+    return _with_scripts(steps, scripts)
+
+
+def _with_scripts(steps: tuple[CapturedStep, ...], scripts: dict[str, Script]) -> tuple[CapturedStep, ...]:
+    known = {signature: script for step in steps for signature, script in step.scripts.items()} | scripts
+    return tuple(
+        replace(step, scripts={o.signature: known[o.signature] for o in step.graph.operators if o.signature in known})
+        for step in steps
+    )
 
 
 def unknown_signatures(steps: tuple[CapturedStep, ...], known: Iterable[str]) -> frozenset[str]:
@@ -107,6 +139,7 @@ def measure_latency(step: CapturedStep, call: Call) -> int:
 class _Memory:
     workspace_bytes: int
     made_bytes: dict[str, int]
+    script: Script | None = None
 
 
 _Work = list[tuple[CapturedStep, Call]]
@@ -140,8 +173,38 @@ def _needed_bytes(step: CapturedStep, call: Call) -> int:
 # --- memory ----------------------------------------------------------------------------------------------------
 
 
+@cache
+def _arena() -> Serving | None:
+    """One for the process: what it serves is never given back to the system."""
+    return Serving.private()
+
+
 def _measure_memory(work: _Work) -> dict[str, _Memory]:
-    """One profiler session for all; it also warms every kernel up."""
+    """It also warms every kernel up."""
+    serving = _arena()
+    if serving is None:
+        return _profiled(work)
+    recorded = {call.signature: _record(serving, step, call) for step, call in work}
+    return {
+        signature: _Memory(script.workspace_bytes, made, script) for signature, (script, made) in recorded.items()
+    }
+
+
+def _record(serving: Serving, step: CapturedStep, call: Call) -> tuple[Script, dict[str, int]]:
+    given = _Inputs(step).arguments(call)
+    made: dict[str, int] = {}
+
+    def run() -> Any:
+        with _mode(step, call):
+            result = call.target(*given[0], **given[1])
+        made.update(_made_bytes(step, call, given, result))
+        return result
+
+    return record_script(serving, call, run), made
+
+
+def _profiled(work: _Work) -> dict[str, _Memory]:
+    """One profiler session for all."""
     made: dict[str, dict[str, int]] = {}
     if not work:
         return {}

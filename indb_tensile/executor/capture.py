@@ -6,7 +6,8 @@ A step is recorded on tensors without memory, so capturing needs none, whatever 
 import hashlib
 import json
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Any
@@ -20,6 +21,7 @@ from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import WHOLE, Passes
 from indb_tensile.executor.record import Call, Recorder, Shape, StorageKey
 from indb_tensile.executor.replay import Replayed, replay_step
+from indb_tensile.executor.script import Script
 from indb_tensile.executor.trace import Loss, fake_mode
 from indb_tensile.executor.update import record_update
 from indb_tensile.scheduler.features import Description
@@ -52,6 +54,7 @@ class CapturedStep:
 
     `steps[k]` runs operator `k`. `values` says where each named value lives, `tensor_of` which tensor of the
     graph a storage is; a storage of no bytes is none. `opaque` are values whose size only calibration knows.
+    `scripts` say by signature what operators allocate, where that was recorded.
     """
 
     graph: StepGraph
@@ -66,6 +69,7 @@ class CapturedStep:
     constants: dict[str, torch.Tensor]
     opaque: frozenset[str]
     opaque_results: frozenset[str]
+    scripts: Mapping[str, Script] = field(default_factory=dict)
 
     @property
     def persistent(self) -> tuple[Tensor, ...]:

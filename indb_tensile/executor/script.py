@@ -1,0 +1,120 @@
+"""The allocation script of an operator: what it takes from torch's allocator, in which order, and for how long.
+
+It is the same whenever the operator runs on inputs of the same shapes, so it is recorded once, at calibration. From
+it follow the operator's workspace and, with a plan, the address of everything it will ever allocate.
+SmartPool (section III-A) reads the same from the requests for memory of one iteration.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from indb_tensile.executor.record import Call
+from indb_tensile.executor.serving import Record, Serving
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One allocation. `result` says which of the call's results lives in it; without one it is scratch.
+
+    Moments count the operator's allocations and releases: held from `made_at` until before `released_at`.
+    """
+
+    size_bytes: int
+    result: int | None
+    made_at: int
+    released_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What one operator allocates, in order. `steady`: a second run did exactly the same."""
+
+    allocations: tuple[Allocation, ...]
+    steady: bool = True
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The largest sum of scratch at one moment: what the operator needs beside its outputs."""
+        lodged = self.lodged
+        change = [0] * (2 * len(self.allocations) + 1)
+        for index, one in enumerate(self.allocations):
+            if one.result is None and index not in lodged:
+                change[one.made_at] += one.size_bytes
+                change[one.released_at] -= one.size_bytes
+        return max(accumulate(change))
+
+    @property
+    def lodged(self) -> dict[int, int]:
+        """Scratch that is gone before an output is made, and so may lie in its place, by the numbers of both.
+
+        An output's place is the operator's from its start. The largest scratch goes first, to the smallest output
+        that holds it; no two are in one output at a time.
+        """
+        outputs = sorted(
+            (one.size_bytes, index) for index, one in enumerate(self.allocations) if one.result is not None
+        )
+        scratch = sorted((-one.size_bytes, index) for index, one in enumerate(self.allocations) if one.result is None)
+        found: dict[int, int] = {}
+        for _, index in scratch:
+            for _, output in outputs:
+                beside = (other for other, host in found.items() if host == output)
+                if self._fits(index, output) and not any(self._meet(index, other) for other in beside):
+                    found[index] = output
+                    break
+        return found
+
+    def _fits(self, index: int, output: int) -> bool:
+        one, host = self.allocations[index], self.allocations[output]
+        return one.size_bytes <= host.size_bytes and one.released_at <= host.made_at
+
+    def _meet(self, index: int, other: int) -> bool:
+        one, two = self.allocations[index], self.allocations[other]
+        return one.made_at < two.released_at and two.made_at < one.released_at
+
+
+def record_script(serving: Serving, call: Call, run: Callable[[], Any]) -> Script:
+    """Run the call and, to see whether it repeats, once more.
+
+    Where the runs differ the second one counts: a first one may set up what stays.
+    """
+    first = _recorded(serving, call, run)
+    second = _recorded(serving, call, run)
+    return Script(allocations=second, steady=first == second)
+
+
+def _recorded(serving: Serving, call: Call, run: Callable[[], Any]) -> tuple[Allocation, ...]:
+    serving.record()
+    with serving.on():
+        result = run()
+    return tuple(_allocations(serving.recorded(), _owners(call, result)))
+
+
+def _owners(call: Call, result: Any) -> dict[int, int]:
+    """By the address of a storage the first of the new results in it.
+
+    Of results that bear one name a program keeps the last: the others are scratch.
+    """
+    results = [result] if call.single else list(result or ())
+    kept = {name: index for index, name in enumerate(call.results) if name not in call.arguments}
+    owners: dict[int, int] = {}
+    for index, (name, tensor) in enumerate(zip(call.results, results, strict=False)):
+        if isinstance(tensor, torch.Tensor) and name is not None and kept.get(name) == index:
+            owners.setdefault(tensor.untyped_storage().data_ptr(), index)
+    return owners
+
+
+def _allocations(records: tuple[Record, ...], owners: dict[int, int]) -> list[Allocation]:
+    stop = 2 * len(records)
+    return [
+        Allocation(
+            size_bytes=one.size_bytes,
+            result=owners.get(one.address) if one.released_at is None else None,
+            made_at=one.made_at,
+            released_at=stop if one.released_at is None else one.released_at,
+        )
+        for one in records
+    ]

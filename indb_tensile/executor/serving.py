@@ -1,0 +1,158 @@
+"""Memory for a step program's tensors from the device's arena, through the preloaded shim (native/shim/shim.c).
+
+A trainer's CPU tensors are the emulated device's, but only while its step program runs: batches, results and
+checkpoints are the host's. So serving begins and ends around the program, on its thread.
+"""
+
+import ctypes
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from indb_tensile import _native
+from indb_tensile.errors import DeviceError
+
+log = logging.getLogger("executor")
+
+LIBRARY: Final = Path(_native.__file__).with_name("_shim.so")
+_PRIVATE_BYTES = 1 << 40  # of address space; memory is what is asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What became of the allocations: at their planned address, or why not."""
+
+    planned: int
+    unplanned: int  # took what the arena found
+    mismatched: int  # of those, of another size than foreseen
+    occupied: int  # of those, with something else still at the planned address
+    elsewhere: int  # of those, by OpenMP threads
+    refused: int  # the arena had no room: ordinary memory
+    others: int  # not torch's own, like oneDNN's scratch: ordinary memory
+    used_bytes: int
+    high_water_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One allocation. Moments count allocations and releases together; None where it is still there."""
+
+    position: int
+    size_bytes: int
+    address: int
+    made_at: int
+    released_at: int | None
+
+
+class Serving:
+    """Serves one thread's tensors from one arena. `position[0]` is where the program is."""
+
+    def __init__(self, hook_address: int, shim_address: int) -> None:
+        self._script = _native.Script.create(hook_address, shim_address)
+        word = (ctypes.c_uint64 * 1).from_address(self._script.position_address())
+        self.position = memoryview(word).cast("B").cast("Q")
+
+    @classmethod
+    def of(cls, hook_address: int) -> "Serving | None":
+        """Serve from the arena behind a `tensile_arena_hook`; None, said once, where the shim is not preloaded."""
+        shim_address = _exported("tensile_shim_serve")
+        if shim_address is None:
+            _say_missing()
+            return None
+        return cls(hook_address, shim_address)
+
+    @classmethod
+    def private(cls) -> "Serving | None":
+        """Serve from an arena of this process alone; None where the shim is not preloaded."""
+        shim_address = _exported("tensile_shim_serve")
+        return None if shim_address is None else cls(_native.private_arena(_PRIVATE_BYTES), shim_address)
+
+    @contextmanager
+    def on(self, sheet: _native.Sheet | None = None) -> Iterator[None]:
+        """Serve what this thread allocates meanwhile, at the sheet's addresses where it names any.
+
+        Raises DeviceError where another thread is served, and in a forked child.
+        """
+        self.begin(sheet)
+        try:
+            yield
+        finally:
+            self.end()
+
+    def begin(self, sheet: _native.Sheet | None = None) -> None:
+        """Serve from now on."""
+        failed = self._script.serve(sheet)
+        if failed:
+            raise DeviceError(f"torch's tensors cannot be served from the device's memory: {os.strerror(failed)}")
+
+    def end(self) -> None:
+        """No longer; what was served stays where it is."""
+        self._script.rest()
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Take the block that planned offsets count from; False where the arena has no room for it."""
+        return bool(self._script.reserve(size_bytes)) or size_bytes == 0
+
+    @property
+    def block(self) -> int:
+        """The block's address; 0 for none."""
+        return self._script.block()
+
+    def record(self) -> None:
+        """Keep every allocation from now on."""
+        self._script.record()
+
+    def recorded(self) -> tuple[Record, ...]:
+        """What was kept, in order; keeps no more."""
+        rows = self._script.recorded()
+        return tuple(Record(*row[:4], None if row[4] == _NEVER else row[4]) for row in rows)
+
+    def served(self) -> Served:
+        """The counters since the start; what was refused or others' is of the whole process."""
+        planned, unplanned, mismatched, occupied, elsewhere, used_bytes, high_water_bytes = self._script.usage()
+        counters = _counters()
+        return Served(
+            planned=planned,
+            unplanned=unplanned,
+            mismatched=mismatched,
+            occupied=occupied,
+            elsewhere=elsewhere,
+            refused=counters.refused,
+            others=counters.others,
+            used_bytes=used_bytes,
+            high_water_bytes=high_water_bytes,
+        )
+
+    def reset_high_water(self) -> None:
+        """Start a new high-water mark at the present use."""
+        self._script.reset_high_water()
+
+
+_NEVER = (1 << 64) - 1
+
+
+class _Counters(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("served", "released", "refused", "others", "bytes")]
+
+
+def _counters() -> _Counters:
+    counters = _Counters()
+    ctypes.CDLL(None).tensile_shim_count(ctypes.byref(counters))
+    return counters
+
+
+def _exported(name: str) -> int | None:
+    try:
+        return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
+    except AttributeError:
+        return None
+
+
+@cache
+def _say_missing() -> None:
+    log.warning("%s is not preloaded: tensors are in ordinary memory, the device only counts them", LIBRARY)

@@ -1,0 +1,145 @@
+#include "script.hpp"
+
+#include <algorithm>
+
+#include "fault.hpp"
+
+namespace tensile {
+
+Script::Script(const tensile_arena_hook& arena, Shim shim)
+    : arena_(arena),
+      shim_(shim),
+      hook_{this,
+            [](void* context, std::size_t size_bytes) { return static_cast<Script*>(context)->allocate(size_bytes); },
+            [](void* context, void* address) {
+              return static_cast<Script*>(context)->release(reinterpret_cast<std::uintptr_t>(address));
+            },
+            arena.begin, arena.end} {}
+
+Script::~Script() {
+  if (block_ != 0) arena_.release(arena_.context, reinterpret_cast<void*>(block_));
+}
+
+std::uintptr_t Script::reserve(std::uint64_t size_bytes) {
+  const std::lock_guard lock(changing_);
+  const auto inside =
+      std::count_if(alive_.begin(), alive_.end(), [&](const Block& b) { return is_planned(b.address); });
+  if (inside != 0) {
+    throw Fault(Fault::Kind::invariant, text("the planned block is exchanged while ", inside, " tensors are in it"));
+  }
+  if (block_ != 0) arena_.release(arena_.context, reinterpret_cast<void*>(block_));
+  block_ = size_bytes == 0 ? 0 : reinterpret_cast<std::uintptr_t>(arena_.allocate(arena_.context, size_bytes));
+  block_bytes_ = block_ == 0 ? 0 : size_bytes;
+  return block_;
+}
+
+int Script::serve(const Sheet* sheet) {
+  sheet_ = sheet;
+  followed_ = ~std::uint64_t{0};
+  program_ = std::this_thread::get_id();
+  return shim_(&hook_);
+}
+
+int Script::rest() {
+  sheet_ = nullptr;
+  return shim_(nullptr);
+}
+
+void Script::record() {
+  const std::lock_guard lock(changing_);
+  recording_ = true;
+  moment_ = 0;
+  records_.clear();
+  open_.clear();
+}
+
+std::vector<Record> Script::recorded() {
+  const std::lock_guard lock(changing_);
+  recording_ = false;
+  open_.clear();
+  return std::move(records_);
+}
+
+ScriptUsage Script::usage() const {
+  const std::lock_guard lock(changing_);
+  return usage_;
+}
+
+void Script::reset_high_water() {
+  const std::lock_guard lock(changing_);
+  usage_.high_water_bytes = usage_.used_bytes;
+}
+
+void* Script::allocate(std::uint64_t size_bytes) {
+  const bool mine = std::this_thread::get_id() == program_;
+  const std::lock_guard lock(changing_);
+  std::uintptr_t address = mine && sheet_ != nullptr ? planned(size_bytes) : 0;
+  if (address == 0) address = unplanned(size_bytes);
+  if (address == 0) return nullptr;
+  usage_.elsewhere += !mine;
+  alive_.insert(at(address), {address, size_bytes});
+  usage_.used_bytes += size_bytes;
+  usage_.high_water_bytes = std::max(usage_.high_water_bytes, usage_.used_bytes);
+  if (recording_) {
+    open_[address] = records_.size();
+    records_.push_back({position_, size_bytes, address, moment_++, Record::never});
+  }
+  return reinterpret_cast<void*>(address);
+}
+
+int Script::release(std::uintptr_t address) {
+  const std::lock_guard lock(changing_);
+  const auto found = at(address);
+  if (found == alive_.end() || found->address != address) return -1;
+  usage_.used_bytes -= found->size_bytes;
+  alive_.erase(found);
+  if (const auto record = recording_ ? open_.find(address) : open_.end(); record != open_.end()) {
+    records_[record->second].released_at = moment_++;
+    open_.erase(record);
+  }
+  return is_planned(address) ? 0 : arena_.release(arena_.context, reinterpret_cast<void*>(address));
+}
+
+// The next allocation of this position that has the size asked for: one that is missing shifts nothing.
+std::uintptr_t Script::planned(std::uint64_t size_bytes) {
+  if (block_ == 0 || position_ + 1 >= sheet_->first.size()) return 0;
+  if (position_ != followed_) {
+    followed_ = position_;
+    next_ = sheet_->first[position_];
+  }
+  const std::uint32_t stop = sheet_->first[position_ + 1];
+  std::uint32_t entry = next_;
+  while (entry < stop && sheet_->placed[entry].size_bytes != size_bytes) ++entry;
+  if (entry == stop) {
+    usage_.mismatched += next_ < stop;
+    return 0;
+  }
+  next_ = entry + 1;
+  const std::uintptr_t address = block_ + sheet_->placed[entry].offset_bytes;
+  if (!is_free(address, size_bytes)) {
+    ++usage_.occupied;
+    return 0;
+  }
+  ++usage_.planned;
+  return address;
+}
+
+std::uintptr_t Script::unplanned(std::uint64_t size_bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(arena_.allocate(arena_.context, size_bytes));
+  usage_.unplanned += address != 0;
+  return address;
+}
+
+std::vector<Script::Block>::iterator Script::at(std::uintptr_t address) {
+  return std::lower_bound(alive_.begin(), alive_.end(), address,
+                          [](const Block& block, std::uintptr_t wanted) { return block.address < wanted; });
+}
+
+bool Script::is_free(std::uintptr_t address, std::uint64_t size_bytes) {
+  if (address - block_ > block_bytes_ || size_bytes > block_bytes_ - (address - block_)) return false;
+  const auto next = at(address);
+  if (next != alive_.end() && next->address < address + size_bytes) return false;
+  return next == alive_.begin() || std::prev(next)->address + std::prev(next)->size_bytes <= address;
+}
+
+}  // namespace tensile

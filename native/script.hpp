@@ -1,0 +1,118 @@
+// Follows a step program's allocations: the n-th of an operator gets the address that was planned for it.
+//
+// An operator asks for the same sizes in the same order whenever it runs (calibration checks that), so a planned
+// address is found by position and number, without a search. The program says where it is by a plain store before
+// each operator. Planned addresses lie in one block of the arena; whatever was not foreseen takes what the arena
+// finds (best fit) and is counted, never refused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "arena_hook.h"
+
+namespace tensile {
+
+// One allocation that a position makes, and its place in the planned block.
+struct Placed {
+  std::uint64_t size_bytes;
+  std::uint64_t offset_bytes;
+};
+
+// For every position of a program its allocations, in order: those of position p are first[p] .. first[p + 1] - 1.
+struct Sheet {
+  std::vector<std::uint32_t> first{0};
+  std::vector<Placed> placed;
+};
+
+// One allocation as it was made; moments count allocations and releases alike, `never` where it is still there.
+struct Record {
+  static constexpr std::uint64_t never = ~std::uint64_t{0};
+
+  std::uint64_t position;
+  std::uint64_t size_bytes;
+  std::uint64_t address;
+  std::uint64_t made_at;
+  std::uint64_t released_at;
+};
+
+struct ScriptUsage {
+  std::uint64_t planned = 0;     // allocations at their planned address
+  std::uint64_t unplanned = 0;   // that no sheet names
+  std::uint64_t mismatched = 0;  // of another size than the sheet says
+  std::uint64_t occupied = 0;    // whose planned place was still taken
+  std::uint64_t elsewhere = 0;   // by OpenMP threads, whose order nobody knows
+  std::uint64_t used_bytes = 0;
+  std::uint64_t high_water_bytes = 0;
+};
+
+// Stands between the shim and the arena. One thread runs the program; a release may come from any.
+class Script {
+ public:
+  using Shim = int (*)(const tensile_arena_hook*);
+
+  // `shim` is what the preloaded library exports as tensile_shim_serve.
+  Script(const tensile_arena_hook& arena, Shim shim);
+  ~Script();
+  Script(const Script&) = delete;
+  Script& operator=(const Script&) = delete;
+
+  const tensile_arena_hook* hook() const noexcept { return &hook_; }
+
+  // Where the program is. Written by the thread that runs it, right before what it names.
+  std::uint64_t* position() noexcept { return &position_; }
+
+  // Take the block that planned offsets count from: its address, or 0 where the arena has no room for it. A block
+  // that there is already is given back; that must be empty.
+  std::uintptr_t reserve(std::uint64_t size_bytes);
+  std::uintptr_t block() const noexcept { return block_; }
+
+  // Serve the calling thread from now on; `sheet` may be null, and must outlive `rest`. Returns what the shim says.
+  int serve(const Sheet* sheet);
+  int rest();
+
+  void record();
+  std::vector<Record> recorded();
+
+  ScriptUsage usage() const;
+  void reset_high_water();
+
+ private:
+  struct Block {
+    std::uintptr_t address;
+    std::uint64_t size_bytes;
+  };
+
+  void* allocate(std::uint64_t size_bytes);
+  int release(std::uintptr_t address);
+  std::uintptr_t planned(std::uint64_t size_bytes);
+  std::uintptr_t unplanned(std::uint64_t size_bytes);
+  std::vector<Block>::iterator at(std::uintptr_t address);
+  bool is_free(std::uintptr_t address, std::uint64_t size_bytes);
+  bool is_planned(std::uintptr_t address) const noexcept { return address - block_ < block_bytes_; }
+
+  const tensile_arena_hook arena_;
+  const Shim shim_;
+  tensile_arena_hook hook_;
+  std::uint64_t position_ = 0;
+  std::uint64_t followed_ = ~std::uint64_t{0};  // the position that `next_` belongs to
+  std::uint32_t next_ = 0;
+  const Sheet* sheet_ = nullptr;
+  std::thread::id program_;
+  std::uintptr_t block_ = 0;
+  std::uint64_t block_bytes_ = 0;
+
+  mutable std::mutex changing_;
+  std::vector<Block> alive_;  // by address
+  ScriptUsage usage_;
+  bool recording_ = false;
+  std::uint64_t moment_ = 0;
+  std::vector<Record> records_;
+  std::unordered_map<std::uintptr_t, std::size_t> open_;  // records of what is still there
+};
+
+}  // namespace tensile

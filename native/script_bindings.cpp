@@ -1,0 +1,76 @@
+#include "script_bindings.hpp"
+
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "private_arena.hpp"
+#include "script.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tensile {
+namespace {
+
+using PlacedRow = std::tuple<std::uint64_t, std::uint64_t>;  // size, offset
+using RecordRow = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
+
+Sheet sheet_of(const std::vector<std::vector<PlacedRow>>& positions) {
+  Sheet sheet;
+  for (const auto& rows : positions) {
+    for (const auto& [size_bytes, offset_bytes] : rows) sheet.placed.push_back({size_bytes, offset_bytes});
+    sheet.first.push_back(static_cast<std::uint32_t>(sheet.placed.size()));
+  }
+  return sheet;
+}
+
+// Neither is ever deleted: tensors give their memory back when they please, at the very end of a process, too.
+Script* create(std::uint64_t hook, std::uint64_t shim) {
+  return new Script(*reinterpret_cast<const tensile_arena_hook*>(hook), reinterpret_cast<Script::Shim>(shim));
+}
+
+std::uint64_t private_arena(std::uint64_t limit_bytes) {
+  return reinterpret_cast<std::uint64_t>((new PrivateArena(limit_bytes))->hook());
+}
+
+}  // namespace
+
+void bind_script(nb::module_& module) {
+  module.def("private_arena", &private_arena, "limit_bytes"_a);
+  nb::class_<Sheet>(module, "Sheet")
+      .def(
+          "__init__",
+          [](Sheet* place, const std::vector<std::vector<PlacedRow>>& positions) {
+            new (place) Sheet(sheet_of(positions));
+          },
+          "positions"_a);
+  nb::class_<Script>(module, "Script")
+      .def_static("create", &create, "hook_address"_a, "shim_address"_a, nb::rv_policy::reference)
+      .def("position_address", [](Script& script) { return reinterpret_cast<std::uint64_t>(script.position()); })
+      .def("reserve", &Script::reserve, "size_bytes"_a)
+      .def("block", &Script::block)
+      .def("serve", &Script::serve, "sheet"_a.none())
+      .def("rest", &Script::rest)
+      .def("record", &Script::record)
+      .def("recorded",
+           [](Script& script) {
+             std::vector<RecordRow> rows;
+             for (const Record& r : script.recorded())
+               rows.emplace_back(r.position, r.size_bytes, r.address, r.made_at, r.released_at);
+             return rows;
+           })
+      .def("usage",
+           [](const Script& script) {
+             const ScriptUsage u = script.usage();
+             return std::make_tuple(u.planned, u.unplanned, u.mismatched, u.occupied, u.elsewhere, u.used_bytes,
+                                    u.high_water_bytes);
+           })
+      .def("reset_high_water", &Script::reset_high_water);
+}
+
+}  // namespace tensile

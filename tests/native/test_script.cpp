@@ -1,0 +1,186 @@
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "private_arena.hpp"
+#include "script.hpp"
+
+using namespace tensile;
+
+namespace {
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+
+int shim(const tensile_arena_hook* /*hook*/) { return 0; }
+
+// A script as the shim and a program use it.
+struct Driven {
+  PrivateArena arena{mib};
+  Script script{*arena.hook(), &shim};
+
+  std::uintptr_t allocate(std::size_t size_bytes) {
+    return reinterpret_cast<std::uintptr_t>(script.hook()->allocate(script.hook()->context, size_bytes));
+  }
+  int release(std::uintptr_t address) {
+    return script.hook()->release(script.hook()->context, reinterpret_cast<void*>(address));
+  }
+};
+
+// Position 0: two allocations, position 1: none, position 2: one that takes the place of both.
+Sheet sheet() { return {{0, 2, 2, 3}, {{100, 0}, {200, 512}, {1000, 0}}}; }
+
+}  // namespace
+
+TEST(allocations_get_their_planned_address_in_every_iteration) {
+  Driven driven;
+  const Sheet plan = sheet();
+  const std::uintptr_t block = driven.script.reserve(4096);
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    CHECK_EQUAL(driven.script.serve(&plan), 0);
+    *driven.script.position() = 0;
+    CHECK_EQUAL(driven.allocate(100), block);
+    CHECK_EQUAL(driven.allocate(200), block + 512);
+    CHECK_EQUAL(driven.release(block), 0);
+    CHECK_EQUAL(driven.release(block + 512), 0);
+    *driven.script.position() = 2;
+    CHECK_EQUAL(driven.allocate(1000), block);
+    CHECK_EQUAL(driven.release(block), 0);
+    CHECK_EQUAL(driven.script.rest(), 0);
+  }
+  const ScriptUsage usage = driven.script.usage();
+  CHECK_EQUAL(usage.planned, 9U);
+  CHECK_EQUAL(usage.unplanned + usage.mismatched + usage.occupied + usage.elsewhere, 0U);
+  CHECK_EQUAL(usage.used_bytes, 0U);
+  CHECK_EQUAL(usage.high_water_bytes, 1000U);
+}
+
+TEST(another_size_than_planned_takes_any_place_and_shifts_nothing) {
+  Driven driven;
+  const Sheet plan = sheet();
+  const std::uintptr_t block = driven.script.reserve(4096);
+  driven.script.serve(&plan);
+  const std::uintptr_t odd = driven.allocate(123);
+  CHECK(odd >= block + 4096);
+  CHECK_EQUAL(driven.allocate(200), block + 512);  // the first one is missing
+  const ScriptUsage usage = driven.script.usage();
+  CHECK_EQUAL(usage.planned, 1U);
+  CHECK_EQUAL(usage.unplanned, 1U);
+  CHECK_EQUAL(usage.mismatched, 1U);
+}
+
+TEST(what_still_lies_at_a_planned_address_is_left_there) {
+  Driven driven;
+  const Sheet plan = sheet();
+  const std::uintptr_t block = driven.script.reserve(4096);
+  driven.script.serve(&plan);
+  driven.allocate(100);
+  driven.allocate(200);
+  driven.release(block);
+  *driven.script.position() = 2;
+  CHECK(driven.allocate(1000) >= block + 4096);  // the second one, at 512, is still there
+  CHECK_EQUAL(driven.script.usage().occupied, 1U);
+}
+
+TEST(a_position_beyond_the_sheet_and_more_than_it_names_are_unplanned) {
+  Driven driven;
+  const Sheet plan = sheet();
+  driven.script.reserve(4096);
+  driven.script.serve(&plan);
+  *driven.script.position() = 1;
+  CHECK(driven.allocate(100) != 0);
+  *driven.script.position() = 3;
+  CHECK(driven.allocate(100) != 0);
+  *driven.script.position() = ~std::uint64_t{0};
+  CHECK(driven.allocate(100) != 0);
+  CHECK_EQUAL(driven.script.usage().unplanned, 3U);
+  CHECK_EQUAL(driven.script.usage().mismatched, 0U);
+}
+
+TEST(without_room_for_the_block_everything_is_unplanned) {
+  Driven driven;
+  const Sheet plan = sheet();
+  CHECK_EQUAL(driven.script.reserve(2 * mib), 0U);
+  driven.script.serve(&plan);
+  CHECK(driven.allocate(100) != 0);
+  CHECK_EQUAL(driven.script.usage().unplanned, 1U);
+  CHECK_EQUAL(driven.script.usage().occupied, 0U);
+}
+
+TEST(a_full_arena_refuses_and_nothing_is_counted_as_used) {
+  Driven driven;
+  driven.script.serve(nullptr);
+  CHECK_EQUAL(driven.allocate(2 * mib), 0U);
+  CHECK_EQUAL(driven.script.usage().used_bytes, 0U);
+  CHECK_EQUAL(driven.script.usage().unplanned, 0U);
+}
+
+TEST(an_address_that_is_no_block_is_not_released) {
+  Driven driven;
+  driven.script.serve(nullptr);
+  const std::uintptr_t address = driven.allocate(100);
+  CHECK(driven.release(address + 64) != 0);
+  CHECK_EQUAL(driven.release(address), 0);
+  CHECK(driven.release(address) != 0);
+}
+
+TEST(a_block_is_not_exchanged_while_tensors_are_in_it) {
+  Driven driven;
+  const Sheet plan = sheet();
+  const std::uintptr_t block = driven.script.reserve(4096);
+  driven.script.serve(&plan);
+  driven.allocate(100);
+  CHECK_FAULT(invariant, "the planned block is exchanged while 1 tensors are in it", driven.script.reserve(8192));
+  driven.release(block);
+  CHECK_EQUAL(driven.script.reserve(mib), block);  // what it was is free again
+}
+
+TEST(a_recording_says_what_was_made_where_and_when_it_went) {
+  Driven driven;
+  driven.script.serve(nullptr);
+  const std::uintptr_t before = driven.allocate(64);
+  driven.script.record();
+  const std::uintptr_t first = driven.allocate(100);
+  *driven.script.position() = 7;
+  const std::uintptr_t second = driven.allocate(200);
+  driven.release(first);
+  driven.release(before);  // of another time: no moment of this recording
+  const std::uintptr_t third = driven.allocate(100);
+  const std::vector<Record> records = driven.script.recorded();
+  CHECK_EQUAL(records.size(), 3U);
+  CHECK_EQUAL(records[0].position, 0U);
+  CHECK_EQUAL(records[0].size_bytes, 100U);
+  CHECK_EQUAL(records[0].address, first);
+  CHECK_EQUAL(records[0].made_at, 0U);
+  CHECK_EQUAL(records[0].released_at, 2U);
+  CHECK_EQUAL(records[1].position, 7U);
+  CHECK_EQUAL(records[1].address, second);
+  CHECK_EQUAL(records[1].released_at, Record::never);
+  CHECK_EQUAL(records[2].address, third);
+  CHECK_EQUAL(records[2].made_at, 3U);
+}
+
+TEST(other_threads_take_what_is_free_and_give_back_what_is_not_theirs) {
+  Driven driven;
+  const Sheet plan = sheet();
+  const std::uintptr_t block = driven.script.reserve(4096);
+  driven.script.serve(&plan);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 1000; ++i) driven.release(driven.allocate(100));
+    });
+  }
+  for (int i = 0; i < 1000; ++i) {
+    *driven.script.position() = i % 2 == 0 ? 0 : 2;
+    const std::uintptr_t address = driven.allocate(i % 2 == 0 ? 100 : 1000);
+    CHECK_EQUAL(address, block);
+    std::thread([&] { driven.release(address); }).join();
+  }
+  for (std::thread& thread : threads) thread.join();
+  const ScriptUsage usage = driven.script.usage();
+  CHECK_EQUAL(usage.planned, 1000U);
+  CHECK_EQUAL(usage.elsewhere, 4000U);
+  CHECK_EQUAL(usage.used_bytes, 0U);
+}
