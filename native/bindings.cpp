@@ -1,13 +1,19 @@
 // The Python module indb_tensile._native: binds, and translates faults into the classes of indb_tensile.errors.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "emulated_device.hpp"
 #include "fault.hpp"
@@ -66,11 +72,17 @@ void translate(const std::exception_ptr& thrown, void* /*payload*/) {
   }
 }
 
-using SlotTuple =
-    std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
+using SlotTuple = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
+                             std::uint64_t>;
 
 SlotTuple as_tuple(const SlotUsage& u) {
-  return {u.slot, u.epoch, u.pid, u.granted_bytes, u.used_bytes, u.high_water_bytes};
+  return {u.slot, u.epoch, u.pid, u.granted_bytes, u.held_bytes, u.used_bytes, u.high_water_bytes};
+}
+
+using RegionTuple = std::tuple<std::uint64_t, bool, std::uint64_t, std::uint64_t>;
+
+RegionTuple as_tuple(const layout::Owner& owner) {
+  return {static_cast<std::uint64_t>(owner.state), owner.backed, owner.slot, owner.epoch};
 }
 
 auto as_tuple(const layout::Lane& lane) {
@@ -82,10 +94,11 @@ void bind_ledger(nb::module_& module) {
       .def_static(
           "create",
           [](std::uint64_t capacity_bytes, std::uint64_t region_bytes, std::uint64_t out_bytes_per_s,
-             std::uint64_t in_bytes_per_s) {
-            return Ledger::create({capacity_bytes, region_bytes, out_bytes_per_s, in_bytes_per_s});
+             std::uint64_t in_bytes_per_s, std::optional<std::string> memory_directory) {
+            return Ledger::create(
+                {capacity_bytes, region_bytes, out_bytes_per_s, in_bytes_per_s, std::move(memory_directory)});
           },
-          "capacity_bytes"_a, "region_bytes"_a, "out_bytes_per_s"_a, "in_bytes_per_s"_a)
+          "capacity_bytes"_a, "region_bytes"_a, "out_bytes_per_s"_a, "in_bytes_per_s"_a, "memory_directory"_a.none())
       .def_static("attach", &Ledger::attach, "fd"_a)
       .def("fd", &Ledger::fd)
       .def(
@@ -96,14 +109,23 @@ void bind_ledger(nb::module_& module) {
           },
           "pid"_a)
       .def("set_pid", &Ledger::set_pid, "slot"_a, "pid"_a)
-      .def("grant", &Ledger::grant, "slot"_a, "size_bytes"_a)
-      .def("release_slot", &Ledger::release_slot, "slot"_a)
+      .def("grant", &Ledger::grant, "slot"_a, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("revoke_slot", &Ledger::revoke_slot, "slot"_a)
+      .def("release_slot", &Ledger::release_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "slot", [](const Ledger& ledger, std::uint32_t slot) { return as_tuple(ledger.usage(slot)); }, "slot"_a)
       .def("slots",
            [](const Ledger& ledger) {
              std::vector<SlotTuple> found;
              for (const SlotUsage& usage : ledger.claimed_slots()) found.push_back(as_tuple(usage));
+             return found;
+           })
+      .def("regions",
+           [](const Ledger& ledger) {
+             std::vector<RegionTuple> found;
+             for (std::uint64_t region = 0; region < ledger.regions().count(); ++region) {
+               found.push_back(as_tuple(ledger.regions().owner(region)));
+             }
              return found;
            })
       .def("pool",
@@ -121,12 +143,31 @@ void bind_emulated_device(nb::module_& module) {
       .def(
           "__init__",
           [](EmulatedDevice* place, int ledger_fd, std::uint32_t slot, std::uint64_t epoch,
-             std::uint64_t host_pool_bytes, std::size_t chunk_bytes) {
-            new (place) EmulatedDevice(Ledger::attach(ledger_fd), {slot, epoch}, host_pool_bytes, chunk_bytes);
+             std::uint64_t host_pool_bytes, std::size_t chunk_bytes, std::uint64_t alignment_bytes, bool strict) {
+            new (place) EmulatedDevice(Ledger::attach(ledger_fd), {slot, epoch}, host_pool_bytes, chunk_bytes,
+                                       {alignment_bytes, strict});
           },
           "ledger_fd"_a, "slot"_a, "epoch"_a, "host_pool_bytes"_a,
-          "chunk_bytes"_a = EmulatedDevice::default_chunk_bytes)
+          "chunk_bytes"_a = EmulatedDevice::default_chunk_bytes, "alignment_bytes"_a = ArenaShape{}.alignment_bytes,
+          "strict"_a = false)
       .def("move", &EmulatedDevice::move, "freed_bytes"_a, "taken_bytes"_a)
+      .def("allocate", &EmulatedDevice::allocate, "size_bytes"_a)
+      .def("allocate_at", &EmulatedDevice::allocate_at, "offset"_a, "size_bytes"_a)
+      .def("free", &EmulatedDevice::free, "address"_a)
+      .def("hook_address", [](EmulatedDevice& device) { return reinterpret_cast<std::uint64_t>(&device.hook()); })
+      .def("_arena",
+           [](const EmulatedDevice& device) {
+             const ArenaUsage u = device.arena().usage();
+             return std::make_tuple(u.owned_bytes, u.reserved_bytes, u.allocated_bytes, u.requested_bytes,
+                                    u.high_water_bytes, u.reserved_high_water_bytes, u.largest_free_bytes,
+                                    u.fallback_count);
+           })
+      .def("_arena_range",
+           [](const EmulatedDevice& device) {
+             const tensile_arena_hook& hook = device.arena().hook();
+             return std::make_tuple(std::uint64_t{hook.begin}, std::uint64_t{hook.end});
+           })
+      .def("reset_arena_high_water", [](const EmulatedDevice& device) { device.arena().reset_high_water(); })
       .def(
           "copy_out",
           [](EmulatedDevice& device, std::uint64_t host, DeviceAddress address, std::size_t size_bytes) {

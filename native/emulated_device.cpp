@@ -1,6 +1,8 @@
 #include "emulated_device.hpp"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "fault.hpp"
 
@@ -15,8 +17,10 @@ constexpr bool is_in(Ticket ticket) { return (ticket & 1) != 0; }
 }  // namespace
 
 EmulatedDevice::EmulatedDevice(Ledger ledger, const Claim& claim, std::uint64_t host_pool_bytes,
-                               std::size_t chunk_bytes)
-    : account_(std::move(ledger), claim),
+                               std::size_t chunk_bytes, const ArenaShape& arena)
+    : account_(Ledger::attach(ledger.fd()), claim),
+      arena_(ledger.words().header.memory_offset == 0 ? nullptr
+                                                      : std::make_shared<Arena>(std::move(ledger), claim, arena)),
       pool_(host_pool_bytes),
       out_("tensile-out", LaneClock(account_.out_lane()), chunk_bytes),
       in_("tensile-in", LaneClock(account_.in_lane()), chunk_bytes) {}
@@ -29,11 +33,45 @@ SlotUsage EmulatedDevice::usage() const { return account_.usage(); }
 
 void EmulatedDevice::reset_high_water() { account_.reset_high_water(); }
 
+DeviceAddress EmulatedDevice::allocate(std::uint64_t size_bytes) {
+  return reinterpret_cast<DeviceAddress>(arena().allocate(size_bytes));
+}
+
+DeviceAddress EmulatedDevice::allocate_at(std::uint64_t offset, std::uint64_t size_bytes) {
+  return reinterpret_cast<DeviceAddress>(arena().allocate_at(offset, size_bytes));
+}
+
+void EmulatedDevice::free(DeviceAddress address) {
+  const auto* start = reinterpret_cast<const std::byte*>(address);
+  const std::lock_guard lock(copying_);
+  if (const std::optional<Range> range = arena().around(start)) check_device({address, range->size_bytes});
+  arena().free(start);
+}
+
+Arena& EmulatedDevice::arena() const {
+  if (!arena_) {
+    throw Fault(Fault::Kind::device, "the device has no memory of its own: each process's is private",
+                "Create the ledger with memory.");
+  }
+  return *arena_;
+}
+
+const tensile_arena_hook& EmulatedDevice::hook() {
+  // What was allocated by the hook can outlive this object, so the arena must: on purpose it is never destroyed.
+  static auto* const kept = new std::vector<std::shared_ptr<Arena>>();
+  static std::mutex keeping;
+  const Arena& hooked = arena();
+  const std::lock_guard lock(keeping);
+  if (std::find(kept->begin(), kept->end(), arena_) == kept->end()) kept->push_back(arena_);
+  return hooked.hook();
+}
+
 Ticket EmulatedDevice::copy_out(std::byte* host, DeviceAddress device, std::size_t size_bytes) {
   const std::lock_guard lock(copying_);
   check_host(host, size_bytes);
   const std::uint64_t number = out_.submit(host, reinterpret_cast<const std::byte*>(device), size_bytes);
   uses_[host].out = number;
+  note(pending_out_, out_, {number, device, device + size_bytes});
   return out_ticket(number);
 }
 
@@ -42,6 +80,7 @@ Ticket EmulatedDevice::copy_in(DeviceAddress device, const std::byte* host, std:
   check_host(host, size_bytes);
   const std::uint64_t number = in_.submit(reinterpret_cast<std::byte*>(device), host, size_bytes);
   uses_[host].in = number;
+  note(pending_in_, in_, {number, device, device + size_bytes});
   return in_ticket(number);
 }
 
@@ -76,6 +115,25 @@ HostUsage EmulatedDevice::host_usage() const { return pool_.usage(); }
 void EmulatedDevice::close() noexcept {
   out_.close();
   in_.close();
+}
+
+// Copies of one lane end in the order in which they were queued.
+void EmulatedDevice::note(std::deque<Pending>& pending, const Lane& lane, const Pending& copy) {
+  while (!pending.empty() && lane.done(pending.front().number)) pending.pop_front();
+  pending.push_back(copy);
+}
+
+void EmulatedDevice::check_device(Range range) const {
+  const auto uses = [&](const Lane& lane) {
+    return [&](const Pending& copy) {
+      return copy.begin < range.end() && copy.end > range.offset && !lane.done(copy.number);
+    };
+  };
+  if (std::any_of(pending_out_.begin(), pending_out_.end(), uses(out_)) ||
+      std::any_of(pending_in_.begin(), pending_in_.end(), uses(in_))) {
+    throw Fault(Fault::Kind::invariant,
+                text("device memory at address ", range.offset, " is freed while a copy still uses it"));
+  }
 }
 
 void EmulatedDevice::check_host(const std::byte* host, std::size_t size_bytes) const {

@@ -1,11 +1,15 @@
-// A device for machines without one: its memory is this process's own, accounted for in the shared ledger, and its
-// copy engines are two threads that copy no faster than the links they stand for.
+// A device for machines without one: its memory is a file that all its processes map, owned region by region as the
+// shared ledger says, and its copy engines are two threads that copy no faster than the links they stand for. Where
+// the ledger has no memory, each process's is private and only the bytes are shared.
 #pragma once
 
+#include <deque>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 
 #include "account.hpp"
+#include "arena.hpp"
 #include "device.hpp"
 #include "host_pool.hpp"
 #include "lane.hpp"
@@ -17,11 +21,23 @@ class EmulatedDevice final : public Device {
   static constexpr std::size_t default_chunk_bytes = std::size_t{1} << 17;
 
   EmulatedDevice(Ledger ledger, const Claim& claim, std::uint64_t host_pool_bytes,
-                 std::size_t chunk_bytes = default_chunk_bytes);
+                 std::size_t chunk_bytes = default_chunk_bytes, const ArenaShape& arena = {});
 
   void move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) override;
   SlotUsage usage() const override;
   void reset_high_water() override;
+
+  // Memory in the job's regions; see Arena. To free what a queued copy still uses is refused.
+  DeviceAddress allocate(std::uint64_t size_bytes);
+  DeviceAddress allocate_at(std::uint64_t offset, std::uint64_t size_bytes);
+  void free(DeviceAddress address);
+
+  // Raises a device fault where the ledger has no memory.
+  Arena& arena() const;
+
+  // An allocator for code that knows nothing of this class; what it allocated may be touched and released for as
+  // long as the process lives.
+  const tensile_arena_hook& hook();
 
   Ticket copy_out(std::byte* host, DeviceAddress device, std::size_t size_bytes) override;
   Ticket copy_in(DeviceAddress device, const std::byte* host, std::size_t size_bytes) override;
@@ -42,12 +58,24 @@ class EmulatedDevice final : public Device {
     std::uint64_t in = 0;
   };
 
+  // One queued copy's end in device memory.
+  struct Pending {
+    std::uint64_t number;
+    DeviceAddress begin;
+    DeviceAddress end;
+  };
+
+  void check_device(Range range) const;
+  static void note(std::deque<Pending>& pending, const Lane& lane, const Pending& copy);
   void check_host(const std::byte* host, std::size_t size_bytes) const;
 
   Account account_;
+  std::shared_ptr<Arena> arena_;
   HostPool pool_;
   std::mutex copying_;
   std::unordered_map<const std::byte*, Uses> uses_;
+  std::deque<Pending> pending_out_;
+  std::deque<Pending> pending_in_;
   Lane out_;  // the lanes last: their threads end before what they copy from goes
   Lane in_;
 };

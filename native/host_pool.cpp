@@ -8,18 +8,13 @@ namespace tensile {
 namespace {
 
 constexpr std::uint64_t alignment_bytes = 64;  // a cache line, and what torch aligns its CPU tensors to
-constexpr std::uint64_t page_bytes = 4096;
 constexpr std::uint64_t step_bytes = std::uint64_t{16} << 20;  // about 4 ms of faulting in, once per step
-
-std::uint64_t rounded_up(std::uint64_t size_bytes, std::uint64_t unit_bytes) {
-  return (size_bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
-}
 
 }  // namespace
 
 HostPool::HostPool(std::uint64_t limit_bytes, Supply supply)
     : limit_bytes_(limit_bytes / alignment_bytes * alignment_bytes),
-      range_(reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes), page_bytes))),
+      range_(reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes()), page_bytes()))),
       supply_(std::move(supply)) {}
 
 void HostPool::prepare(std::uint64_t size_bytes) {
@@ -32,19 +27,17 @@ std::byte* HostPool::allocate(std::uint64_t size_bytes) {
   if (size_bytes == 0) throw Fault(Fault::Kind::invariant, "a host buffer of 0 bytes");
   const std::lock_guard lock(mutex_);
   const std::uint64_t taken_bytes = size_bytes > limit_bytes_ ? size_bytes : rounded_up(size_bytes, alignment_bytes);
-  auto found = free_by_size_.lower_bound({taken_bytes, 0});
-  if (found == free_by_size_.end() && grow(taken_bytes)) found = free_by_size_.lower_bound({taken_bytes, 0});
-  if (found == free_by_size_.end()) {
+  std::optional<Range> found = free_.best_fit(taken_bytes);
+  if (!found && grow(taken_bytes)) found = free_.best_fit(taken_bytes);
+  if (!found) {
     throw Fault(Fault::Kind::memory,
                 text("the host pool has no ", taken_bytes, " bytes in one piece: ", used_bytes_, " of its limit of ",
                      limit_bytes_, " bytes are in use"),
                 "Raise the host pool's limit, or swap less.");
   }
-  const auto [range_bytes, offset] = *found;
-  std::byte* buffer = range_.address() + offset;
+  std::byte* buffer = range_.address() + found->offset;
   live_.emplace(buffer, taken_bytes);
-  remove_free(free_by_offset_.find(offset));
-  if (range_bytes > taken_bytes) add_free(offset + taken_bytes, range_bytes - taken_bytes);
+  free_.take({found->offset, taken_bytes});
   used_bytes_ += taken_bytes;
   high_water_bytes_ = std::max(high_water_bytes_, used_bytes_);
   return buffer;
@@ -54,7 +47,7 @@ void HostPool::free(const std::byte* buffer) {
   const std::lock_guard lock(mutex_);
   const auto entry = find(buffer);
   used_bytes_ -= entry->second;
-  add_free(static_cast<Offset>(buffer - range_.address()), entry->second);
+  free_.add({static_cast<std::uint64_t>(buffer - range_.address()), entry->second});
   live_.erase(entry);
 }
 
@@ -70,11 +63,8 @@ HostUsage HostPool::usage() const {
 
 // Fault in more at the end, where the last free range may already begin. False when the limit is in the way.
 bool HostPool::grow(std::uint64_t needed_bytes) {
-  std::uint64_t tail_bytes = 0;
-  if (!free_by_offset_.empty()) {
-    const auto& [offset, size_bytes] = *free_by_offset_.rbegin();
-    if (offset + size_bytes == resident_bytes_) tail_bytes = size_bytes;
-  }
+  const std::optional<Range> last = free_.last();
+  const std::uint64_t tail_bytes = last && last->end() == resident_bytes_ ? last->size_bytes : 0;
   if (needed_bytes - tail_bytes > limit_bytes_ - resident_bytes_) return false;
   supply(std::min(resident_bytes_ + rounded_up(needed_bytes - tail_bytes, step_bytes), limit_bytes_));
   return true;
@@ -83,33 +73,9 @@ bool HostPool::grow(std::uint64_t needed_bytes) {
 void HostPool::supply(std::uint64_t end_bytes) {
   // The start is a whole number of pages: only the last step, to the limit itself, may end within one, and then
   // the rest of that page is nobody else's.
-  supply_(range_.address() + resident_bytes_, rounded_up(end_bytes - resident_bytes_, page_bytes));
+  supply_(range_.address() + resident_bytes_, rounded_up(end_bytes - resident_bytes_, page_bytes()));
   const std::uint64_t start_bytes = std::exchange(resident_bytes_, end_bytes);
-  add_free(start_bytes, end_bytes - start_bytes);
-}
-
-void HostPool::add_free(Offset offset, std::uint64_t size_bytes) {
-  auto after = free_by_offset_.lower_bound(offset);
-  if (after != free_by_offset_.end() && after->first == offset + size_bytes) {
-    size_bytes += after->second;
-    after = remove_free(after);
-  }
-  if (after != free_by_offset_.begin()) {
-    const auto before = std::prev(after);
-    if (before->first + before->second == offset) {
-      offset = before->first;
-      size_bytes += before->second;
-      remove_free(before);
-    }
-  }
-  free_by_offset_.emplace(offset, size_bytes);
-  free_by_size_.emplace(size_bytes, offset);
-}
-
-std::map<HostPool::Offset, std::uint64_t>::iterator HostPool::remove_free(
-    std::map<Offset, std::uint64_t>::iterator range) {
-  free_by_size_.erase({range->second, range->first});
-  return free_by_offset_.erase(range);
+  free_.add({start_bytes, end_bytes - start_bytes});
 }
 
 std::unordered_map<const std::byte*, std::uint64_t>::const_iterator HostPool::find(const std::byte* buffer) const {

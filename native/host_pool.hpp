@@ -4,12 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <mutex>
-#include <set>
 #include <unordered_map>
-#include <utility>
 
+#include "free_ranges.hpp"
 #include "shared_memory.hpp"
 
 namespace tensile {
@@ -49,12 +47,8 @@ class HostPool {
   std::uintptr_t begin() const noexcept { return reinterpret_cast<std::uintptr_t>(range_.address()); }
 
  private:
-  using Offset = std::uint64_t;
-
   bool grow(std::uint64_t needed_bytes);
   void supply(std::uint64_t end_bytes);
-  void add_free(Offset offset, std::uint64_t size_bytes);
-  std::map<Offset, std::uint64_t>::iterator remove_free(std::map<Offset, std::uint64_t>::iterator range);
   std::unordered_map<const std::byte*, std::uint64_t>::const_iterator find(const std::byte* buffer) const;
 
   const std::uint64_t limit_bytes_;
@@ -64,8 +58,7 @@ class HostPool {
   std::uint64_t resident_bytes_ = 0;
   std::uint64_t used_bytes_ = 0;
   std::uint64_t high_water_bytes_ = 0;
-  std::map<Offset, std::uint64_t> free_by_offset_;
-  std::set<std::pair<std::uint64_t, Offset>> free_by_size_;
+  FreeRanges free_;
   std::unordered_map<const std::byte*, std::uint64_t> live_;
 };
 

@@ -1,6 +1,7 @@
 #include "ledger.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <new>
 
 #include "fault.hpp"
@@ -42,6 +43,43 @@ std::uint64_t share_bytes(const layout::Slot& record, std::uint32_t slot, const 
   return own.used_bytes + (was_posted ? static_cast<std::uint64_t>(intent.change_bytes) : 0);
 }
 
+constexpr std::uint64_t ledger_bytes(std::uint64_t region_count) {
+  return sizeof(layout::Ledger) + region_count * sizeof(Word);
+}
+
+void check_number(std::uint32_t slot) {
+  if (slot >= layout::slot_count) {
+    throw Fault(Fault::Kind::invariant, text("slot ", slot, ": the device has slots 0 to ", layout::slot_count - 1));
+  }
+}
+
+void check_shape(const DeviceShape& shape) {
+  if (shape.region_bytes == 0 || shape.capacity_bytes < shape.region_bytes ||
+      shape.capacity_bytes > layout::max_bytes) {
+    throw Fault(Fault::Kind::invariant,
+                text("a device of ", shape.capacity_bytes, " bytes in regions of ", shape.region_bytes,
+                     " bytes: it must hold a region and at most ", layout::max_bytes, " bytes"));
+  }
+  if (shape.capacity_bytes / shape.region_bytes > layout::max_regions) {
+    throw Fault(Fault::Kind::device,
+                text("a device of ", shape.capacity_bytes, " bytes in regions of ", shape.region_bytes, " bytes has ",
+                     shape.capacity_bytes / shape.region_bytes, " regions, and at most ", layout::max_regions,
+                     " are possible"),
+                "Set region_bytes higher.");
+  }
+  if (shape.memory_directory && shape.region_bytes % page_bytes() != 0) {
+    throw Fault(Fault::Kind::device,
+                text("a region of ", shape.region_bytes, " bytes is not a multiple of the ", page_bytes(),
+                     " bytes of a page of memory"),
+                text("Set region_bytes to a multiple of ", page_bytes(), "."));
+  }
+  if (shape.out_bytes_per_s == 0 || shape.in_bytes_per_s == 0) {
+    throw Fault(Fault::Kind::invariant,
+                text("a device whose links carry ", shape.out_bytes_per_s, " bytes/s out and ", shape.in_bytes_per_s,
+                     " bytes/s in: both must be above 0"));
+  }
+}
+
 [[noreturn]] void throw_stale(const Claim& claim, std::uint64_t epoch) {
   throw Fault(Fault::Kind::device,
               text("slot ", claim.slot, ": epoch ", claim.epoch, " is over, the device's ledger is at epoch ", epoch),
@@ -63,26 +101,29 @@ std::uint64_t share_bytes(const layout::Slot& record, std::uint32_t slot, const 
 }  // namespace
 
 Ledger::Ledger(SharedMemory memory)
-    : memory_(std::move(memory)), words_(std::launder(reinterpret_cast<layout::Ledger*>(memory_.address()))) {}
+    : memory_(std::move(memory)),
+      words_(std::launder(reinterpret_cast<layout::Ledger*>(memory_.address()))),
+      regions_(std::launder(reinterpret_cast<Word*>(memory_.address() + sizeof(layout::Ledger))),
+               words_->header.region_count) {}
 
 Ledger Ledger::create(const DeviceShape& shape) {
-  if (shape.region_bytes == 0 || shape.capacity_bytes < shape.region_bytes ||
-      shape.capacity_bytes > layout::max_bytes) {
-    throw Fault(Fault::Kind::invariant,
-                text("a device of ", shape.capacity_bytes, " bytes in regions of ", shape.region_bytes,
-                     " bytes: it must hold a region and at most ", layout::max_bytes, " bytes"));
-  }
-  if (shape.out_bytes_per_s == 0 || shape.in_bytes_per_s == 0) {
-    throw Fault(Fault::Kind::invariant,
-                text("a device whose links carry ", shape.out_bytes_per_s, " bytes/s out and ", shape.in_bytes_per_s,
-                     " bytes/s in: both must be above 0"));
-  }
-  SharedMemory memory = SharedMemory::create("tensile-device-ledger", sizeof(layout::Ledger));
+  check_shape(shape);
+  const std::uint64_t region_count = shape.capacity_bytes / shape.region_bytes;
+  const std::uint64_t own_bytes = ledger_bytes(region_count);
+  const std::uint64_t memory_offset = shape.memory_directory ? rounded_up(own_bytes, page_bytes()) : 0;
+  const std::uint64_t file_bytes =
+      shape.memory_directory ? memory_offset + region_count * shape.region_bytes : own_bytes;
+  SharedMemory memory =
+      SharedMemory::create("tensile-device", shape.memory_directory.value_or(""), file_bytes, own_bytes);
   auto* words = new (memory.address()) layout::Ledger();
+  std::uninitialized_value_construct_n(reinterpret_cast<Word*>(memory.address() + sizeof(layout::Ledger)),
+                                       region_count);
   words->header.version = layout::version;
   words->header.slot_count = layout::slot_count;
   words->header.capacity_bytes = shape.capacity_bytes;
   words->header.region_bytes = shape.region_bytes;
+  words->header.region_count = region_count;
+  words->header.memory_offset = memory_offset;
   words->out.bytes_per_s = shape.out_bytes_per_s;
   words->in.bytes_per_s = shape.in_bytes_per_s;
   for (layout::Slot& slot : words->slots) slot.epoch = 1;
@@ -91,8 +132,8 @@ Ledger Ledger::create(const DeviceShape& shape) {
 }
 
 Ledger Ledger::attach(int fd) {
-  Ledger ledger(SharedMemory::attach(fd, sizeof(layout::Ledger)));
-  const layout::Header& header = ledger.words_->header;
+  const SharedMemory start = SharedMemory::attach(fd, sizeof(layout::Ledger));
+  const auto& header = *std::launder(reinterpret_cast<const layout::Header*>(start.address()));
   if (header.magic.load() != layout::magic) {
     throw Fault(Fault::Kind::device, text("descriptor ", fd, " is no device ledger"),
                 "Pass the descriptor that Ledger.create made.");
@@ -102,7 +143,7 @@ Ledger Ledger::attach(int fd) {
                 text("the device ledger has layout ", header.version, ", this process knows ", layout::version),
                 "Run controller and trainers from one installation.");
   }
-  return ledger;
+  return Ledger(SharedMemory::attach(fd, ledger_bytes(header.region_count)));
 }
 
 Claim Ledger::claim_slot(std::uint64_t pid) {
@@ -121,59 +162,66 @@ void Ledger::set_pid(std::uint32_t slot, std::uint64_t pid) { claimed(slot).pid 
 
 std::uint64_t Ledger::grant(std::uint32_t slot, std::uint64_t size_bytes) {
   layout::Slot& record = claimed(slot);
+  const Claim claim{slot, record.epoch};
   const std::uint64_t region_bytes = words_->header.region_bytes;
-  const std::uint64_t regions = size_bytes / region_bytes + (size_bytes % region_bytes != 0 ? 1 : 0);
-  if (regions > layout::max_bytes / region_bytes) reserve(slot, record.granted_bytes, size_bytes);
-  const std::uint64_t wanted_bytes = regions * region_bytes;
-  const std::uint64_t held_bytes = record.granted_bytes;
-  if (wanted_bytes > held_bytes) {
-    reserve(slot, held_bytes, wanted_bytes);
-    record.granted_bytes = wanted_bytes;
-  } else if (wanted_bytes < held_bytes) {
-    lower(slot, held_bytes, wanted_bytes);
-  }
+  const std::uint64_t wanted = size_bytes / region_bytes + (size_bytes % region_bytes != 0 ? 1 : 0);
+  if (wanted > regions_.count()) throw_full(claim, size_bytes);
+  const std::uint64_t wanted_bytes = wanted * region_bytes;
+  if (wanted_bytes < record.granted_bytes) lower(slot, wanted_bytes);
+  const std::uint64_t held = regions_.held_count(claim);
+  if (held < wanted && !regions_.hand_out(claim, wanted - held)) throw_full(claim, wanted_bytes);
+  record.granted_bytes = wanted_bytes;
+  if (held > wanted) regions_.take_back(claim, held - wanted, wipe());
   return wanted_bytes;
 }
 
-// The pool's total first, so that the slots never hold more than it says.
-void Ledger::reserve(std::uint32_t slot, std::uint64_t held_bytes, std::uint64_t wanted_bytes) {
-  const std::uint64_t capacity_bytes = words_->header.capacity_bytes;
-  std::uint64_t granted_bytes = words_->pool.granted_bytes.load();
-  do {
-    const std::uint64_t others_bytes = granted_bytes - held_bytes;
-    if (wanted_bytes > capacity_bytes - others_bytes) {
-      throw Fault(Fault::Kind::memory,
-                  text("slot ", slot, ": a grant of ", wanted_bytes, " bytes does not fit beside ", others_bytes,
-                       " bytes granted to others on a device of ", capacity_bytes, " bytes"),
-                  "Lower other grants first, or wait until a job ends.");
-    }
-  } while (
-      !words_->pool.granted_bytes.compare_exchange_weak(granted_bytes, granted_bytes - held_bytes + wanted_bytes));
+void Ledger::throw_full(const Claim& claim, std::uint64_t size_bytes) const {
+  const std::uint64_t others = regions_.count() - regions_.free_count() - regions_.held_count(claim);
+  throw Fault(Fault::Kind::memory,
+              text("slot ", claim.slot, ": a grant of ", size_bytes, " bytes does not fit beside ",
+                   others * words_->header.region_bytes, " bytes granted to others on a device of ",
+                   words_->header.capacity_bytes, " bytes"),
+              "Lower other grants first, or wait until a job ends.");
 }
 
 // The grant is lowered before use is looked at, and a move states its intent before it looks at the grant: of two
 // that happen at once at least one sees the other.
-void Ledger::lower(std::uint32_t slot, std::uint64_t held_bytes, std::uint64_t wanted_bytes) {
+void Ledger::lower(std::uint32_t slot, std::uint64_t wanted_bytes) {
   layout::Slot& record = words_->slots[slot];
-  record.granted_bytes = wanted_bytes;
+  const std::uint64_t before_bytes = record.granted_bytes.exchange(wanted_bytes);
   const std::uint64_t needed_bytes = promised_bytes(record);
   if (needed_bytes > wanted_bytes) {
-    record.granted_bytes = held_bytes;
+    record.granted_bytes = before_bytes;
     throw Fault(Fault::Kind::memory,
-                text("slot ", slot, ": its grant of ", held_bytes, " bytes cannot be lowered to ", wanted_bytes,
+                text("slot ", slot, ": its grant of ", before_bytes, " bytes cannot be lowered to ", wanted_bytes,
                      " bytes while ", needed_bytes, " bytes are in use"),
                 "Lower a grant only after the job has adopted the plan that needs less.");
   }
-  words_->pool.granted_bytes -= held_bytes - wanted_bytes;
 }
 
-void Ledger::release_slot(std::uint32_t slot) {
+// What a region held is given back to the system, and reads as zeros from then on.
+Regions::Wipe Ledger::wipe() const {
+  const layout::Header& header = words_->header;
+  if (header.memory_offset == 0) return [](Range) {};
+  return [this, &header](Range run) {
+    punch(memory_.fd(),
+          {header.memory_offset + run.offset * header.region_bytes, run.size_bytes * header.region_bytes});
+  };
+}
+
+void Ledger::revoke_slot(std::uint32_t slot) {
   layout::Slot& record = claimed(slot);
   std::uint64_t state = layout::state_claimed;
   if (!record.state.compare_exchange_strong(state, layout::state_releasing)) throw_unclaimed(slot, record.epoch);
-  // From here on the job's process, should it still run, can begin no move (the intent is not what it expects)
-  // and finish none (whoever reads the tally that we write below sees the new epoch).
   ++record.epoch;
+}
+
+void Ledger::release_slot(std::uint32_t slot) {
+  check_number(slot);
+  layout::Slot& record = words_->slots[slot];
+  if (record.state.load() != layout::state_releasing) revoke_slot(slot);
+  // The epoch is over: the job's process, should it still run, can begin no move once the intent is not what it
+  // expects, and finish none, since whoever reads the tally that we write below sees the new epoch.
   std::uint64_t intent_word = record.intent.load();
   Intent intent = Intent::unpacked(intent_word);
   while (!record.intent.compare_exchange_weak(intent_word, Intent{layout::next(intent.sequence), 0}.packed())) {
@@ -188,7 +236,8 @@ void Ledger::release_slot(std::uint32_t slot) {
       break;
   }
   record.tally = Tally{last, slot, 0}.packed();
-  words_->pool.granted_bytes -= record.granted_bytes.exchange(0);
+  record.granted_bytes = 0;
+  regions_.take_all(slot, wipe());
   record.high_water_bytes = 0;
   record.pid = 0;
   record.state = layout::state_free;
@@ -277,6 +326,7 @@ SlotUsage Ledger::usage(std::uint32_t slot) const {
           .epoch = record.epoch,
           .pid = record.pid,
           .granted_bytes = record.granted_bytes,
+          .held_bytes = regions_.held_count({slot, record.epoch}) * words_->header.region_bytes,
           .used_bytes = used_bytes,
           .high_water_bytes = std::max(record.high_water_bytes.load(), used_bytes)};
 }
@@ -285,7 +335,7 @@ PoolUsage Ledger::usage() const {
   const std::uint64_t used_bytes = Tally::unpacked(words_->pool.tally.load()).used_bytes;
   return {.capacity_bytes = words_->header.capacity_bytes,
           .region_bytes = words_->header.region_bytes,
-          .granted_bytes = words_->pool.granted_bytes,
+          .granted_bytes = (regions_.count() - regions_.free_count()) * words_->header.region_bytes,
           .used_bytes = used_bytes,
           .high_water_bytes = std::max(words_->pool.high_water_bytes.load(), used_bytes)};
 }
@@ -299,16 +349,14 @@ std::vector<SlotUsage> Ledger::claimed_slots() const {
 }
 
 layout::Slot& Ledger::claimed(std::uint32_t slot) const {
-  if (slot >= layout::slot_count) {
-    throw Fault(Fault::Kind::invariant, text("slot ", slot, ": the device has slots 0 to ", layout::slot_count - 1));
-  }
+  check_number(slot);
   layout::Slot& record = words_->slots[slot];
   if (record.state.load() != layout::state_claimed) throw_unclaimed(slot, record.epoch);
   return record;
 }
 
 layout::Slot& Ledger::live(const Claim& claim) const {
-  if (claim.slot >= layout::slot_count) return claimed(claim.slot);
+  check_number(claim.slot);
   layout::Slot& record = words_->slots[claim.slot];
   const std::uint64_t epoch = record.epoch.load();
   if (epoch != claim.epoch) throw_stale(claim, epoch);

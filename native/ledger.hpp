@@ -1,13 +1,16 @@
-// The device's account of bytes, shared by all processes that use the device: who may use how much, and who does.
+// The device's account of bytes and regions, shared by all processes that use the device: who may use how much, who
+// does, and where.
 //
 // Atomics only, no lock: a process may be killed at any instruction and nobody waits for it. See ledger_layout.hpp.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ledger_layout.hpp"
+#include "regions.hpp"
 #include "shared_memory.hpp"
 
 namespace tensile {
@@ -17,11 +20,10 @@ struct DeviceShape {
   std::uint64_t region_bytes;  // the unit of grants
   std::uint64_t out_bytes_per_s;
   std::uint64_t in_bytes_per_s;
-};
 
-struct Claim {
-  std::uint32_t slot;
-  std::uint64_t epoch;
+  // Where the device's memory is: in the ledger's own file, which has no name ("") or lies, without a name too, in
+  // a directory such as /dev/shm. Nothing: each process's memory is private, and the ledger only counts.
+  std::optional<std::string> memory_directory = std::nullopt;
 };
 
 struct SlotUsage {
@@ -29,6 +31,7 @@ struct SlotUsage {
   std::uint64_t epoch;
   std::uint64_t pid;
   std::uint64_t granted_bytes;
+  std::uint64_t held_bytes;  // its regions: more than its grant while those that it must give back hold something
   std::uint64_t used_bytes;
   std::uint64_t high_water_bytes;
 };
@@ -36,7 +39,7 @@ struct SlotUsage {
 struct PoolUsage {
   std::uint64_t capacity_bytes;
   std::uint64_t region_bytes;
-  std::uint64_t granted_bytes;
+  std::uint64_t granted_bytes;  // all regions that are not free, those in quarantine too
   std::uint64_t used_bytes;
   std::uint64_t high_water_bytes;
 };
@@ -54,11 +57,16 @@ class Ledger {
   void set_pid(std::uint32_t slot, std::uint64_t pid);
 
   // Let a slot use this much, in whole regions; returns what it was rounded up to. Never grants more than the
-  // capacity in all, never lowers a grant below what is in use.
+  // capacity in all, never lowers a grant below what is in use. Regions that hold something come back when they
+  // are empty and this is called again: until then `held_bytes` is above the grant.
   std::uint64_t grant(std::uint32_t slot, std::uint64_t size_bytes);
 
-  // Take back whatever a job had, at whichever instruction its process ended; its epoch is over. A process that
-  // still runs is refused from here on, but only once it has ended is its memory really unused.
+  // A job's process has died: its epoch is over and its regions are in quarantine. Should it still run, it is
+  // refused from here on.
+  void revoke_slot(std::uint32_t slot);
+
+  // Take back whatever a job had, at whichever instruction its process ended, revoked before or not. Its regions
+  // are anybody's now, so nothing that maps them may be left of it.
   void release_slot(std::uint32_t slot);
 
   // --- the trainer's: one thread at a time per claim (see Account) ---
@@ -76,14 +84,17 @@ class Ledger {
 
   // The words themselves, for lanes and for tests of what a killed process leaves behind.
   layout::Ledger& words() const noexcept { return *words_; }
+  const Regions& regions() const noexcept { return regions_; }
+  Regions& regions() noexcept { return regions_; }
 
  private:
   explicit Ledger(SharedMemory memory);
 
   layout::Slot& claimed(std::uint32_t slot) const;
   layout::Slot& live(const Claim& claim) const;
-  void reserve(std::uint32_t slot, std::uint64_t held_bytes, std::uint64_t wanted_bytes);
-  void lower(std::uint32_t slot, std::uint64_t held_bytes, std::uint64_t wanted_bytes);
+  void lower(std::uint32_t slot, std::uint64_t wanted_bytes);
+  [[noreturn]] void throw_full(const Claim& claim, std::uint64_t size_bytes) const;
+  Regions::Wipe wipe() const;
   void publish(const Claim& claim, layout::Slot& record, const layout::Tally& before, const layout::Intent& intent);
   static void withdraw(layout::Slot& record, const layout::Tally& before, const layout::Intent& intent);
   void post(const Claim& claim, layout::Slot& record, const layout::Intent& intent);
@@ -91,6 +102,7 @@ class Ledger {
 
   SharedMemory memory_;
   layout::Ledger* words_;
+  Regions regions_;
 };
 
 }  // namespace tensile

@@ -6,16 +6,54 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <system_error>
 
 #include "fault.hpp"
 
 namespace tensile {
 namespace {
 
-Mapping map_shared(int fd, std::size_t size_bytes) {
-  void* address = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) throw_system_fault("mmap", text("mapping shared memory of descriptor ", fd), errno);
-  return {address, size_bytes};
+// What the system must be left with: below it, it kills processes rather than refuse memory.
+constexpr std::uint64_t spare_bytes = std::uint64_t{64} << 20;
+
+Mapping map_shared(int fd, Range range) {
+  void* address =
+      ::mmap(nullptr, range.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(range.offset));
+  if (address == MAP_FAILED) {
+    throw_system_fault("mmap", text("mapping ", range.size_bytes, " bytes of descriptor ", fd), errno);
+  }
+  return {address, range.size_bytes};
+}
+
+FileDescriptor nameless(const char* name) {
+  FileDescriptor fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.number() < 0) throw_system_fault("memfd_create", text("creating shared memory '", name, "'"), errno);
+  return fd;
+}
+
+FileDescriptor nameless_in(const std::string& directory) {
+  FileDescriptor fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
+  if (fd.number() < 0) throw_system_fault("open", text("creating shared memory in '", directory, "'"), errno);
+  return fd;
+}
+
+// What the system could give without taking from anybody; unlimited where it does not say.
+std::uint64_t available_bytes() {
+  std::ifstream lines("/proc/meminfo");
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("MemAvailable:", 0) == 0) return std::strtoull(line.c_str() + 13, nullptr, 10) << 10;
+  }
+  return UINT64_MAX;
+}
+
+[[noreturn]] void throw_no_memory(std::uint64_t size_bytes, const std::string& why) {
+  throw Fault(Fault::Kind::memory,
+              text("the system has no memory for ", size_bytes, " more bytes of the device: ", why),
+              "Lower the device's capacity or the number of jobs, or give the machine (or /dev/shm) more memory.");
 }
 
 }  // namespace
@@ -28,31 +66,66 @@ Mapping::~Mapping() {
   if (address_ != nullptr) ::munmap(address_, size_bytes_);
 }
 
-SharedMemory SharedMemory::create(const char* name, std::size_t size_bytes) {
-  FileDescriptor fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd.number() < 0) throw_system_fault("memfd_create", text("creating shared memory '", name, "'"), errno);
+SharedMemory SharedMemory::create(const char* name, const std::string& directory, std::uint64_t size_bytes,
+                                  std::size_t mapped_bytes) {
+  FileDescriptor fd = directory.empty() ? nameless(name) : nameless_in(directory);
   if (::ftruncate(fd.number(), static_cast<off_t>(size_bytes)) != 0) {
     throw_system_fault("ftruncate", text("giving shared memory '", name, "' ", size_bytes, " bytes"), errno);
   }
-  if (::fcntl(fd.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  if (directory.empty() && ::fcntl(fd.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw_system_fault("fcntl", text("sealing the size of shared memory '", name, "'"), errno);
   }
-  Mapping mapping = map_shared(fd.number(), size_bytes);
+  reserve(fd.number(), {0, mapped_bytes});
+  Mapping mapping = map_shared(fd.number(), {0, mapped_bytes});
   return {std::move(fd), std::move(mapping)};
 }
 
-SharedMemory SharedMemory::attach(int fd, std::size_t size_bytes) {
+SharedMemory SharedMemory::attach(int fd, std::size_t mapped_bytes) {
   FileDescriptor own(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
   if (own.number() < 0) throw_system_fault("fcntl", text("attaching to shared memory of descriptor ", fd), errno);
   struct stat status {};
   if (::fstat(own.number(), &status) != 0) throw_system_fault("fstat", text("looking at descriptor ", fd), errno);
-  if (status.st_size < static_cast<off_t>(size_bytes)) {
+  if (status.st_size < static_cast<off_t>(mapped_bytes)) {
     throw Fault(Fault::Kind::device,
-                text("descriptor ", fd, " holds ", status.st_size, " bytes, a device ledger ", size_bytes),
+                text("descriptor ", fd, " holds ", status.st_size, " bytes, a device ledger ", mapped_bytes),
                 "Pass the descriptor that Ledger.create made.");
   }
-  Mapping mapping = map_shared(own.number(), size_bytes);
+  Mapping mapping = map_shared(own.number(), {0, mapped_bytes});
   return {std::move(own), std::move(mapping)};
+}
+
+std::uint64_t page_bytes() {
+  static const auto size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+Mapping map_unforked(int fd, Range range) {
+  Mapping mapping = map_shared(fd, range);
+  if (::madvise(mapping.address(), range.size_bytes, MADV_DONTFORK) != 0) {
+    throw_system_fault("madvise", text("keeping ", range.size_bytes, " bytes from forked children"), errno);
+  }
+  return mapping;
+}
+
+void reserve(int fd, Range range) {
+  const std::uint64_t left_bytes = available_bytes();
+  if (left_bytes < range.size_bytes + spare_bytes) {
+    throw_no_memory(range.size_bytes, text(left_bytes, " are available, and ", spare_bytes, " must remain"));
+  }
+  int status = 0;
+  do {
+    status = ::fallocate(fd, 0, static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes));
+  } while (status != 0 && errno == EINTR);
+  if (status != 0) throw_no_memory(range.size_bytes, std::generic_category().message(errno));
+}
+
+void punch(int fd, Range range) {
+  int status = 0;
+  do {
+    status = ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(range.offset),
+                         static_cast<off_t>(range.size_bytes));
+  } while (status != 0 && errno == EINTR);
+  if (status != 0) throw_system_fault("fallocate", text("wiping ", range.size_bytes, " bytes of the device"), errno);
 }
 
 Mapping reserve_address_space(std::size_t size_bytes) {
@@ -74,8 +147,7 @@ void populate(std::byte* address, std::size_t size_bytes) {
   }
 #endif
   // Kernels before 5.14 do not know the advice: one write per page does the same.
-  const auto page_bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  for (std::size_t offset = 0; offset < size_bytes; offset += page_bytes) {
+  for (std::size_t offset = 0; offset < size_bytes; offset += page_bytes()) {
     *static_cast<volatile std::byte*>(address + offset) = std::byte{0};
   }
 }

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <utility>
+
+#include "free_ranges.hpp"
 
 namespace tensile {
 
@@ -46,19 +50,27 @@ class Mapping {
   std::byte* address() const noexcept { return address_; }
   std::size_t size_bytes() const noexcept { return size_bytes_; }
 
+  // Leave the mapping as it is.
+  void abandon() noexcept { address_ = nullptr; }
+
  private:
   std::byte* address_ = nullptr;
   std::size_t size_bytes_ = 0;
 };
 
-// Memory without a name that processes share by handing on a file descriptor. Its size is sealed, so nobody
-// who holds the descriptor can make another process's access fail.
+// Memory without a name that processes share by handing on a file descriptor, and the start of it as this process
+// maps it.
 class SharedMemory {
  public:
-  static SharedMemory create(const char* name, std::size_t size_bytes);
+  // The system's own nameless file where `directory` is empty: its size is sealed, so nobody who holds the
+  // descriptor can make another process's access fail. Else a file in that directory (such as /dev/shm, whose size
+  // bounds it) that has no name either. The first `mapped_bytes` are set aside and mapped, the rest waits for
+  // `reserve`.
+  static SharedMemory create(const char* name, const std::string& directory, std::uint64_t size_bytes,
+                             std::size_t mapped_bytes);
 
-  // Duplicates `fd`, which stays the caller's; a file smaller than `size_bytes` is refused.
-  static SharedMemory attach(int fd, std::size_t size_bytes);
+  // Duplicates `fd`, which stays the caller's; a file smaller than `mapped_bytes` is refused.
+  static SharedMemory attach(int fd, std::size_t mapped_bytes);
 
   int fd() const noexcept { return fd_.number(); }
   std::byte* address() const noexcept { return mapping_.address(); }
@@ -69,6 +81,22 @@ class SharedMemory {
   FileDescriptor fd_;
   Mapping mapping_;
 };
+
+std::uint64_t page_bytes();
+
+constexpr std::uint64_t rounded_up(std::uint64_t size_bytes, std::uint64_t unit_bytes) {
+  return (size_bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
+}
+
+// Map these bytes of a file; a forked child does not get the mapping.
+Mapping map_unforked(int fd, Range range);
+
+// Have the system set memory aside for these bytes of a shared file, so that touching them cannot fail. Raises a
+// memory fault, instead of the signal that touching them would be, where the file system or the machine is full.
+void reserve(int fd, Range range);
+
+// Give the memory of these bytes of a shared file back to the system: they read as zeros in every process.
+void punch(int fd, Range range);
 
 // Address space without memory behind it; `populate` gives it memory.
 Mapping reserve_address_space(std::size_t size_bytes);

@@ -1,4 +1,9 @@
-"""The device as a trainer sees it: an account of bytes, and two copy lanes to the host.
+"""The device as a trainer sees it: an account of bytes, an arena of memory, and two copy lanes to the host.
+
+The account says how much a job may use and does, tensor by tensor as its plan says; the arena says where, in whole
+regions that pass from job to job. They are joined where a tensor's storage is: what allocates in the arena is told
+nothing of plans, and `move` nothing of addresses. At a plan's boundaries `ArenaUsage.requested_bytes` (less what was
+allocated that is no tensor of the step) is what the account has as used; between them the arena never holds more.
 
 One interface, several back ends behind it: the emulated device of the native library, a GPU, and a small
 in-memory fake for tests, which run through the same suite.
@@ -7,6 +12,7 @@ in-memory fake for tests, which run through the same suite.
 import atexit
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, NewType, Protocol, Self
 from weakref import WeakSet
 
@@ -40,6 +46,30 @@ class Device(Protocol):
         """Give bytes back, then take bytes; raises DeviceMemoryError beyond the job's grant."""
         ...
 
+    @property
+    def arena_range(self) -> range:
+        """This process's addresses of all the device's memory; an offset is an address less the first."""
+        ...
+
+    def allocate(self, size_bytes: int) -> int:
+        """The address of that much memory in the job's regions: the smallest free piece, the lowest of such.
+
+        Raises DeviceMemoryError where no piece is large enough.
+        """
+        ...
+
+    def allocate_at(self, offset: int, size_bytes: int) -> int:
+        """The same at a planned offset. Raises InvariantError where that is in use or not the job's."""
+        ...
+
+    def free(self, address: int) -> None:
+        """Give back what was allocated, its last use being over; raises InvariantError while a copy uses it."""
+        ...
+
+    def arena_usage(self) -> "ArenaUsage":
+        """What is allocated, and what was set aside for it."""
+        ...
+
     def copy_out(self, host: HostBuffer, address: int, size_bytes: int) -> Ticket:
         """Queue a copy to the host and return at once; both ranges must outlive it."""
         ...
@@ -70,6 +100,39 @@ class Device(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaUsage:
+    """One job's memory on the device: what it has, and what it has put there."""
+
+    owned_bytes: int  # whole regions
+    reserved_bytes: int  # of those, what the machine has set aside memory for, on first use and until they go back
+    allocated_bytes: int  # sizes rounded up to the alignment
+    requested_bytes: int  # the same as they were asked for
+    high_water_bytes: int  # of allocated_bytes
+    reserved_high_water_bytes: int
+    largest_free_bytes: int  # in one piece
+    fallbacks: int  # allocations through the hook for which there was no room
+
+
+class RegionState(IntEnum):
+    """What a region of the device is at this moment."""
+
+    FREE = 0
+    EMPTY = 1  # it has an owner, who holds nothing in it: the controller may take it back
+    USED = 2
+    WIPING = 3  # on its way back: the controller is giving its bytes to the machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """One region's word in the ledger. An owner of an epoch that is over is dead: the region is in quarantine."""
+
+    state: RegionState
+    backed: bool = False  # the machine has set memory aside for all of it
+    slot: Slot = Slot(0)
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostUsage:
     """One process's bytes in the host pool; sizes count rounded up to 64 bytes."""
 
@@ -87,6 +150,7 @@ class SlotUsage:
     epoch: int
     pid: int
     granted_bytes: int
+    held_bytes: int  # regions: above the grant while those that are due back hold something
     used_bytes: int
     high_water_bytes: int
 
@@ -115,23 +179,54 @@ class DeviceUsage:
 
 
 class EmulatedDevice(_native.EmulatedDevice):
-    """A device for machines without one: memory by account, copies by two threads at the links' rates.
+    """A device for machines without one: memory in a file that all jobs map, copies by two threads at the links' rates.
 
     Bound to one claim of the ledger behind `ledger_fd`, which stays the caller's and may be closed afterwards.
     Raises DeviceError when the claim's epoch is over, here and at every move. Beyond the protocol: `done(ticket)`
     asks without blocking, `drain()` waits for all copies, `close()` drains and ends the copying threads, which
-    the end of the process does too. The pool's limit is this process's own.
+    the end of the process does too. The pool's limit is this process's own. Strict, it fills what is freed with a
+    pattern, and touching whole pages that are not allocated ends the process by SIGSEGV. `hook_address()` is that of
+    a `tensile_arena_hook` (native/arena_hook.h), by which a preloaded library allocates here for as long as the
+    process lives. A forked child does not have the device's memory. Where the ledger has none, whatever concerns the
+    arena raises DeviceError.
     """
 
     def __init__(
-        self, ledger_fd: int, slot: int, epoch: int, host_pool_bytes: int, *, chunk_bytes: int = _native.CHUNK_BYTES
+        self,
+        ledger_fd: int,
+        slot: int,
+        epoch: int,
+        host_pool_bytes: int,
+        *,
+        chunk_bytes: int = _native.CHUNK_BYTES,
+        alignment_bytes: int = 64,
+        strict: bool = False,
     ) -> None:
-        super().__init__(ledger_fd, slot, epoch, host_pool_bytes, chunk_bytes)
+        super().__init__(ledger_fd, slot, epoch, host_pool_bytes, chunk_bytes, alignment_bytes, strict)
         _open_devices.add(self)
+
+    @property
+    def arena_range(self) -> range:
+        """This process's addresses of all the device's memory."""
+        return range(*self._arena_range())
+
+    def arena_usage(self) -> ArenaUsage:
+        """What is allocated, and what was set aside for it."""
+        owned, reserved, allocated, requested, high_water, reserved_high_water, largest, fallbacks = self._arena()
+        return ArenaUsage(
+            owned_bytes=owned,
+            reserved_bytes=reserved,
+            allocated_bytes=allocated,
+            requested_bytes=requested,
+            high_water_bytes=high_water,
+            reserved_high_water_bytes=reserved_high_water,
+            largest_free_bytes=largest,
+            fallbacks=fallbacks,
+        )
 
     def usage(self) -> Usage:
         """What the ledger says of this job."""
-        _, _, _, granted_bytes, used_bytes, high_water_bytes = self._slot()
+        _, _, _, granted_bytes, _, used_bytes, high_water_bytes = self._slot()
         return Usage(granted_bytes=granted_bytes, used_bytes=used_bytes, high_water_bytes=high_water_bytes)
 
     def host_usage(self) -> HostUsage:
@@ -152,7 +247,7 @@ class EmulatedDevice(_native.EmulatedDevice):
 
 
 class Ledger:
-    """The device's account of bytes in shared memory: the controller's end of it.
+    """The device's account of bytes and regions in shared memory, and that memory: the controller's end of it.
 
     Trainers get its descriptor (`fd`) and their claim. Grants are whole regions and never exceed the capacity in
     all; a job's use never exceeds its grant; whatever a killed process had comes back by `release_slot`.
@@ -162,9 +257,23 @@ class Ledger:
         self._held: _native.Ledger | None = native
 
     @classmethod
-    def create(cls, capacity_bytes: int, region_bytes: int, out_bytes_per_s: int, in_bytes_per_s: int) -> Self:
-        """A new device; the rates are those of its links, from device to host and from host to device."""
-        return cls(_native.Ledger.create(capacity_bytes, region_bytes, out_bytes_per_s, in_bytes_per_s))
+    def create(
+        cls,
+        capacity_bytes: int,
+        region_bytes: int,
+        out_bytes_per_s: int,
+        in_bytes_per_s: int,
+        memory_directory: str | None = "",
+    ) -> Self:
+        """A new device; the rates are those of its links, from device to host and from host to device.
+
+        Its memory is a file without a name: the system's own, or one in a directory such as /dev/shm, whose size
+        bounds it. None: processes have private memory and only bytes are counted. The machine sets memory aside
+        when a region is first used, not before. Raises DeviceError where a region is no multiple of a page.
+        """
+        return cls(
+            _native.Ledger.create(capacity_bytes, region_bytes, out_bytes_per_s, in_bytes_per_s, memory_directory)
+        )
 
     @classmethod
     def attach(cls, fd: int) -> Self:
@@ -189,13 +298,25 @@ class Ledger:
         """Let the slot use this many bytes from now on, more or fewer than before; returns them in whole regions.
 
         Raises DeviceMemoryError, and changes nothing, when the capacity is too small for it beside the other
-        grants, or when the slot uses more than it would be left with.
+        grants, or when the slot uses more than it would be left with. A lower grant takes back empty regions; those
+        that still hold something come back when they are empty and this is called again.
         """
         return self._open.grant(slot, size_bytes)
 
+    def revoke_slot(self, slot: Slot) -> None:
+        """End the slot's epoch, its process having died: what is left of it is refused, its regions stay its own."""
+        self._open.revoke_slot(slot)
+
     def release_slot(self, slot: Slot) -> None:
-        """Take back all that a slot had, once its process has ended, however it ended."""
+        """Take back all that a slot had, once nothing that maps the device is left of its process."""
         self._open.release_slot(slot)
+
+    def regions(self) -> tuple[Region, ...]:
+        """Every region, from offset 0 on."""
+        return tuple(
+            Region(state=RegionState(state), backed=backed, slot=Slot(slot), epoch=epoch)
+            for state, backed, slot, epoch in self._open.regions()
+        )
 
     def usage(self, slot: Slot) -> SlotUsage:
         """One claimed slot. Raises InvariantError when nobody has claimed it."""
@@ -235,13 +356,14 @@ class Ledger:
         return self._held
 
 
-def _slot_usage(row: tuple[int, int, int, int, int, int]) -> SlotUsage:
-    slot, epoch, pid, granted_bytes, used_bytes, high_water_bytes = row
+def _slot_usage(row: tuple[int, int, int, int, int, int, int]) -> SlotUsage:
+    slot, epoch, pid, granted_bytes, held_bytes, used_bytes, high_water_bytes = row
     return SlotUsage(
         slot=Slot(slot),
         epoch=epoch,
         pid=pid,
         granted_bytes=granted_bytes,
+        held_bytes=held_bytes,
         used_bytes=used_bytes,
         high_water_bytes=high_water_bytes,
     )

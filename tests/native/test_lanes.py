@@ -134,7 +134,7 @@ def test_a_forked_child_ends_without_its_parents_threads() -> None:
     source = """
 import ctypes, os, sys
 from indb_tensile.executor.device import EmulatedDevice, Ledger
-ledger = Ledger.create(1000, 1000, 1_000_000, 1_000_000)
+ledger = Ledger.create(4096, 4096, 1_000_000, 1_000_000)
 device = EmulatedDevice(ledger.fd, *ledger.claim_slot(1), 1 << 20)
 tensor = ctypes.create_string_buffer(50_000)
 device.copy_out(device.host_allocate(50_000), ctypes.addressof(tensor), 50_000)

@@ -121,14 +121,14 @@ TEST(an_attached_ledger_is_the_same_ledger) {
 }
 
 TEST(what_is_no_ledger_is_refused) {
-  const SharedMemory small = SharedMemory::create("small", 100);
+  const SharedMemory small = SharedMemory::create("small", "", 100, 100);
   CHECK_FAULT(device, "holds 100 bytes, a device ledger", Ledger::attach(small.fd()));
-  const SharedMemory empty = SharedMemory::create("empty", sizeof(layout::Ledger));
+  const SharedMemory empty = SharedMemory::create("empty", "", sizeof(layout::Ledger), sizeof(layout::Ledger));
   CHECK_FAULT(device, "is no device ledger", Ledger::attach(empty.fd()));
   CHECK_FAULT(device, "Bad file descriptor", Ledger::attach(-1));
   Ledger newer = device_of(1);
-  newer.words().header.version = 2;
-  CHECK_FAULT(device, "layout 2, this process knows 1", Ledger::attach(newer.fd()));
+  newer.words().header.version = 3;
+  CHECK_FAULT(device, "layout 3, this process knows 2", Ledger::attach(newer.fd()));
   CHECK_FAULT(invariant, "must hold a region", Ledger::create({999, 1000, 1, 1}));
   CHECK_FAULT(invariant, "must be above 0", Ledger::create({1000, 1000, 0, 1}));
 }

@@ -19,7 +19,7 @@ from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
 from indb_tensile.executor.device import EmulatedDevice, Ledger, SlotUsage
 from indb_tensile.job import Slot
 
-REGION_BYTES = 1000
+REGION_BYTES = 4096
 CAPACITY_BYTES = 20 * REGION_BYTES
 FAST = 10**12
 DEADLINE_S = 60
@@ -58,26 +58,27 @@ def wait_until(condition: Callable[[], bool], *, what: str) -> None:
 def test_a_grant_that_does_not_fit_says_what_is_in_the_way(ledger: Ledger) -> None:
     first, _ = ledger.claim_slot(1)
     second, _ = ledger.claim_slot(2)
-    assert ledger.grant(first, 14_500) == 15_000
+    assert ledger.grant(first, 60_000) == 61_440
     with pytest.raises(DeviceMemoryError) as raised:
-        ledger.grant(second, 5001)
+        ledger.grant(second, 20_481)
     assert raised.value.message == (
-        "slot 1: a grant of 6000 bytes does not fit beside 15000 bytes granted to others on a device of 20000 bytes"
+        "slot 1: a grant of 24576 bytes does not fit beside 61440 bytes granted to others on a device of 81920 bytes"
     )
     assert raised.value.hint == "Lower other grants first, or wait until a job ends."
-    assert [row.granted_bytes for row in ledger.slots()] == [15_000, 0]
+    assert [row.granted_bytes for row in ledger.slots()] == [61_440, 0]
 
 
 def test_usage_is_the_same_from_any_process(ledger: Ledger) -> None:
     slot, epoch = ledger.claim_slot(os.getpid())
-    ledger.grant(slot, 3000)
+    ledger.grant(slot, REGION_BYTES)
     with trainer(ledger, slot, epoch, "hold", 2345) as process:
         ledger.set_pid(slot, process.pid)
         expected = SlotUsage(
             slot=slot,
             epoch=epoch,
             pid=process.pid,
-            granted_bytes=3000,
+            granted_bytes=REGION_BYTES,
+            held_bytes=REGION_BYTES,
             used_bytes=2345,
             high_water_bytes=2345,
         )
@@ -90,7 +91,7 @@ def test_usage_is_the_same_from_any_process(ledger: Ledger) -> None:
 
 def test_a_killed_trainers_memory_comes_back_to_the_byte(ledger: Ledger) -> None:
     kept, kept_epoch = ledger.claim_slot(os.getpid())
-    ledger.grant(kept, 1000)
+    ledger.grant(kept, REGION_BYTES)
     neighbour = EmulatedDevice(ledger.fd, kept, kept_epoch, 0)
     neighbour.move(0, 77)
     for pause in random.Random(3).sample(range(2000), 8):
@@ -104,7 +105,7 @@ def test_a_killed_trainers_memory_comes_back_to_the_byte(ledger: Ledger) -> None
             process.wait()
         ledger.release_slot(slot)
         device = ledger.device_usage()
-        assert (device.used_bytes, device.granted_bytes) == (77, 1000)
+        assert (device.used_bytes, device.granted_bytes) == (77, REGION_BYTES)
         assert [row.slot for row in ledger.slots()] == [kept]
 
 

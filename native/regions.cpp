@@ -1,0 +1,158 @@
+#include "regions.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace tensile {
+
+using layout::Owner;
+using layout::RegionState;
+
+namespace {
+
+constexpr bool holds(const Claim& claim, const Owner& owner) {
+  return (owner.state == RegionState::empty || owner.state == RegionState::used) && owner.slot == claim.slot &&
+         owner.epoch == claim.epoch;
+}
+
+// A region below or above the last run makes it longer; another begins a new one.
+void append(std::vector<Range>& runs, std::uint64_t region) {
+  if (!runs.empty() && runs.back().end() == region) {
+    ++runs.back().size_bytes;
+  } else if (!runs.empty() && region + 1 == runs.back().offset) {
+    --runs.back().offset;
+    ++runs.back().size_bytes;
+  } else {
+    runs.push_back({region, 1});
+  }
+}
+
+}  // namespace
+
+template <typename Condition>
+std::uint64_t Regions::count_if(Condition condition) const {
+  return static_cast<std::uint64_t>(std::count_if(
+      words_, words_ + count_, [&](const layout::Word& word) { return condition(Owner::unpacked(word.load())); }));
+}
+
+std::uint64_t Regions::free_count() const {
+  return count_if([](const Owner& owner) { return owner.state == RegionState::free; });
+}
+
+std::uint64_t Regions::held_count(const Claim& claim) const {
+  return count_if([&](const Owner& owner) { return holds(claim, owner); });
+}
+
+std::uint64_t Regions::backed_count(const Claim& claim) const {
+  return count_if([&](const Owner& owner) { return holds(claim, owner) && owner.backed; });
+}
+
+bool Regions::is_of(const Claim& claim, std::uint64_t region) const { return holds(claim, owner(region)); }
+
+bool Regions::hand_out(const Claim& claim, std::uint64_t wanted) {
+  if (free_count() < wanted) return false;
+  std::vector<std::uint64_t> taken;
+  while (taken.size() < wanted) {
+    const std::optional<Range> run = best_run(claim, wanted - taken.size());
+    if (!run) {  // somebody else was handed some meanwhile
+      for (const std::uint64_t region : taken) {
+        replace(region, {RegionState::empty, false, claim.slot, claim.epoch}, Owner{});
+      }
+      return false;
+    }
+    for (std::uint64_t region = run->offset; region < run->end(); ++region) {
+      if (!replace(region, Owner{}, {RegionState::empty, false, claim.slot, claim.epoch})) break;
+      taken.push_back(region);
+    }
+  }
+  return true;
+}
+
+std::uint64_t Regions::take_back(const Claim& claim, std::uint64_t wanted, const Wipe& wipe) {
+  std::vector<Range> wiping;
+  std::uint64_t taken = 0;
+  for (std::uint64_t region = count_; region-- > 0 && taken < wanted;) {
+    const Owner now = owner(region);
+    if (!holds(claim, now) || now.state != RegionState::empty) continue;
+    if (!replace(region, now, {RegionState::wiping, now.backed, now.slot, now.epoch})) continue;
+    append(wiping, region);
+    ++taken;
+  }
+  free(wiping, wipe);
+  return taken;
+}
+
+void Regions::take_all(std::uint32_t slot, const Wipe& wipe) {
+  std::vector<Range> wiping;
+  for (std::uint64_t region = 0; region < count_; ++region) {
+    Owner now = owner(region);
+    while (now.state != RegionState::free && now.slot == slot) {
+      if (replace(region, now, {RegionState::wiping, now.backed, now.slot, now.epoch})) {
+        append(wiping, region);
+        break;
+      }
+      now = owner(region);
+    }
+  }
+  free(wiping, wipe);
+}
+
+std::optional<Owner> Regions::engage(const Claim& claim, std::uint64_t region) {
+  const Owner now = owner(region);
+  if (!holds(claim, now)) return std::nullopt;
+  if (now.state == RegionState::used) return now;
+  const Owner used{RegionState::used, now.backed, now.slot, now.epoch};
+  if (!replace(region, now, used)) return std::nullopt;
+  return used;
+}
+
+// Neither can fail but for an owner that is over: nobody else changes a region in use.
+void Regions::mark_backed(const Claim& claim, std::uint64_t region) {
+  replace(region, {RegionState::used, false, claim.slot, claim.epoch},
+          {RegionState::used, true, claim.slot, claim.epoch});
+}
+
+void Regions::disengage(const Claim& claim, std::uint64_t region) {
+  const Owner now = owner(region);
+  if (holds(claim, now)) replace(region, now, {RegionState::empty, now.backed, now.slot, now.epoch});
+}
+
+bool Regions::replace(std::uint64_t region, const Owner& expected, const Owner& desired) {
+  std::uint64_t word = expected.packed();
+  return words_[region].compare_exchange_strong(word, desired.packed());
+}
+
+std::vector<Range> Regions::free_runs() const {
+  std::vector<Range> runs;
+  for (std::uint64_t region = 0; region < count_; ++region) {
+    if (words_[region].load() == 0) append(runs, region);
+  }
+  return runs;
+}
+
+// Regions to hand out next, at most `wanted`: from a run that is long enough, next to what the claim has if one is,
+// else from the shortest of them, so that long runs stay; where none is long enough, from the longest.
+std::optional<Range> Regions::best_run(const Claim& claim, std::uint64_t wanted) const {
+  std::optional<Range> best;
+  std::pair<int, std::uint64_t> best_rank{};
+  for (const Range& run : free_runs()) {
+    const std::uint64_t size = std::min(run.size_bytes, wanted);
+    const bool follows = run.offset > 0 && is_of(claim, run.offset - 1);
+    const bool precedes = run.end() < count_ && is_of(claim, run.end());
+    std::pair<int, std::uint64_t> rank{2, count_ - size};
+    if (size == wanted) rank = {follows || precedes ? 0 : 1, run.size_bytes};
+    if (best && rank >= best_rank) continue;
+    best_rank = rank;
+    best = Range{precedes && !follows ? run.end() - size : run.offset, size};
+  }
+  return best;
+}
+
+void Regions::free(const std::vector<Range>& wiping, const Wipe& wipe) {
+  for (const Range& run : wiping) {
+    wipe(run);
+    for (std::uint64_t region = run.offset; region < run.end(); ++region) words_[region] = 0;
+  }
+}
+
+}  // namespace tensile
