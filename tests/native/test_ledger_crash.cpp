@@ -1,13 +1,19 @@
 // A process may end between any two instructions: what it had must come back to the byte.
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "arena.hpp"
 #include "check.hpp"
 #include "lane_clock.hpp"
 #include "ledger.hpp"
@@ -86,6 +92,45 @@ void end_mover(pid_t child) {
   ::waitpid(child, nullptr, 0);
 }
 
+constexpr std::uint64_t page = 4096;
+constexpr std::uint64_t arena_region = 2 * page;
+
+// What a trainer does with its regions until it is killed. It ends with status 3 where its memory is not as it left
+// it.
+[[noreturn]] void churn_for_ever(int fd, const Claim& claim) {
+  Arena arena(Ledger::attach(fd), claim, {});
+  const auto mark = static_cast<int>(1 + (claim.slot * 31 + claim.epoch) % 255);
+  std::minstd_rand random(claim.slot + static_cast<unsigned>(claim.epoch));
+  std::vector<std::pair<std::byte*, std::size_t>> live;
+  for (;;) {
+    const std::size_t size = 1 + random() % (3 * arena_region);
+    void* address = live.size() < 5 ? arena.hook().allocate(arena.hook().context, size) : nullptr;
+    if (address != nullptr) {
+      std::memset(address, mark, size);
+      live.emplace_back(static_cast<std::byte*>(address), size);
+    } else if (!live.empty()) {
+      std::swap(live[random() % live.size()], live.back());
+      const auto [start, length] = live.back();
+      if (std::any_of(start, start + length, [&](std::byte byte) { return byte != std::byte(mark); })) ::_exit(3);
+      arena.free(start);
+      live.pop_back();
+    }
+  }
+}
+
+pid_t start_churner(Ledger& ledger, const Claim& claim, std::uint64_t regions) {
+  ledger.grant(claim.slot, regions * arena_region);
+  const pid_t child = ::fork();
+  if (child == 0) churn_for_ever(ledger.fd(), claim);
+  check::wait_until([&] {
+    for (std::uint64_t number = 0; number < ledger.regions().count(); ++number) {
+      if (ledger.regions().is_of(claim, number) && ledger.regions().owner(number).backed) return true;
+    }
+    return false;
+  });
+  return child;
+}
+
 }  // namespace
 
 TEST(killed_before_a_move) {
@@ -149,6 +194,38 @@ TEST(killed_at_any_moment_beside_a_job_that_runs_on) {
   CHECK_EQUAL(ledger.usage().used_bytes, 0U);
   CHECK_EQUAL(ledger.usage().granted_bytes, 0U);
   CHECK(ledger.usage().high_water_bytes <= 2 * region);
+}
+
+TEST(killed_at_any_moment_while_allocating_beside_jobs_that_run_on) {
+  constexpr std::uint64_t count = 40;
+  Ledger ledger = Ledger::create({count * arena_region, arena_region, 1'000'000, 1'000'000, ""});
+  const Claim steady = ledger.claim_slot(1);
+  const Claim resized = ledger.claim_slot(2);
+  const pid_t steady_pid = start_churner(ledger, steady, 8);
+  const pid_t resized_pid = start_churner(ledger, resized, 8);
+  std::minstd_rand random(11);
+  for (int round = 0; round < 100; ++round) {
+    const Claim claim = ledger.claim_slot(3);
+    const pid_t child = start_churner(ledger, claim, 1 + random() % 12);
+    ledger.grant(resized.slot, (1 + random() % 8) * arena_region);
+    LaneClock::sleep_until(now_ns() + random() % 2'000'000);
+    ledger.grant(resized.slot, (1 + random() % 8) * arena_region);
+    end_mover(child);
+    ledger.revoke_slot(claim.slot);
+    ledger.release_slot(claim.slot);
+    CHECK_EQUAL(ledger.regions().held_count(steady), 8U);
+    CHECK_EQUAL(ledger.regions().free_count(), count - 8 - ledger.regions().held_count(resized));
+  }
+  CHECK_EQUAL(::waitpid(steady_pid, nullptr, WNOHANG), 0);
+  CHECK_EQUAL(::waitpid(resized_pid, nullptr, WNOHANG), 0);
+  end_mover(steady_pid);
+  end_mover(resized_pid);
+  ledger.release_slot(steady.slot);
+  ledger.release_slot(resized.slot);
+  CHECK_EQUAL(ledger.regions().free_count(), count);
+  struct stat status {};
+  ::fstat(ledger.fd(), &status);
+  CHECK_EQUAL(static_cast<std::uint64_t>(status.st_blocks) * 512, 2 * page);  // the ledger's own
 }
 
 TEST(a_job_that_still_runs_when_its_slot_is_released_is_stopped_and_leaves_nothing) {
