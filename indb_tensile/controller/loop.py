@@ -19,7 +19,7 @@ from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.messages import fact
 from indb_tensile.controller.outbox import Outbox
 from indb_tensile.controller.records import Records
-from indb_tensile.controller.trainers import Gone, Said, Trainers
+from indb_tensile.controller.trainers import Ended, Gone, Said, Trainers
 from indb_tensile.errors import DatabaseError, DeviceError, InvariantError, TensileError
 from indb_tensile.job import ClaimedJob, ClaimToken, WorkerId
 from indb_tensile.link import (
@@ -186,8 +186,11 @@ class Controller:
 
     # --- facts -------------------------------------------------------------------------------------------------
 
-    def _hear(self, told: Said | Gone) -> None:
+    def _hear(self, told: Said | Ended | Gone) -> None:
         match told:
+            case Ended(trainer=trainer):
+                self._memory.revoke(trainer)  # before anything else of it is killed: none of it may change the ledger
+                self._trainers.bury(trainer)
             case Gone(trainer=trainer, code=code):
                 log.info("trainer %s ended with code %s", trainer, code)
                 self.fold(Exit(trainer=trainer, code=code))

@@ -1,4 +1,9 @@
-"""The device's ledger as the controller keeps it: one slot for each trainer that has a job."""
+"""The device's ledger as the controller keeps it: one slot for each trainer that has a job.
+
+What a dead trainer had comes back in two steps. `revoke`, when its process has ended: its epoch is over, and its
+regions are in quarantine, still its own. `release`, when nothing is left that could write to them: they are wiped
+and free.
+"""
 
 from typing import Protocol
 
@@ -25,8 +30,12 @@ class Account(Protocol):
         """Let the slot use so many bytes; returns them in whole regions. Raises DeviceMemoryError."""
         ...
 
+    def revoke_slot(self, slot: Slot) -> None:
+        """End the slot's epoch: its writes are refused from now on. What it holds stays its own."""
+        ...
+
     def release_slot(self, slot: Slot) -> None:
-        """Take back whatever the slot holds; writes of its epoch are refused from now on."""
+        """Take back whatever the slot holds."""
         ...
 
     def usage(self, slot: Slot) -> SlotUsage:
@@ -45,6 +54,7 @@ class DeviceMemory:
         self._account = account
         self._kind = kind
         self._slots: dict[TrainerId, Slot] = {}
+        self._revoked: dict[TrainerId, Slot] = {}
         self._host_bytes: dict[TrainerId, int] = {}
 
     @property
@@ -59,16 +69,26 @@ class DeviceMemory:
         return slot, epoch
 
     def grant(self, trainer: TrainerId, grant_bytes: int) -> None:
-        """Set a trainer's grant. Raises DeviceError where it uses more or the device has less."""
+        """Set a trainer's grant; a dead one's stays. Raises DeviceError where it uses more or the device has less."""
+        if trainer in self._revoked:
+            return
         slot = self._slots.get(trainer)
         if slot is None:
             raise DeviceError(f"trainer {trainer} has no slot in the device's ledger")
         self._account.grant(slot, grant_bytes)
 
-    def release(self, trainer: TrainerId) -> None:
-        """Everything the trainer had is free; without a slot there is nothing to do."""
+    def revoke(self, trainer: TrainerId) -> None:
+        """The trainer is dead: nothing of it can use its slot, if it has one, which stays taken."""
         self._host_bytes.pop(trainer, None)
         slot = self._slots.pop(trainer, None)
+        if slot is not None:
+            self._account.revoke_slot(slot)
+            self._revoked[trainer] = slot
+
+    def release(self, trainer: TrainerId) -> None:
+        """Everything the trainer had is free; without a slot there is nothing to do."""
+        self.revoke(trainer)
+        slot = self._revoked.pop(trainer, None)
         if slot is not None:
             self._account.release_slot(slot)
 

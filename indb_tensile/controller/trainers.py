@@ -3,6 +3,10 @@
 Each runs in a process group of its own, so that whatever it starts ends with it. Its end is seen by a pidfd, and
 what it said before is read before its end is told. A process is reaped only after its group was killed: until then
 its id cannot belong to anybody else.
+
+What a trainer had on the device is nobody's until nothing that could write there is left of it: its own process, or
+one that it started. Each inherits one end of a pipe that nobody writes to. A process closes what it has open after
+it has given up its memory, so the other end reads as over once the last is gone; a grace later, `Gone` is told.
 """
 
 import contextlib
@@ -29,6 +33,7 @@ from indb_tensile.scheduler.admission.pool import TrainerId
 log = logging.getLogger("controller")
 
 UNSTARTED = -1  # exit code of a trainer that could not be started
+QUARANTINE_S = 0.02  # between a trainer's last process and its memory's next owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +45,15 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A trainer's process has ended; whoever is told ends what it had, and then lets it be buried."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """A trainer, and everything it had started, has ended."""
+    """A trainer, and everything it had started, has ended: its memory is free for others."""
 
     trainer: TrainerId
     code: int
@@ -56,7 +68,10 @@ class _Trainer:
     process: subprocess.Popen[bytes]
     pidfd: int
     frames: Frames
+    life: int  # the end of the pipe that reads as over once no process has the other
+    ended: bool = False
     kill_at_s: float | None = None
+    free_at_s: float | None = None
 
 
 class Trainers:
@@ -76,7 +91,7 @@ class Trainers:
         self._device_fd = device_fd
         self._grace_s = grace_s
         self._trainers: dict[TrainerId, _Trainer] = {}
-        self._unstarted: list[Gone] = []
+        self._unstarted: list[Ended | Gone] = []
         self._reaping = threading.Lock()
         self._selector = selectors.DefaultSelector()
         if wake is not None:
@@ -85,12 +100,13 @@ class Trainers:
     def spawn(self, trainer: TrainerId) -> None:
         """Start a process; where that fails, `poll` tells of its end."""
         ours, theirs = socket.socketpair()
+        life, held = os.pipe()
         inherited = Inheritance(link_fd=theirs.fileno(), device_fd=self._device_fd)
         try:
             process = subprocess.Popen(
                 self._command,
                 env=self._environment | inherited.environment(),
-                pass_fds=(inherited.link_fd, inherited.device_fd),
+                pass_fds=(inherited.link_fd, inherited.device_fd, held),
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),
                 process_group=0,
@@ -99,18 +115,20 @@ class Trainers:
             log.error("trainer %s could not be started: %s", trainer, error)  # noqa: TRY400 - one line says it all
             self._unstarted.append(Gone(trainer=trainer, code=UNSTARTED))
             ours.close()
+            os.close(life)
             return
         finally:
             theirs.close()
+            os.close(held)
         pidfd = os.pidfd_open(process.pid)
-        self._trainers[trainer] = _Trainer(process=process, pidfd=pidfd, frames=Frames(ours))
+        self._trainers[trainer] = _Trainer(process=process, pidfd=pidfd, frames=Frames(ours), life=life)
         self._selector.register(pidfd, selectors.EVENT_READ, trainer)
         self._selector.register(ours, selectors.EVENT_READ, trainer)
 
     def pid(self, trainer: TrainerId) -> int:
         """The process id; 0 for one that is gone."""
         found = self._trainers.get(trainer)
-        return 0 if found is None else found.process.pid
+        return 0 if found is None or found.ended else found.process.pid
 
     def send(self, trainer: TrainerId, message: Message) -> None:
         """Hand over a message; one that is gone gets none."""
@@ -123,7 +141,7 @@ class Trainers:
     def end(self, trainer: TrainerId, manner: Manner) -> None:
         """See that it goes: at once, by SIGTERM, or by itself; by SIGKILL after the grace in any case."""
         found = self._trainers.get(trainer)
-        if found is None:
+        if found is None or found.ended:
             return
         if manner is Manner.KILL:
             self._signal(found, signal.SIGKILL)
@@ -137,39 +155,81 @@ class Trainers:
         for found in tuple(self._trainers.values()):
             self._signal(found, signal.SIGKILL)
 
-    def poll(self, timeout_s: float) -> list[Said | Gone]:
+    def poll(self, timeout_s: float) -> list[Said | Ended | Gone]:
         """What trainers said and which of them ended, waiting until there is something or the time is over."""
-        told: list[Said | Gone] = list(self._unstarted)
+        told: list[Said | Ended | Gone] = list(self._unstarted)
         self._unstarted.clear()
         ready = self._selector.select(0.0 if told else self._patience_s(timeout_s))
         for trainer in sorted({key.data for key, _ in ready if key.data is not None}):
             told += self._attend(trainer)
+        told += self._tell_gone()
         self._kill_late()
         return told
+
+    def bury(self, trainer: TrainerId) -> None:
+        """Kill the rest of an ended trainer's group and reap it; `poll` tells when nothing is left of it."""
+        found = self._trainers[trainer]
+        self._signal(found, signal.SIGKILL)
+        with self._reaping:
+            found.process.wait()
+        for descriptor in (found.frames.fileno(), found.pidfd):
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+        found.frames.close()
+        os.close(found.pidfd)
+        found.kill_at_s = time.monotonic() + self._grace_s
+        self._selector.register(found.life, selectors.EVENT_READ, trainer)
 
     def close(self) -> None:
         """Kill what is left and wait for it."""
         self.kill_all()
-        for trainer in tuple(self._trainers):
-            self._bury(trainer)
+        for trainer, found in tuple(self._trainers.items()):
+            if found.process.returncode is None:
+                self.bury(trainer)
+        end_s = time.monotonic() + self._grace_s
+        while self._trainers and time.monotonic() < end_s:
+            self.poll(max(0.0, end_s - time.monotonic()))
+        for found in self._trainers.values():
+            os.close(found.life)
         self._selector.close()
 
-    def _attend(self, trainer: TrainerId) -> list[Said | Gone]:
+    def _attend(self, trainer: TrainerId) -> list[Said | Ended | Gone]:
         found = self._trainers[trainer]
+        if found.process.returncode is not None:
+            self._look_for_life(found)
+            return []
         found.frames.flush()
         ended = _ended(found.pidfd)
-        told: list[Said | Gone] = []
+        told: list[Said | Ended | Gone] = []
         try:
             told += [Said(trainer=trainer, message=m) for m in found.frames.receive()]
         except InvariantError as error:
             log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - one line says it all
             found.frames.closed = True
-        if ended:
-            told.append(Gone(trainer=trainer, code=self._bury(trainer)))
+        if ended and not found.ended:
+            found.ended = True
+            told.append(Ended(trainer=trainer))
         elif found.frames.closed:
             self._signal(found, signal.SIGKILL)
         if not ended:
             self._watch(trainer, found)
+        return told
+
+    def _look_for_life(self, found: _Trainer) -> None:
+        """Nothing is left of it when the pipe is over; what a stray child may have written there says nothing."""
+        if not os.read(found.life, 4096):
+            self._selector.unregister(found.life)
+            found.free_at_s = time.monotonic() + QUARANTINE_S
+            found.kill_at_s = None
+
+    def _tell_gone(self) -> list[Gone]:
+        now_s = time.monotonic()
+        due = [t for t, found in self._trainers.items() if found.free_at_s is not None and found.free_at_s <= now_s]
+        told = []
+        for trainer in due:
+            found = self._trainers.pop(trainer)
+            os.close(found.life)
+            told.append(Gone(trainer=trainer, code=found.process.returncode))
         return told
 
     def _watch(self, trainer: TrainerId, found: _Trainer) -> None:
@@ -182,20 +242,6 @@ class Trainers:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if found.frames.unsent else 0)
         self._selector.modify(descriptor, events, trainer)
 
-    def _bury(self, trainer: TrainerId) -> int:
-        """Kill the rest of the group, reap the process, forget it."""
-        found = self._trainers[trainer]
-        self._signal(found, signal.SIGKILL)
-        with self._reaping:
-            code = found.process.wait()
-        for descriptor in (found.frames.fileno(), found.pidfd):
-            if descriptor in self._selector.get_map():
-                self._selector.unregister(descriptor)
-        found.frames.close()
-        os.close(found.pidfd)
-        del self._trainers[trainer]
-        return code
-
     def _signal(self, found: _Trainer, number: signal.Signals) -> None:
         with self._reaping, contextlib.suppress(ProcessLookupError):
             if found.process.returncode is None:
@@ -204,13 +250,20 @@ class Trainers:
     def _kill_late(self) -> None:
         now_s = time.monotonic()
         for trainer, found in self._trainers.items():
-            if found.kill_at_s is not None and found.kill_at_s <= now_s:
-                log.warning("trainer %s did not end within %g s and is killed", trainer, self._grace_s)
-                self._signal(found, signal.SIGKILL)
-                found.kill_at_s = float("inf")
+            if found.kill_at_s is None or found.kill_at_s > now_s:
+                continue
+            found.kill_at_s = float("inf")
+            if found.process.returncode is not None:
+                log.error(
+                    "trainer %s left a process that still has its memory: nobody gets it until that ends", trainer
+                )
+                continue
+            log.warning("trainer %s did not end within %g s and is killed", trainer, self._grace_s)
+            self._signal(found, signal.SIGKILL)
 
     def _patience_s(self, timeout_s: float) -> float:
-        nearest_s = min((t.kill_at_s for t in self._trainers.values() if t.kill_at_s is not None), default=None)
+        due_s = [at_s for t in self._trainers.values() for at_s in (t.kill_at_s, t.free_at_s) if at_s is not None]
+        nearest_s = min(due_s, default=None)
         return timeout_s if nearest_s is None else max(0.0, min(timeout_s, nearest_s - time.monotonic()))
 
 

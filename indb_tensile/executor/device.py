@@ -48,7 +48,7 @@ class Device(Protocol):
 
     @property
     def arena_range(self) -> range:
-        """This process's addresses of all the device's memory; an offset is an address less the first."""
+        """All the device's memory as addresses of this process; an offset is an address less the first."""
         ...
 
     def allocate(self, size_bytes: int) -> int:
@@ -128,7 +128,7 @@ class Region:
 
     state: RegionState
     backed: bool = False  # the machine has set memory aside for all of it
-    slot: Slot = Slot(0)
+    slot: Slot = Slot(0)  # noqa: RUF009 - no call: a NewType of int
     epoch: int = 0
 
 
@@ -179,7 +179,7 @@ class DeviceUsage:
 
 
 class EmulatedDevice(_native.EmulatedDevice):
-    """A device for machines without one: memory in a file that all jobs map, copies by two threads at the links' rates.
+    """A device for machines without one: memory in a file that all map, copies by two threads at the links' rates.
 
     Bound to one claim of the ledger behind `ledger_fd`, which stays the caller's and may be closed afterwards.
     Raises DeviceError when the claim's epoch is over, here and at every move. Beyond the protocol: `done(ticket)`
@@ -207,7 +207,7 @@ class EmulatedDevice(_native.EmulatedDevice):
 
     @property
     def arena_range(self) -> range:
-        """This process's addresses of all the device's memory."""
+        """All the device's memory as addresses of this process."""
         return range(*self._arena_range())
 
     def arena_usage(self) -> ArenaUsage:

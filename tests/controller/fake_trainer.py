@@ -1,7 +1,8 @@
 """A trainer without torch: speaks the link's protocol as its job's model name tells it to.
 
 `finish` publishes at once after adopting; `train` goes on until it is stopped; `fail` reports a fault; `calibrate`
-has an unknown operator first; `babble` sends what is no message; `children` leaves a child process behind;
+has an unknown operator first; `babble` sends what is no message; `children` leaves a child process behind, `stray`
+one that no signal to its group reaches;
 `stubborn` ignores SIGTERM; `deaf` never takes up a plan. It keeps to its grant by the ledger, as a real one does.
 """
 
@@ -51,6 +52,9 @@ def serve(link: Link, assigned: Assign) -> None:
         time.sleep(60)
     if behaviour == "children":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    if behaviour == "stray":
+        sleep = "import time; time.sleep(60)"
+        subprocess.Popen([sys.executable, "-c", sleep], start_new_session=True, close_fds=False)
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     step = (graph(size_bytes),)

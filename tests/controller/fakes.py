@@ -147,6 +147,7 @@ class FakeAccount:
         self.pids: dict[Slot, int] = {}
         self.epochs = 0
         self.refuse = False
+        self.revoked: list[Slot] = []
         self._file = os.memfd_create("ledger")
 
     @property
@@ -165,6 +166,9 @@ class FakeAccount:
         self.grants[slot] = size_bytes
         return size_bytes
 
+    def revoke_slot(self, slot: Slot) -> None:
+        self.revoked.append(slot)
+
     def release_slot(self, slot: Slot) -> None:
         if slot not in self.grants:
             raise DeviceError(f"slot {slot} is free")
@@ -177,6 +181,7 @@ class FakeAccount:
             epoch=1,
             pid=self.pids[slot],
             granted_bytes=granted_bytes,
+            held_bytes=granted_bytes,
             used_bytes=granted_bytes,
             high_water_bytes=granted_bytes,
         )

@@ -64,6 +64,23 @@ def test_what_a_trainer_started_dies_with_it() -> None:
         s.until(lambda: not alive(child))
 
 
+def test_what_a_dead_trainer_had_is_nobodys_while_a_process_of_it_is_left() -> None:
+    with stage() as s:
+        job = s.records.enqueue("stray", 4 * MIB)
+        s.until_adopted(job)
+        pid = s.pid_of(job)
+        (stray,) = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        os.kill(pid, signal.SIGKILL)
+        s.until(lambda: s.account.revoked)
+        for _ in range(20):
+            s.controller.turn(s.heartbeat)
+        assert list(s.account.grants.values()) == [4 * MIB]
+        assert s.records.states[job] == "claimed"
+        os.kill(stray, signal.SIGKILL)
+        s.until_state(job, "requeued")
+        assert s.account.grants == {}
+
+
 def test_a_trainer_that_sends_nonsense_is_killed_and_its_job_tried_again() -> None:
     with stage() as s:
         job = s.records.enqueue("babble")

@@ -3,7 +3,7 @@
 import ctypes
 
 from indb_tensile.errors import DeviceMemoryError, InvariantError
-from indb_tensile.executor.device import HostBuffer, Ticket, Usage
+from indb_tensile.executor.device import REGION_BYTES, ArenaUsage, HostBuffer, Ticket, Usage
 
 
 class FakeDevice:
@@ -16,6 +16,10 @@ class FakeDevice:
         self._high_water_bytes = 0
         self._buffers: dict[int, ctypes.Array[ctypes.c_char]] = {}
         self._tickets = 0
+        self._memory = ctypes.create_string_buffer(granted_bytes + 64)
+        self._live: dict[int, int] = {}
+        self._reserved: set[int] = set()
+        self._arena_high_water_bytes = 0
 
     def move(self, freed_bytes: int, taken_bytes: int) -> None:
         if freed_bytes > self._used_bytes:
@@ -30,6 +34,46 @@ class FakeDevice:
             )
         self._used_bytes = after_bytes
         self._high_water_bytes = max(self._high_water_bytes, after_bytes)
+
+    @property
+    def arena_range(self) -> range:
+        start = ctypes.addressof(self._memory)
+        start += -start % 64
+        return range(start, start + self.granted_bytes)
+
+    def allocate(self, size_bytes: int) -> int:
+        gaps = [gap for gap in self._gaps() if len(gap) >= _aligned(size_bytes)]
+        if not gaps:
+            used_bytes = sum(map(_aligned, self._live.values()))
+            raise DeviceMemoryError(
+                f"slot 0: the arena has no {size_bytes} bytes in one piece: {used_bytes} of {self.granted_bytes} bytes"
+            )
+        return self._place(min(gaps, key=lambda gap: (len(gap), gap.start)).start, size_bytes)
+
+    def allocate_at(self, offset: int, size_bytes: int) -> int:
+        end = offset + _aligned(size_bytes)
+        if not any(gap.start <= offset and end <= gap.stop for gap in self._gaps()):
+            raise InvariantError(
+                f"slot 0: {size_bytes} bytes at offset {offset} are not free in the regions of this job"
+            )
+        return self._place(offset, size_bytes)
+
+    def free(self, address: int) -> None:
+        if self._live.pop(address - self.arena_range.start, None) is None:
+            raise InvariantError(f"address {address:#x} is no allocation of the arena, or no longer")
+
+    def arena_usage(self) -> ArenaUsage:
+        allocated_bytes = sum(map(_aligned, self._live.values()))
+        return ArenaUsage(
+            owned_bytes=self.granted_bytes,
+            reserved_bytes=len(self._reserved) * REGION_BYTES,
+            allocated_bytes=allocated_bytes,
+            requested_bytes=sum(self._live.values()),
+            high_water_bytes=self._arena_high_water_bytes,
+            reserved_high_water_bytes=len(self._reserved) * REGION_BYTES,
+            largest_free_bytes=max(map(len, self._gaps()), default=0),
+            fallbacks=0,
+        )
 
     def copy_out(self, host: HostBuffer, address: int, size_bytes: int) -> Ticket:
         self._check(host, size_bytes)
@@ -70,6 +114,18 @@ class FakeDevice:
     def reset_high_water(self) -> None:
         self._high_water_bytes = self._used_bytes
 
+    def _gaps(self) -> list[range]:
+        starts = [0, *(offset + _aligned(size_bytes) for offset, size_bytes in sorted(self._live.items()))]
+        ends = [*sorted(self._live), self.granted_bytes]
+        return [range(start, end) for start, end in zip(starts, ends, strict=True)]
+
+    def _place(self, offset: int, size_bytes: int) -> int:
+        self._live[offset] = size_bytes
+        end = offset + _aligned(size_bytes)
+        self._reserved |= set(range(offset // REGION_BYTES, -(-end // REGION_BYTES)))
+        self._arena_high_water_bytes = max(self._arena_high_water_bytes, sum(map(_aligned, self._live.values())))
+        return self.arena_range[offset]
+
     def _check(self, host: HostBuffer, size_bytes: int) -> None:
         if size_bytes == 0:
             raise InvariantError("a copy of 0 bytes")
@@ -84,3 +140,7 @@ class FakeDevice:
         ctypes.memmove(target, source, size_bytes)
         self._tickets += 1
         return Ticket(self._tickets)
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // 64) * 64
