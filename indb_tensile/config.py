@@ -48,7 +48,8 @@ class Settings:
     device: str = "auto"  # auto: a GPU where there is a back end for one, else the emulated device
     capacity_bytes: int = 2 * GIB
     budget_bytes: int = 2 * GIB
-    region_bytes: int = MIB
+    region_bytes: int = MIB  # a multiple of a page of memory
+    memory_directory: str = ""  # of the emulated device's memory, /dev/shm say; empty: the system's, without a bound
     emulate: str = "a6000"
     link_out_bytes_per_s: int = 0
     link_in_bytes_per_s: int = 0
@@ -147,6 +148,7 @@ _KINDS: dict[str, str] = {
     "capacity_bytes": "a size",
     "budget_bytes": "a size",
     "region_bytes": "a size",
+    "memory_directory": "a directory",
     "emulate": "the name of a GPU",
     "link_out_bytes_per_s": "a size",
     "link_in_bytes_per_s": "a size",

@@ -21,6 +21,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         capacity_bytes=1 << 30,
         budget_bytes=1 << 29,
         region_bytes=1 << 16,
+        memory_directory="/dev/shm",
         emulate="h200",
         link_out_bytes_per_s=10**9,
         link_in_bytes_per_s=2 * 10**9,

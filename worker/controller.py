@@ -63,7 +63,13 @@ def _run(settings: Settings) -> None:
     link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), _environment(settings)))
     settings = replace(settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s)
     log.info("the links copy %d bytes/s out and %d in", link.out_bytes_per_s, link.in_bytes_per_s)
-    ledger = Ledger.create(settings.capacity_bytes, settings.region_bytes, link.out_bytes_per_s, link.in_bytes_per_s)
+    ledger = Ledger.create(
+        settings.capacity_bytes,
+        settings.region_bytes,
+        link.out_bytes_per_s,
+        link.in_bytes_per_s,
+        settings.memory_directory,
+    )
     environment = _environment(settings)
     trainers = Trainers(
         command=_worker("trainer"),

@@ -46,7 +46,8 @@ class FakeDevice:
         if not gaps:
             used_bytes = sum(map(_aligned, self._live.values()))
             raise DeviceMemoryError(
-                f"slot 0: the arena has no {size_bytes} bytes in one piece: {used_bytes} of {self.granted_bytes} bytes"
+                f"slot 0: the arena has no {size_bytes} bytes in one piece: {used_bytes} of {self.granted_bytes}"
+                " bytes"
             )
         return self._place(min(gaps, key=lambda gap: (len(gap), gap.start)).start, size_bytes)
 
