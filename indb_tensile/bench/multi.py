@@ -21,6 +21,7 @@ import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from indb_tensile.bench import rows as shared
 from indb_tensile.bench.batch import PAPERS_FIVE
@@ -28,6 +29,7 @@ from indb_tensile.bench.networks import find, graph_of
 from indb_tensile.bench.policies import add_sweep_options, finish
 from indb_tensile.bench.rows import Case, Plans, Row, Trial
 from indb_tensile.errors import RequestError
+from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.machines import REFERENCE
 from indb_tensile.scheduler.phases.phased import Phased, fastest, phased, rungs
@@ -107,7 +109,7 @@ def _rows(asked: Asked) -> list[Row]:
 
 
 def _sweep(asked: Asked) -> Iterator[Row]:
-    graphs = [graph_of(model) for model in asked.models]
+    graphs = [_graph(model) for model in asked.models]
     operators = sum(len(graph.operators) for graph in graphs)
     labels = {"model": asked.name, "jobs": len(graphs), "operators": operators, "compute": asked.compute.value}
     case = shared.make_case(graphs, REFERENCE, asked.link_gb_s, labels=labels, compute=asked.compute)
@@ -123,6 +125,12 @@ def _sweep(asked: Asked) -> Iterator[Row]:
         refine=asked.refine,
         then=lambda trial: _in_phases(trial, asked.budgets, pairs),
     )
+
+
+@cache
+def _graph(model: str) -> StepGraph:
+    """One object for all jobs and cases of a network: what was planned for it is found again."""
+    return graph_of(model)
 
 
 def _in_phases(trial: Trial, budgets: int, pairs: Sequence[Row]) -> Iterator[Row]:

@@ -24,8 +24,9 @@ from indb_tensile.scheduler import machines
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.machines import Machine
+from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
+from indb_tensile.scheduler.policies import DEFAULT_POLICY, PER_JOB, POLICIES
 from indb_tensile.scheduler.score import Baseline, Score, baselines, overhead, score
 from indb_tensile.scheduler.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
@@ -37,6 +38,7 @@ MINCUT = "activation_memory_budget"  # PyTorch's own: bench/mincut.py
 TARGETS = (1.02, 1.10)  # overheads at which the least memory is asked for
 SHARES = (0.5, 0.7)  # of the liveness peak, at which the least time is asked for
 _MIB = 1024**2
+_OF_ONE: Memo[tuple[Plans, float]] = Memo(most=512)  # what policies that plan jobs by themselves plan for one
 _SUMMED = (
     *("vanilla_peak_bytes", "liveness_peak_bytes", "floor_bytes", "planned_floor_bytes", "peak_bytes"),
     *("iteration_us", "compute_us", "stall_out_us", "stall_in_us", "upload_us", "turn_us"),
@@ -53,6 +55,11 @@ class Case:
     link: Link
     compute: Compute
     baselines: tuple[Baseline, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether all jobs train the same graph."""
+        return all(one.graphs == self.workloads[0].graphs for one in self.workloads)
 
     @property
     def floor_bytes(self) -> int:
@@ -138,9 +145,23 @@ class Trial:
 
 
 def timed(case: Case, policy: str, budget_bytes: int) -> tuple[Plans, float]:
-    """What this policy plans for this budget, and how many milliseconds they took."""
+    """What this policy plans for this budget, and how many milliseconds that took.
+
+    One that plans each job by itself is asked once for equal jobs, and once however many there are of them.
+    """
+    if policy not in PER_JOB or not case.equal:
+        return _timed(case.workloads, policy, budget_bytes, case.link)
+    one, count = case.workloads[0], len(case.workloads)
+    key = (policy, one.latency_ns, case.link, budget_bytes // count)
+    (plans,), planning_ms = _OF_ONE.get(
+        one.graphs[0], key, lambda: _timed((one,), policy, budget_bytes // count, case.link)
+    )
+    return (plans,) * count, planning_ms
+
+
+def _timed(workloads: Sequence[Workload], policy: str, budget_bytes: int, link: Link) -> tuple[Plans, float]:
     start_ns = time.perf_counter_ns()
-    plans = POLICIES[policy](case.workloads, budget_bytes=budget_bytes, link=case.link)
+    plans = POLICIES[policy](workloads, budget_bytes=budget_bytes, link=link)
     return plans, (time.perf_counter_ns() - start_ns) / 1e6
 
 
@@ -205,9 +226,10 @@ def sweep(
 
 def budgets_of(case: Case, count: int) -> tuple[int, ...]:
     """From the liveness peak to the floor, the shares at which time is compared, and 0: as little as can be."""
-    high, low = case.liveness_peak_bytes, case.floor_bytes
-    even = [high - (high - low) * step // max(1, count - 1) for step in range(count)]
-    shares = [round(share * high) for share in SHARES if share * high >= low]
+    jobs = len(case.workloads)
+    high, low = case.liveness_peak_bytes // jobs, case.floor_bytes // jobs  # equal jobs are asked for equal budgets
+    even = [jobs * (high - (high - low) * step // max(1, count - 1)) for step in range(count)]
+    shares = [jobs * round(share * high) for share in SHARES if share * high >= low]
     return (*sorted({*even, *shares}, reverse=True), 0)
 
 

@@ -1,6 +1,6 @@
 """Plans for all jobs of a device together: asks a policy, then judges what it answers by one cost model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from indb_tensile.errors import InvariantError, MissingError
@@ -10,6 +10,7 @@ from indb_tensile.scheduler.peak import liveness_peak, vanilla_peak
 from indb_tensile.scheduler.phases.phased import Phased, Plans, fastest, forecasts, peaks, phased, rungs
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
+from indb_tensile.scheduler.policies.tensile_plus import Climb
 from indb_tensile.scheduler.schedule import Schedule
 from indb_tensile.scheduler.search.replan import replan
 from indb_tensile.scheduler.simulate import Compute, Forecast
@@ -60,15 +61,21 @@ def plan_jobs(
     if refusal is not None:
         return refusal
 
+    climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute)
+
     def asked(budget_bytes: int) -> Plans:
+        if policy == DEFAULT_POLICY:
+            return climb.plans(budget_bytes)
         return POLICIES[policy](workloads, budget_bytes=budget_bytes, link=link, rewrites=rewrites)
 
+    plans = asked(budget_bytes)
     if phases:
-        chosen = _in_phases(workloads, asked, budget_bytes, link, compute, policy)
+        more = rungs(workloads, budget_bytes)
+        for_phases = map(climb.plans_in_phases if policy == DEFAULT_POLICY else asked, more)
+        chosen = _in_phases(workloads, (plans, *for_phases), budget_bytes, link, compute, policy)
         if isinstance(chosen, Infeasible):
             return chosen
         return _job_plans(workloads, chosen)
-    plans = asked(budget_bytes)
     refusal = _over(workloads, plans, budget_bytes, policy)
     if refusal is not None:
         return refusal
@@ -78,19 +85,16 @@ def plan_jobs(
 
 def _in_phases(
     workloads: Sequence[Workload],
-    asked: Callable[[int], Plans],
+    asked: Sequence[Plans],
     budget_bytes: int,
     link: Link,
     compute: Compute,
     policy: str,
 ) -> Phased | Infeasible:
-    """The fastest of what the policy plans for this budget and, in phases, for larger ones."""
+    """The fastest of what the policy planned for this budget and, in phases, for larger ones."""
     found: list[Phased] = []
     refusals: list[Infeasible] = []
-    for budget in (budget_bytes, *rungs(workloads, budget_bytes)):
-        plans = asked(budget)
-        if any(plans == one.plans for one in found):
-            continue
+    for plans in dict.fromkeys(asked):
         refusal = _over(workloads, plans, None, policy)
         one = refusal or phased(
             workloads, plans, budget_bytes=budget_bytes, link=link, compute=compute, policy=policy

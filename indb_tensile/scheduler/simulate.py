@@ -354,8 +354,9 @@ class _Engine:
         last = _WARM_UP + measured
         for job in self.jobs:  # others may wait for all the rounds that the slowest is measured in, and a few more
             job.most = max(_MOST_TOGETHER, (last + len(self.jobs) + 1) * job.gates.iterations)
-        while any(len(job.marks) <= last for job in self.jobs):
-            self._step()
+        for job in self.jobs:
+            while len(job.marks) <= last:
+                self._step()
         start_ns = max(job.marks[_WARM_UP][0] for job in self.jobs)
         for job in self.jobs:
             first = sum(mark[0] < start_ns for mark in job.marks)

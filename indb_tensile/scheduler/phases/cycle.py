@@ -6,6 +6,7 @@ and copies no longer matter there, only how many bytes a job holds during each o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
 import numpy as np
@@ -24,20 +25,26 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:
-    """One job's iteration: what it holds and how long it takes by operator, and what it holds between iterations.
+    """One job's iteration in stretches: what it holds and how long each takes, and what it holds between iterations.
 
-    That is the least that it holds: a job that has not begun yet is then nowhere in others' way.
+    That is the least that it holds: a job that has not begun yet is then nowhere in others' way. `stops` says before
+    which operator each stretch ends; without it each is one operator.
     """
 
     load_bytes: tuple[int, ...]
     duration_ns: tuple[int, ...]
     idle_bytes: int
+    stops: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.load_bytes or len(self.load_bytes) != len(self.duration_ns) or min(self.duration_ns) <= 0:
             raise InvariantError(f"cycle: {len(self.load_bytes)} loads, {len(self.duration_ns)} positive durations")
         if self.idle_bytes > min(self.load_bytes):
             raise InvariantError(f"cycle: {self.idle_bytes} bytes between iterations, {min(self.load_bytes)} within")
+        if not self.stops:
+            object.__setattr__(self, "stops", tuple(range(1, len(self.load_bytes) + 1)))
+        if len(self.stops) != len(self.load_bytes):
+            raise InvariantError(f"cycle: {len(self.load_bytes)} loads in {len(self.stops)} stretches")
 
     @property
     def period_ns(self) -> int:
@@ -81,6 +88,46 @@ def cycle_of(workload: Workload, plans: Sequence[Plan], link: Link) -> Cycle:
     least = max((own.idle_bytes, *others))
     held = tuple(max(least, load_bytes) for load_bytes in own.load_bytes)
     return Cycle(load_bytes=held, duration_ns=own.duration_ns, idle_bytes=least)
+
+
+def coarse(own: Cycle, most: int) -> Cycle:
+    """The iteration in at most so many stretches, through each of which the job counts at the most that it holds.
+
+    Of neighbours those become one for which that adds least bytes times nanoseconds, so that jobs wait at few gates
+    and hardly longer. Nothing is added where neighbours hold the same: those are one in any case.
+    """
+    held, length, stops = [*own.load_bytes], [*own.duration_ns], [*own.stops]
+    after = [*range(1, len(held)), -1]
+    before = [-1, *range(len(held) - 1)]
+
+    def added(left: int) -> tuple[int, int, int]:
+        right = after[left]
+        lower = left if held[left] < held[right] else right
+        return abs(held[left] - held[right]) * length[lower], left, right
+
+    heap = [added(left) for left in range(len(held) - 1)]
+    heapify(heap)
+    count = len(held)
+    while heap and (count > most or not heap[0][0]):
+        cost, left, right = heappop(heap)
+        if after[left] != right or added(left)[0] != cost:  # either has become part of another, or grown
+            continue
+        held[left], stops[left] = max(held[left], held[right]), stops[right]
+        length[left] += length[right]
+        after[left], after[right] = after[right], right  # what points at itself is gone
+        count -= 1
+        if after[left] >= 0:
+            before[after[left]] = left
+            heappush(heap, added(left))
+        if before[left] >= 0:
+            heappush(heap, added(before[left]))
+    kept = [number for number in range(len(held)) if after[number] != number]
+    return Cycle(
+        load_bytes=tuple(held[number] for number in kept),
+        duration_ns=tuple(length[number] for number in kept),
+        idle_bytes=own.idle_bytes,
+        stops=tuple(stops[number] for number in kept),
+    )
 
 
 @dataclass(frozen=True, slots=True)

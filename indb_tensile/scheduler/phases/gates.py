@@ -45,13 +45,14 @@ def gates(cycles: Sequence[Cycle], planned: Round, budget_bytes: int) -> tuple[G
     jobs = range(len(cycles))
     timed = [gate for job in jobs for other in jobs if other != job for gate in laid.between(job, other)]
     needed = [gate for _, _, gate in sorted(timed, key=_in_order)]
-    once = _Known([len(own.load_bytes) for own in cycles])
-    known = _Known([len(own.load_bytes) for own in cycles])
+    counts = [own.stops[-1] for own in cycles]
+    once, known = _Known(counts), _Known(counts)
     for gate in [gate for gate in needed if once.learns(gate)]:
         known.learns(laid.before(gate), most=0)  # in the round before, what that tells of rounds before this one
     return tuple(sorted(gate for gate in needed if known.learns(gate)))
 
 
+_NOTHING = -(2**62)
 _Timed = tuple[int, int, Gate]  # when the operator is to start, when the other one is to have ended, the gate
 
 
@@ -91,10 +92,9 @@ def _further(known: int | None, number: int) -> int:
 
 
 class _Gates:
-    """One schedule's jobs, by operator.
+    """One schedule's jobs, by stretch.
 
-    A job's operators are numbered through from the round's first iteration on, negative ones before it. Number `n`
-    has passed once `n` operators have ended and what they free is given back.
+    A job's stretches are numbered through from the round's first iteration on, negative ones before it.
     """
 
     def __init__(self, cycles: Sequence[Cycle], planned: Round, budget_bytes: int) -> None:
@@ -109,35 +109,52 @@ class _Gates:
         self._offset = [np.array([0, *accumulate(c.duration_ns)], dtype=np.int64) for c in cycles]
 
     def between(self, job: int, other: int) -> list[_Timed]:
-        """What this job waits for in the other one."""
+        """What this job waits for in the other one, at as few of its operators as will do.
+
+        A gate may as well stand earlier, or wait for more, as long as that is over by then in the schedule: so one
+        gate serves for all that follow it whose waits are over when it is passed.
+        """
+        needed = self._needed(job, other)
         found: list[_Timed] = []
-        count = len(self._cycles[other].load_bytes)
-        held = np.array(self._cycles[other].load_bytes * 3, dtype=np.int64)
-        raises = self._raises(job)
-        passed: int | None = None
-        for iteration in range(self._each[job]):
-            start_ns = self._starts[job][self._before[job] + iteration]
-            times_ns = start_ns + self._offset[job][raises]
-            planned, allowed = self._positions(other, times_ns)
-            for operator, number, most, now_ns in zip(
-                raises.tolist(), planned.tolist(), allowed.tolist(), times_ns.tolist(), strict=True
-            ):
-                first = number - count if passed is None else max(passed, number - count)
-                higher = np.flatnonzero(held[first % count : first % count + number - first] > most)
-                if len(higher) == 0:
-                    continue
-                passed = first + int(higher[-1]) + 1
-                after_iteration, after_operator = divmod(passed - 1, count)
-                gate = Gate(
-                    job=job,
-                    iteration=iteration,
-                    operator=operator,
-                    after_job=other,
-                    after_iteration=after_iteration,
-                    after_operator=after_operator,
-                )
-                found.append((now_ns, self._end_ns(other, after_iteration, after_operator), gate))
+        first = 0
+        for last in range(len(needed)):
+            starts_ns = needed[first][0]
+            if last + 1 == len(needed) or needed[last + 1][1] > starts_ns:
+                found.append((starts_ns, needed[last][1], self._gate(job, other, needed[first][2], needed[last][3])))
+                first = last + 1
         return found
+
+    def _needed(self, job: int, other: int) -> list[tuple[int, int, int, int]]:
+        """Each stretch of the job in a round before which more of the other one has to have ended than before.
+
+        As when it starts, when what it waits for has ended, its number and that one's, both counted on.
+        """
+        raises = self._raises(job)
+        starts = self._starts[job][self._before[job] : self._before[job] + self._each[job]]
+        times_ns = (starts[:, None] + self._offset[job][raises]).ravel()
+        mine = (np.arange(len(starts))[:, None] * len(self._cycles[job].load_bytes) + raises).ravel()
+        planned, allowed = self._positions(other, times_ns)
+        held = np.array(self._cycles[other].load_bytes, dtype=np.int64)
+        back = planned[:, None] - 1 - np.arange(len(held))  # whatever is further back has a later like
+        over = held[back % len(held)] > allowed[:, None]
+        awaited = np.where(over.any(axis=1), planned - 1 - over.argmax(axis=1), _NOTHING)
+        new = awaited > np.maximum.accumulate(np.append(_NOTHING, awaited))[:-1]
+        rows = zip(times_ns[new], self._ends_ns(other, awaited[new]), mine[new], awaited[new], strict=True)
+        return [(int(a), int(b), int(c), int(d)) for a, b, c, d in rows]
+
+    def _gate(self, job: int, other: int, number: int, awaited: int) -> Gate:
+        """Before a stretch's first operator, for the last one of another."""
+        own, its = self._cycles[job].stops, self._cycles[other].stops
+        iteration, stretch = divmod(number, len(own))
+        after_iteration, after = divmod(awaited, len(its))
+        return Gate(
+            job=job,
+            iteration=iteration,
+            operator=own[stretch - 1] if stretch else 0,
+            after_job=other,
+            after_iteration=after_iteration,
+            after_operator=its[after] - 1,
+        )
 
     def before(self, gate: Gate) -> Gate:
         """The same gate in the round before."""
@@ -147,19 +164,21 @@ class _Gates:
             after_iteration=gate.after_iteration - self._each[gate.after_job],
         )
 
-    def _end_ns(self, job: int, iteration: int, operator: int) -> int:
-        rounds, place = divmod(iteration, self._each[job])
-        start_ns = int(self._starts[job][self._before[job] + place]) + rounds * self._planned.length_ns
-        return start_ns + int(self._offset[job][operator + 1])
+    def _ends_ns(self, job: int, numbers: Ints) -> Ints:
+        """When these stretches end."""
+        iteration, stretch = np.divmod(numbers, len(self._cycles[job].load_bytes))
+        rounds, place = np.divmod(iteration, self._each[job])
+        starts = self._starts[job][self._before[job] + place] + rounds * self._planned.length_ns
+        return np.asarray(starts + self._offset[job][stretch + 1], dtype=np.int64)
 
     def _raises(self, job: int) -> Ints:
-        """The operators during which the job holds more than during the one before."""
+        """The stretches during which the job holds more than during the one before."""
         own = self._cycles[job]
         held = np.array([own.idle_bytes, *own.load_bytes], dtype=np.int64)
         return np.flatnonzero(np.diff(held) > 0)
 
     def _positions(self, other: int, times_ns: Ints) -> tuple[Ints, Ints]:
-        """How many of the other job's operators have ended at these times, and the most that it may hold then."""
+        """How many of the other job's stretches have ended at these times, and the most that it may hold then."""
         own, starts = self._cycles[other], self._starts[other]
         count = len(own.load_bytes)
         iteration = np.searchsorted(starts, times_ns, side="right") - 1

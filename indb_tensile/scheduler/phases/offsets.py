@@ -12,7 +12,7 @@ nanoseconds of work as if alone; the clock follows from how many jobs run at eac
 Phases hold only where they are enforced: gates.py says at which operators jobs wait for each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -30,6 +30,7 @@ __all__ = ["Cycle", "Gate", "Shift", "cycle", "interleave", "least_budget", "lea
 _MOST_STARTS = 32  # of each job, within which a schedule repeats, or is cut into rounds
 _ASKED = 16  # operators that do not fit, of which the least delay is asked at a time
 _MOST_OF_LONGEST = 8  # iterations of the longest job in such a round
+_LITTLE = 0.01  # denser, for which a longer round is not worth while
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,9 @@ def interleave(
         if isinstance(shift, Shift):
             return shift
         cycles = exclusive(cycles, budget_bytes)
-    planned = _Starts(cycles, budget_bytes, progress).repeating() or _in_rounds(cycles, budget_bytes)
-    return _shift(cycles, planned, budget_bytes, compute)
+    repeating = _Starts(cycles, budget_bytes, progress).repeating()
+    found = [*([repeating] if repeating is not None else []), *_rounds(cycles, budget_bytes)]
+    return _shift(cycles, _best(cycles, found), budget_bytes, compute)
 
 
 def exclusive(cycles: Sequence[Cycle], budget_bytes: int) -> list[Cycle]:
@@ -223,10 +225,9 @@ def _nothing(own: Cycle) -> Cycle:
     return Cycle(load_bytes=(0,) * len(own.load_bytes), duration_ns=own.duration_ns, idle_bytes=0)
 
 
-def _in_rounds(cycles: Sequence[Cycle], budget_bytes: int) -> Round:
-    """The densest schedule that begins anew every few iterations of the longest job, when all are done."""
+def _rounds(cycles: Sequence[Cycle], budget_bytes: int) -> Iterator[Round]:
+    """Schedules that begin anew every few iterations of the longest job, when all are done."""
     longest = max(range(len(cycles)), key=lambda job: (cycles[job].period_ns, -job))
-    found = []
     for most in range(1, _MOST_OF_LONGEST + 1):
         starts = _Starts(cycles, budget_bytes, (None,) * len(cycles))
         while sum(job == longest for _, job in starts.started) < most or len({j for _, j in starts.started}) < len(
@@ -234,9 +235,14 @@ def _in_rounds(cycles: Sequence[Cycle], budget_bytes: int) -> Round:
         ):
             starts.settle()
         end_ns = max(s + cycles[j].period_ns for s, j in starts.started)
-        work_ns = sum(cycles[j].period_ns for _, j in starts.started)
-        found.append((work_ns / end_ns, -most, Round(tuple(sorted(starts.started)), 0, end_ns)))
-    return max(found, key=lambda entry: entry[:2])[2]
+        yield Round(tuple(sorted(starts.started)), 0, end_ns)
+
+
+def _best(cycles: Sequence[Cycle], found: Sequence[Round]) -> Round:
+    """Of the densest, within a little, the shortest: each iteration of a round has gates of its own."""
+    density = [sum(cycles[job].period_ns for _, job in one.started) / one.length_ns for one in found]
+    enough = [one for one, much in zip(found, density, strict=True) if much >= max(density) * (1 - _LITTLE)]
+    return min(enough, key=lambda one: len(one.started))
 
 
 # --- what it comes to ------------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ the device do most work, the plans that need no phases among them.
 Zico (Lim et al.) has no plans, and its schedule is its own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, peak
-from indb_tensile.scheduler.phases.cycle import cycle_of
-from indb_tensile.scheduler.phases.offsets import interleave, least_budget
+from indb_tensile.scheduler.phases.cycle import Cycle, coarse, cycle_of
+from indb_tensile.scheduler.phases.offsets import Shift, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.zico import shifts
 from indb_tensile.scheduler.schedule import Schedule
@@ -26,7 +26,9 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 Plans = tuple[tuple[Plan, ...], ...]  # for each job one plan per graph
 Schedules = tuple[Schedule, ...]  # of positions among the jobs
 
-_LITTLE = 0.001  # of the work, for which more gates are not worth while
+_LITTLE = 0.01  # denser, for which more gates are not worth while
+_BUDGETS = 2  # steps from the least budget to the whole
+_STRETCHES = 48  # of an iteration: each in which more is held than before is a gate or two, and more gain nothing
 _STEP = 0.75  # from one budget to the next one to plan for
 
 
@@ -64,24 +66,15 @@ def phased(
     compute: Compute = Compute.OVERLAP,
     policy: str = "",
 ) -> Phased | Infeasible:
-    """These plans in phases under the budget; as Zico phases them where that is the policy.
-
-    Jobs that need not compute side by side may as well keep to less: fewer gates do, and memory is left.
-    """
+    """These plans in phases under the budget; as Zico phases them where that is the policy."""
     if sum(peaks(workloads, plans)) <= budget_bytes:
         return Phased(plans=plans, schedules=(), forecasts=forecasts(workloads, plans, link, compute))
     schedule = _zico if policy == "zico" else _interleaved
-    found: list[Phased] = []
-    for schedules in schedule(workloads, plans, budget_bytes, link, compute):
-        if isinstance(schedules, Infeasible):
-            return schedules
-        gated = tuple(one for one in schedules if one.gates)  # without gates peaks add up to no more than the budget
-        found.append(
-            Phased(plans=plans, schedules=gated, forecasts=forecasts(workloads, plans, link, compute, gated))
-        )
-    most = max(_work(workloads, one.forecasts) for one in found)
-    enough = [one for one in found if _work(workloads, one.forecasts) >= most * (1 - _LITTLE)]
-    return min(enough, key=lambda one: sum(len(schedule.gates) for schedule in one.schedules))
+    schedules = schedule(workloads, plans, budget_bytes, link)
+    if isinstance(schedules, Infeasible):
+        return schedules
+    gated = tuple(one for one in schedules if one.gates)  # without gates peaks add up to no more than the budget
+    return Phased(plans=plans, schedules=gated, forecasts=forecasts(workloads, plans, link, compute, gated))
 
 
 def fastest(workloads: Sequence[Workload], found: Sequence[Phased]) -> Phased:
@@ -114,30 +107,59 @@ def forecasts(
 
 def _work(workloads: Sequence[Workload], found: Sequence[Forecast]) -> float:
     """The captured operators' time that the device gets done in a unit of time."""
-    done = 0.0
-    for workload, forecast in zip(workloads, found, strict=True):
-        steps = zip(workload.graphs[0].operators, workload.latency_ns[0], strict=True)
-        done += sum(ns for operator, ns in steps if operator.stage is not Stage.UPLOAD) / forecast.iteration_ns
-    return done
+    pairs = zip(workloads, found, strict=True)
+    return sum(_captured_ns(workload) / forecast.iteration_ns for workload, forecast in pairs)
+
+
+def _captured_ns(workload: Workload) -> int:
+    steps = zip(workload.graphs[0].operators, workload.latency_ns[0], strict=True)
+    return sum(ns for operator, ns in steps if operator.stage is not Stage.UPLOAD)
 
 
 def _interleaved(
-    workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link, compute: Compute
-) -> Iterator[Schedules | Infeasible]:
-    """Under the whole budget, and under the least with which one job at a time can be at its peak."""
-    cycles = [cycle_of(workload, chosen, link) for workload, chosen in zip(workloads, plans, strict=True)]
-    for budget in dict.fromkeys((budget_bytes, min(budget_bytes, least_budget(cycles)))):
-        shift = interleave(cycles, budget_bytes=budget, compute=compute)
-        yield shift if isinstance(shift, Infeasible) else (shift.schedule(range(len(cycles)), budget),)
+    workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link
+) -> Schedules | Infeasible:
+    """With the fewest gates of the densest schedules.
+
+    Jobs that need not compute side by side may as well keep to less than the budget, down to the least with which
+    one job at a time can be at its peak: fewer gates do, and memory is left.
+    """
+    cycles = _cycles(workloads, plans, link)
+    whole = interleave(cycles, budget_bytes=budget_bytes, compute=Compute.OVERLAP)
+    if isinstance(whole, Infeasible):
+        return whole
+    least = min(budget_bytes, least_budget(cycles))
+    less = dict.fromkeys(least + (budget_bytes - least) * part // _BUDGETS for part in range(_BUDGETS))
+    made = [(interleave(cycles, budget_bytes=budget, compute=Compute.OVERLAP), budget) for budget in less]
+    found = [(shift, budget) for shift, budget in (*made, (whole, budget_bytes)) if isinstance(shift, Shift)]
+    density = [_density(cycles, shift) for shift, _ in found]
+    enough = [one for one, much in zip(found, density, strict=True) if much >= max(density) * (1 - _LITTLE)]
+    shift, budget = min(enough, key=lambda one: (len(one[0].gates), one[1]))
+    return (shift.schedule(range(len(cycles)), budget),)
 
 
-def _zico(
-    workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link, compute: Compute
-) -> Iterator[Schedules | Infeasible]:
+def _density(cycles: Sequence[Cycle], shift: Shift) -> float:
+    """How many iterations run beside each other, on average."""
+    periods_ns = (own.period_ns * len(starts) for own, starts in zip(cycles, shift.start_ns, strict=True))
+    return sum(periods_ns) / shift.round_ns
+
+
+def _cycles(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[Cycle]:
+    """The jobs' iterations; those of equal jobs are found out once."""
+    known: dict[tuple[object, ...], Cycle] = {}
+    found = []
+    for workload, chosen in zip(workloads, plans, strict=True):
+        key = (*map(id, workload.graphs), *map(id, chosen), workload.latency_ns)
+        if key not in known:
+            known[key] = coarse(cycle_of(workload, chosen, link), _STRETCHES)
+        found.append(known[key])
+    return found
+
+
+def _zico(workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link) -> Schedules | Infeasible:
     """As published, in pairs. The plans are those of liveness."""
     del plans
-    groups = shifts(workloads, budget_bytes=budget_bytes, link=link, compute=compute)
+    groups = shifts(workloads, budget_bytes=budget_bytes, link=link)
     if isinstance(groups, Infeasible):
-        yield groups
-    else:
-        yield tuple(group.shift.schedule(group.jobs, group.budget_bytes) for group in groups)
+        return groups
+    return tuple(group.shift.schedule(group.jobs, group.budget_bytes) for group in groups)

@@ -30,3 +30,4 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "tensile+": tensile_plus,
     }
 )
+PER_JOB = frozenset(POLICIES) - {"tensile", "tensile+"}  # equal jobs get equal parts of the budget, and equal plans

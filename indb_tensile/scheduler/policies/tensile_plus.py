@@ -23,7 +23,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.search.ladder import Ladder, Rung
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.simulate import Compute, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 NAME = "tensile+"
@@ -34,17 +34,67 @@ _LARGE = 4_000  # operators of all jobs from which on one division of the lanes 
 Plans = tuple[tuple[Plan, ...], ...]
 
 
-def tensile_plus(workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True) -> Plans:
+def tensile_plus(
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    rewrites: bool = True,
+    compute: Compute = Compute.OVERLAP,
+) -> Plans:
     """Plans whose peaks meet the budget and every job's limit, if any plans can."""
-    tops = [max(liveness_peak(g) for g in w.graphs) for w in workloads]
-    caps = [top if w.limit_bytes is None else min(top, w.limit_bytes) for top, w in zip(tops, workloads, strict=True)]
-    if caps == tops and sum(tops) <= budget_bytes:
-        return tuple((Plan(policy=NAME),) * len(w.graphs) for w in workloads)
-    found = [_planned(workloads, caps, budget_bytes, link, shares, rewrites) for shares in _shares(workloads)]
-    if len(found) == 1:
-        return found[0]
-    slowdowns = [slowdown(workloads, plans, link) for plans in found]
-    return found[slowdowns.index(min(slowdowns))]
+    return Climb(workloads, link=link, rewrites=rewrites, compute=compute).plans(budget_bytes)
+
+
+class Climb:
+    """Plans of some jobs for several budgets: each graph's ladder is climbed once for all of them.
+
+    Equal askings in equal order get equal plans.
+    """
+
+    def __init__(
+        self, workloads: Sequence[Workload], *, link: Link, rewrites: bool = True, compute: Compute = Compute.OVERLAP
+    ) -> None:
+        self._workloads, self._link, self._rewrites, self._compute = workloads, link, rewrites, compute
+        tops = [max(liveness_peak(g) for g in w.graphs) for w in workloads]
+        limits = [w.limit_bytes for w in workloads]
+        self._caps = [top if most is None else min(top, most) for top, most in zip(tops, limits, strict=True)]
+        self._free_bytes = sum(tops) if self._caps == tops else None  # with which nothing has to be planned
+        self._known: dict[tuple[float, ...], list[_Job]] = {}
+
+    def plans(self, budget_bytes: int) -> Plans:
+        """For jobs that are not synchronised: the best of the ways to share the lanes, side by side."""
+        if self._free_bytes is not None and self._free_bytes <= budget_bytes:
+            return self._unplanned()
+        found = [self._planned(budget_bytes, shares) for shares in _shares(self._workloads, self._compute)]
+        if len(found) == 1:
+            return found[0]
+        slowdowns = [slowdown(self._workloads, plans, self._link, self._compute) for plans in found]
+        return found[slowdowns.index(min(slowdowns))]
+
+    def plans_in_phases(self, budget_bytes: int) -> Plans:
+        """For jobs whose phases are controlled: few of them copy at once, and equal ones get equal plans."""
+        if self._free_bytes is not None and self._free_bytes <= budget_bytes:
+            return self._unplanned()
+        if _equal(self._workloads):
+            budget_bytes -= budget_bytes % len(self._workloads)
+            jobs = self._jobs(_alone(self._workloads))
+            return (jobs[0].plans(min(self._caps[0], budget_bytes // len(jobs))),) * len(jobs)
+        return self._planned(budget_bytes, _alone(self._workloads))
+
+    def _unplanned(self) -> Plans:
+        return tuple((Plan(policy=NAME),) * len(w.graphs) for w in self._workloads)
+
+    def _planned(self, budget_bytes: int, shares: tuple[float, ...]) -> Plans:
+        jobs, caps = self._jobs(shares), tuple(self._caps)
+        if sum(caps) > budget_bytes:
+            caps = (budget_bytes,) if len(jobs) == 1 else _divided(jobs, caps, budget_bytes)
+        return tuple(job.plans(cap) for job, cap in zip(jobs, caps, strict=True))
+
+    def _jobs(self, shares: tuple[float, ...]) -> list["_Job"]:
+        if shares not in self._known:
+            self._known[shares] = _jobs(self._workloads, self._link, shares, rewrites=self._rewrites)
+        return self._known[shares]
 
 
 def divide(curves: Sequence[Sequence[Rung]], weights: Sequence[float], budget_bytes: int) -> tuple[int, ...]:
@@ -81,35 +131,33 @@ def lane_shares(workloads: Sequence[Workload]) -> tuple[float, ...]:
 
 
 @dataclass(slots=True)
+class _Climbed:
+    """One graph's ladder, and its curve once that is known."""
+
+    ladder: Ladder
+    _curve: tuple[Rung, ...] = ()
+
+    def curve(self) -> tuple[Rung, ...]:
+        self._curve = self._curve or self.ladder.curve()
+        return self._curve
+
+
+@dataclass(slots=True)
 class _Job:
     """One job's graphs, each with its ladder."""
 
     workload: Workload
-    ladders: list[Ladder]
+    climbed: list[_Climbed]
 
     def curve(self) -> tuple[Rung, ...]:
         """The training step's curve; a job of several graphs needs as much as the largest of them."""
-        return self.ladders[0].curve()
+        return self.climbed[0].curve()
 
     def plans(self, cap_bytes: int) -> tuple[Plan, ...]:
-        return tuple(ladder.within(cap_bytes, NAME) for ladder in self.ladders)
+        return tuple(one.ladder.within(cap_bytes, NAME) for one in self.climbed)
 
 
-def _planned(
-    workloads: Sequence[Workload],
-    caps: Sequence[int],
-    budget_bytes: int,
-    link: Link,
-    shares: Sequence[float],
-    rewrites: bool,
-) -> Plans:
-    jobs = _jobs(workloads, link, shares, rewrites=rewrites)
-    if sum(caps) > budget_bytes:
-        caps = [budget_bytes] if len(jobs) == 1 else _caps(jobs, caps, budget_bytes)
-    return tuple(job.plans(cap) for job, cap in zip(jobs, caps, strict=True))
-
-
-def _caps(jobs: Sequence[_Job], caps: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
+def _divided(jobs: Sequence[_Job], caps: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
     """The budget divided, no job above its own cap nor below what its graphs need at least."""
     curves = []
     for job, cap in zip(jobs, caps, strict=True):
@@ -127,35 +175,49 @@ def _bounded(rung: Rung, least_bytes: int, cap_bytes: int) -> Rung:
 
 def _jobs(workloads: Sequence[Workload], link: Link, shares: Sequence[float], *, rewrites: bool) -> list[_Job]:
     """A ladder for each graph; equal graphs on equal shares climb the same one."""
-    known: dict[tuple[int, tuple[int, ...], float], Ladder] = {}
+    known: dict[tuple[int, tuple[int, ...], float], _Climbed] = {}
     found = []
     for workload, share in zip(workloads, shares, strict=True):
-        ladders = []
+        climbed = []
         for number, (graph, latency_ns) in enumerate(zip(workload.graphs, workload.latency_ns, strict=True)):
             thorough = number == 0 and (len(workloads) == 1 or len(graph.operators) < _LARGE // len(workloads))
             key = (id(graph), latency_ns, share)
             if key not in known:
-                known[key] = Ladder(graph, latency_ns, link, share=share, rewrites=rewrites, thorough=thorough)
-            ladders.append(known[key])
-        found.append(_Job(workload, ladders))
+                known[key] = _Climbed(
+                    Ladder(graph, latency_ns, link, share=share, rewrites=rewrites, thorough=thorough)
+                )
+            climbed.append(known[key])
+        found.append(_Job(workload, climbed))
     return found
 
 
-def _shares(workloads: Sequence[Workload]) -> list[tuple[float, ...]]:
-    alone = tuple(1.0 for _ in workloads)
-    if len(workloads) == 1:
+def _shares(workloads: Sequence[Workload], compute: Compute) -> list[tuple[float, ...]]:
+    """The ways to share the lanes. Jobs that take turns compute as much slower as their copies are."""
+    alone = _alone(workloads)
+    if len(workloads) == 1 or compute is Compute.TURNS:
         return [alone]
-    large = sum(len(g.operators) for w in workloads for g in w.graphs) > _LARGE
-    return [lane_shares(workloads)] if large else [lane_shares(workloads), alone]
+    if sum(len(g.operators) for w in workloads for g in w.graphs) > _LARGE:
+        return [lane_shares(workloads)]
+    return [lane_shares(workloads), alone]
 
 
-def slowdown(workloads: Sequence[Workload], plans: Plans, link: Link) -> float:
+def _alone(workloads: Sequence[Workload]) -> tuple[float, ...]:
+    return (1.0,) * len(workloads)
+
+
+def _equal(workloads: Sequence[Workload]) -> bool:
+    """Whether all jobs are the same, but for their names."""
+    first = workloads[0]
+    return all(replace(w, job=first.job) == first for w in workloads[1:])
+
+
+def slowdown(workloads: Sequence[Workload], plans: Plans, link: Link, compute: Compute = Compute.OVERLAP) -> float:
     """How much longer iterations take than without waits, summed over the jobs, side by side."""
     runs = [
         JobRun(graph=w.graphs[0], plan=p[0], latency_ns=w.latency_ns[0])
         for w, p in zip(workloads, plans, strict=True)
     ]
-    forecasts = simulate(runs, link)
+    forecasts = simulate(runs, link, compute=compute)
     return sum(f.iteration_ns / sum(r.latency_ns) for f, r in zip(forecasts, runs, strict=True))
 
 

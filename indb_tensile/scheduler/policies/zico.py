@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS
-from indb_tensile.scheduler.phases.cycle import cycle_of
+from indb_tensile.scheduler.phases.cycle import coarse, cycle_of
 from indb_tensile.scheduler.phases.offsets import Cycle, Shift, exclusive, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.division import Demand, divide
@@ -85,7 +85,8 @@ def shifts(
     workloads: Sequence[Workload], *, budget_bytes: int, link: Link, compute: Compute = Compute.TURNS
 ) -> tuple[Group, ...] | Infeasible:
     """How the jobs' training steps are paired, and each pair's time shift under its part of the budget."""
-    cycles = [regional(cycle_of(w, (LIVENESS,) * len(w.graphs), link)) for w in workloads]
+    whole = [regional(cycle_of(w, (LIVENESS,) * len(w.graphs), link)) for w in workloads]
+    cycles = [coarse(own, len(own.load_bytes)) for own in whole]  # the same, in stretches of equal load
     grouped = pairs(cycles)
     budgets = divide([_demand([cycles[job] for job in jobs]) for jobs in grouped], budget_bytes)
     if sum(budgets) > budget_bytes:  # not even with one job of each pair at a time

@@ -1,11 +1,15 @@
 """From a job under its plan to its load over time."""
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS
-from indb_tensile.scheduler.phases.cycle import Cycle, curve, cycle
+from indb_tensile.scheduler.phases.cycle import Cycle, coarse, curve, cycle
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.simulate import JobRun
+from tests.scheduler.phases.test_offsets import cycles
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
 
@@ -47,6 +51,33 @@ def test_the_loads_of_jobs_add_up_and_those_between_iterations_keep_what_they_ke
     together = curve((first, second), ((0, 0), (20, 1), (30, 0)))
     assert together.times_ns.tolist()[1:] == [0, 10, 20, 25, 30, 35, 40, 50, 60]
     assert together.bytes.tolist() == [3, 4, 10, 11, 9, 8, 4, 10, 5, 3]
+
+
+def test_neighbours_become_one_stretch_where_that_adds_least() -> None:
+    """3 bytes more for 10 ns cost less than 1 byte more for 50."""
+    own = Cycle(load_bytes=(10, 13, 20, 19), duration_ns=(10, 10, 10, 50), idle_bytes=4)
+    assert coarse(own, 3) == Cycle(load_bytes=(13, 20, 19), duration_ns=(20, 10, 50), idle_bytes=4, stops=(2, 3, 4))
+    assert coarse(own, 2) == Cycle(load_bytes=(13, 20), duration_ns=(20, 60), idle_bytes=4, stops=(2, 4))
+
+
+@settings(deadline=None)
+@given(cycles(), st.integers(1, 7), st.integers(1, 7))
+def test_stretches_hold_no_less_at_any_operator_and_never_more_than_the_peak(
+    own: Cycle, most: int, more: int
+) -> None:
+    found = coarse(own, most)
+    counted = _by_operator(found)
+    assert len(found.load_bytes) <= most
+    assert all(a >= b for a, b in zip(counted, own.load_bytes, strict=True))
+    assert (found.peak_bytes, found.period_ns, found.idle_bytes) == (own.peak_bytes, own.period_ns, own.idle_bytes)
+    assert coarse(found, most) == found
+    if more >= len(own.load_bytes):
+        assert _by_operator(coarse(own, more)) == own.load_bytes, "nothing is added where there is room for all"
+
+
+def _by_operator(own: Cycle) -> tuple[int, ...]:
+    spans = zip(own.load_bytes, (0, *own.stops), own.stops, strict=False)
+    return tuple(held for held, first, stop in spans for _ in range(first, stop))
 
 
 def _graph() -> StepGraph:

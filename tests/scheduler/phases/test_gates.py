@@ -1,11 +1,13 @@
 """Gates against jobs whose operators take any time whatever."""
 
 import dataclasses
+from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.judges.cuts import Steps, faults
+from indb_tensile.scheduler.phases.cycle import coarse
 from indb_tensile.scheduler.phases.offsets import Cycle, Gate, Shift, interleave, least_budget
 from indb_tensile.scheduler.simulate import Compute
 from tests.scheduler.phases.test_offsets import cycles
@@ -37,6 +39,40 @@ def test_what_other_gates_imply_is_left_out() -> None:
         Gate(job=1, iteration=0, operator=0, after_job=0, after_iteration=0, after_operator=0),
         Gate(job=2, iteration=0, operator=0, after_job=1, after_iteration=0, after_operator=0),
     )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1))
+def test_no_gate_could_be_passed_together_with_the_one_before_it(jobs: list[Cycle], fraction: float) -> None:
+    least, most = least_budget(jobs), sum(job.peak_bytes for job in jobs)
+    shift = interleave(jobs, budget_bytes=least + int((most - least) * fraction), compute=Compute.OVERLAP)
+    assert isinstance(shift, Shift)
+    for gate, after in product(shift.gates, repeat=2):
+        if (gate.job, gate.after_job) == (after.job, after.after_job) and gate < after:
+            begins = _start_ns(jobs, shift, gate.job, gate.iteration, gate.operator)
+            ends = _start_ns(jobs, shift, after.after_job, after.after_iteration, after.after_operator + 1)
+            assert ends > begins
+
+
+def test_a_stretch_of_operators_waits_as_a_whole_and_for_a_whole_one() -> None:
+    block = Cycle(load_bytes=(40,), duration_ns=(30,), idle_bytes=0, stops=(3,))
+    shift = interleave((block, block), budget_bytes=79, compute=Compute.OVERLAP)
+    assert isinstance(shift, Shift)
+    assert shift.gates == (
+        Gate(job=0, iteration=0, operator=0, after_job=1, after_iteration=-1, after_operator=2),
+        Gate(job=1, iteration=0, operator=0, after_job=0, after_iteration=0, after_operator=2),
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(cycles(), min_size=2, max_size=4), st.integers(1, 4), st.floats(0, 1.1))
+def test_gates_made_for_stretches_hold_for_their_operators(jobs: list[Cycle], most: int, fraction: float) -> None:
+    stretches = [coarse(own, most) for own in jobs]
+    least, top = least_budget(stretches), sum(own.peak_bytes for own in jobs)
+    budget = least + int((top - least) * fraction)
+    shift = interleave(stretches, budget_bytes=budget, compute=Compute.OVERLAP)
+    assert isinstance(shift, Shift)
+    assert faults([_steps(own) for own in jobs], shift.schedule(range(len(jobs)), budget)) == ()
 
 
 def test_without_one_of_its_gates_a_schedule_does_not_hold() -> None:
