@@ -12,6 +12,7 @@ NOUNS = {
     "batch": "Compare all policies on known networks at batches of 4 to 64.",
     "speed": "Measure planning time against operators and jobs, from nothing and again.",
     "placement": "Measure offline allocation: bytes over the load bound, and how long it takes.",
+    "step": "Compare a planned step with PyTorch's own ways to save memory, at the same peaks, by running them.",
     "forecast": "Compare foretold and measured iterations on the emulated device.",
     "together": "Compare foretold and measured iterations of several jobs on the emulated device.",
     "predictor": "Judge foretold operator latencies on networks left out of the predictor's training.",

@@ -208,7 +208,7 @@ def _profiled(work: _Work) -> dict[str, _Memory]:
     made: dict[str, dict[str, int]] = {}
     if not work:
         return {}
-    with _without_chatter(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with without_chatter(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         for step, call in work:
             given = _Inputs(step).arguments(call)
             with _mode(step, call), record_function(_LABEL + call.signature):
@@ -225,7 +225,7 @@ def _profiled(work: _Work) -> dict[str, _Memory]:
 
 
 @contextmanager
-def _without_chatter() -> Iterator[None]:
+def without_chatter() -> Iterator[None]:
     """Torch's profiler writes lines of its own to the error output, which no setting of it turns off."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
