@@ -38,7 +38,7 @@ from indb_tensile.bench.allocations import Memory, measure_memory
 from indb_tensile.bench.networks import NETWORKS, Network
 from indb_tensile.bench.rivals import SEED, Contender, Torch, default_compiler, rivals
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.trial import Subject, Trial, emulated, slowed_link, workload
+from indb_tensile.bench.trial import Subject, Trial, emulated, same_bits, slowed_link, workload
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import REGION_BYTES, EmulatedDevice
 from indb_tensile.executor.hardware import EMULATED_SPEED
@@ -193,7 +193,7 @@ def _take_turns(entries: Sequence[_Entry], device: EmulatedDevice, trained: froz
             _check_peak(entry, device)
             values = one.values()
             reference = reference or values
-            alike = {name: torch.equal(values[name], tensor) for name, tensor in reference.items()}
+            alike = {name: same_bits(values[name], tensor) for name, tensor in reference.items()}
             entry.exact.append(all(alike[name] for name in trained))
             entry.buffers_exact.append(all(alike.values()))
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -112,9 +111,13 @@ class Trial:
         assert found is not None
         return found
 
-    def parameters(self) -> dict[str, Any]:
-        """A copy of what is trained, and of buffers, by name."""
-        return self.state.export()
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two values are equal bit for bit: signs of zeros count, and what is no number equals itself."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    first, second = (tensor.reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(first, second)
 
 
 def workload(step: CapturedStep, measured: Measurement) -> Workload:

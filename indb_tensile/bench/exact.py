@@ -1,0 +1,188 @@
+"""Whether results stay the same, bit for bit: every network under every policy's plan, run on the emulated device.
+
+    python -m indb_tensile.bench.exact [--models resnet50 …] [--policies capuchin …] [--batch 2] [--side 64]
+        [--seeds 3] [--budgets 0.6 0.2] [--iterations 3] [--machine a6000] [--json]
+
+Per network and seed (of weights, rows and what operators draw) the captured step is trained for some iterations
+without a plan, by eager PyTorch, and under the plan of each policy for each budget, a share of the way from the floor
+to the liveness peak. Everything that is trained is compared: parameters, buffers and, between plans, the optimizer's
+state. One row each; it ends with 1 where anything differs.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from indb_tensile.bench import networks, rows
+from indb_tensile.bench.networks import NETWORKS
+from indb_tensile.bench.rivals import EAGER, SEED, Torch
+from indb_tensile.bench.trial import Subject, Trial, emulated, same_bits, slowed_link, workload
+from indb_tensile.errors import TensileError
+from indb_tensile.executor.capture import CapturedStep
+from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.machines import MACHINES, REFERENCE, machine
+from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.planner import Workload
+from indb_tensile.scheduler.policies import POLICIES
+
+Row = dict[str, Any]
+Values = dict[str, torch.Tensor]
+
+SIDE = 64  # Inception needs 75
+_LEAST_SIDES = {"inception_v3": 75, "inception_v4": 75}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is tried on each network."""
+
+    policies: tuple[str, ...] = tuple(POLICIES)
+    budgets: tuple[float, ...] = (0.6, 0.2)
+    machine: str = REFERENCE.name
+    iterations: int = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a row for each run, and how many were exact."""
+    given = _parser().parse_args(arguments)
+    torch.set_num_threads(1)
+    found: list[Row] = []
+    try:
+        asked = Asked(
+            policies=rows.known_policies(given.policies),
+            budgets=tuple(given.budgets),
+            machine=given.machine,
+            iterations=given.iterations,
+        )
+        for name in given.models:
+            network = networks.find(name).resized(max(given.side, _LEAST_SIDES.get(name, 1)))
+            subjects = (Subject.of(network, given.batch, seed) for seed in range(given.seeds))
+            for row in measure(subjects, asked):
+                found.append(row)
+                print(rows.stamped(row) if given.json else _line(row), flush=True)
+    except TensileError as error:
+        sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
+    exact = sum(row["exact"] for row in found)
+    told = f"{exact} of {len(found)} runs are equal bit for bit" + ("" if exact == len(found) else ": NOT EXACT")
+    print(told, file=sys.stderr if given.json else sys.stdout)
+    sys.exit(int(exact < len(found)))
+
+
+def measure(subjects: Iterator[Subject], asked: Asked) -> Iterator[Row]:
+    """A row for eager and for each plan of each subject; subjects differ in their seeds alone."""
+    step: CapturedStep | None = None
+    plans: dict[Plan, str] = {}
+    link: Link | None = None
+    for seed, subject in enumerate(subjects):
+        if step is None or link is None:
+            step = subject.capture()
+            link = slowed_link(subject, step, machine(asked.machine), 1)
+        with emulated(link, 2 * vanilla_peak(step.graph)) as device:
+            trial = Trial(subject, step, device)
+            plans = plans or _plans(trial, link, asked)
+            labels = {"model": subject.name, "batch": len(subject.x), "seed": seed}
+            yield from _judged(labels, trial, device, plans, asked.iterations)
+            trial.runner.close()
+
+
+def _plans(trial: Trial, link: Link, asked: Asked) -> dict[Plan, str]:
+    """Each plan that is another one than those before, and whose it is first."""
+    graph = trial.step.graph
+    work = workload(trial.step, trial.run(LIVENESS, 1))
+    low, high = floor(graph), liveness_peak(graph)
+    found: dict[Plan, str] = {}
+    for policy in asked.policies:
+        for share in asked.budgets:
+            found.setdefault(_planned(work, policy, round(low + share * (high - low)), link), policy)
+    return found
+
+
+def _planned(work: Workload, policy: str, budget_bytes: int, link: Link) -> Plan:
+    ((plan,),) = POLICIES[policy]([work], budget_bytes=budget_bytes, link=link, rewrites=False)
+    return plan
+
+
+def _judged(
+    labels: Row, trial: Trial, device: EmulatedDevice, plans: dict[Plan, str], iterations: int
+) -> Iterator[Row]:
+    """Eager first, whose module the captured step started from: it has no optimizer state under our names."""
+    graph = trial.step.graph
+    unplanned = _trained(trial, LIVENESS, iterations)
+    eager = _eager(trial.subject, device, iterations)
+    yield {
+        **labels,
+        "policy": EAGER,
+        "swaps": 0,
+        "operators": None,
+        "peak_bytes": None,
+        "exact": _alike(eager, unplanned),
+    }
+    for plan, policy in plans.items():
+        yield {
+            **labels,
+            "policy": policy,
+            "swaps": len(plan.swaps),
+            "operators": len(plan.executions) or len(graph.operators),
+            "peak_bytes": peak(graph, plan),
+            "exact": _alike(_trained(trial, plan, iterations), unplanned),
+        }
+
+
+def _trained(trial: Trial, plan: Plan, iterations: int) -> Values:
+    """All that is kept after so many iterations under this plan."""
+    trial.adopt(plan)
+    trial.restart()
+    torch.manual_seed(SEED)
+    for _ in range(iterations):
+        trial.iterate()
+    return trial.state.export()
+
+
+def _eager(subject: Subject, device: EmulatedDevice, iterations: int) -> Values:
+    """Parameters and buffers after PyTorch's own iterations; the module is as before."""
+    shared = Torch(subject, device)
+    one = shared.contender(EAGER, subject.module)
+    torch.manual_seed(SEED)
+    for _ in range(iterations):
+        one.iterate()
+    values = one.values()
+    one.restart()
+    shared.close()
+    return values
+
+
+def _alike(values: Values, others: Values) -> bool:
+    """Whether all of `values` are equal, bit for bit."""
+    return all(same_bits(tensor, others[name]) for name, tensor in values.items())
+
+
+def _line(row: Row) -> str:
+    told = "exact" if row["exact"] else "NOT EXACT"
+    return f"{row['model']:<13} seed {row['seed']} {row['policy']:<13} {row['swaps']:>4} swaps  {told}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    default = Asked()
+    parser.add_argument("--models", nargs="+", default=list(NETWORKS), metavar="NAME")
+    parser.add_argument("--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(POLICIES)}")
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--side", "--pixels", type=int, default=SIDE, help="pixels a side, or tokens")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--budgets", nargs="+", type=float, default=default.budgets, help="from the floor to liveness"
+    )
+    parser.add_argument("--iterations", type=int, default=default.iterations)
+    parser.add_argument("--machine", choices=MACHINES, default=default.machine, help="what the device stands for")
+    parser.add_argument("--json", action="store_true", help="one object a line")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
