@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 
 from indb_tensile.bench.networks import find
-from indb_tensile.bench.policies import Asked, add_beside, add_sweep_options, asked_of, finish, measure
+from indb_tensile.bench.policies import Asked, add_beside, add_sweep_options, asked_of, finish, measure, swept
 from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.machines import REFERENCE
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_beside(parser)
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), metavar="ROWS")
     given = parser.parse_args(arguments)
-    finish(given, CASE, lambda: measure(_cases(given), given.processes))
+    finish(given, CASE, lambda: measure(_cases(given), swept, given.processes))
 
 
 def _cases(given: argparse.Namespace) -> list[Asked]:

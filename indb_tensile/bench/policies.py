@@ -22,11 +22,14 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from functools import partial
+from typing import NoReturn, TypeVar
 
 from indb_tensile.bench import rows as shared
+from indb_tensile.bench import tables
 from indb_tensile.bench.networks import NETWORKS, Network, find, graph_of
 from indb_tensile.bench.rows import MINCUT, Case, Plans, Row
+from indb_tensile.bench.tables import Remarks
 from indb_tensile.errors import TensileError
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.machines import LINKS_GB_S, MACHINES, REFERENCE, machine
@@ -35,6 +38,7 @@ from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 CASE = ("model", "machine", "link_gb_s")
 _ELSEWHERE_GB_S = 25.0
 _MOST_OPERATORS = 2_000
+_Case = TypeVar("_Case")
 
 # What saves at least so much of the liveness peak on the reference machine at 25 GB/s: network, overhead, saving.
 BARS = (
@@ -64,19 +68,19 @@ class Asked:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print rows or tables, and the verdict."""
     given = _parser().parse_args(arguments)
-    finish(given, CASE, lambda: measure(_asked(given), given.processes), bars)
+    finish(given, CASE, lambda: measure(_asked(given), swept, given.processes), bars)
 
 
 def finish(
     given: argparse.Namespace,
     names: Sequence[str],
     made: Callable[[], Iterator[Row]],
-    more: Callable[[Sequence[Row]], Iterator[str]] | None = None,
+    remarks: Remarks = lambda _: iter(()),
 ) -> NoReturn:
     """Print rows as they are made, or tables of them; then the verdict, which is also the exit code."""
     found: list[Row] = []
     try:
-        found += _before(given)
+        found += before(given)
         for row in made() if not given.recorded else shared.recorded(given.recorded):
             found.append(row)
             if given.json:
@@ -84,23 +88,23 @@ def finish(
     except TensileError as error:
         sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
     if given.markdown:
-        print("\n".join(shared.markdown(found, names, shared.summary)))
+        print("\n".join(tables.markdown(found, names, remarks)))
     elif not given.json:
-        shared.print_tables(found, names, shared.summary)
-    lines = [*shared.verdict(found, names), *(more(found) if more is not None else ())]
+        tables.print_tables(found, names)
+    lines = [*tables.verdict(found, names), *remarks(found)]
     for line in lines:
         print(line, file=sys.stderr if given.json or given.markdown else sys.stdout)
     sys.exit(int(any("NOT" in line for line in lines) or any(row["faults"] for row in found)))
 
 
-def measure(asked: Sequence[Asked], processes: int) -> Iterator[Row]:
+def measure(asked: Sequence[_Case], sweep: Callable[[_Case], Iterator[Row]], processes: int) -> Iterator[Row]:
     """The rows of each case, in order; with several processes a case's come when it is done."""
     if processes == 1:
         for one in asked:
-            yield from _sweep(one)
+            yield from sweep(one)
         return
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for found in pool.imap(_rows, asked):
+        for found in pool.imap(partial(_listed, sweep), asked):
             yield from found
 
 
@@ -117,11 +121,12 @@ def bars(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{model} at EOR <= {overhead:.2f}: {'saves' if reached else 'NOT REACHED:'} {told}, of {least:.0%}"
 
 
-def _rows(asked: Asked) -> list[Row]:
-    return list(_sweep(asked))
+def _listed(sweep: Callable[[_Case], Iterator[Row]], asked: _Case) -> list[Row]:
+    return list(sweep(asked))
 
 
-def _sweep(asked: Asked) -> Iterator[Row]:
+def swept(asked: Asked) -> Iterator[Row]:
+    """All policies on one case."""
     network = find(asked.model)
     batch = network.batch if asked.batch is None else asked.batch
     graph = graph_of(asked.model, batch)
@@ -165,7 +170,7 @@ def _asked(given: argparse.Namespace) -> list[Asked]:
 def asked_of(given: argparse.Namespace, model: str, machine_name: str, link_gb_s: float, **more: int) -> Asked:
     """A case with the sweep that was asked for."""
     labels = {"model": model, "machine": machine_name, "link_gb_s": link_gb_s, **more}
-    beside = [row for row in _before(given) if all(row.get(name) == value for name, value in labels.items())]
+    beside = [row for row in before(given) if all(row.get(name) == value for name, value in labels.items())]
     return Asked(
         model=model,
         machine=machine_name,
@@ -178,7 +183,7 @@ def asked_of(given: argparse.Namespace, model: str, machine_name: str, link_gb_s
     )
 
 
-def _before(given: argparse.Namespace) -> list[Row]:
+def before(given: argparse.Namespace) -> list[Row]:
     """What rivals reached when they were planned before."""
     return [row for row in shared.recorded(given.beside) if row["policy"] != DEFAULT_POLICY]
 

@@ -181,7 +181,7 @@ def _capture_declared(network: forecast.Network) -> CapturedStep:
 
 def _capture_known(network: networks.Network, count: int) -> CapturedStep:
     with torch.device("meta"):
-        module = network.build()
+        module = network.build(network.row[-1])
         x = torch.empty((count, *network.row), dtype=torch.int64 if network.tokens else torch.float32)
         y = torch.empty((count, *network.label), dtype=torch.int64)
     return capture_training(module, lambda p, t: cross_entropy(p.flatten(0, -2), t.flatten()), x, y, _ADAM)

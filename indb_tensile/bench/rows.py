@@ -1,4 +1,4 @@
-"""What the benchmarks of policies share: jobs to plan for, rows of figures, tables, and who covers whom.
+"""What the benchmarks of policies share: jobs to plan for, rows of figures, and which points others cover.
 
 A *point* is what one plan reaches: a peak and a time. A policy that takes a budget is asked for many, so it has a
 curve of points; one policy *covers* a point of another where it has a point that is no worse in both. Planning time
@@ -12,11 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from statistics import median
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.job import JobId
@@ -27,6 +23,7 @@ from indb_tensile.scheduler.machines import Machine
 from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, PER_JOB, POLICIES
+from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
 from indb_tensile.scheduler.score import Baseline, Score, baselines, overhead, score
 from indb_tensile.scheduler.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
@@ -37,7 +34,7 @@ Plans = tuple[tuple[Plan, ...], ...]
 MINCUT = "activation_memory_budget"  # PyTorch's own: bench/mincut.py
 TARGETS = (1.02, 1.10)  # overheads at which the least memory is asked for
 SHARES = (0.5, 0.7)  # of the liveness peak, at which the least time is asked for
-_MIB = 1024**2
+MIB = 1024**2
 _OF_ONE: Memo[tuple[Plans, float]] = Memo(most=512)  # what policies that plan jobs by themselves plan for one
 _SUMMED = (
     *("vanilla_peak_bytes", "liveness_peak_bytes", "floor_bytes", "planned_floor_bytes", "peak_bytes"),
@@ -139,7 +136,7 @@ class Trial:
             within = [budget_bytes for budget_bytes, eor in self._asked.items() if eor <= overhead]
             high = min(within, default=self.case.liveness_peak_bytes)
             low = max((budget_bytes for budget_bytes in self._asked if budget_bytes < high), default=high)
-            if low < self.case.floor_bytes or high - low < _MIB:
+            if low < self.case.floor_bytes or high - low < MIB:
                 return
             yield from self.ask((low + high) // 2)
 
@@ -150,18 +147,23 @@ def timed(case: Case, policy: str, budget_bytes: int) -> tuple[Plans, float]:
     One that plans each job by itself is asked once for equal jobs, and once however many there are of them.
     """
     if policy not in PER_JOB or not case.equal:
-        return _timed(case.workloads, policy, budget_bytes, case.link)
+        return _timed(case.workloads, policy, budget_bytes, case.link, case.compute)
     one, count = case.workloads[0], len(case.workloads)
     key = (policy, one.latency_ns, case.link, budget_bytes // count)
     (plans,), planning_ms = _OF_ONE.get(
-        one.graphs[0], key, lambda: _timed((one,), policy, budget_bytes // count, case.link)
+        one.graphs[0], key, lambda: _timed((one,), policy, budget_bytes // count, case.link, case.compute)
     )
     return (plans,) * count, planning_ms
 
 
-def _timed(workloads: Sequence[Workload], policy: str, budget_bytes: int, link: Link) -> tuple[Plans, float]:
+def _timed(
+    workloads: Sequence[Workload], policy: str, budget_bytes: int, link: Link, compute: Compute
+) -> tuple[Plans, float]:
     start_ns = time.perf_counter_ns()
-    plans = POLICIES[policy](workloads, budget_bytes=budget_bytes, link=link)
+    if policy == DEFAULT_POLICY:
+        plans = tensile_plus(workloads, budget_bytes=budget_bytes, link=link, compute=compute)
+    else:
+        plans = POLICIES[policy](workloads, budget_bytes=budget_bytes, link=link)
     return plans, (time.perf_counter_ns() - start_ns) / 1e6
 
 
@@ -245,12 +247,12 @@ def covered(point: Row, ours: Iterable[Row]) -> bool:
 
 def best_msr(rows: Iterable[Row], overhead: float, against: str = "liveness") -> float | None:
     """The largest saving at no more than this overhead."""
-    return max((row[f"msr_{against}"] for row in _sound(rows) if row["eor"] <= overhead), default=None)
+    return max((row[f"msr_{against}"] for row in sound(rows) if row["eor"] <= overhead), default=None)
 
 
 def best_eor(rows: Iterable[Row], budget_bytes: float) -> float | None:
     """The least time within this budget."""
-    return min((row["eor"] for row in _sound(rows) if row["peak_bytes"] <= budget_bytes), default=None)
+    return min((row["eor"] for row in sound(rows) if row["peak_bytes"] <= budget_bytes), default=None)
 
 
 def by(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -261,20 +263,9 @@ def by(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
     return found
 
 
-def _sound(rows: Iterable[Row]) -> Iterator[Row]:
+def sound(rows: Iterable[Row]) -> Iterator[Row]:
+    """Those whose plans break no rule."""
     return (row for row in rows if not row["faults"])
-
-
-def verdict(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
-    """For each case, called by the fields `names`, and each rival: whether our policy covers all of its points."""
-    for case, found in by(rows, *names).items():
-        curves = by(found, "policy")
-        own = [policy for (policy,) in curves if policy in (DEFAULT_POLICY, phased(DEFAULT_POLICY))]
-        ours = [row for policy in own for row in curves.pop((policy,))]
-        for (rival,), points in curves.items() if ours else ():
-            open_points = [row for row in _sound(points) if not covered(row, ours)]
-            yield f"{_called(names, case)}: {_coverage(str(rival), points, open_points, ours)}"
-        yield from (f"{_called(names, case)}: {text}" for text in _times(ours, curves))
 
 
 def phased(policy: str) -> str:
@@ -282,45 +273,7 @@ def phased(policy: str) -> str:
     return f"{policy} in phases"
 
 
-def _called(names: Sequence[str], case: tuple[Any, ...]) -> str:
-    return ", ".join(
-        f"{name} {value}" if isinstance(value, int | float) else str(value)
-        for name, value in zip(names, case, strict=True)
-    )
-
-
-def _coverage(rival: str, points: Sequence[Row], open_points: Sequence[Row], ours: Sequence[Row]) -> str:
-    if not open_points:
-        return f"covers {rival} ({len(points)} points)"
-    shown = ", ".join(_open(row, ours) for row in open_points)
-    return f"NOT COVERED: {rival} at {len(open_points)} of {len(points)} points: {shown}"
-
-
-def _open(row: Row, ours: Sequence[Row]) -> str:
-    """The point, and how close we come to its time within its memory and to its memory within its time."""
-    eor, msr = best_eor(ours, row["peak_bytes"]), best_msr(ours, row["eor"])
-    near = [f"EOR {eor:.4f} within its memory" if eor is not None else "nothing within its memory"]
-    near.append(f"MSR {msr:.4f} within its time" if msr is not None else "nothing within its time")
-    return f"EOR {row['eor']:.4f} MSR {row['msr_liveness']:.4f} (ours: {', '.join(near)})"
-
-
-def _times(ours: Sequence[Row], curves: dict[tuple[Any, ...], list[Row]]) -> Iterator[str]:
-    """Who is fastest within a share of the liveness peak."""
-    for share in SHARES if ours else ():
-        budget_bytes = share * ours[0]["liveness_peak_bytes"]
-        own = best_eor(ours, budget_bytes)
-        rivals = {rival: best_eor(points, budget_bytes) for (rival,), points in curves.items()}
-        reached = {rival: eor for rival, eor in rivals.items() if eor is not None}
-        if own is None and not reached:
-            continue
-        best = min(reached, key=lambda rival: (reached[rival], rival), default=None)
-        told = "no rival gets there" if best is None else f"best rival {best} {reached[best]:.4f}"
-        first = own is not None and all(own <= eor for eor in reached.values())
-        own_told = "nothing" if own is None else f"EOR {own:.4f}"
-        yield f"{'fastest' if first else 'NOT FASTEST'} within {share:.0%} of the liveness peak: {own_told}; {told}"
-
-
-# --- what is printed -------------------------------------------------------------------------------------------
+# --- rows on paper --------------------------------------------------------------------------------------------
 
 
 def known_policies(names: Sequence[str], *others: str) -> tuple[str, ...]:
@@ -357,70 +310,3 @@ def _host() -> str:
     except OSError:
         models = []
     return f"{len(models)} x {models[0]}" if models else platform.processor() or platform.machine()
-
-
-def summary(policy: str, rows: Sequence[Row]) -> dict[str, str]:
-    """One line of a table: what one policy reaches on one case."""
-    columns = {"policy": policy}
-    for base in ("liveness", "vanilla"):
-        for target in TARGETS:
-            saved = best_msr(rows, target, base)
-            columns[f"MSR {base} at {target:.2f}"] = "-" if saved is None else f"{saved:.1%}"
-    least = min(rows, key=lambda row: (row["peak_bytes"], row["eor"]))
-    return {
-        **columns,
-        "best CBR": f"{max(row['cbr'] for row in rows):.3f}",
-        "least MB": f"{least['peak_bytes'] / _MIB:,.0f}",
-        "at EOR": f"{least['eor']:.2f}",
-        "floor MB": f"{rows[0]['floor_bytes'] / _MIB:,.0f}",
-        "floor planned": f"{min(row['planned_floor_bytes'] for row in rows) / _MIB:,.0f}",
-        "plan ms": f"{median(row['planning_ms'] for row in rows):,.1f}",
-        "most": f"{max(row['planning_ms'] for row in rows):,.1f}",
-        "faults": str(sum(len(row["faults"]) for row in rows)),
-    }
-
-
-def print_tables(
-    rows: Sequence[Row], names: Sequence[str], line: Callable[[str, Sequence[Row]], dict[str, str]]
-) -> None:
-    """For each case, called by the fields `names`, a table with a line for each policy."""
-    console = Console(width=200, highlight=False)
-    for case, found in by(rows, *names).items():
-        print_table(
-            console,
-            _title(names, case, found),
-            [line(str(policy), points) for (policy,), points in by(found, "policy").items()],
-        )
-
-
-def markdown(
-    rows: Sequence[Row], names: Sequence[str], line: Callable[[str, Sequence[Row]], dict[str, str]]
-) -> Iterator[str]:
-    """The same tables for a document, each with its verdict, and when and where the rows were planned."""
-    for case, found in by(rows, *names).items():
-        yield f"### {_title(names, case, found)}\n"
-        lines = [line(str(policy), points) for (policy,), points in by(found, "policy").items()]
-        yield f"| {' | '.join(lines[0])} |"
-        yield f"|---|{'---:|' * (len(lines[0]) - 1)}"
-        yield from (f"| {' | '.join(columns.values())} |" for columns in lines)
-        yield ""
-        yield from (f"- {text.removeprefix(f'{_called(names, case)}: ')}" for text in verdict(found, names))
-        planned = sorted({(row["date"], row["host"]) for row in found if "host" in row})
-        yield from (f"- planned on {day} by {host}" for day, host in planned)
-        yield ""
-
-
-def _title(names: Sequence[str], case: tuple[Any, ...], found: Sequence[Row]) -> str:
-    peaks = [f"{base} {found[0][f'{base}_peak_bytes'] / _MIB:,.0f} MB" for base in ("vanilla", "liveness")]
-    return f"{_called(names, case)}: {', '.join(peaks)}"
-
-
-def print_table(console: Console, title: str, lines: Sequence[dict[str, str]]) -> None:
-    """One table; the first column stands to the left."""
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    for number, name in enumerate(lines[0]):
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
-    for columns in lines:
-        table.add_row(*columns.values())
-    console.print(table)
-    console.print()

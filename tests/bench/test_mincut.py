@@ -20,7 +20,7 @@ def test_what_is_made_again_is_made_once_right_before_the_backward_pass_needs_it
     assert backward_again(graph, set()).executions == ()
 
 
-def _deep() -> Any:
+def _deep(_row: int) -> Any:
     from torch import nn
 
     layers = [(nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1)) for _ in range(6)]

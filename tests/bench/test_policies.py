@@ -17,7 +17,7 @@ FEW = ("--policies", "liveness", "vanilla", "--budgets", "2", "--refine", "0")
 def _tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A network called resnet50, which the defaults and bars know by that name."""
 
-    def build() -> Any:
+    def build(_row: int) -> Any:
         from torch import nn
 
         return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 5))
@@ -172,7 +172,7 @@ def test_the_gain_of_phases_stands_apart_from_that_of_plans(capsys: pytest.Captu
     assert min(row["peak_bytes"] for row in found["zico"]) < plain["peak_bytes"]
     assert all(row["faults"] == [] for row in rows)
     assert all(0.98 <= row["eor"] <= 1.02 for row in rows), "less than 1 where a job computes while another uploads"
-    assert "resnet50 x 2, link 25 GB/s, EOR <= 1.10: liveness saves 0.0%, in phases " in told
+    assert "resnet50, jobs 2, link_gb_s 25.0: EOR <= 1.10: liveness saves 0.0%, in phases " in told
 
 
 def test_planning_is_timed_twice_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,5 @@
 """Rows, curves and verdicts of the benchmarks of policies."""
 
-from typing import Any
-
 import pytest
 
 from indb_tensile.bench.residual import residual
@@ -10,41 +8,26 @@ from indb_tensile.bench.rows import (
     Trial,
     best_eor,
     best_msr,
+    budgets_of,
     covered,
     known_policies,
     make_case,
     stamped,
     sweep,
+    timed,
     total,
-    verdict,
 )
 from indb_tensile.errors import MissingError
 from indb_tensile.scheduler.machines import REFERENCE
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.score import score
 from indb_tensile.scheduler.simulate import Compute
+from tests.bench.points import point
 
-CASE = ("model", "link_gb_s")
 REQUIRED = {
     *("model", "policy", "link_gb_s", "vanilla_peak_bytes", "liveness_peak_bytes", "floor_bytes", "peak_bytes"),
     *("msr_vanilla", "msr_liveness", "iteration_us", "eor", "planning_ms", "faults"),
 }
-
-
-def _row(policy: str, eor: float, peak: int, **more: Any) -> dict[str, Any]:
-    """A point of a network whose liveness peak is 100."""
-    return {
-        "model": "net",
-        "link_gb_s": 25.0,
-        "policy": policy,
-        "eor": eor,
-        "peak_bytes": peak,
-        "liveness_peak_bytes": 100,
-        "msr_liveness": 1 - peak / 100,
-        "msr_vanilla": 1 - peak / 300,
-        "faults": [],
-        **more,
-    }
 
 
 @pytest.mark.parametrize(
@@ -57,22 +40,22 @@ def _row(policy: str, eor: float, peak: int, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_point_is_covered_by_one_no_worse_in_both(ours: tuple[float, int], expected: bool) -> None:
-    assert covered(_row("rival", 1.05, 60), [_row("tensile+", *ours)]) is expected
+    assert covered(point("rival", 1.05, 60), [point("tensile+", *ours)]) is expected
 
 
 def test_two_points_do_not_cover_what_neither_covers() -> None:
-    assert not covered(_row("rival", 1.05, 60), [_row("tensile+", 1.0, 90), _row("tensile+", 2.0, 20)])
+    assert not covered(point("rival", 1.05, 60), [point("tensile+", 1.0, 90), point("tensile+", 2.0, 20)])
 
 
 def test_a_broken_plan_covers_nothing_and_counts_for_nothing() -> None:
-    broken = _row("tensile+", 1.0, 10, faults=["wrong"])
-    assert not covered(_row("rival", 1.05, 60), [broken])
+    broken = point("tensile+", 1.0, 10, faults=["wrong"])
+    assert not covered(point("rival", 1.05, 60), [broken])
     assert best_msr([broken], 1.1) is None
     assert best_eor([broken], 50) is None
 
 
 def test_the_best_saving_and_time_are_those_within_the_limit() -> None:
-    rows = [_row("p", 1.0, 90), _row("p", 1.10, 60), _row("p", 1.11, 40)]
+    rows = [point("p", 1.0, 90), point("p", 1.10, 60), point("p", 1.11, 40)]
     assert best_msr(rows, 1.10) == 0.4
     assert best_msr(rows, 1.10, "vanilla") == 0.8
     assert best_msr(rows, 0.9) is None
@@ -80,47 +63,12 @@ def test_the_best_saving_and_time_are_those_within_the_limit() -> None:
     assert best_eor(rows, 39) is None
 
 
-def test_the_verdict_names_what_is_not_covered_and_how_close_we_come() -> None:
-    rows = [
-        _row("rival", 1.00, 80),
-        _row("rival", 1.20, 55),
-        _row("other", 1.30, 60),
-        _row("tensile+", 1.05, 60),
-        _row("tensile+", 1.25, 45),
-    ]
-    assert list(verdict(rows, CASE)) == [
-        "net, link_gb_s 25.0: NOT COVERED: rival at 2 of 2 points: "
-        "EOR 1.0000 MSR 0.2000 (ours: EOR 1.0500 within its memory, nothing within its time), "
-        "EOR 1.2000 MSR 0.4500 (ours: EOR 1.2500 within its memory, MSR 0.4000 within its time)",
-        "net, link_gb_s 25.0: covers other (1 points)",
-        "net, link_gb_s 25.0: fastest within 50% of the liveness peak: EOR 1.2500; no rival gets there",
-        "net, link_gb_s 25.0: fastest within 70% of the liveness peak: EOR 1.0500; best rival rival 1.2000",
-    ]
-
-
-def test_our_own_plans_in_phases_are_ours() -> None:
-    rows = [_row("rival", 1.2, 45), _row("tensile+", 1.3, 45), _row("tensile+ in phases", 1.2, 40)]
-    assert next(verdict(rows, CASE)) == "net, link_gb_s 25.0: covers rival (1 points)"
-
-
-def test_the_verdict_says_who_is_faster_within_a_budget() -> None:
-    rows = [_row("rival", 1.2, 45), _row("tensile+", 1.3, 45)]
-    assert list(verdict(rows, CASE))[1:] == [
-        "net, link_gb_s 25.0: NOT FASTEST within 50% of the liveness peak: EOR 1.3000; best rival rival 1.2000",
-        "net, link_gb_s 25.0: NOT FASTEST within 70% of the liveness peak: EOR 1.3000; best rival rival 1.2000",
-    ]
-
-
-def test_without_our_own_policy_there_is_no_verdict() -> None:
-    assert list(verdict([_row("rival", 1.2, 45)], CASE)) == []
-
-
 @pytest.fixture(scope="module")
 def case() -> Case:
     return make_case([residual(60)], REFERENCE, 25.0, labels={"model": "net"})
 
 
-def test_a_plan_that_came_before_has_no_row(case: Case) -> None:
+def test_a_plan_that_came_before_has_nopoint(case: Case) -> None:
     trial = Trial(case, "liveness")
     asked = [case.liveness_peak_bytes, case.floor_bytes, 0]
     rows = [row for budget_bytes in asked for row in trial.ask(budget_bytes)]
@@ -182,3 +130,20 @@ def test_only_known_policies_are_compared_and_all_by_default() -> None:
     assert known_policies(("vanilla",)) == ("vanilla",)
     with pytest.raises(MissingError, match="there is no policy 'luck'"):
         known_policies(("luck",))
+
+
+def test_equal_jobs_are_planned_once_by_policies_that_plan_each_by_itself() -> None:
+    """However many there are: what was planned for one is found again, with the time that it took."""
+    graph = residual(60)
+    one, three = (make_case([graph] * jobs, REFERENCE, 25.0, labels={}) for jobs in (1, 3))
+    for policy in ("autoswap", "capuchin"):
+        budget_bytes = (one.floor_bytes + one.liveness_peak_bytes) // 2
+        (plans,), planning_ms = timed(one, policy, budget_bytes)
+        assert timed(three, policy, 3 * budget_bytes) == ((plans,) * 3, planning_ms)
+        assert POLICIES[policy](three.workloads, budget_bytes=3 * budget_bytes, link=three.link) == (plans,) * 3
+
+
+def test_equal_jobs_are_asked_for_the_same_part_of_every_budget() -> None:
+    graph = residual(60)
+    one, three = (make_case([graph] * jobs, REFERENCE, 25.0, labels={}) for jobs in (1, 3))
+    assert budgets_of(three, 7) == tuple(3 * budget_bytes for budget_bytes in budgets_of(one, 7))

@@ -1,0 +1,136 @@
+"""What the benchmarks of policies print of their rows: a table for each case, and who covers whom.
+
+    python -m indb_tensile.bench.policies --recorded FILE … --markdown
+
+prints tables for a document of rows that --json printed; so do `multi` and `batch`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from indb_tensile.bench.rows import MIB, SHARES, TARGETS, Row, best_eor, best_msr, by, covered, phased, sound
+from indb_tensile.scheduler.policies import DEFAULT_POLICY
+
+Remarks = Callable[[Sequence[Row]], Iterator[str]]  # what else there is to say of rows, line by line
+
+
+def verdict(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
+    """For each case, called by the fields `names`, and each rival: whether our policy covers all of its points."""
+    for case, found in by(rows, *names).items():
+        curves = by(found, "policy")
+        own = [policy for (policy,) in curves if policy in (DEFAULT_POLICY, phased(DEFAULT_POLICY))]
+        ours = [row for policy in own for row in curves.pop((policy,))]
+        for (rival,), points in curves.items() if ours else ():
+            open_points = [row for row in sound(points) if not covered(row, ours)]
+            yield f"{called(names, case)}: {_coverage(str(rival), points, open_points, ours)}"
+        yield from (f"{called(names, case)}: {text}" for text in _times(ours, curves))
+
+
+def called(names: Sequence[str], case: tuple[Any, ...]) -> str:
+    """A case by the values of the fields that tell it apart."""
+    return ", ".join(
+        f"{name} {value}" if isinstance(value, int | float) else str(value)
+        for name, value in zip(names, case, strict=True)
+    )
+
+
+def _coverage(rival: str, points: Sequence[Row], open_points: Sequence[Row], ours: Sequence[Row]) -> str:
+    if not open_points:
+        return f"covers {rival} ({len(points)} points)"
+    shown = ", ".join(_open(row, ours) for row in open_points)
+    return f"NOT COVERED: {rival} at {len(open_points)} of {len(points)} points: {shown}"
+
+
+def _open(row: Row, ours: Sequence[Row]) -> str:
+    """The point, and how close we come to its time within its memory and to its memory within its time."""
+    eor, msr = best_eor(ours, row["peak_bytes"]), best_msr(ours, row["eor"])
+    near = [f"EOR {eor:.4f} within its memory" if eor is not None else "nothing within its memory"]
+    near.append(f"MSR {msr:.4f} within its time" if msr is not None else "nothing within its time")
+    return f"EOR {row['eor']:.4f} MSR {row['msr_liveness']:.4f} (ours: {', '.join(near)})"
+
+
+def _times(ours: Sequence[Row], curves: dict[tuple[Any, ...], list[Row]]) -> Iterator[str]:
+    """Who is fastest within a share of the liveness peak."""
+    for share in SHARES if ours else ():
+        budget_bytes = share * ours[0]["liveness_peak_bytes"]
+        own = best_eor(ours, budget_bytes)
+        rivals = {rival: best_eor(points, budget_bytes) for (rival,), points in curves.items()}
+        reached = {rival: eor for rival, eor in rivals.items() if eor is not None}
+        if own is None and not reached:
+            continue
+        best = min(reached, key=lambda rival: (reached[rival], rival), default=None)
+        told = "no rival gets there" if best is None else f"best rival {best} {reached[best]:.4f}"
+        first = own is not None and all(own <= eor for eor in reached.values())
+        own_told = "nothing" if own is None else f"EOR {own:.4f}"
+        yield f"{'fastest' if first else 'NOT FASTEST'} within {share:.0%} of the liveness peak: {own_told}; {told}"
+
+
+# --- tables ------------------------------------------------------------------------------------------------------
+
+
+def summary(policy: str, rows: Sequence[Row]) -> dict[str, str]:
+    """One line of a table: what one policy reaches on one case."""
+    columns = {"policy": policy}
+    for base in ("liveness", "vanilla"):
+        for target in TARGETS:
+            saved = best_msr(rows, target, base)
+            columns[f"MSR {base} at {target:.2f}"] = "-" if saved is None else f"{saved:.1%}"
+    least = min(rows, key=lambda row: (row["peak_bytes"], row["eor"]))
+    return {
+        **columns,
+        "best CBR": f"{max(row['cbr'] for row in rows):.3f}",
+        "least MB": f"{least['peak_bytes'] / MIB:,.0f}",
+        "at EOR": f"{least['eor']:.2f}",
+        "floor MB": f"{rows[0]['floor_bytes'] / MIB:,.0f}",
+        "floor planned": f"{min(row['planned_floor_bytes'] for row in rows) / MIB:,.0f}",
+        "plan ms": f"{median(row['planning_ms'] for row in rows):,.1f}",
+        "most": f"{max(row['planning_ms'] for row in rows):,.1f}",
+        "faults": str(sum(len(row["faults"]) for row in rows)),
+    }
+
+
+def print_tables(rows: Sequence[Row], names: Sequence[str]) -> None:
+    """For each case, called by the fields `names`, a table with a line for each policy."""
+    console = Console(width=200, highlight=False)
+    for case, found in by(rows, *names).items():
+        print_table(console, _title(names, case, found), _lines(found))
+
+
+def markdown(rows: Sequence[Row], names: Sequence[str], remarks: Remarks) -> Iterator[str]:
+    """The same tables for a document, each with its verdict and remarks, and when and where it was planned."""
+    for case, found in by(rows, *names).items():
+        yield f"### {_title(names, case, found)}\n"
+        lines = _lines(found)
+        yield f"| {' | '.join(lines[0])} |"
+        yield f"|---|{'---:|' * (len(lines[0]) - 1)}"
+        yield from (f"| {' | '.join(columns.values())} |" for columns in lines)
+        yield ""
+        told = (*verdict(found, names), *remarks(found))
+        yield from (f"- {text.removeprefix(f'{called(names, case)}: ')}" for text in told)
+        planned = sorted({(row["date"], row["host"]) for row in found if "host" in row})
+        yield from (f"- planned on {day} by {host}" for day, host in planned)
+        yield ""
+
+
+def _lines(found: Sequence[Row]) -> list[dict[str, str]]:
+    return [summary(str(policy), points) for (policy,), points in by(found, "policy").items()]
+
+
+def _title(names: Sequence[str], case: tuple[Any, ...], found: Sequence[Row]) -> str:
+    peaks = [f"{base} {found[0][f'{base}_peak_bytes'] / MIB:,.0f} MB" for base in ("vanilla", "liveness")]
+    return f"{called(names, case)}: {', '.join(peaks)}"
+
+
+def print_table(console: Console, title: str, lines: Sequence[dict[str, str]]) -> None:
+    """One table; the first column stands to the left."""
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for number, name in enumerate(lines[0]):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for columns in lines:
+        table.add_row(*columns.values())
+    console.print(table)
+    console.print()
