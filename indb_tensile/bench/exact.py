@@ -104,7 +104,7 @@ def _plans(trial: Trial, link: Link, asked: Asked) -> dict[Plan, str]:
 
 
 def _planned(work: Workload, policy: str, budget_bytes: int, link: Link) -> Plan:
-    ((plan,),) = POLICIES[policy]([work], budget_bytes=budget_bytes, link=link, rewrites=False)
+    ((plan,),) = POLICIES[policy]([work], budget_bytes=budget_bytes, link=link)
     return plan
 
 

@@ -49,6 +49,7 @@ from indb_tensile.scheduler.placement import place
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import Workload, plan_jobs
 from indb_tensile.scheduler.residency import intervals
+from indb_tensile.scheduler.rewrite import effective
 
 Row = dict[str, Any]
 
@@ -157,12 +158,13 @@ def _ours(
     plans: list[Plan] = [LIVENESS]
     for budget_bytes in sorted(asked, reverse=True):
         found = plan_jobs([work], budget_bytes=budget_bytes, link=link)
-        if isinstance(found, tuple) and found[0].plans[0].swaps and found[0].plans[0] not in plans:
-            plans.append(found[0].plans[0])
+        chosen = found[0].plans[0] if isinstance(found, tuple) else LIVENESS
+        if (chosen.swaps or chosen.executions) and chosen not in plans:
+            plans.append(chosen)
     graph = trial.step.graph
     for plan in plans:
         peak_bytes = peak(graph, plan)
-        placed_bytes = place(intervals(graph, plan), len(graph.operators)).size_bytes
+        placed_bytes = place(intervals(graph, plan), len(effective(graph, plan).operators)).size_bytes
         memory = Memory(allocated_bytes=peak_bytes, reserved_bytes=-(-placed_bytes // REGION_BYTES) * REGION_BYTES)
         name = f"{OURS}, {'no saving' if plan is LIVENESS else f'{peak_bytes / config.MIB:.1f} MB'}"
         contender = Contender(

@@ -120,7 +120,7 @@ def _plan_graphs(
     if budget is None:
         needed = sum(liveness_peak(document.graph) for document in documents)
         raise RequestError("no budget is given", hint=f"add --budget; without planning {needed} bytes are needed")
-    asked = partial(plan_jobs, workloads, budget_bytes=budget, link=link, policy=policy, rewrites=True)
+    asked = partial(plan_jobs, workloads, budget_bytes=budget, link=link, policy=policy)
     start_ns = time.perf_counter_ns()
     planned = asked(phases=phases, compute=Compute(compute))
     planning_ms = (time.perf_counter_ns() - start_ns) / 1e6

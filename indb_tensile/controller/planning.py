@@ -39,10 +39,10 @@ class PolicyPlanner:
     def least_bytes(self, workload: Workload) -> int:
         """The floor, or, under a policy that may not reach it, the peak with nothing to spare and nobody beside it.
 
-        TENSILE as published swaps only what nobody waits for, and trainers do not recompute for it.
+        TENSILE as published swaps only what nobody waits for, and recomputes only from what it never releases.
         """
         if self.policy in _REACHING_THE_FLOOR:
             return least_bytes(workload)
         alone = replace(workload, limit_bytes=None, max_swapping_rate=1.0)
-        (plans,) = POLICIES[self.policy]((alone,), budget_bytes=0, link=self.link, rewrites=False)
+        (plans,) = POLICIES[self.policy]((alone,), budget_bytes=0, link=self.link)
         return max(peak(graph, plan) for graph, plan in zip(workload.graphs, plans, strict=True))

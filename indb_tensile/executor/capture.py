@@ -40,11 +40,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The calls of one operator: views of what it needs, its kernel, views of what it returns to the host."""
+    """One operator: its kernel, and what the host gets as soon as it has run: results, or views of them."""
 
-    views: tuple[Call, ...]
     kernel: Call
-    after: tuple[Call, ...] = ()
     returns: tuple[str, ...] = ()
 
 
@@ -52,15 +50,17 @@ class Step:
 class CapturedStep:
     """One step of a job: its graph, and how each operator of the graph is run.
 
-    `steps[k]` runs operator `k`. `values` says where each named value lives, `tensor_of` which tensor of the
-    graph a storage is; a storage of no bytes is none. `opaque` are values whose size only calibration knows.
-    `scripts` say by signature what operators allocate, where that was recorded.
+    `steps[k]` runs operator `k`. `views` are the values that no kernel makes, each with the call that does.
+    `values` says where each named value lives, `tensor_of` which tensor of the graph a storage is; a storage of no
+    bytes is none. `opaque` are values whose size only calibration knows. `scripts` say by signature what operators
+    allocate, where that was recorded.
     """
 
     graph: StepGraph
     kind: Kind
     batch_size: int
     steps: tuple[Step, ...]
+    views: dict[str, Call]
     values: dict[str, Shape]
     tensor_of: dict[StorageKey, TensorId]
     layout: tuple[Stored, ...]
@@ -163,7 +163,8 @@ def _assemble(
     calls = _needed(recorder, {name for name in (loss, outputs) if name is not None})
     opaque = _find_opaque(recorder, calls)
     _widen_reduced_losses(recorder, calls)
-    steps = _steps(calls, [n for n in (loss, outputs) if n is not None])
+    views = {name: call for call in calls if call.view for name in call.makes}
+    steps = _steps(calls, views, [n for n in (loss, outputs) if n is not None])
     tensor_of, tensors = _tensors(recorder, stored, steps)
     operators = tuple(_operator(step.kernel, tensor_of) for step in steps)
     return CapturedStep(
@@ -171,6 +172,7 @@ def _assemble(
         kind=kind,
         batch_size=batch_size,
         steps=steps,
+        views=views,
         values=recorder.values,
         tensor_of=tensor_of,
         layout=stored,
@@ -198,47 +200,17 @@ def _needed(recorder: Recorder, returned: set[str]) -> list[Call]:
     return kept[::-1]
 
 
-def _steps(calls: list[Call], returned: list[str]) -> tuple[Step, ...]:
-    """One step per kernel; a view goes along with the first kernel that needs it.
-
-    What the step returns is read right where it is made, so its views are there too.
-    """
-    viewed = {name: call for call in calls if call.view for name in call.results if name is not None}
-    maker = {name: k for k, call in enumerate(calls) if not call.view for name in _new_results(call)}
-    done: set[int] = set()
-
-    def views_for(names: tuple[str, ...]) -> list[Call]:
-        chain: list[Call] = []
-        for name in names:
-            call = viewed.get(name)
-            if call is not None and name not in maker and id(call) not in done:
-                done.add(id(call))
-                chain += [*views_for(call.arguments), call]
-        return chain
-
-    after: dict[int, list[Call]] = {}
+def _steps(calls: list[Call], views: dict[str, Call], returned: list[str]) -> tuple[Step, ...]:
+    """One step per kernel. What the step returns is read right where it is made."""
+    kernels = [call for call in calls if not call.view]
+    maker = {name: k for k, call in enumerate(kernels) for name in call.makes}
     returns: dict[int, list[str]] = {}
     for name in returned:
-        chain = views_for((name,))
         root = name
         while root not in maker:
-            root = viewed[root].arguments[0]
-        after.setdefault(maker[root], []).extend(chain)
+            root = views[root].arguments[0]
         returns.setdefault(maker[root], []).append(name)
-    return tuple(
-        Step(
-            views=tuple(views_for(call.arguments)),
-            kernel=call,
-            after=tuple(after.get(k, ())),
-            returns=tuple(returns.get(k, ())),
-        )
-        for k, call in enumerate(calls)
-        if not call.view
-    )
-
-
-def _new_results(call: Call) -> list[str]:
-    return [name for name in call.results if name is not None and name not in call.arguments]
+    return tuple(Step(kernel=call, returns=tuple(returns.get(k, ()))) for k, call in enumerate(kernels))
 
 
 def _tensors(

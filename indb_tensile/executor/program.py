@@ -7,7 +7,7 @@ variant is the same lines with a clock reading at each boundary.
 
 import linecache
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
@@ -16,12 +16,14 @@ import torch
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.aten import entry_point
-from indb_tensile.executor.capture import CapturedStep, Kind, Step
+from indb_tensile.executor.capture import CapturedStep, Kind
 from indb_tensile.executor.device import Clock, Device, HostBuffer, Ticket
 from indb_tensile.executor.lanes import Lanes
+from indb_tensile.executor.pieces import Piece
 from indb_tensile.executor.record import Call, Ref, Runtime, refs
 from indb_tensile.executor.state import State
 from indb_tensile.executor.timeline import Boundary, Gap, Timeline, unroll
+from indb_tensile.executor.wiring import Line, Turn, Wiring, wire
 from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.plan import Plan
 
@@ -35,18 +37,21 @@ Iterate = Callable[..., int]
 class Program:
     """One step under one plan. `plain` and `timed` exist once the program is bound to a state.
 
-    `buffers` are the host copies of tensors that do not persist, `staging` those of the batch and constants.
+    `idle` are persistent tensors of the plan's graph that it never accesses.
+    `validated` and `invalidated` are the host copies that an iteration makes and makes stale. `buffers` are the host
+    copies of tensors that do not persist, `staging` those of the batch and constants.
     """
 
     step: CapturedStep
     plan: Plan
     timeline: Timeline
+    wiring: Wiring
+    idle: frozenset[TensorId]
+    validated: frozenset[Piece]
+    invalidated: frozenset[Piece]
     plain_lines: tuple[str, ...]
     timed_lines: tuple[str, ...]
     constants: tuple[Any, ...]
-    targets: tuple[Callable[..., Any], ...]
-    names: dict[str, str]
-    hoisted: tuple[Call, ...]
     buffers: dict[TensorId, HostBuffer] = field(default_factory=dict)
     staging: dict[str, HostBuffer] = field(default_factory=dict)
     plain: Iterate | None = None
@@ -57,33 +62,43 @@ class Program:
         """The plain variant as Python text."""
         return "\n".join(self.plain_lines)
 
+    def pieces(self, tensors: Iterable[TensorId]) -> frozenset[Piece]:
+        """What these tensors of the plan's graph are of the state, where they persist."""
+        return _pieces(self.wiring, tensors)
+
+
+def _pieces(wiring: Wiring, tensors: Iterable[TensorId]) -> frozenset[Piece]:
+    return frozenset(wiring.pieces[t] for t in tensors if t in wiring.pieces)
+
 
 def compile_program(step: CapturedStep, plan: Plan) -> Program:
-    """Write both variants; nothing is allocated. Raises InvariantError where the plan breaks its own rules."""
-    if plan.executions:
-        raise InvariantError(
-            f"a plan of policy {plan.policy} changes the order of operators, which is not executed yet"
-        )
+    """Write both variants; nothing is allocated.
+
+    Raises InvariantError where the plan breaks its own rules, GraphError where its order would change a result.
+    """
     timeline = unroll(step.graph, plan)
-    hoisted = _hoistable(step, timeline)
-    plain = _Writer(step, plan, timeline, hoisted, timed=False)
-    timed = _Writer(step, plan, timeline, hoisted, timed=True)
-    plain_lines, timed_lines = plain.write(), timed.write()
+    wiring = wire(step, plan, timeline.home)
+    plain = _Writer(step, plan, timeline, wiring, timed=False)
+    timed = _Writer(step, plan, timeline, wiring, timed=True)
     return Program(
         step=step,
         plan=plan,
         timeline=timeline,
-        plain_lines=plain_lines,
-        timed_lines=timed_lines,
+        wiring=wiring,
+        idle=frozenset(wiring.pieces).difference(
+            t for one in wiring.graph.operators for t in (*one.reads, *one.writes)
+        ),
+        validated=_pieces(wiring, timeline.validated),
+        invalidated=_pieces(wiring, timeline.invalidated),
+        plain_lines=plain.write(),
+        timed_lines=timed.write(),
         constants=tuple(plain.constants),
-        targets=tuple(entry_point(s.kernel.target) for s in step.steps),
-        names=plain.names,
-        hoisted=hoisted,
     )
 
 
 def bind(program: Program, state: State, device: Device, lanes: Lanes, clock: Clock = perf_counter_ns) -> None:
     """Give the program its tensors and its device. The state must be at the program's home."""
+    wiring = program.wiring
     scope: dict[str, Any] = {
         "move": device.move,
         "wait": device.wait,
@@ -92,17 +107,26 @@ def bind(program: Program, state: State, device: Device, lanes: Lanes, clock: Cl
         "clock": clock,
         "set_grad": torch.set_grad_enabled,
         "movable": _movable,
+        "cut": _cut,
     }
     scope |= {f"c{i}": constant for i, constant in enumerate(program.constants)}
-    scope |= {f"f{i}": target for i, target in enumerate(program.targets)}
+    scope |= {f"f{i}": entry_point(one.kernel.target) for i, one in enumerate(program.step.steps)}
     scope |= {f"w{i}": entry_point(call.target) for i, call in enumerate(_views(program.step))}
-    scope |= {program.names[name]: tensor for name, tensor in state.tensors.items() if name in program.names}
-    scope |= {f"s{i}": storage for i, storage in enumerate(state.storages)}
-    scope |= {f"h{i}": buffer for i, buffer in (state.host | program.buffers).items()}
-    scope |= {f"u_{program.names[name]}": buffer for name, buffer in program.staging.items()}
-    _hoist(program, scope)
+    scope |= {local: state.tensors[name] for name, local in wiring.fixed.items()}
+    scope |= {local: state.flat(piece) for local, piece in wiring.cut.items()}
+    scope |= {f"s{i}": state.storage(piece) for i, piece in wiring.pieces.items()}
+    scope |= {f"h{i}": state.host[piece] for i, piece in wiring.pieces.items() if piece in state.host}
+    scope |= {f"h{i}": buffer for i, buffer in program.buffers.items()}
+    scope |= {f"u_{name}": buffer for name, buffer in program.staging.items()}
+    for line in wiring.hoisted:
+        _hoist(line, scope)
     program.plain = _compiled(program.plain_lines, scope, "plain")
     program.timed = _compiled(program.timed_lines, scope, "timed")
+
+
+def _cut(value: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    """These elements of a dense tensor, in the order of its memory."""
+    return value.as_strided((stop - start,), (1,), value.storage_offset() + start)
 
 
 def _movable(value: torch.Tensor, size_bytes: int) -> torch.UntypedStorage:
@@ -116,22 +140,21 @@ def _movable(value: torch.Tensor, size_bytes: int) -> torch.UntypedStorage:
     return storage
 
 
-def _hoist(program: Program, scope: dict[str, Any]) -> None:
+def _hoist(line: Line, scope: dict[str, Any]) -> None:
     """Views of persistent tensors that are at home are made once: moving a storage leaves them valid."""
-    values = {name: scope[local] for name, local in program.names.items() if local in scope}
 
     def given(item: Any) -> Any:
         if isinstance(item, Ref):
-            return values[item.name]
+            return scope[line.given[item.name]]
         if isinstance(item, list | tuple):
             return type(item)(given(part) for part in item)
         return item
 
-    for call in program.hoisted:
-        made = call.target(*given(call.args), **{k: given(v) for k, v in call.kwargs.items()})
-        for name, tensor in zip(call.results, [made] if call.single else made, strict=True):
-            if name is not None:
-                values[name] = scope[program.names[name]] = tensor
+    call = line.call
+    made = call.target(*given(call.args), **{k: given(v) for k, v in call.kwargs.items()})
+    for name, tensor in zip(call.results, [made] if call.single else made, strict=True):
+        if name is not None:
+            scope[line.made[name]] = tensor
 
 
 def _compiled(lines: tuple[str, ...], scope: dict[str, Any], variant: str) -> Iterate:
@@ -146,73 +169,42 @@ def _compiled(lines: tuple[str, ...], scope: dict[str, Any], variant: str) -> It
     return iterate
 
 
-def _views(step: CapturedStep) -> Iterator[Call]:
-    for one in step.steps:
-        yield from one.views
-        yield from one.after
-
-
-def _hoistable(step: CapturedStep, timeline: Timeline) -> tuple[Call, ...]:
-    fixed = {
-        v.name
-        for s in step.layout
-        for v in s.values
-        if step.tensor_of.get(step.values[v.name].storage) in timeline.home
-    }
-    hoisted = []
-    for call in _views(step):
-        if fixed.issuperset(call.arguments):
-            hoisted.append(call)
-            fixed.update(name for name in call.results if name is not None)
-    return tuple(hoisted)
+def _views(step: CapturedStep) -> tuple[Call, ...]:
+    """Every call that makes views, each once."""
+    return tuple({id(call): call for call in step.views.values()}.values())
 
 
 class _Writer:
     """Writes one variant, line by line."""
 
-    def __init__(
-        self, step: CapturedStep, plan: Plan, timeline: Timeline, hoisted: tuple[Call, ...], *, timed: bool
-    ) -> None:
+    def __init__(self, step: CapturedStep, plan: Plan, timeline: Timeline, wiring: Wiring, *, timed: bool) -> None:
         self._step = step
         self._plan = plan
         self._timeline = timeline
+        self._wiring = wiring
         self._timed = timed
         self._lines: list[str] = []
-        self._hoisted = {id(call) for call in hoisted}
         self._view_number = {id(call): i for i, call in enumerate(_views(step))}
-        self._persistent = {t.id for t in step.graph.tensors if t.persistent}
         self._carried = {id(g): i for i, g in enumerate((*timeline.outgoing, *timeline.incoming))}
         self._outgoing = {id(g) for g in timeline.outgoing}
         self._ticket = {id(g): f"t{i}" for i, g in enumerate(_gaps(timeline))}
-        self._last_use = _last_uses(step)
-        self._dying: dict[int, list[str]] = {}
+        self._moved = timeline.swapped.difference(wiring.pieces)
         self._live: dict[str, None] = {}
         self._records = True  # what the iteration starts with
         self.constants: list[Any] = []
-        self.names = {name: f"v{i}" for i, name in enumerate(step.values)}
-        self._fixed = {v.name for s in step.layout for v in s.values}
-        self._fixed.update(n for call in hoisted for n in call.results if n is not None)
 
     def write(self) -> tuple[str, ...]:
         self._emit("stall = 0")
         for gap in (*self._timeline.outgoing, *self._timeline.incoming):
             self._emit(f"{self._ticket[id(gap)]} = carried[{self._carried[id(gap)]}]")
-        for k, one in enumerate(self._step.steps):
+        for k, turn in enumerate(self._wiring.turns):
             self._clock(k)
             self._boundary(self._timeline.boundaries[k])
-            self._record_gradients(one.kernel.stage)
-            self._operator(k, one)
-            self._release(k)
+            self._turn(turn)
+            self._release(turn)
             self._leave(self._timeline.boundaries[k])
         self._close()
         return (_SIGNATURE, *(f"    {line}" for line in self._lines))
-
-    def _record_gradients(self, stage: Stage) -> None:
-        """Forward runs with gradients on, as in eager, for every part of a batch: some kernels choose by it."""
-        wanted = stage in (Stage.UPLOAD, Stage.FORWARD)
-        if self._step.kind is Kind.TRAINING and wanted != self._records:
-            self._records = wanted
-            self._emit(f"set_grad({wanted})")
 
     def _emit(self, line: str) -> None:
         self._lines.append(line)
@@ -230,91 +222,83 @@ class _Writer:
         if boundary.freed_bytes or boundary.taken_bytes:
             self._emit(f"move({boundary.freed_bytes}, {boundary.taken_bytes})")
         for gap in boundary.ins:
-            size_bytes = self._step.graph.tensors[gap.tensor].size_bytes
+            size_bytes = self._size(gap.tensor)
             self._emit(f"s{gap.tensor}.resize_({size_bytes})")
             self._emit(f"{self._ticket[id(gap)]} = copy_in(s{gap.tensor}.data_ptr(), h{gap.tensor}, {size_bytes})")
         for gap in boundary.needs:
             self._await(gap, carried=id(gap) in self._carried and id(gap) not in self._outgoing)
 
+    def _size(self, tensor: TensorId) -> int:
+        return self._wiring.graph.tensors[tensor].size_bytes
+
     def _await(self, gap: Gap, *, carried: bool) -> None:
         wait = f"stall += wait({self._ticket[id(gap)]})"
         self._emit(f"if {self._ticket[id(gap)]} is not None: {wait}" if carried else wait)
 
-    def _operator(self, k: int, one: Step) -> None:
-        for call in one.views:
-            self._view(call)
-        function = f"f{k}"
-        self._emit(self._call_text(function, one.kernel))
-        if one.kernel.stage is Stage.UPLOAD:
-            self._upload(one.kernel)
-        for call in one.after:
-            self._view(call)
-        for name in one.returns:
+    def _turn(self, turn: Turn) -> None:
+        self._record_gradients(turn.step.kernel.stage)
+        for line in turn.views:
+            self._view(line)
+        if turn.kernel is not None:
+            self._call(f"f{turn.operator}", turn.kernel)
+            if turn.kernel.call.stage is Stage.UPLOAD:
+                self._upload(turn.kernel)
+        for line in turn.after:
+            self._view(line)
+        for name, local in turn.returns:
             slot = 0 if name == self._step.loss else 1
-            self._emit(f"returned[{slot}].copy_({self.names[name]})")
-        self._storages(one.kernel)
+            self._emit(f"returned[{slot}].copy_({local})")
+        for tensor, local in turn.arrived:
+            if tensor in self._moved:
+                self._emit(f"s{tensor} = movable({local}, {self._size(tensor)})")
+                self._live[f"s{tensor}"] = None
 
-    def _view(self, call: Call) -> None:
-        if id(call) not in self._hoisted:
-            self._emit(self._call_text(f"w{self._view_number[id(call)]}", call))
+    def _record_gradients(self, stage: Stage) -> None:
+        """Forward runs with gradients on, as in eager, the second time too: some kernels choose their path by it."""
+        wanted = stage in (Stage.UPLOAD, Stage.FORWARD)
+        if self._step.kind is Kind.TRAINING and wanted != self._records:
+            self._records = wanted
+            self._emit(f"set_grad({wanted})")
 
-    def _upload(self, call: Call) -> None:
-        name = call.results[0]
-        assert name is not None
-        tensor_id = self._step.tensor_of.get(self._step.values[name].storage)
-        if tensor_id is not None:
-            local = self.names[name]
-            size_bytes = self._step.graph.tensors[tensor_id].size_bytes
-            self._emit(f"wait(copy_in({local}.data_ptr(), u_{local}, {size_bytes}))")
+    def _view(self, line: Line) -> None:
+        self._call(f"w{self._view_number[id(line.call)]}", line)
 
-    def _storages(self, call: Call) -> None:
-        """A handle on each new storage that the plan moves."""
-        for name in _made(call):
-            tensor_id = self._step.tensor_of.get(self._step.values[name].storage)
-            if (
-                tensor_id in self._timeline.swapped
-                and tensor_id not in self._persistent
-                and f"s{tensor_id}" not in self._live
-            ):
-                size_bytes = self._step.graph.tensors[tensor_id].size_bytes
-                self._emit(f"s{tensor_id} = movable({self.names[name]}, {size_bytes})")
-                self._live[f"s{tensor_id}"] = None
-                last = max(self._last_use[n] for n in self._last_use if self._same_storage(n, name))
-                self._dying.setdefault(last, []).append(f"s{tensor_id}")
+    def _upload(self, line: Line) -> None:
+        ((name, local),) = line.made.items()
+        tensor = self._step.tensor_of.get(self._step.values[name].storage)
+        if tensor is not None:
+            size_bytes = self._step.graph.tensors[tensor].size_bytes
+            self._emit(f"wait(copy_in({local}.data_ptr(), u_{name}, {size_bytes}))")
 
-    def _same_storage(self, one: str, other: str) -> bool:
-        return self._step.values[one].storage == self._step.values[other].storage
-
-    def _call_text(self, function: str, call: Call) -> str:
-        arguments = [self._text(arg) for arg in call.args]
-        arguments += [f"{key}={self._text(arg)}" for key, arg in call.kwargs.items()]
+    def _call(self, function: str, line: Line) -> None:
+        call = line.call
+        arguments = [self._text(arg, line) for arg in call.args]
+        arguments += [f"{key}={self._text(arg, line)}" for key, arg in call.kwargs.items()]
         text = f"{function}({', '.join(arguments)})"
-        made = _made(call)
-        if not made:
-            return text
-        for name in made:
-            self._live[self.names[name]] = None
-            self._dying.setdefault(self._last_use[name], []).append(self.names[name])
-        if call.single:
-            return f"{self.names[made[0]]} = {text}"
-        results = [self.names[name] if name in made else "_" for name in call.results]
-        return f"{', '.join(results)}{',' if len(results) == 1 else ''} = {text}"
+        self._live.update(dict.fromkeys(line.made.values()))
+        if not line.made:
+            self._emit(text)
+        elif call.single:
+            self._emit(f"{next(iter(line.made.values()))} = {text}")
+        else:
+            results = ", ".join("_" if name is None else line.made.get(name, "_") for name in call.results)
+            self._emit(f"{results}{',' if len(call.results) == 1 else ''} = {text}")
 
-    def _text(self, item: Any) -> str:
+    def _text(self, item: Any, line: Line) -> str:
         if isinstance(item, Ref):
-            return self.names[item.name]
+            return line.given[item.name]
         if isinstance(item, Runtime):
             return "rate" if item is Runtime.LEARNING_RATE else "first"
         if item is None or isinstance(item, bool | int):
             return repr(item)
         if isinstance(item, list | tuple) and any(True for _ in refs(item)):
-            return f"[{', '.join(self._text(part) for part in item)}]"
+            return f"[{', '.join(self._text(part, line) for part in item)}]"
         self.constants.append(item)
         return f"c{len(self.constants) - 1}"
 
-    def _release(self, k: int) -> None:
+    def _release(self, turn: Turn) -> None:
         if self._plan.release:
-            self._delete(self._dying.pop(k, []))
+            self._delete([*turn.dying, *(f"s{t}" for t in turn.gone if t in self._moved)])
 
     def _delete(self, names: Sequence[str]) -> None:
         if names:
@@ -325,15 +309,13 @@ class _Writer:
     def _leave(self, boundary: Boundary) -> None:
         for gap in boundary.outs:
             if gap.swap.copies:
-                size_bytes = self._step.graph.tensors[gap.tensor].size_bytes
-                self._emit(
-                    f"{self._ticket[id(gap)]} = copy_out(h{gap.tensor}, s{gap.tensor}.data_ptr(), {size_bytes})"
-                )
+                copy = f"copy_out(h{gap.tensor}, s{gap.tensor}.data_ptr(), {self._size(gap.tensor)})"
+                self._emit(f"{self._ticket[id(gap)]} = {copy}")
 
     def _close(self) -> None:
         self._delete(tuple(self._live))
         self._boundary(self._timeline.boundaries[-1])
-        self._clock(len(self._step.steps))
+        self._clock(len(self._wiring.turns))
         for gap in (*self._timeline.outgoing, *self._timeline.incoming):
             self._emit(f"carried[{self._carried[id(gap)]}] = {self._ticket[id(gap)]}")
         self._emit("return stall")
@@ -342,22 +324,6 @@ class _Writer:
 def _gaps(timeline: Timeline) -> Iterator[Gap]:
     for boundary in timeline.boundaries:
         yield from boundary.outs
-
-
-def _made(call: Call) -> list[str]:
-    made = dict.fromkeys(call.results)  # a kernel may return one tensor twice
-    return [name for name in made if name is not None and name not in call.arguments]
-
-
-def _last_uses(step: CapturedStep) -> dict[str, int]:
-    """The last operator whose lines mention each value that is made within the step."""
-    last: dict[str, int] = {}
-    for k, one in enumerate(step.steps):
-        for call in (*one.views, one.kernel, *one.after):
-            last.update(dict.fromkeys(_made(call), k))
-            last.update({name: k for name in call.arguments if name in last})
-        last.update({name: k for name in one.returns if name in last})
-    return last
 
 
 def empty_carried(program: Program) -> list[Ticket | None]:

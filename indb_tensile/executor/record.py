@@ -85,6 +85,12 @@ class Call:
         """Names of the values it is given, in order, each once."""
         return tuple(dict.fromkeys(ref.name for ref in refs((self.args, self.kwargs))))
 
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """Names of the values that are there only once it has run, in order, each once."""
+        given = self.arguments
+        return tuple(name for name in dict.fromkeys(self.results) if name is not None and name not in given)
+
 
 @dataclass(slots=True)
 class StorageInfo:

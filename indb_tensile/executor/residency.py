@@ -6,147 +6,166 @@ import torch
 
 from indb_tensile.executor.device import Device, Ticket
 from indb_tensile.executor.lanes import Lanes
+from indb_tensile.executor.pieces import Piece
 from indb_tensile.executor.program import Program
 from indb_tensile.executor.state import State, host_bytes
-from indb_tensile.executor.timeline import Timeline
 from indb_tensile.scheduler.graph import TensorId
 
 
 class Residency:
-    """Where each storage of a state is. Between programs first everything goes out, then everything comes in."""
+    """Where each piece of a state is. Between programs first everything goes out, then everything comes in."""
 
     def __init__(self, device: Device, lanes: Lanes, state: State) -> None:
         self._device = device
         self._lanes = lanes
         self._state = state
-        self._wanted: frozenset[TensorId] = frozenset()  # persistent ids whose host buffer the plans need
+        self._wanted: frozenset[Piece] = frozenset()  # those whose host buffer the plans need
 
     def exchange(self, old: tuple[Program, ...], new: tuple[Program, ...]) -> None:
         """Take the host buffers of new programs, after giving back those that only the old ones needed."""
         _free_buffers(self._device, old)
-        count = len(self._state.storages)
-        swapped = {t for program in new for t in program.timeline.swapped if t < count}
-        self._wanted = frozenset(swapped)
-        for tensor_id in sorted(set(self._state.host) & self._state.resident - self._wanted):
-            self._drop_buffer(tensor_id)
-        for tensor_id in sorted(self._wanted):
-            self._buffer(tensor_id)
+        self._wanted = frozenset[Piece]().union(*(p.pieces(p.timeline.swapped) for p in new))
+        for piece in sorted(set(self._state.host) - self._wanted - self._only_there()):
+            self._drop_buffer(piece)
+        for piece in sorted(self._wanted):
+            self._buffer(piece)
         for program in new:
             self._allocate(program)
 
-    def go_home(self, timeline: Timeline) -> None:
+    def go_home(self, program: Program) -> None:
         """Make exactly the program's home resident: the peak is never above the larger of both homes."""
         state = self._state
-        self._send_out(sorted(state.resident - timeline.home))
-        self._bring_in(sorted(timeline.home - state.resident))
-        for tensor_id in sorted((timeline.copied & state.resident) - state.valid):
-            self._copy_out(tensor_id)
+        home, anew = self._home(program), self._cut_anew(program)
+        self._send_out(sorted(state.resident - home))
+        for tensor, pieces in anew.items():
+            self._cut(tensor, pieces)
+        self._bring_in(sorted(home - state.resident))
+        for piece in sorted((program.pieces(program.timeline.copied) & state.resident) - state.valid):
+            self._copy_out(piece)
         self._lanes.drain()
 
-    def start_outgoing(self, timeline: Timeline, carried: list[Ticket | None]) -> None:
+    def start_outgoing(self, program: Program, carried: list[Ticket | None]) -> None:
         """Start the copies out that a steady iteration finds under way."""
-        for slot, gap in enumerate(timeline.outgoing):
-            if gap.swap.copies and gap.tensor not in self._state.valid:
-                carried[slot] = self._copy_out(gap.tensor)
+        for slot, gap in enumerate(program.timeline.outgoing):
+            piece = program.wiring.pieces[gap.tensor]
+            if gap.swap.copies and piece not in self._state.valid:
+                carried[slot] = self._copy_out(piece)
 
-    def finished(self, timeline: Timeline) -> None:
+    def finished(self, program: Program) -> None:
         """Note which host copies an iteration made and which it made stale."""
-        self._state.valid -= timeline.invalidated
-        self._state.valid |= timeline.validated
+        self._state.valid -= program.invalidated
+        self._state.valid |= program.validated
 
     def give_up(self, programs: tuple[Program, ...]) -> None:
         """Keep the state's bytes as plain host tensors; give back all memory of the device and the pool."""
         state = self._state
-        for tensor_id, size_bytes in enumerate(state.sizes):
-            self._retire(TensorId(tensor_id), size_bytes)
-        for tensor_id in list(state.host):
-            self._drop_buffer(tensor_id)
+        for tensor, pieces in state.pieces.items():
+            self._retire(tensor, pieces)
+        for piece in list(state.host):
+            self._drop_buffer(piece)
         _free_buffers(self._device, programs)
         used_bytes = self._device.usage().used_bytes
         if used_bytes:
             self._device.move(used_bytes, 0)
 
-    def _retire(self, tensor_id: TensorId, size_bytes: int) -> None:
-        state = self._state
-        if tensor_id in state.resident:
-            memory = torch.empty(0, dtype=torch.uint8).set_(state.storages[tensor_id])
-            state.seeds[tensor_id] = memory.clone()
-            state.storages[tensor_id].resize_(0)
-            state.resident.discard(tensor_id)
-        elif tensor_id in state.host:
-            state.seeds[tensor_id] = host_bytes(state.host[tensor_id], size_bytes).clone()
+    def _home(self, program: Program) -> frozenset[Piece]:
+        """What has to be resident. What the step never accesses stays cut as it is."""
+        idle = program.idle & program.timeline.home
+        kept = {piece for tensor in idle for piece in self._state.pieces[tensor]}
+        return program.pieces(program.timeline.home - idle) | kept
 
-    def _send_out(self, leaving: list[TensorId]) -> None:
+    def _cut_anew(self, program: Program) -> dict[TensorId, tuple[Piece, ...]]:
+        """The storages that the program wants cut otherwise than they are."""
+        wanted: dict[TensorId, list[Piece]] = {}
+        for tensor, piece in sorted(program.wiring.pieces.items()):
+            if tensor not in program.idle:
+                wanted.setdefault(piece.tensor, []).append(piece)
+        return {t: tuple(pieces) for t, pieces in wanted.items() if tuple(pieces) != self._state.pieces[t]}
+
+    def _cut(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
+        old = self._state.pieces[tensor]
+        self._state.cut(tensor, pieces)
+        for piece in old:
+            if piece in self._state.host and piece not in self._wanted and piece not in pieces:
+                self._drop_buffer(piece)
+
+    def _only_there(self) -> set[Piece]:
+        """The pieces whose bytes are in their host buffer and nowhere else."""
+        return {p for pieces in self._state.pieces.values() for p in pieces if p not in self._state.resident}
+
+    def _retire(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
         state = self._state
-        for tensor_id in leaving:
-            if tensor_id not in state.valid:
-                self._copy_out(tensor_id)
+        for piece in pieces:
+            if piece in state.resident:
+                memory = torch.empty(0, dtype=torch.uint8).set_(state.storage(piece))
+                state.seeds[piece] = memory.clone()
+                state.storage(piece).resize_(0)
+                state.resident.discard(piece)
+            elif piece in state.host:
+                state.seeds[piece] = host_bytes(state.host[piece], piece.size_bytes).clone()
+
+    def _send_out(self, leaving: list[Piece]) -> None:
+        state = self._state
+        for piece in leaving:
+            if piece not in state.valid:
+                self._copy_out(piece)
         self._lanes.drain()
-        for tensor_id in leaving:
-            state.storages[tensor_id].resize_(0)
+        for piece in leaving:
+            state.storage(piece).resize_(0)
         state.resident.difference_update(leaving)
-        freed_bytes = sum(state.sizes[t] for t in leaving)
+        freed_bytes = sum(piece.size_bytes for piece in leaving)
         if freed_bytes:
             self._device.move(freed_bytes, 0)
 
-    def _bring_in(self, coming: list[TensorId]) -> None:
+    def _bring_in(self, coming: list[Piece]) -> None:
         state = self._state
-        taken_bytes = sum(state.sizes[t] for t in coming)
+        taken_bytes = sum(piece.size_bytes for piece in coming)
         if taken_bytes:
             self._device.move(0, taken_bytes)
-        for tensor_id in coming:
-            self._place(tensor_id)
-            self._lanes.copy_in(state.storages[tensor_id].data_ptr(), state.host[tensor_id], state.sizes[tensor_id])
+        for piece in coming:
+            state.storage(piece).resize_(piece.size_bytes)
+            self._buffer(piece)
+            self._lanes.copy_in(state.storage(piece).data_ptr(), state.host[piece], piece.size_bytes)
         self._lanes.drain()
         state.resident.update(coming)
-        for tensor_id in coming:
-            if tensor_id not in self._wanted:
-                self._drop_buffer(tensor_id)
+        for piece in coming:
+            if piece not in self._wanted:
+                self._drop_buffer(piece)
 
-    def _place(self, tensor_id: TensorId) -> None:
-        """Memory on the device, and the bytes to copy there in a host buffer."""
+    def _seed(self, piece: Piece) -> None:
         state = self._state
-        state.storages[tensor_id].resize_(state.sizes[tensor_id])
-        self._buffer(tensor_id)
-
-    def _seed(self, tensor_id: TensorId) -> None:
-        state = self._state
-        seed = state.seeds.pop(tensor_id, None)
-        buffer, size_bytes = state.host[tensor_id], state.sizes[tensor_id]
+        seed = state.seeds.pop(piece, None)
         if seed is None:
-            ctypes.memset(buffer, 0, size_bytes)
+            ctypes.memset(state.host[piece], 0, piece.size_bytes)
         else:
-            ctypes.memmove(buffer, seed.data_ptr(), size_bytes)
-        state.valid.add(tensor_id)
+            ctypes.memmove(state.host[piece], seed.data_ptr(), piece.size_bytes)
+        state.valid.add(piece)
 
-    def _copy_out(self, tensor_id: TensorId) -> Ticket:
+    def _copy_out(self, piece: Piece) -> Ticket:
         state = self._state
-        self._buffer(tensor_id)
-        state.valid.add(tensor_id)
-        return self._lanes.copy_out(
-            state.host[tensor_id], state.storages[tensor_id].data_ptr(), state.sizes[tensor_id]
-        )
+        self._buffer(piece)
+        state.valid.add(piece)
+        return self._lanes.copy_out(state.host[piece], state.storage(piece).data_ptr(), piece.size_bytes)
 
-    def _buffer(self, tensor_id: TensorId) -> None:
-        """A host buffer; a tensor that is nowhere else yet puts its bytes there."""
+    def _buffer(self, piece: Piece) -> None:
+        """A host buffer; what is nowhere else yet puts its bytes there."""
         state = self._state
-        if tensor_id not in state.host:
-            state.host[tensor_id] = self._device.host_allocate(state.sizes[tensor_id])
-            if tensor_id not in state.resident:
-                self._seed(tensor_id)
+        if piece not in state.host:
+            state.host[piece] = self._device.host_allocate(piece.size_bytes)
+            if piece not in state.resident and piece in state.pieces[piece.tensor]:
+                self._seed(piece)
 
-    def _drop_buffer(self, tensor_id: TensorId) -> None:
-        self._device.host_free(self._state.host.pop(tensor_id))
-        self._state.valid.discard(tensor_id)
+    def _drop_buffer(self, piece: Piece) -> None:
+        self._device.host_free(self._state.host.pop(piece))
+        self._state.valid.discard(piece)
 
     def _allocate(self, program: Program) -> None:
-        count = len(self._state.storages)
-        tensors = program.step.graph.tensors
-        for tensor_id in sorted(t for t in program.timeline.swapped if t >= count):
-            program.buffers[tensor_id] = self._device.host_allocate(tensors[tensor_id].size_bytes)
+        for tensor in sorted(program.timeline.swapped.difference(program.wiring.pieces)):
+            size_bytes = program.wiring.graph.tensors[tensor].size_bytes
+            program.buffers[tensor] = self._device.host_allocate(size_bytes)
         for name in uploads(program):
-            tensor_id = program.step.tensor_of[program.step.values[name].storage]
-            program.staging[name] = self._device.host_allocate(tensors[tensor_id].size_bytes)
+            tensor = program.step.tensor_of[program.step.values[name].storage]
+            program.staging[name] = self._device.host_allocate(program.step.graph.tensors[tensor].size_bytes)
             if name in program.step.constants:
                 dense = program.step.constants[name].detach().contiguous()
                 ctypes.memmove(program.staging[name], dense.data_ptr(), dense.nbytes)

@@ -17,6 +17,7 @@ from indb_tensile.executor.replay import INPUTS
 from indb_tensile.executor.residency import Residency
 from indb_tensile.executor.state import State
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.rewrite import captured_latency
 
 _SAMPLES_KEPT = 64  # more change little, and an hour of them must not pile up
 
@@ -167,15 +168,16 @@ class Runner:
                 assert program.plain is not None
                 program.plain(lr, self._state.steps == 0, self._carried, returned, None, None)
         self._state.whole = True
-        self._residency.finished(program.timeline)
+        self._residency.finished(program)
         return returned
 
     def _run_timed(self, program: Program, lr: float, returned: tuple[torch.Tensor, ...]) -> None:
         assert program.timed is not None
-        count = len(program.step.steps)
+        count = len(program.wiring.turns)
         times, stalls = [0] * (count + 1), [0] * (count + 1)
         stall_ns = program.timed(lr, self._state.steps == 0, self._carried, returned, times, stalls)
-        latency_ns = tuple(times[k + 1] - times[k] - (stalls[k + 1] - stalls[k]) for k in range(count))
+        taken_ns = [times[k + 1] - times[k] - (stalls[k + 1] - stalls[k]) for k in range(count)]
+        latency_ns = captured_latency(taken_ns, program.plan)
         self._sampled_ns = times[0]
         self._samples.append(_Sample(latency_ns, times[-1] - times[0], stall_ns))
 
@@ -185,11 +187,11 @@ class Runner:
         self._current = None
 
     def _enter(self, program: Program) -> None:
-        self._residency.go_home(program.timeline)
+        self._residency.go_home(program)
         if program.plain is None:
             bind(program, self._state, self._device, self._lanes, self._clock)
         self._carried = empty_carried(program)
-        self._residency.start_outgoing(program.timeline, self._carried)
+        self._residency.start_outgoing(program, self._carried)
         self._state.changed = False
         self._current = program
 

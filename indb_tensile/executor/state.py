@@ -15,6 +15,7 @@ from indb_tensile.executor.device import HostBuffer
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.layout import Stored, Value, layout
 from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.pieces import Piece, whole
 from indb_tensile.scheduler.graph import TensorId
 
 STEPS_NAME = "steps"  # no module path or optimizer state is called so: one has a dot or a slash, or is a tensor's
@@ -23,25 +24,26 @@ STEPS_NAME = "steps"  # no module path or optimizer state is called so: one has 
 class State:
     """The persistent storages of one job, by the ids its graphs give them.
 
-    `tensors` are the live values by name, whose memory comes and goes; `storages`, `resident`, `host`,
-    `valid` and `seeds` belong to the runner that moves them. `steps` counts finished training iterations.
+    `tensors` are the live values by name, whose memory comes and goes; a storage that is cut into several `pieces`
+    has its bytes there instead. `pieces`, `resident`, `host`, `valid` and `seeds` belong to the runner that moves
+    them. `steps` counts finished training iterations.
     """
 
     def __init__(self, stored: tuple[Stored, ...]) -> None:
         self.layout = tuple(s for s in stored if s.size_bytes > 0)
-        self.sizes = tuple(s.size_bytes for s in self.layout)
         self.tensors: dict[str, torch.Tensor] = {}
-        self.storages: list[torch.UntypedStorage] = []
-        self.resident: set[TensorId] = set()
-        self.host: dict[TensorId, HostBuffer] = {}
-        self.valid: set[TensorId] = set()  # ids whose host buffer holds the present bytes
-        self.seeds: dict[TensorId, torch.Tensor] = {}  # bytes of what has never been placed; none is zeros
+        self.pieces: dict[TensorId, tuple[Piece, ...]] = {}
+        self.resident: set[Piece] = set()
+        self.host: dict[Piece, HostBuffer] = {}
+        self.valid: set[Piece] = set()  # those whose host buffer holds the present bytes
+        self.seeds: dict[Piece, torch.Tensor] = {}  # bytes of what has no place yet; none is zeros
         self.lanes: Lanes | None = None
         self.steps = 0
         self.changed = False  # by `load`, behind the back of whoever runs it
         self.whole = True  # no iteration has been left half done
-        for one in self.layout:
-            self._make(one)
+        self._flat: dict[Piece, torch.Tensor] = {}
+        for position, one in enumerate(self.layout):
+            self._make(TensorId(position), one)
         for one in stored:
             if one.size_bytes == 0:
                 self.tensors.update({v.name: torch.empty(v.shape, dtype=v.dtype) for v in one.values})
@@ -63,8 +65,8 @@ class State:
             raise InvariantError(f"the state is of no iteration: the one after {self.steps} failed half way")
         self._settle()
         exported = {STEPS_NAME: torch.tensor(self.steps)}
-        for tensor_id, one in enumerate(self.layout):
-            memory = self._bytes(TensorId(tensor_id))
+        for position, one in enumerate(self.layout):
+            memory = self._bytes(TensorId(position))
             exported.update(
                 {v.name: _value_in(memory, v).clone(memory_format=torch.contiguous_format) for v in one.values}
             )
@@ -88,38 +90,73 @@ class State:
         self.steps = int(values[STEPS_NAME])
         self.changed = True
 
-    def _make(self, one: Stored) -> None:
-        tensor_id = TensorId(len(self.storages))
+    def flat(self, piece: Piece) -> torch.Tensor:
+        """The elements of a piece, whose memory comes and goes."""
+        if piece not in self._flat:
+            values = self.layout[piece.tensor].values
+            # Views of several types may share a storage that is never cut.
+            dtype = values[0].dtype if len(values) == 1 else torch.uint8
+            self._flat[piece] = torch.empty(piece.size_bytes // dtype.itemsize, dtype=dtype)
+            self.storage(piece).resize_(0)
+        return self._flat[piece]
+
+    def storage(self, piece: Piece) -> torch.UntypedStorage:
+        """The storage that a piece has to itself."""
+        return self.flat(piece).untyped_storage()
+
+    def cut(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
+        """Cut a storage in another way. What is on the device has to be among the new pieces, too."""
+        memory = torch.cat([self._piece_bytes(piece) for piece in self.pieces[tensor]])
+        for piece in self.pieces[tensor]:
+            self.valid.discard(piece)
+            self.seeds.pop(piece, None)
+        self.pieces[tensor] = pieces
+        self._put(tensor, memory)
+
+    def _make(self, tensor: TensorId, one: Stored) -> None:
+        piece = whole(tensor, one.size_bytes)
         memory = torch.empty(one.size_bytes, dtype=torch.uint8)
         self.tensors.update({value.name: _value_in(memory, value) for value in one.values})
-        self.storages.append(memory.untyped_storage())
-        self.storages[tensor_id].resize_(0)
+        self.pieces[tensor] = (piece,)
+        self._flat[piece] = memory
+        memory.untyped_storage().resize_(0)
 
     def _write(self, values: Mapping[str, torch.Tensor]) -> None:
         for position, one in enumerate(self.layout):
-            tensor_id = TensorId(position)
+            tensor = TensorId(position)
             given = [v for v in one.values if v.name in values]
             if not given:
                 continue
-            memory = self._bytes(tensor_id)
+            memory = self._bytes(tensor)
             for value in given:
                 _value_in(memory, value).copy_(values[value.name])
-            self._put(tensor_id, memory)
+            self._put(tensor, memory)
 
-    def _bytes(self, tensor_id: TensorId) -> torch.Tensor:
-        """The present bytes of a storage, wherever they are; writing to them changes a resident one only."""
-        if tensor_id in self.resident:
-            return torch.empty(0, dtype=torch.uint8).set_(self.storages[tensor_id])
-        if tensor_id in self.host:
-            return host_bytes(self.host[tensor_id], self.sizes[tensor_id])
-        seed = self.seeds.get(tensor_id)
-        return torch.zeros(self.sizes[tensor_id], dtype=torch.uint8) if seed is None else seed
+    def _bytes(self, tensor: TensorId) -> torch.Tensor:
+        """The present bytes of a storage, wherever they are; of one that is cut a copy."""
+        parts = [self._piece_bytes(piece) for piece in self.pieces[tensor]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _put(self, tensor_id: TensorId, memory: torch.Tensor) -> None:
-        if tensor_id in self.resident:
-            self.valid.discard(tensor_id)
-        elif tensor_id not in self.host:
-            self.seeds[tensor_id] = memory
+    def _piece_bytes(self, piece: Piece) -> torch.Tensor:
+        if piece in self.resident:
+            return torch.empty(0, dtype=torch.uint8).set_(self.storage(piece))
+        if piece in self.host:
+            return host_bytes(self.host[piece], piece.size_bytes)
+        seed = self.seeds.get(piece)
+        return torch.zeros(piece.size_bytes, dtype=torch.uint8) if seed is None else seed
+
+    def _put(self, tensor: TensorId, memory: torch.Tensor) -> None:
+        """Give a storage these bytes, wherever its pieces are."""
+        for piece in self.pieces[tensor]:
+            part = memory[piece.start_bytes : piece.stop_bytes]
+            if piece in self.resident or piece in self.host:
+                self._piece_bytes(piece).copy_(part)
+            else:
+                self.seeds[piece] = part
+            if piece in self.resident:
+                self.valid.discard(piece)
+            elif piece in self.host:
+                self.valid.add(piece)
 
     def _settle(self) -> None:
         if self.lanes is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.rewrite import effective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +65,11 @@ class Timeline:
 
 
 def unroll(graph: StepGraph, plan: Plan) -> Timeline:
-    """Lay `plan` over one iteration of `graph`.
+    """Lay `plan` over one iteration of `graph`, in the plan's order; tensors are those of the graph that then runs.
 
     Raises InvariantError for a swap whose times are out of order or that relies on a stale host copy.
     """
+    graph = effective(graph, plan)
     count = len(graph.operators)
     gaps = tuple(_gap(swap, count) for swap in plan.swaps)
     boundaries = [Boundary() for _ in range(count + 1)]

@@ -41,7 +41,7 @@ def plan_jobs(
     budget_bytes: int,
     link: Link,
     policy: str = DEFAULT_POLICY,
-    rewrites: bool = False,
+    rewrites: bool = True,
     phases: bool = False,
     compute: Compute = Compute.OVERLAP,
 ) -> tuple[JobPlan, ...] | Infeasible:

@@ -68,6 +68,22 @@ def effective_latency(latency_ns: Sequence[int], plan: Plan) -> tuple[int, ...]:
     return tuple(execution_ns(latency_ns[e.operator], e.parts) for e in plan.executions)
 
 
+def captured_latency(executed_ns: Sequence[int], plan: Plan) -> tuple[int, ...]:
+    """Nanoseconds for each captured operator, from those of the effective graph's: the mean over an operator's runs.
+
+    What starting the parts of one costs is taken off, so that `effective_latency` adds up to what was measured.
+    """
+    if not plan.executions:
+        return tuple(executed_ns)
+    total_ns: dict[OpIndex, int] = {}
+    runs: dict[OpIndex, int] = {}
+    for execution, ns in zip(plan.executions, executed_ns, strict=True):
+        started_ns = _PART_NS if execution.parts > 1 else 0
+        total_ns[execution.operator] = total_ns.get(execution.operator, 0) + ns - started_ns
+        runs[execution.operator] = runs.get(execution.operator, 0) + (execution.part == 0)
+    return tuple(max(0, round(total_ns[k] / runs[k])) for k in sorted(runs))
+
+
 def execution_ns(latency_ns: int, parts: int) -> int:
     """How long one of so many parts of an operator takes."""
     return latency_ns if parts == 1 else -(-latency_ns // parts) + _PART_NS

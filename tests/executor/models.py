@@ -131,6 +131,19 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
 
 
+def wide() -> nn.Module:
+    """Parameters large enough for their updates to run in parts; the parts of no two are alike."""
+    return nn.Sequential(
+        nn.Linear(6, 101),
+        nn.BatchNorm1d(101),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(101, 37),
+        nn.Tanh(),
+        nn.Linear(37, CLASSES),
+    )
+
+
 def cnn() -> nn.Module:
     """Convolutions with BatchNorm, dropout and pooling."""
     return nn.Sequential(
@@ -159,6 +172,7 @@ def regression() -> nn.Module:
 
 SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp, (6,)),
+    "wide": (wide, (6,)),
     "cnn": (cnn, (1, 8, 8)),
     "transformer": (transformer, (5, 8)),
     "lstm": (Lstm, (7, 6)),

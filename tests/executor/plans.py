@@ -1,10 +1,12 @@
-"""Random plans that follow the rules of `scheduler/plan.py`, for any graph."""
+"""Random plans that follow the rules of `scheduler/plan.py` and `scheduler/rewrite.py`, for any graph."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, Tensor
-from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.rewrite import repeatable, rewrite
 
 
 def random_plan(graph: StepGraph, seed: int, share: float = 0.5) -> Plan:
@@ -20,6 +22,61 @@ def random_plan(graph: StepGraph, seed: int, share: float = 0.5) -> Plan:
     idle = [t.id for t in graph.tensors if t.persistent and not accesses[t.id]]
     away = frozenset(t for t in idle if choose.random() < share)
     return Plan(policy="random", swaps=tuple(swaps), release=choose.random() < 0.8, away=away)
+
+
+def random_rewritten_plan(graph: StepGraph, seed: int, share: float = 0.5) -> Plan:
+    """Operators in another order, some again, updates in parts, and swaps in the graph that this amounts to."""
+    executions = random_executions(graph, seed)
+    return replace(random_plan(rewrite(graph, executions).graph, seed, share), executions=executions)
+
+
+def random_executions(graph: StepGraph, seed: int, again: float = 0.3, sooner: float = 0.3) -> tuple[Execution, ...]:
+    """Each operator as soon as it may run or later, some more than once, updates whole or in up to 7 parts.
+
+    An operator runs again, with likelihood `again` after each one, while what it read and made is unchanged.
+    """
+    choose = random.Random(seed)
+    waits_for = _predecessors(graph)
+    may_repeat = repeatable(graph)
+    version: dict[int, int] = {}
+    seen: dict[int, dict[int, int | None]] = {}  # what each operator found in what it read, when it ran first
+    order: list[Execution] = []
+    while len(seen) < len(graph.operators):
+        ready = [k for k in range(len(graph.operators)) if k not in seen and waits_for[k] <= seen.keys()]
+        k = choose.choice(ready) if choose.random() < sooner else ready[0]
+        operator = graph.operators[k]
+        seen[k] = {t: version.get(t) for t in operator.reads}
+        version.update(dict.fromkeys(operator.writes, k))
+        parts = choose.choice((1, 2, 3, 7)) if operator.splittable else 1
+        order += [Execution(operator=OpIndex(k), part=part, parts=parts) for part in range(parts)]
+        if choose.random() < again:
+            same = [
+                o
+                for o, found in seen.items()
+                if may_repeat[o]
+                and all(version.get(t) == v for t, v in found.items())
+                and all(version[t] == o for t in graph.operators[o].writes)
+            ]
+            order += [Execution(operator=OpIndex(choose.choice(same)))] if same else []
+    return tuple(order)
+
+
+def _predecessors(graph: StepGraph) -> list[set[int]]:
+    """What has to run before each operator: who made what it reads, who needs what it overwrites, who draws first."""
+    found: list[set[int]] = []
+    writer: dict[int, int] = {}
+    readers: dict[int, set[int]] = {}
+    drew: set[int] = set()
+    for k, operator in enumerate(graph.operators):
+        needs = {writer[t] for t in (*operator.reads, *operator.writes) if t in writer}
+        needs.update(*(readers.get(t, set()) for t in operator.writes), drew if operator.random else ())
+        found.append(needs - {k})
+        for tensor in operator.reads:
+            readers.setdefault(tensor, set()).add(k)
+        for tensor in operator.writes:
+            writer[tensor], readers[tensor] = k, set()
+        drew = {k} if operator.random else drew
+    return found
 
 
 def _swaps_of(graph: StepGraph, tensor: Tensor, at: list[int], choose: random.Random, share: float) -> list[Swap]:

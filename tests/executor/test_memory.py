@@ -16,7 +16,7 @@ from indb_tensile.scheduler.plan import Plan
 from tests.executor.conftest import prepared
 from tests.executor.memory_device import MemoryDevice
 from tests.executor.models import SHAPES, Job
-from tests.executor.plans import random_plan
+from tests.executor.plans import random_plan, random_rewritten_plan
 
 # What an iteration returns lives on the host, where the ledger does not look: the loss, one float32.
 RETURNED_BYTES = 4
@@ -27,6 +27,8 @@ CHOICES: dict[str, Callable[[StepGraph], Plan]] = {
     "some swaps": lambda graph: random_plan(graph, 1),
     "other swaps": lambda graph: random_plan(graph, 2),
     "every swap": lambda graph: random_plan(graph, 3, share=1.0),
+    "some again, some later": lambda graph: random_rewritten_plan(graph, 4, share=0.0),
+    "some again, some later, every swap": lambda graph: random_rewritten_plan(graph, 5, share=1.0),
 }
 
 

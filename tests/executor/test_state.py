@@ -40,14 +40,14 @@ def test_exporting_while_tensors_are_away_moves_nothing() -> None:
     runner = Runner(device, state, steps)
     runner.adopt(tuple(random_plan(step.graph, 7, share=1.0) for step in steps), 1)
     runner.train(*job.batches[0], 0.1)
-    away = set(range(len(state.layout))) - state.resident
+    away = {piece for pieces in state.pieces.values() for piece in pieces} - state.resident
     assert away
     usage, resident, copied = device.usage(), set(state.resident), device.copied_bytes
     exported = state.export()
     assert (device.usage(), state.resident, device.copied_bytes) == (usage, resident, copied)
-    assert all(exported[value.name].shape == value.shape for t in away for value in state.layout[t].values)
-    assert all(state.storages[t].nbytes() == 0 for t in away), "what is away has no memory"
-    assert all(state.storages[t].nbytes() == state.sizes[t] for t in resident)
+    assert all(exported[v.name].shape == v.shape for piece in away for v in state.layout[piece.tensor].values)
+    assert all(state.storage(piece).nbytes() == 0 for piece in away), "what is away has no memory"
+    assert all(state.storage(piece).nbytes() == piece.size_bytes for piece in resident)
 
 
 def test_exported_tensors_are_copies_ready_to_be_written_to_a_file() -> None:

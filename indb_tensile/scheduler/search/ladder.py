@@ -13,6 +13,7 @@ from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import accesses, floor
 from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.rewrite import captured_order
 from indb_tensile.scheduler.search.advance import advanced
 from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
@@ -290,7 +291,7 @@ def _orders(graph: StepGraph, *, rewrites: bool) -> tuple[tuple[Execution, ...],
     whole = tuple(Execution(operator=k) for k in order)
     parts = with_parts(graph, order)
     if parts == whole:
-        return (whole,)
+        return (() if whole == captured_order(graph) else whole,)
     return (parts,) if len(graph.operators) >= _LARGE else (whole, parts)
 
 

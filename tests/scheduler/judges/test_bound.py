@@ -108,7 +108,7 @@ def test_no_policy_and_no_search_comes_below_the_bound(graph: StepGraph, link: L
     least, most = floor(graph), liveness_peak(graph)
     budget = data.draw(st.integers(least, max(least, most)))
     policy = data.draw(st.sampled_from(sorted(POLICIES)))
-    planned = plan_jobs((job,), budget_bytes=budget, link=link, policy=policy, rewrites=True)
+    planned = plan_jobs((job,), budget_bytes=budget, link=link, policy=policy)
     if not isinstance(planned, Infeasible):
         _judge(graph, latency_ns, link, planned[0].plans[0])
     search = StepSearch(graph, latency_ns, link, executions=with_parts(graph, rearranged(graph)))
