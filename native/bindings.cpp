@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "churn.hpp"
 #include "emulated_device.hpp"
 #include "fault.hpp"
 #include "script_bindings.hpp"
@@ -211,6 +212,12 @@ NB_MODULE(_native, module) {
   module.attr("LAYOUT_VERSION") = layout::version;
   module.attr("SLOT_COUNT") = layout::slot_count;
   module.attr("CHUNK_BYTES") = EmulatedDevice::default_chunk_bytes;
+  module.def(
+      "churn",
+      [](int ledger_fd, std::uint32_t slot, std::uint64_t epoch, std::uint64_t seed) {
+        churn(Ledger::attach(ledger_fd), {slot, epoch}, seed);
+      },
+      "ledger_fd"_a, "slot"_a, "epoch"_a, "seed"_a, nb::call_guard<nb::gil_scoped_release>());
   bind_ledger(module);
   bind_emulated_device(module);
   bind_script(module);

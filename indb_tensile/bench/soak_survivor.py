@@ -1,0 +1,92 @@
+"""A job of `bench.soak` that must not notice what happens to others: a small real training, again and again.
+
+    python -m indb_tensile.bench.soak_survivor FD SLOT EPOCH
+
+Every episode starts from the same parameters and the same random numbers, follows a plan that swaps and recomputes,
+and prints what it ended with. With the shim preloaded all its tensors lie in the device's memory. It ends when its
+input does.
+"""
+
+import hashlib
+import json
+import select
+import sys
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from indb_tensile.bench.trial import Subject, Trial, workload
+from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.executor.serving import Serving
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.planner import plan_jobs
+
+ITERATIONS = 5
+_HOST_BYTES = 256 << 20
+_SEED = 7
+_FAST = Link(out_bytes_per_s=10**10, in_bytes_per_s=10**10)
+
+
+def main() -> None:
+    """Train until told to stop."""
+    torch.set_num_threads(1)
+    torch.manual_seed(_SEED)
+    fd, slot, epoch = map(int, sys.argv[1:])
+    subject = _subject()
+    step = subject.capture()
+    with EmulatedDevice(fd, slot, epoch, _HOST_BYTES) as device:
+        serving = Serving.of(device.hook_address())
+        with serving.on() if serving else nullcontext():
+            trial = Trial(subject, step, device)
+            _follow_tight_plan(trial)
+            while not select.select([sys.stdin], [], [], 0)[0]:
+                row = {"digest": _episode(trial), "device_bytes": device.arena_usage().allocated_bytes}
+                sys.stdout.write(json.dumps(row) + "\n")
+                sys.stdout.flush()
+            trial.runner.close()
+
+
+def _subject() -> Subject:
+    module = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(16 * 12 * 12, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+    x, y = torch.randn(64, 1, 12, 12), torch.randint(0, 10, (64,))
+    return Subject(name="survivor", module=module, loss=nn.CrossEntropyLoss(), x=x, y=y)
+
+
+def _follow_tight_plan(trial: Trial) -> None:
+    """Near the least memory there is, so that tensors come and go all the time."""
+    found = trial.run(LIVENESS, 2)
+    graph = trial.step.graph
+    budget_bytes = floor(graph) + (liveness_peak(graph) - floor(graph)) // 4
+    planned = plan_jobs((workload(trial.step, found),), budget_bytes=budget_bytes, link=_FAST)
+    plan = planned[0].plans[0] if isinstance(planned, tuple) else Plan(policy="liveness")
+    trial.adopt(plan)
+
+
+def _episode(trial: Trial) -> str:
+    trial.restart()
+    torch.manual_seed(_SEED)
+    for _ in range(ITERATIONS):
+        trial.iterate()
+    digest = hashlib.sha256()
+    for name, value in sorted(trial.parameters().items()):
+        digest.update(name.encode())
+        digest.update(value.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    main()
