@@ -6,9 +6,9 @@ Account::Account(Ledger ledger, const Claim& claim) : ledger_(std::move(ledger))
   ledger_.check(claim_);
 }
 
-void Account::move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
+std::uint64_t Account::move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
   const std::lock_guard lock(moving_);
-  ledger_.move(claim_, freed_bytes, taken_bytes);
+  return ledger_.move(claim_, freed_bytes, taken_bytes);
 }
 
 void Account::reset_high_water() {

@@ -16,7 +16,8 @@ class Account {
   // Refuses a claim whose epoch is over.
   Account(Ledger ledger, const Claim& claim);
 
-  void move(std::uint64_t freed_bytes, std::uint64_t taken_bytes);
+  // What is used then.
+  std::uint64_t move(std::uint64_t freed_bytes, std::uint64_t taken_bytes);
   void reset_high_water();
   SlotUsage usage() const;
 

@@ -120,13 +120,15 @@ ArenaUsage Arena::usage() const {
           .high_water_bytes = high_water_bytes_,
           .reserved_high_water_bytes = reserved_high_water_bytes_,
           .largest_free_bytes = free_.largest_bytes(),
-          .fallback_count = fallback_count_};
+          .fallback_count = fallback_count_,
+          .unaccounted_bytes = unaccounted_bytes_};
 }
 
 void Arena::reset_high_water() {
   const std::lock_guard lock(mutex_);
   high_water_bytes_ = allocated_bytes_;
   reserved_high_water_bytes_ = ledger_.regions().backed_count(claim_) * region_bytes_;
+  unaccounted_bytes_ = 0;
 }
 
 // A range that is free and engaged becomes an allocation.
@@ -138,6 +140,10 @@ std::byte* Arena::place(std::uint64_t offset, const Live& live) {
   allocated_bytes_ += live.size_bytes;
   requested_bytes_ += live.requested_bytes;
   high_water_bytes_ = std::max(high_water_bytes_, allocated_bytes_);
+  const std::uint64_t expected_bytes = expected_bytes_;
+  if (requested_bytes_ > expected_bytes) {
+    unaccounted_bytes_ = std::max(unaccounted_bytes_, requested_bytes_ - expected_bytes);
+  }
   return begin() + offset;
 }
 

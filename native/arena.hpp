@@ -1,6 +1,7 @@
 // One process's allocator in the regions of device memory that its job owns.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -30,6 +31,7 @@ struct ArenaUsage {
   std::uint64_t reserved_high_water_bytes;
   std::uint64_t largest_free_bytes;  // in one piece; regions not looked at yet count as not there
   std::uint64_t fallback_count;      // what the hook had no room for
+  std::uint64_t unaccounted_bytes;   // the most by which requested_bytes passed what `expect` said
 };
 
 // All the device's memory is mapped, at one address for the arena's life, and an allocation is an offset in it. Free
@@ -68,7 +70,12 @@ class Arena {
     return address >= begin() && address < begin() + size_bytes();
   }
 
+  // From now on the job's account says that so much is used: what is requested beyond that is noted.
+  void expect(std::uint64_t used_bytes) noexcept { expected_bytes_ = used_bytes; }
+
   ArenaUsage usage() const;
+
+  // New marks from here on, also of what is unaccounted for.
   void reset_high_water();
 
   const tensile_arena_hook& hook() const noexcept { return hook_; }
@@ -115,6 +122,8 @@ class Arena {
   std::uint64_t high_water_bytes_ = 0;
   std::uint64_t reserved_high_water_bytes_ = 0;
   std::uint64_t fallback_count_ = 0;
+  std::atomic<std::uint64_t> expected_bytes_{0};
+  std::uint64_t unaccounted_bytes_ = 0;
 };
 
 }  // namespace tensile

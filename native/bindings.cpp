@@ -161,14 +161,13 @@ void bind_emulated_device(nb::module_& module) {
              const ArenaUsage u = device.arena().usage();
              return std::make_tuple(u.owned_bytes, u.reserved_bytes, u.allocated_bytes, u.requested_bytes,
                                     u.high_water_bytes, u.reserved_high_water_bytes, u.largest_free_bytes,
-                                    u.fallback_count);
+                                    u.fallback_count, u.unaccounted_bytes);
            })
       .def("_arena_range",
            [](const EmulatedDevice& device) {
              const tensile_arena_hook& hook = device.arena().hook();
              return std::make_tuple(std::uint64_t{hook.begin}, std::uint64_t{hook.end});
            })
-      .def("reset_arena_high_water", [](const EmulatedDevice& device) { device.arena().reset_high_water(); })
       .def(
           "copy_out",
           [](EmulatedDevice& device, std::uint64_t host, DeviceAddress address, std::size_t size_bytes) {

@@ -26,12 +26,16 @@ EmulatedDevice::EmulatedDevice(Ledger ledger, const Claim& claim, std::uint64_t 
       in_("tensile-in", LaneClock(account_.in_lane()), chunk_bytes) {}
 
 void EmulatedDevice::move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
-  account_.move(freed_bytes, taken_bytes);
+  const std::uint64_t used_bytes = account_.move(freed_bytes, taken_bytes);
+  if (arena_) arena_->expect(used_bytes);
 }
 
 SlotUsage EmulatedDevice::usage() const { return account_.usage(); }
 
-void EmulatedDevice::reset_high_water() { account_.reset_high_water(); }
+void EmulatedDevice::reset_high_water() {
+  account_.reset_high_water();
+  if (arena_) arena_->reset_high_water();
+}
 
 DeviceAddress EmulatedDevice::allocate(std::uint64_t size_bytes) {
   return reinterpret_cast<DeviceAddress>(arena().allocate(size_bytes));

@@ -243,7 +243,7 @@ void Ledger::release_slot(std::uint32_t slot) {
   record.state = layout::state_free;
 }
 
-void Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
+std::uint64_t Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
   layout::Slot& record = live(claim);
   std::uint64_t before_word = record.tally.load();
   live(claim);  // once more: a tally of a later epoch is not ours to change
@@ -268,6 +268,7 @@ void Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t t
   post(claim, record, intent);
   if (!record.tally.compare_exchange_strong(before_word, after.packed())) throw_stale(claim, record.epoch);
   if (taken_bytes > freed_bytes) raise_to(record.high_water_bytes, after.used_bytes);
+  return after.used_bytes;
 }
 
 // Step 1 of a move. The grant is looked at only after this: see `lower`.

@@ -71,8 +71,8 @@ class Ledger {
 
   // --- the trainer's: one thread at a time per claim (see Account) ---
 
-  // Give back, then take, as one change. The slot's use never passes its grant.
-  void move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t taken_bytes);
+  // Give back, then take, as one change; what is used then. The slot's use never passes its grant.
+  std::uint64_t move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t taken_bytes);
   void reset_high_water(const Claim& claim);
   void check(const Claim& claim) const;
 

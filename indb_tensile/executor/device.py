@@ -2,8 +2,9 @@
 
 The account says how much a job may use and does, tensor by tensor as its plan says; the arena says where, in whole
 regions that pass from job to job. They are joined where a tensor's storage is: what allocates in the arena is told
-nothing of plans, and `move` nothing of addresses. At a plan's boundaries `ArenaUsage.requested_bytes` (less what was
-allocated that is no tensor of the step) is what the account has as used; between them the arena never holds more.
+nothing of plans, and `move` nothing of addresses. Each `move` tells the arena what is used from then on, and the
+arena keeps the most by which it held more: 0 bytes unaccounted for says that no step used memory that its plan did
+not know.
 
 One interface, several back ends behind it: the emulated device of the native library, a GPU, and a small
 in-memory fake for tests, which run through the same suite.
@@ -95,7 +96,7 @@ class Device(Protocol):
         ...
 
     def reset_high_water(self) -> None:
-        """Start a new high-water mark at the present use."""
+        """Start new high-water marks at the present use, of the arena's and of what is unaccounted for too."""
         ...
 
 
@@ -111,6 +112,7 @@ class ArenaUsage:
     reserved_high_water_bytes: int
     largest_free_bytes: int  # in one piece
     fallbacks: int  # allocations through the hook for which there was no room
+    unaccounted_bytes: int  # the most by which requested_bytes passed what `move` had said is used
 
 
 class RegionState(IntEnum):
@@ -212,7 +214,8 @@ class EmulatedDevice(_native.EmulatedDevice):
 
     def arena_usage(self) -> ArenaUsage:
         """What is allocated, and what was set aside for it."""
-        owned, reserved, allocated, requested, high_water, reserved_high_water, largest, fallbacks = self._arena()
+        owned, reserved, allocated, requested, high_water, *rest = self._arena()
+        reserved_high_water, largest, fallbacks, unaccounted = rest
         return ArenaUsage(
             owned_bytes=owned,
             reserved_bytes=reserved,
@@ -222,6 +225,7 @@ class EmulatedDevice(_native.EmulatedDevice):
             reserved_high_water_bytes=reserved_high_water,
             largest_free_bytes=largest,
             fallbacks=fallbacks,
+            unaccounted_bytes=unaccounted,
         )
 
     def usage(self) -> Usage:

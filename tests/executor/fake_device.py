@@ -20,6 +20,7 @@ class FakeDevice:
         self._live: dict[int, int] = {}
         self._reserved: set[int] = set()
         self._arena_high_water_bytes = 0
+        self._unaccounted_bytes = 0
 
     def move(self, freed_bytes: int, taken_bytes: int) -> None:
         if freed_bytes > self._used_bytes:
@@ -74,6 +75,7 @@ class FakeDevice:
             reserved_high_water_bytes=len(self._reserved) * REGION_BYTES,
             largest_free_bytes=max(map(len, self._gaps()), default=0),
             fallbacks=0,
+            unaccounted_bytes=self._unaccounted_bytes,
         )
 
     def copy_out(self, host: HostBuffer, address: int, size_bytes: int) -> Ticket:
@@ -114,6 +116,8 @@ class FakeDevice:
 
     def reset_high_water(self) -> None:
         self._high_water_bytes = self._used_bytes
+        self._arena_high_water_bytes = sum(map(_aligned, self._live.values()))
+        self._unaccounted_bytes = 0
 
     def _gaps(self) -> list[range]:
         starts = [0, *(offset + _aligned(size_bytes) for offset, size_bytes in sorted(self._live.items()))]
@@ -125,6 +129,8 @@ class FakeDevice:
         end = offset + _aligned(size_bytes)
         self._reserved |= set(range(offset // REGION_BYTES, -(-end // REGION_BYTES)))
         self._arena_high_water_bytes = max(self._arena_high_water_bytes, sum(map(_aligned, self._live.values())))
+        excess_bytes = sum(self._live.values()) - self._used_bytes
+        self._unaccounted_bytes = max(self._unaccounted_bytes, excess_bytes)
         return self.arena_range[offset]
 
     def _check(self, host: HostBuffer, size_bytes: int) -> None:
