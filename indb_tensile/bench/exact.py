@@ -94,7 +94,7 @@ def measure(subjects: Iterator[Subject], asked: Asked) -> Iterator[Row]:
 def _plans(trial: Trial, link: Link, asked: Asked) -> dict[Plan, str]:
     """Each plan that is another one than those before, and whose it is first."""
     graph = trial.step.graph
-    work = workload(trial.step, trial.run(LIVENESS, 1))
+    work = workload(trial.step, trial.run(LIVENESS, 1).latency_ns)
     low, high = floor(graph), liveness_peak(graph)
     found: dict[Plan, str] = {}
     for policy in asked.policies:

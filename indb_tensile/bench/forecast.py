@@ -137,7 +137,7 @@ def _compare(
     for _ in range(rounds):
         found = trial.run(LIVENESS, iterations)
         unplanned.append(found.iteration_ns)
-        plan = _plan(workload(trial.step, found), budget_bytes, link)
+        plan = _plan(workload(trial.step, found.latency_ns), budget_bytes, link)
         found = trial.run(plan.plans[0], iterations)
         planned.append(found.iteration_ns)
         foretold.append(plan.forecast.iteration_ns)

@@ -106,7 +106,7 @@ def measure(subject: Subject, asked: Asked, network: Network | None = None) -> l
     link = slowed_link(subject, step, machine(asked.machine), asked.iterations)
     with emulated(link, 2 * vanilla_peak(step.graph)) as device:
         trial = Trial(subject, step, device)
-        work = workload(step, trial.run(LIVENESS, asked.iterations))
+        work = workload(step, trial.run(LIVENESS, asked.iterations).latency_ns)
         trial.runner.close()
         shared = Torch(subject, device)
         entries = [

@@ -26,7 +26,7 @@ from indb_tensile.scheduler.workload import Workload
 ADAM = OptimizerSettings(kind="adam")
 RATE = 1e-3
 WARM_ITERATIONS = 2
-_UNTHROTTLED = Link(out_bytes_per_s=10**13, in_bytes_per_s=10**13)
+UNTHROTTLED = Link(out_bytes_per_s=10**13, in_bytes_per_s=10**13)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,15 @@ class Subject:
 
     def capture(self) -> CapturedStep:
         """Its training step with Adam, calibrated."""
+        return self.calibrated()[0]
+
+    def calibrated(self) -> tuple[CapturedStep, Workload]:
+        """The step, and what to plan for with the latencies of operators that each ran alone."""
         captured = (capture_training(self.module, self.loss, self.x, self.y, ADAM),)
         most_bytes = 2 * vanilla_peak(captured[0].graph) + config.GIB
-        (step,) = calibrate(captured, unknown_signatures(captured, {}), {}, most_bytes).steps
-        return step
+        found = calibrate(captured, unknown_signatures(captured, {}), {}, most_bytes)
+        (step,) = found.steps
+        return step, workload(step, tuple(found.measured[o.signature][0] for o in step.graph.operators))
 
 
 @contextmanager
@@ -66,7 +71,7 @@ def emulated(link: Link, capacity_bytes: int) -> Iterator[EmulatedDevice]:
 
 def slowed_link(subject: Subject, step: CapturedStep, machine: Machine, iterations: int) -> Link:
     """The machine's link, slowed down as this very step is slower here than there by its roofline."""
-    with emulated(_UNTHROTTLED, 2 * vanilla_peak(step.graph)) as device:
+    with emulated(UNTHROTTLED, 2 * vanilla_peak(step.graph)) as device:
         trial = Trial(subject, step, device)
         here_ns = trial.run(LIVENESS, iterations).iteration_ns
         trial.runner.close()
@@ -120,6 +125,6 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(first, second)
 
 
-def workload(step: CapturedStep, measured: Measurement) -> Workload:
+def workload(step: CapturedStep, latency_ns: tuple[int, ...]) -> Workload:
     """What to plan for, with these latencies."""
-    return Workload(job=JobId(1), graphs=(step.graph,), latency_ns=(measured.latency_ns,))
+    return Workload(job=JobId(1), graphs=(step.graph,), latency_ns=(latency_ns,))

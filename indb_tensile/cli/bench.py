@@ -13,6 +13,7 @@ NOUNS = {
     "speed": "Measure planning time against operators and jobs, from nothing and again.",
     "placement": "Measure offline allocation: bytes over the load bound, and how long it takes.",
     "step": "Compare a planned step with PyTorch's own ways to save memory, at the same peaks, by running them.",
+    "maxbatch": "Find the largest batch that fits, planned and by eager PyTorch, simulated or executed.",
     "exact": "Run all networks under all policies, and compare results bit for bit with unplanned ones.",
     "forecast": "Compare foretold and measured iterations on the emulated device.",
     "together": "Compare foretold and measured iterations of several jobs on the emulated device.",

@@ -1,0 +1,94 @@
+"""The largest batch within a budget: how it is found, simulated and executed."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indb_tensile.bench import networks
+from indb_tensile.bench.maxbatch import Executed, Ran, Simulated, eager_step, largest, measure, verdict
+from indb_tensile.bench.networks import NETWORKS, Network, missing_library
+from indb_tensile.bench.trial import Subject
+from indb_tensile.errors import RequestError
+from indb_tensile.scheduler.machines import REFERENCE
+from indb_tensile.scheduler.peak import liveness_peak
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of these tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(networks.CACHE_VARIABLE, str(tmp_path_factory.mktemp("graphs")))
+        yield
+
+
+def _upto(most: int) -> Callable[[int], Ran | None]:
+    return lambda rows: Ran(rows=rows, peak_bytes=rows, iteration_ns=rows) if rows <= most else None
+
+
+@given(st.integers(0, 3000), st.integers(1, 40))
+def test_the_largest_is_found_wherever_it_is(most: int, at_least: int) -> None:
+    found = largest(_upto(most), lambda _: True, at_least)
+    assert (found.rows if found is not None else 0) == (most if most >= at_least else 0)
+
+
+def test_what_cannot_fit_is_not_tried() -> None:
+    tried: list[int] = []
+
+    def attempt(rows: int) -> Ran | None:
+        tried.append(rows)
+        return _upto(1000)(rows)
+
+    found = largest(attempt, lambda rows: rows <= 5)
+    assert found is not None
+    assert found.rows == 5
+    assert max(tried) == 5
+
+
+def _squeezenet() -> Network:
+    network = NETWORKS["squeezenet"]
+    if missing_library(network) is not None:
+        pytest.skip("torchvision is not installed: it is in the extra `bench`")
+    return network
+
+
+def test_simulated_eager_fits_what_liveness_needs_and_ours_more() -> None:
+    budget_bytes = liveness_peak(networks.graph_of(_squeezenet().name, 3))
+    # What is not asked of speed makes the search long.
+    (row,) = measure({"model": "squeezenet"}, Simulated(_squeezenet(), REFERENCE, budget_bytes), [0.9])
+    assert (row["eager_batch"], row["eager_peak_bytes"]) == (3, budget_bytes)
+    assert row["batch"] > 3
+    assert row["ratio"] == round(row["batch"] / 3, 3)
+    assert row["peak_bytes"] <= budget_bytes
+    assert row["samples_per_s"] >= 0.9 * row["eager_samples_per_s"]
+
+
+def test_executed_a_batch_that_eager_cannot_train_runs_within_the_budget() -> None:
+    network = _squeezenet().resized(32)
+    budget_bytes = eager_step(Subject.of(network, 2)).peak_bytes
+    device = Executed(network, REFERENCE, budget_bytes)
+    eager, ours = device.eager(2), device.planned(4)
+    assert eager is not None
+    assert ours is not None
+    assert eager.peak_bytes == budget_bytes
+    assert ours.peak_bytes <= budget_bytes
+    assert device.may_fit(4)
+    assert not device.may_fit(100_000)
+
+
+def test_a_budget_that_not_even_one_row_meets_is_refused() -> None:
+    with pytest.raises(RequestError, match="squeezenet does not fit its budget with one row"):
+        next(measure({"model": "squeezenet"}, Simulated(_squeezenet(), REFERENCE, 1000), [0.0]))
+
+
+def test_the_verdict_is_on_half_of_the_networks_at_the_most_three() -> None:
+    rows = [
+        {"model": name, "ratio": ratio, "samples_per_s": 5.0, "eager_samples_per_s": 10.0}
+        for name, ratio in (("a", 3.0), ("a", 2.0), ("b", 2.7), ("c", 2.8))
+    ]
+    assert (
+        verdict(rows)
+        == "2.8 times eager's batch on 2 of 3 networks: a 3.00 (50% of its samples/s), c 2.80 (50% of its samples/s)"
+    )
+    assert verdict(rows[1:3]) == "NOT REACHED: 2.8 times eager's batch on 0 of 2 networks: none"
