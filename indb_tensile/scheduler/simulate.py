@@ -373,13 +373,12 @@ class _Engine:
     def _step(self) -> None:
         """Let the job act whose turn is next, after whatever copies are done before."""
         while self._waiting and (not self._ready or self._flow.next_ns() <= self._ready[0][0]):
-            for copy in self._flow.advance(self._flow.next_ns()):
-                heapq.heappush(self._ready, (copy.done_ns, self._waiting.pop(copy)))
+            self._advance(self._flow.next_ns())
         if not self._ready:
             waiting = ", ".join(f"{number} for {closed.job}" for closed, number in self._shut)
             raise InvariantError(f"all jobs wait at gates for each other: {waiting}")
         time_ns, number = heapq.heappop(self._ready)
-        self._flow.advance(time_ns)
+        self._advance(time_ns)  # a copy that is next to done by then is done
         job = self.jobs[number]
         wanted = next(self._programs[number])
         if isinstance(wanted, Closed):
@@ -391,6 +390,11 @@ class _Engine:
             heapq.heappush(self._ready, (job.now_ns, number))
         if self._shut:
             self._open(job)
+
+    def _advance(self, to_ns: float) -> None:
+        """Let copies go on, and whoever waited for them."""
+        for copy in self._flow.advance(to_ns):
+            heapq.heappush(self._ready, (copy.done_ns, self._waiting.pop(copy)))
 
     def _open(self, job: _Job) -> None:
         """Let those through who waited for this job to come as far as it has."""
