@@ -30,7 +30,7 @@ __all__ = ["Cycle", "Gate", "Shift", "cycle", "interleave", "least_budget", "lea
 _MOST_STARTS = 32  # of each job, within which a schedule repeats, or is cut into rounds
 _ASKED = 16  # operators that do not fit, of which the least delay is asked at a time
 _MOST_OF_LONGEST = 8  # iterations of the longest job in such a round
-_LITTLE = 0.01  # denser, for which a longer round is not worth while
+_LITTLE = {Compute.OVERLAP: 0.005, Compute.TURNS: 0.05}  # denser, to be worth one more iteration of all in a round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,7 @@ class Shift:
     gates: tuple[Gate, ...]
     round_ns: int
     peak_bytes: int  # of the loads together
+    density: float = 0.0  # how many iterations run beside each other, on average, were they as quick as alone
 
     def schedule(self, jobs: Sequence[int], budget_bytes: int) -> Schedule:
         """What enforces it, for jobs of these names."""
@@ -85,7 +86,7 @@ def interleave(
         cycles = exclusive(cycles, budget_bytes)
     repeating = _Starts(cycles, budget_bytes, progress).repeating()
     found = [*([repeating] if repeating is not None else []), *_rounds(cycles, budget_bytes)]
-    return _shift(cycles, _best(cycles, found), budget_bytes, compute)
+    return _shift(cycles, _best(cycles, found, _LITTLE[compute]), budget_bytes, compute)
 
 
 def exclusive(cycles: Sequence[Cycle], budget_bytes: int) -> list[Cycle]:
@@ -137,6 +138,7 @@ def _beside_short_ones(
         gates=tuple(replace(g, job=phased[g.job], after_job=phased[g.after_job]) for g in shift.gates),
         round_ns=shift.round_ns,
         peak_bytes=shift.peak_bytes + short_bytes,
+        density=shift.density,
     )
 
 
@@ -238,11 +240,13 @@ def _rounds(cycles: Sequence[Cycle], budget_bytes: int) -> Iterator[Round]:
         yield Round(tuple(sorted(starts.started)), 0, end_ns)
 
 
-def _best(cycles: Sequence[Cycle], found: Sequence[Round]) -> Round:
-    """Of the densest, within a little, the shortest: each iteration of a round has gates of its own."""
-    density = [sum(cycles[job].period_ns for _, job in one.started) / one.length_ns for one in found]
-    enough = [one for one, much in zip(found, density, strict=True) if much >= max(density) * (1 - _LITTLE)]
-    return min(enough, key=lambda one: len(one.started))
+def _best(cycles: Sequence[Cycle], found: Sequence[Round], little: float) -> Round:
+    """The densest, where each further iteration of every job, with gates of its own, has to bring a little."""
+    return max(found, key=lambda one: _density(cycles, one) * (1 - little * len(one.started) / len(cycles)))
+
+
+def _density(cycles: Sequence[Cycle], planned: Round) -> float:
+    return sum(cycles[job].period_ns for _, job in planned.started) / planned.length_ns
 
 
 # --- what it comes to ------------------------------------------------------------------------------------------
@@ -265,6 +269,7 @@ def _shift(cycles: Sequence[Cycle], planned: Round, budget_bytes: int, compute: 
         gates=gates(cycles, planned, budget_bytes),
         round_ns=clock.round_ns,
         peak_bytes=int(together.bytes[inside].max()),
+        density=_density(cycles, planned),
     )
 
 

@@ -70,7 +70,7 @@ def phased(
     if sum(peaks(workloads, plans)) <= budget_bytes:
         return Phased(plans=plans, schedules=(), forecasts=forecasts(workloads, plans, link, compute))
     schedule = _zico if policy == "zico" else _interleaved
-    schedules = schedule(workloads, plans, budget_bytes, link)
+    schedules = schedule(workloads, plans, budget_bytes, link, compute)
     if isinstance(schedules, Infeasible):
         return schedules
     gated = tuple(one for one in schedules if one.gates)  # without gates peaks add up to no more than the budget
@@ -117,7 +117,7 @@ def _captured_ns(workload: Workload) -> int:
 
 
 def _interleaved(
-    workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link
+    workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link, compute: Compute
 ) -> Schedules | Infeasible:
     """With the fewest gates of the densest schedules.
 
@@ -125,23 +125,17 @@ def _interleaved(
     one job at a time can be at its peak: fewer gates do, and memory is left.
     """
     cycles = _cycles(workloads, plans, link)
-    whole = interleave(cycles, budget_bytes=budget_bytes, compute=Compute.OVERLAP)
+    whole = interleave(cycles, budget_bytes=budget_bytes, compute=compute)
     if isinstance(whole, Infeasible):
         return whole
     least = min(budget_bytes, least_budget(cycles))
     less = dict.fromkeys(least + (budget_bytes - least) * part // _BUDGETS for part in range(_BUDGETS))
-    made = [(interleave(cycles, budget_bytes=budget, compute=Compute.OVERLAP), budget) for budget in less]
+    made = [(interleave(cycles, budget_bytes=budget, compute=compute), budget) for budget in less]
     found = [(shift, budget) for shift, budget in (*made, (whole, budget_bytes)) if isinstance(shift, Shift)]
-    density = [_density(cycles, shift) for shift, _ in found]
-    enough = [one for one, much in zip(found, density, strict=True) if much >= max(density) * (1 - _LITTLE)]
+    densest = max(shift.density for shift, _ in found)
+    enough = [one for one in found if one[0].density >= densest * (1 - _LITTLE)]
     shift, budget = min(enough, key=lambda one: (len(one[0].gates), one[1]))
     return (shift.schedule(range(len(cycles)), budget),)
-
-
-def _density(cycles: Sequence[Cycle], shift: Shift) -> float:
-    """How many iterations run beside each other, on average."""
-    periods_ns = (own.period_ns * len(starts) for own, starts in zip(cycles, shift.start_ns, strict=True))
-    return sum(periods_ns) / shift.round_ns
 
 
 def _cycles(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[Cycle]:
@@ -156,10 +150,12 @@ def _cycles(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[Cyc
     return found
 
 
-def _zico(workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link) -> Schedules | Infeasible:
+def _zico(
+    workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link, compute: Compute
+) -> Schedules | Infeasible:
     """As published, in pairs. The plans are those of liveness."""
     del plans
-    groups = shifts(workloads, budget_bytes=budget_bytes, link=link)
+    groups = shifts(workloads, budget_bytes=budget_bytes, link=link, compute=compute)
     if isinstance(groups, Infeasible):
         return groups
     return tuple(group.shift.schedule(group.jobs, group.budget_bytes) for group in groups)
