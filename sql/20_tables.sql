@@ -452,6 +452,7 @@ create table tensile.plans (
   measured_stall_ns bigint,
   swaps integer not null default 0,
   swapped_bytes bigint not null default 0,
+  recomputed integer not null default 0,
   planning_ns bigint,
   plan jsonb,
   created_at timestamptz not null default now(),
@@ -476,6 +477,7 @@ comment on column tensile.plans.predicted_stall_ns is 'part of it spent waiting 
 comment on column tensile.plans.measured_stall_ns is 'part of it spent waiting for copies, measured';
 comment on column tensile.plans.swaps is 'tensors that leave the device in each iteration';
 comment on column tensile.plans.swapped_bytes is 'their size together';
+comment on column tensile.plans.recomputed is 'operators that run again in each iteration';
 comment on column tensile.plans.planning_ns is 'time that planning took';
 comment on column tensile.plans.plan is 'the plan itself';
 comment on column tensile.plans.created_at is 'when it was made';

@@ -94,20 +94,21 @@ create function public.tensile_explain(
   idempotency_key text default null, snapshot boolean default false
 ) returns table (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
   iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
-  swapped_bytes bigint, planning_ms double precision, starts_now boolean, note text)
+  swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
   language plpgsql volatile parallel unsafe
 as $$
 begin
   return query
   select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
-         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.planning_ms, said.starts_now, said.note
+         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.recomputed, said.planning_ms, said.starts_now,
+         said.note
     from jsonb_to_recordset(tensile.call('explain', tensile.training_request(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
       snapshot)) -> 'rows')
       as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
         iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
-        swapped_bytes bigint, planning_ms double precision, starts_now boolean, note text);
+        swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);
 end
 $$;
 comment on function public.tensile_explain is

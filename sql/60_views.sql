@@ -112,7 +112,7 @@ select p.job_id, j.model_name as model, j.owner_name as owner, p.attempt, p.gene
        p.predicted_iteration_ns / 1e6 as predicted_iteration_ms,
        p.measured_iteration_ns / 1e6 as measured_iteration_ms,
        p.predicted_stall_ns / 1e6 as predicted_stall_ms, p.measured_stall_ns / 1e6 as measured_stall_ms,
-       p.swaps, p.swapped_bytes, p.planning_ns / 1e6 as planning_ms, p.created_at, p.adopted_at
+       p.swaps, p.swapped_bytes, p.recomputed, p.planning_ns / 1e6 as planning_ms, p.created_at, p.adopted_at
   from tensile.plans as p
   join tensile.jobs as j on j.job_id = p.job_id;
 comment on view tensile.stat_plan is
@@ -252,6 +252,7 @@ comment on column tensile.stat_plan.predicted_stall_ms is 'part of it spent wait
 comment on column tensile.stat_plan.measured_stall_ms is 'part of it spent waiting for copies, measured';
 comment on column tensile.stat_plan.swaps is 'tensors that leave the device in each iteration';
 comment on column tensile.stat_plan.swapped_bytes is 'their size together';
+comment on column tensile.stat_plan.recomputed is 'operators that run again in each iteration';
 comment on column tensile.stat_plan.planning_ms is 'time that planning took';
 comment on column tensile.stat_plan.created_at is 'when it was made';
 comment on column tensile.stat_plan.adopted_at is 'when the trainer began to follow it';

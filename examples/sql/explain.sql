@@ -1,7 +1,7 @@
 -- What each training would need if it had a third of the budget, before anything is allocated: captured and planned
 -- without memory.
 set client_min_messages = warning;
-select m.model, e.policy, pg_size_pretty(e.peak_bytes) as peak, pg_size_pretty(e.floor_bytes) as floor, e.swaps,
+select m.model, e.policy, pg_size_pretty(e.peak_bytes) as peak, pg_size_pretty(e.floor_bytes) as floor, e.swaps, e.recomputed,
        case when e.saved >= 0 then round(100 * e.saved::numeric) end as saved_percent,
        round(e.iteration_ms) as iteration_ms, round(e.overhead::numeric, 2) as overhead, e.starts_now
   from unnest(array['digits', 'breast_cancer', 'diabetes']) as m(model),

@@ -16,7 +16,7 @@ select distinct on (model) * from followed order by model, measured_iteration_ms
 select model, job_id as job, pg_size_pretty(vanilla_peak_bytes) as vanilla,
        pg_size_pretty(liveness_peak_bytes) as liveness, pg_size_pretty(floor_bytes) as floor,
        pg_size_pretty(predicted_peak_bytes) as planned, pg_size_pretty(measured_peak_bytes) as measured,
-       swaps, pg_size_pretty(swapped_bytes) as moved
+       swaps, pg_size_pretty(swapped_bytes) as moved, recomputed
   from side_by_side order by model;
 select pg_size_pretty(sum(liveness_peak_bytes)) as "three by liveness",
        (select pg_size_pretty(budget_bytes) from tensile.stat_device where alive) as budget,

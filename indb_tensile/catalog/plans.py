@@ -39,6 +39,7 @@ class PlanRecord:
     predicted_stall_ns: int | None = None
     swaps: int = 0
     swapped_bytes: int = 0
+    recomputed: int = 0
     planning_ns: int | None = None
 
 

@@ -307,10 +307,11 @@ insert into tensile.graphs (signature, summary) values (%(signature)s, %(summary
 -- record_plan --
 insert into tensile.plans
   (job_id, attempt, generation, reason, policy, vanilla_peak_bytes, liveness_peak_bytes, floor_bytes,
-   predicted_peak_bytes, predicted_iteration_ns, predicted_stall_ns, swaps, swapped_bytes, planning_ns, plan)
+   predicted_peak_bytes, predicted_iteration_ns, predicted_stall_ns, swaps, swapped_bytes, recomputed,
+   planning_ns, plan)
 select j.job_id, j.attempt, %(generation)s, %(reason)s, %(policy)s, %(vanilla_peak_bytes)s, %(liveness_peak_bytes)s,
        %(floor_bytes)s, %(predicted_peak_bytes)s, %(predicted_iteration_ns)s, %(predicted_stall_ns)s, %(swaps)s,
-       %(swapped_bytes)s, %(planning_ns)s, %(plan)s
+       %(swapped_bytes)s, %(recomputed)s, %(planning_ns)s, %(plan)s
   from tensile.jobs as j
  where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
 on conflict (job_id, attempt, generation) do update set reason = excluded.reason  -- the same plan, told twice

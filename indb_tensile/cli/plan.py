@@ -69,8 +69,9 @@ _OPTIONS = (
 def plan(dsn: str | None, as_json: bool, job_id: int | None, graphs: Sequence[str], **given: Any) -> None:
     """Show how JOB_ID's memory was planned, or plan step graphs and show what the plan is worth.
 
-    For JOB_ID: peaks by policy, the plan's swaps, predicted and measured. For --graph files (see `tensile graph`),
-    which need --budget and no database: both baselines' peaks, the planned peak, time, stalls and faults by job.
+    For JOB_ID: peaks by policy, what is swapped and recomputed, predicted and measured. For --graph files (see
+    `tensile graph`), which need --budget and no database: both baselines' peaks, the planned peak, time, stalls and
+    faults by job.
     With --phases also what all jobs hold together at most, what that saves, and each gate: which operator of which
     iteration of a round waits for which one of another job.
     """

@@ -132,7 +132,7 @@ select tensile_predict_label(%(model)s, %(row)s, version => %(version)s);
 
 -- plans --
 select p.generation, p.reason, p.policy, p.vanilla_peak_bytes, p.liveness_peak_bytes, p.floor_bytes,
-       p.predicted_peak_bytes, p.measured_peak_bytes, p.swaps, p.swapped_bytes,
+       p.predicted_peak_bytes, p.measured_peak_bytes, p.swaps, p.swapped_bytes, p.recomputed,
        p.predicted_iteration_ns / 1e6 as predicted_ms, p.measured_iteration_ns / 1e6 as measured_ms,
        p.measured_stall_ns / 1e6 as stall_ms, p.planning_ns / 1e6 as planning_ms
   from tensile.plans as p

@@ -199,6 +199,7 @@ def _plan_record(order: RecordPlan, policy: str, planning_ns: int) -> tuple[Plan
         predicted_stall_ns=plan.forecast.stall_out_ns + plan.forecast.stall_in_ns,
         swaps=plan.swaps,
         swapped_bytes=plan.swapped_bytes,
+        recomputed=plan.plans[0].recomputed,
         planning_ns=planning_ns,
     )
     return record, msgspec.to_builtins(plan.plans)

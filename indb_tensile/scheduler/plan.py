@@ -74,6 +74,11 @@ class Plan:
         if keys != sorted(set(keys)):
             raise InvariantError(f"plan of policy {self.policy}: swaps are not sorted or repeat a gap: {keys}")
 
+    @property
+    def recomputed(self) -> int:
+        """How many executions run an operator that has run before."""
+        return sum(e.part == 0 for e in self.executions) - len({e.operator for e in self.executions})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:

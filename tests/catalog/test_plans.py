@@ -45,7 +45,13 @@ def test_a_plan_is_predicted_then_adopted_then_measured(database: Database) -> N
         enqueue(alice)
         claimed = claim(connection, register(connection))
         record = PlanRecord(
-            generation=1, reason="start", policy="tensile", predicted_peak_bytes=80, swaps=2, swapped_bytes=64
+            generation=1,
+            reason="start",
+            policy="tensile",
+            predicted_peak_bytes=80,
+            swaps=2,
+            swapped_bytes=64,
+            recomputed=7,
         )
         plans.record_plan(connection, claimed.job, claimed.claim, record, {"swaps": []})
         plans.record_plan(connection, claimed.job, claimed.claim, record, {"swaps": []})
@@ -64,10 +70,10 @@ def test_a_plan_is_predicted_then_adopted_then_measured(database: Database) -> N
         plans.plan_foreseen(connection, claimed.job, claimed.claim, 1, iteration_ns=11, stall_ns=3)
         rows = alice.execute(
             "select attempt, generation, reason, predicted_peak_bytes, measured_peak_bytes, measured_iteration_ns,"
-            " measured_stall_ns, predicted_iteration_ns, predicted_stall_ns, swaps, plan, adopted_at is not null"
-            " from tensile.plans"
+            " measured_stall_ns, predicted_iteration_ns, predicted_stall_ns, swaps, recomputed, plan,"
+            " adopted_at is not null from tensile.plans"
         ).fetchall()
-        assert rows == [(1, 1, "start", 80, 80, 11, 1, 11, 3, 2, {"swaps": []}, True)]
+        assert rows == [(1, 1, "start", 80, 80, 11, 1, 11, 3, 2, 7, {"swaps": []}, True)]
 
 
 def test_a_second_attempt_counts_its_generations_anew(database: Database) -> None:

@@ -14,7 +14,15 @@ from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, load, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
-from indb_tensile.scheduler.rewrite import captured_order, effective, own_state, repeatable, rewrite
+from indb_tensile.scheduler.rewrite import (
+    captured_latency,
+    captured_order,
+    effective,
+    effective_latency,
+    own_state,
+    repeatable,
+    rewrite,
+)
 from indb_tensile.scheduler.simulate import JobRun, simulate
 from tests.scheduler.strategies import graphs
 
@@ -55,6 +63,23 @@ def test_recomputing_costs_the_time_of_its_operators() -> None:
     )
     (forecast,) = simulate([run], LINK)
     assert (forecast.iteration_ns, forecast.peak_bytes) == (1100, 80)
+
+
+def test_a_plan_counts_what_it_recomputes_and_not_the_parts() -> None:
+    parts = tuple(Execution(operator=OpIndex(3), part=p, parts=2) for p in range(2))
+    assert Plan(policy="test", executions=(*_order(0, 1, 2, 0, 1), *parts)).recomputed == 2
+    assert Plan(policy="test").recomputed == 0
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_what_executions_took_is_folded_back_to_operators_and_foretells_itself(parts: int) -> None:
+    split = tuple(Execution(operator=OpIndex(1), part=p, parts=parts) for p in range(parts))
+    plan = Plan(policy="test", executions=(*_order(0), *split, *_order(0, 2)))
+    taken_ns = (70_000, *(60_000 for _ in range(parts)), 90_000, 5)
+    folded = captured_latency(taken_ns, plan)
+    assert folded == (80_000, {1: 60_000, 3: 165_000}[parts], 5)
+    assert sum(effective_latency(folded, plan)) == sum(taken_ns)
+    assert captured_latency((1, 2, 3), Plan(policy="test")) == (1, 2, 3)
 
 
 def test_swaps_count_in_the_rewritten_order() -> None:

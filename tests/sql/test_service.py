@@ -183,6 +183,7 @@ def test_an_explanation_is_asked_with_statistics_of_the_columns(alice: Connectio
         "stall_ms": 0.5,
         "swaps": 2,
         "swapped_bytes": 1 << 34,
+        "recomputed": 5,
         "planning_ms": 3.5,
         "starts_now": None,
         "note": "",

@@ -149,6 +149,7 @@ class Explainer:
             "stall_ms": _ms(figures["stall_out_us"], figures["stall_in_us"]),
             "swaps": figures["swaps"],
             "swapped_bytes": _sum(figures["out_bytes"], figures["in_bytes"]),
+            "recomputed": None if isinstance(found.answer, Infeasible) else found.answer.plans[0].recomputed,
             "planning_ms": found.planning_ns / _NS_PER_MS,
             "starts_now": room.starts_now(figures["peak_bytes"]),
             "note": "; ".join(filter(None, (*(figures["faults"] or ()), room.obstacle(figures["peak_bytes"])))),
