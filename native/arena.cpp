@@ -35,13 +35,14 @@ Mapping map_memory(const Ledger& ledger) {
 
 }  // namespace
 
-Arena::Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape)
+Arena::Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape, std::optional<ForeignMemory> foreign)
     : ledger_(std::move(ledger)),
       claim_(claim),
       shape_(shape),
       region_bytes_(ledger_.words().header.region_bytes),
       forks_(forks_so_far()),
-      memory_(map_memory(ledger_)),
+      foreign_(std::move(foreign)),
+      memory_(foreign_ ? Mapping(foreign_->begin, ledger_.regions().count() * region_bytes_) : map_memory(ledger_)),
       hook_{this, &hook_allocate, &hook_release, reinterpret_cast<std::uintptr_t>(begin()),
             reinterpret_cast<std::uintptr_t>(begin()) + size_bytes()},
       known_(ledger_.regions().count()),
@@ -51,12 +52,13 @@ Arena::Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape)
     throw Fault(Fault::Kind::invariant, text("an alignment of ", shape.alignment_bytes,
                                              " bytes is no power of two of at most a page of ", page_bytes()));
   }
+  if (shape.strict && foreign_) throw Fault(Fault::Kind::invariant, "strict mode on memory that is not the ledger's");
   if (shape.strict) protect({0, size_bytes()}, PROT_NONE);
 }
 
-// In a forked child the addresses may be somebody else's by now.
+// Foreign memory is its owner's, and in a forked child the addresses may be somebody else's by now.
 Arena::~Arena() {
-  if (forks.load() != forks_) memory_.abandon();
+  if (foreign_ || forks.load() != forks_) memory_.abandon();
 }
 
 std::byte* Arena::allocate(std::uint64_t size_bytes) {
@@ -206,11 +208,15 @@ void Arena::disengage(Range regions) {
 
 void Arena::back(std::uint64_t region) {
   const Range bytes = bytes_of(region);
-  reserve(ledger_.fd(), {ledger_.words().header.memory_offset + bytes.offset, bytes.size_bytes});
+  if (foreign_) {
+    foreign_->back(bytes);
+  } else {
+    reserve(ledger_.fd(), {ledger_.words().header.memory_offset + bytes.offset, bytes.size_bytes});
+  }
 #ifdef MADV_POPULATE_WRITE
   // Into this process's page tables at once, where the kernel can: page by page later costs as much and comes amid
   // work.
-  if (!shape_.strict) ::madvise(begin() + bytes.offset, bytes.size_bytes, MADV_POPULATE_WRITE);
+  if (!shape_.strict && !foreign_) ::madvise(begin() + bytes.offset, bytes.size_bytes, MADV_POPULATE_WRITE);
 #endif
   ledger_.regions().mark_backed(claim_, region);
   const std::uint64_t reserved_bytes = ledger_.regions().backed_count(claim_) * region_bytes_;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -20,6 +21,14 @@ namespace tensile {
 struct ArenaShape {
   std::uint64_t alignment_bytes = 64;  // a power of two: 64 is what torch aligns CPU tensors to, 512 CUDA's
   bool strict = false;                 // touching what is not allocated faults, or shows `Arena::poison`
+};
+
+// Memory that is mapped already, and that an arena itself never touches: a GPU's.
+struct ForeignMemory {
+  std::byte* begin;
+
+  // Give these bytes, of whole regions, memory of their own, and nothing of another job's in it.
+  std::function<void(Range)> back;
 };
 
 struct ArenaUsage {
@@ -46,8 +55,9 @@ class Arena {
  public:
   static constexpr std::byte poison{0xDB};  // what strict mode leaves in memory that is freed, and gives out new
 
-  // The ledger must have memory of its own.
-  Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape);
+  // The ledger must have memory of its own, unless there is other. Strict mode is for the ledger's own.
+  Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape,
+        std::optional<ForeignMemory> foreign = std::nullopt);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -109,6 +119,7 @@ class Arena {
   const ArenaShape shape_;
   const std::uint64_t region_bytes_;
   const unsigned forks_;
+  const std::optional<ForeignMemory> foreign_;
   Mapping memory_;
   tensile_arena_hook hook_;
 

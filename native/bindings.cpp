@@ -1,11 +1,10 @@
 // The Python module indb_tensile._native: binds, and translates faults into the classes of indb_tensile.errors.
-#include <nanobind/nanobind.h>
+#include "bindings.hpp"
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,34 +19,10 @@
 #include "fault.hpp"
 #include "script_bindings.hpp"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace tensile;
+using namespace tensile::bindings;
 
 namespace {
-
-constexpr std::chrono::milliseconds signal_interval{100};  // how soon Ctrl-C ends a wait
-
-std::byte* pointer(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
-
-// Block without the interpreter lock, letting signal handlers run now and then; returns the nanoseconds it took.
-template <typename Waiter>
-std::uint64_t blocked_ns(Waiter waiter) {
-  const std::uint64_t start_ns = now_ns();
-  for (;;) {
-    {
-      const nb::gil_scoped_release released;
-      if (waiter()) break;
-    }
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
-  return now_ns() - start_ns;
-}
-
-std::uint64_t wait(Device& device, Ticket ticket) {
-  if (device.done(ticket)) return 0;
-  return blocked_ns([&] { return device.wait_for(ticket, signal_interval); });
-}
 
 void raise_python(const char* class_name, const char* message, const char* hint) {
   nb::object error = nb::module_::import_("indb_tensile.errors").attr(class_name)(message, "hint"_a = hint);
@@ -71,23 +46,6 @@ void translate(const std::exception_ptr& thrown, void* /*payload*/) {
   } catch (const std::system_error& error) {
     raise_python("DeviceError", error.what(), "Look at the system's limits on memory and threads.");
   }
-}
-
-using SlotTuple = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
-                             std::uint64_t>;
-
-SlotTuple as_tuple(const SlotUsage& u) {
-  return {u.slot, u.epoch, u.pid, u.granted_bytes, u.held_bytes, u.used_bytes, u.high_water_bytes};
-}
-
-using RegionTuple = std::tuple<std::uint64_t, bool, std::uint64_t, std::uint64_t>;
-
-RegionTuple as_tuple(const layout::Owner& owner) {
-  return {static_cast<std::uint64_t>(owner.state), owner.backed, owner.slot, owner.epoch};
-}
-
-auto as_tuple(const layout::Lane& lane) {
-  return std::make_tuple(lane.bytes_per_s, lane.free_ns.load(), lane.reserved_ns.load(), lane.reserved_bytes.load());
 }
 
 void bind_ledger(nb::module_& module) {
@@ -117,13 +75,13 @@ void bind_ledger(nb::module_& module) {
           "slot", [](const Ledger& ledger, std::uint32_t slot) { return as_tuple(ledger.usage(slot)); }, "slot"_a)
       .def("slots",
            [](const Ledger& ledger) {
-             std::vector<SlotTuple> found;
+             std::vector<decltype(as_tuple(SlotUsage{}))> found;
              for (const SlotUsage& usage : ledger.claimed_slots()) found.push_back(as_tuple(usage));
              return found;
            })
       .def("regions",
            [](const Ledger& ledger) {
-             std::vector<RegionTuple> found;
+             std::vector<decltype(as_tuple(layout::Owner{}))> found;
              for (std::uint64_t region = 0; region < ledger.regions().count(); ++region) {
                found.push_back(as_tuple(ledger.regions().owner(region)));
              }
@@ -140,7 +98,8 @@ void bind_ledger(nb::module_& module) {
 }
 
 void bind_emulated_device(nb::module_& module) {
-  nb::class_<EmulatedDevice>(module, "EmulatedDevice")
+  nb::class_<EmulatedDevice> bound(module, "EmulatedDevice");
+  bound
       .def(
           "__init__",
           [](EmulatedDevice* place, int ledger_fd, std::uint32_t slot, std::uint64_t epoch,
@@ -151,57 +110,8 @@ void bind_emulated_device(nb::module_& module) {
           "ledger_fd"_a, "slot"_a, "epoch"_a, "host_pool_bytes"_a,
           "chunk_bytes"_a = EmulatedDevice::default_chunk_bytes, "alignment_bytes"_a = ArenaShape{}.alignment_bytes,
           "strict"_a = false)
-      .def("move", &EmulatedDevice::move, "freed_bytes"_a, "taken_bytes"_a)
-      .def("allocate", &EmulatedDevice::allocate, "size_bytes"_a)
-      .def("allocate_at", &EmulatedDevice::allocate_at, "offset"_a, "size_bytes"_a)
-      .def("free", &EmulatedDevice::free, "address"_a)
-      .def("hook_address", [](EmulatedDevice& device) { return reinterpret_cast<std::uint64_t>(&device.hook()); })
-      .def("_arena",
-           [](const EmulatedDevice& device) {
-             const ArenaUsage u = device.arena().usage();
-             return std::make_tuple(u.owned_bytes, u.reserved_bytes, u.allocated_bytes, u.requested_bytes,
-                                    u.high_water_bytes, u.reserved_high_water_bytes, u.largest_free_bytes,
-                                    u.fallback_count, u.unaccounted_bytes);
-           })
-      .def("_arena_range",
-           [](const EmulatedDevice& device) {
-             const tensile_arena_hook& hook = device.arena().hook();
-             return std::make_tuple(std::uint64_t{hook.begin}, std::uint64_t{hook.end});
-           })
-      .def(
-          "copy_out",
-          [](EmulatedDevice& device, std::uint64_t host, DeviceAddress address, std::size_t size_bytes) {
-            return device.copy_out(pointer(host), address, size_bytes);
-          },
-          "host"_a, "address"_a, "size_bytes"_a)
-      .def(
-          "copy_in",
-          [](EmulatedDevice& device, DeviceAddress address, std::uint64_t host, std::size_t size_bytes) {
-            return device.copy_in(address, pointer(host), size_bytes);
-          },
-          "address"_a, "host"_a, "size_bytes"_a)
-      .def(
-          "wait", [](EmulatedDevice& device, Ticket ticket) { return wait(device, ticket); }, "ticket"_a)
-      .def("done", &EmulatedDevice::done, "ticket"_a)
-      .def("drain",
-           [](EmulatedDevice& device) { return blocked_ns([&] { return device.drain_for(signal_interval); }); })
-      .def(
-          "host_allocate",
-          [](EmulatedDevice& device, std::uint64_t size_bytes) {
-            return reinterpret_cast<std::uint64_t>(device.host_allocate(size_bytes));
-          },
-          "size_bytes"_a)
-      .def(
-          "host_free", [](EmulatedDevice& device, std::uint64_t buffer) { device.host_free(pointer(buffer)); },
-          "buffer"_a)
-      .def("_slot", [](const EmulatedDevice& device) { return as_tuple(device.usage()); })
-      .def("_host",
-           [](const EmulatedDevice& device) {
-             const HostUsage u = device.host_usage();
-             return std::make_tuple(u.limit_bytes, u.used_bytes, u.high_water_bytes, u.resident_bytes);
-           })
-      .def("reset_high_water", &EmulatedDevice::reset_high_water)
-      .def("close", &EmulatedDevice::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("hook_address", [](EmulatedDevice& device) { return reinterpret_cast<std::uint64_t>(&device.hook()); });
+  bind_device(bound);
 }
 
 }  // namespace
@@ -219,5 +129,6 @@ NB_MODULE(_native, module) {
       "ledger_fd"_a, "slot"_a, "epoch"_a, "seed"_a, nb::call_guard<nb::gil_scoped_release>());
   bind_ledger(module);
   bind_emulated_device(module);
+  bind_cuda(module);
   bind_script(module);
 }

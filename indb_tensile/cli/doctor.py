@@ -1,5 +1,6 @@
 """`tensile doctor`: what must be there on this machine and in the database, and the command that mends it."""
 
+import json
 import os
 import platform
 import re
@@ -73,6 +74,7 @@ def _machine() -> Iterator[Row]:
         "native library", *_native(), "pip install --editable . (in the checkout; needs cmake and a C++20 compiler)"
     )
     yield _check("shared memory", *_shared_memory(), "mount -o remount,size=4G /dev/shm")
+    yield _check("gpu", *_gpu())
 
 
 def _torch() -> tuple[bool, str]:
@@ -91,6 +93,24 @@ def _native() -> tuple[bool, str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = (done.stdout or done.stderr).strip().splitlines()
     return done.returncode == 0, lines[-1] if lines else f"loading it ended with {done.returncode}"
+
+
+def _gpu() -> tuple[bool, str, str]:
+    """A machine without one is well; in a process of its own, since asking starts the driver."""
+    source = "import json, dataclasses as d, indb_tensile.executor.cuda as c; print(json.dumps(d.asdict(c.probe())))"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return False, f"asking the driver ended with {done.returncode}", "nvidia-smi"
+    found = json.loads(done.stdout.splitlines()[-1])
+    if "why" in found:
+        none = found["why"] in ("no driver", "no device")
+        return none, f"none: {found['reason']}" if none else found["reason"], found["hint"]
+    version = f"driver for CUDA {found['driver_version'] // 1000}.{found['driver_version'] % 1000 // 10}"
+    devices = found["devices"]
+    names = ", ".join(f"{each['name']} with {each['memory_bytes'] // config.MIB} MB" for each in devices)
+    usable = all(each["virtual_memory"] for each in devices)
+    mend = "take a GPU whose driver can map memory (virtual memory management)"
+    return usable, f"{names}, {version}" + ("" if usable else ": its memory cannot be mapped in regions"), mend
 
 
 def _shared_memory() -> tuple[bool, str]:

@@ -214,40 +214,54 @@ class EmulatedDevice(_native.EmulatedDevice):
 
     def arena_usage(self) -> ArenaUsage:
         """What is allocated, and what was set aside for it."""
-        owned, reserved, allocated, requested, high_water, *rest = self._arena()
-        reserved_high_water, largest, fallbacks, unaccounted = rest
-        return ArenaUsage(
-            owned_bytes=owned,
-            reserved_bytes=reserved,
-            allocated_bytes=allocated,
-            requested_bytes=requested,
-            high_water_bytes=high_water,
-            reserved_high_water_bytes=reserved_high_water,
-            largest_free_bytes=largest,
-            fallbacks=fallbacks,
-            unaccounted_bytes=unaccounted,
-        )
+        return arena_usage(self._arena())
 
     def usage(self) -> Usage:
         """What the ledger says of this job."""
-        _, _, _, granted_bytes, _, used_bytes, high_water_bytes = self._slot()
-        return Usage(granted_bytes=granted_bytes, used_bytes=used_bytes, high_water_bytes=high_water_bytes)
+        return job_usage(self._slot())
 
     def host_usage(self) -> HostUsage:
         """What this process holds of the host pool."""
-        limit_bytes, used_bytes, high_water_bytes, resident_bytes = self._host()
-        return HostUsage(
-            limit_bytes=limit_bytes,
-            used_bytes=used_bytes,
-            high_water_bytes=high_water_bytes,
-            resident_bytes=resident_bytes,
-        )
+        return host_usage(self._host())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def job_usage(row: tuple[int, int, int, int, int, int, int]) -> Usage:
+    """What a native device says of its slot."""
+    _, _, _, granted_bytes, _, used_bytes, high_water_bytes = row
+    return Usage(granted_bytes=granted_bytes, used_bytes=used_bytes, high_water_bytes=high_water_bytes)
+
+
+def arena_usage(row: tuple[int, int, int, int, int, int, int, int, int]) -> ArenaUsage:
+    """What a native device says of its arena."""
+    owned, reserved, allocated, requested, high_water, reserved_high_water, largest, fallbacks, unaccounted = row
+    return ArenaUsage(
+        owned_bytes=owned,
+        reserved_bytes=reserved,
+        allocated_bytes=allocated,
+        requested_bytes=requested,
+        high_water_bytes=high_water,
+        reserved_high_water_bytes=reserved_high_water,
+        largest_free_bytes=largest,
+        fallbacks=fallbacks,
+        unaccounted_bytes=unaccounted,
+    )
+
+
+def host_usage(row: tuple[int, int, int, int]) -> HostUsage:
+    """What a native device says of its host pool."""
+    limit_bytes, used_bytes, high_water_bytes, resident_bytes = row
+    return HostUsage(
+        limit_bytes=limit_bytes,
+        used_bytes=used_bytes,
+        high_water_bytes=high_water_bytes,
+        resident_bytes=resident_bytes,
+    )
 
 
 class Ledger:

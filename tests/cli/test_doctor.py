@@ -21,7 +21,7 @@ def test_without_a_database_the_machine_is_looked_at_and_the_first_step_named(te
     found = checks(done)
     assert done.code == 1
     assert [name for name, row in found.items() if row["ok"]] == [
-        "python", "torch", "native library", "shared memory", "PostgreSQL"]  # fmt: skip
+        "python", "torch", "native library", "shared memory", "gpu", "PostgreSQL"]  # fmt: skip
     assert found["embedded cluster"]["mend"] == "tensile up"
     assert tensile.variables["TENSILE_STATE_DIR"] in found["embedded cluster"]["found"]
     assert found["database"]["mend"].startswith("run tensile up")

@@ -1,0 +1,155 @@
+"""An NVIDIA GPU as a trainer and a controller see it: what there is, its regions, and one job's device on it.
+
+The driver is loaded by the native library when asked for; a machine without one answers `NoGpu`, and why. Nothing
+here has run on a GPU yet: `tests/gpu` is what will.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from indb_tensile import _native
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.device import ArenaUsage, HostUsage, Usage, arena_usage, host_usage, job_usage
+
+OWN_MEMORY: Final = -1  # instead of a socket: no broker's regions, the process makes memory of its own
+
+
+class Absence(StrEnum):
+    """Why there is no GPU to be used, as the native library says it."""
+
+    NO_DRIVER = "no driver"
+    BROKEN_DRIVER = "broken driver"
+    OLD_DRIVER = "old driver"
+    NO_DEVICE = "no device"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoGpu:
+    """There is none, or none that can be used: `hint` says the way out."""
+
+    why: Absence
+    reason: str
+    hint: str
+
+    @property
+    def is_fault(self) -> bool:
+        """Something is there and does not work; otherwise there is nothing, as on most machines."""
+        return self.why not in (Absence.NO_DRIVER, Absence.NO_DEVICE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One device, as its driver describes it."""
+
+    ordinal: int
+    name: str
+    uuid: str
+    memory_bytes: int
+    capability: tuple[int, int]
+    multiprocessors: int
+    clock_khz: int
+    memory_clock_khz: int
+    memory_bus_bits: int
+    copy_engines: int  # two or more copy in both directions at once
+    virtual_memory: bool
+    shareable: bool  # its regions can be handed to other processes
+    granularity_bytes: int  # a region's size is a multiple of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpus:
+    """What the driver sees, and the CUDA version that it supports: 13000 is 13.0."""
+
+    driver_version: int
+    devices: tuple[Gpu, ...]
+
+
+def probe() -> Gpus | NoGpu:
+    """The GPUs that this process may use. A process that has asked must not be forked and used on."""
+    try:
+        found = _native.cuda_probe()
+    except DeviceError as error:
+        return NoGpu(why=Absence.REFUSED, reason=error.message, hint=error.hint)
+    if len(found) == 3:
+        why, reason, hint = found
+        return NoGpu(why=Absence(why), reason=reason, hint=hint)
+    driver_version, devices = found
+    return Gpus(driver_version=driver_version, devices=tuple(Gpu(**device) for device in devices))
+
+
+class CudaBroker(_native.CudaBroker):
+    """All regions of a device, held without a context of its own: the controller's end.
+
+    `send(socket)` hands them to a trainer at the other end of a Unix stream socket, which makes its `CudaDevice`
+    from them. Raises DeviceError where the region size does not suit the device, DeviceMemoryError where it has not
+    so much.
+    """
+
+
+class CudaDevice(_native.CudaDevice):
+    """One job's device: the protocol of `executor/device.py`, and the order of computation and copies.
+
+    Bound to one claim of the ledger behind `ledger_fd`; `socket` leads to the broker, or is `OWN_MEMORY`, and both
+    stay the caller's. Beyond the protocol: `compute_on(stream)` says where computation is queued,
+    `compute_after(ticket)` lets it wait for a copy while the host goes on, `host_prepare(size_bytes)` pins host
+    memory ahead of the first iteration, `trim()` gives up memory of its own in regions that it has no more.
+    `allocate`, `allocate_at` and `free` are ordered on the device: what is freed may be taken anew at once. Raises
+    DeviceLostError when the device, or this process's hold on it, is gone.
+    """
+
+    def __init__(
+        self,
+        ledger_fd: int,
+        slot: int,
+        epoch: int,
+        host_pool_bytes: int,
+        *,
+        device: int = 0,
+        socket: int = OWN_MEMORY,
+        chunk_bytes: int = _native.CUDA_CHUNK_BYTES,
+    ) -> None:
+        super().__init__(ledger_fd, slot, epoch, host_pool_bytes, device, socket, chunk_bytes)
+
+    @property
+    def arena_range(self) -> range:
+        """All the device's memory as addresses of this process."""
+        return range(*self._arena_range())
+
+    def arena_usage(self) -> ArenaUsage:
+        """What is allocated, and what was set aside for it."""
+        return arena_usage(self._arena())
+
+    def usage(self) -> Usage:
+        """What the ledger says of this job."""
+        return job_usage(self._slot())
+
+    def host_usage(self) -> HostUsage:
+        """What this process holds of the host pool."""
+        return host_usage(self._host())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def serve_torch(device: CudaDevice) -> None:
+    """Let torch take all its CUDA memory from this device; call it before anything in the process uses CUDA.
+
+    Raises RuntimeError, torch's own, when CUDA was used already. The device must outlive every tensor.
+    """
+    import torch  # takes seconds, and only this needs it
+
+    device.serve_torch()
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(
+        _native.__file__, "tensile_cuda_allocate", "tensile_cuda_free"
+    )
+    # Without it torch's record_stream silently does nothing.
+    record = ctypes.cast(ctypes.CDLL(_native.__file__).tensile_cuda_record_stream, ctypes.c_void_p).value
+    native: Any = allocator._allocator  # noqa: SLF001 - torch gives the function no name of its own, nor a type
+    native.set_record_stream_fn(record)
+    torch.cuda.memory.change_current_allocator(allocator)

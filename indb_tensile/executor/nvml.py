@@ -1,0 +1,118 @@
+"""What NVIDIA's management library says of a device: its load, its memory, and which processes hold memory on it.
+
+It asks the kernel's driver, so it answers for all processes and needs no context; a controller asks it before it
+takes a dead trainer's memory back (quarantine), and to show how busy the device is. In a container with process ids
+of its own it still names the host's, so `processes` is only to be compared with ids of the same namespace.
+"""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import pynvml
+
+from indb_tensile.errors import DeviceError, DeviceLostError
+
+_NOT_TOLD: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION)
+
+
+class Library(Protocol):
+    """The functions of `pynvml` that are used here; each raises `pynvml.NVMLError`."""
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlDeviceGetHandleByUUID(self, uuid: str, /) -> Any: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, /) -> Any: ...
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, /) -> Any: ...
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoNvml:
+    """The library is not there or does not start."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process with a context on the device."""
+
+    pid: int
+    used_bytes: int | None  # None where the driver does not tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A device at one moment, over all processes."""
+
+    total_bytes: int
+    used_bytes: int
+    busy_percent: int | None  # of the last sample period, some kernel ran; None where the device does not tell
+    memory_busy_percent: int | None  # likewise, its memory was read or written
+    processes: tuple[Process, ...] | None  # by id; None where this process may not know
+
+
+class Nvml:
+    """The library, started; `close` ends it. Made by `Nvml.start`."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    @classmethod
+    def start(cls, library: Library = pynvml) -> Self | NoNvml:
+        """Start it; a machine without one, or without its driver, is told so."""
+        try:
+            library.nvmlInit()
+        except pynvml.NVMLError as error:
+            return NoNvml(reason=f"NVML does not start: {error}")
+        return cls(library)
+
+    def read(self, uuid: str) -> Reading:
+        """The device of that UUID (`Gpu.uuid`). Raises DeviceLostError when it has gone, DeviceError otherwise."""
+        try:
+            handle = self._library.nvmlDeviceGetHandleByUUID(uuid)
+            memory = self._library.nvmlDeviceGetMemoryInfo(handle)
+            rates = _told(self._library.nvmlDeviceGetUtilizationRates, handle)
+            found = _told(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
+        except pynvml.NVMLError as error:
+            lost = error.value == pynvml.NVML_ERROR_GPU_IS_LOST
+            raise (DeviceLostError if lost else DeviceError)(
+                f"device {uuid}: NVML answers: {error}", hint="Look at nvidia-smi and the kernel's log (Xid)."
+            ) from error
+        return Reading(
+            total_bytes=memory.total,
+            used_bytes=memory.used,
+            busy_percent=None if rates is None else rates.gpu,
+            memory_busy_percent=None if rates is None else rates.memory,
+            processes=None if found is None else _processes(found),
+        )
+
+    def close(self) -> None:
+        """End it; what it held is released however that goes."""
+        try:
+            self._library.nvmlShutdown()
+        except pynvml.NVMLError as error:
+            raise DeviceError(f"NVML does not end: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _told(ask: Any, handle: Any) -> Any:
+    """The answer, or None where this device or this user gets none."""
+    try:
+        return ask(handle)
+    except pynvml.NVMLError as error:
+        if error.value in _NOT_TOLD:
+            return None
+        raise
+
+
+def _processes(found: Any) -> tuple[Process, ...]:
+    return tuple(Process(pid=row.pid, used_bytes=row.usedGpuMemory) for row in sorted(found, key=lambda row: row.pid))

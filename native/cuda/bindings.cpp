@@ -1,0 +1,117 @@
+// The GPU's part of the Python module: binds, and no more.
+#include "bindings.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <new>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "cuda/cuda_device.hpp"
+#include "cuda/probe.hpp"
+#include "cuda/torch_allocator.hpp"
+
+namespace tensile::bindings {
+namespace {
+
+using cuda::Absent;
+using cuda::CudaDevice;
+using cuda::RegionBroker;
+using cuda::RegionMap;
+using cuda::RegionShape;
+
+const char* spelled(Absent::Why why) {
+  switch (why) {
+    case Absent::Why::no_driver:
+      return "no driver";
+    case Absent::Why::broken_driver:
+      return "broken driver";
+    case Absent::Why::old_driver:
+      return "old driver";
+    case Absent::Why::no_device:
+      return "no device";
+    case Absent::Why::refused:
+      return "refused";
+  }
+  return "";
+}
+
+// Too many facts for a tuple to be read safely: keyed by their names.
+nb::dict as_dict(const cuda::DeviceFacts& facts) {
+  nb::dict made;
+  made["ordinal"] = facts.ordinal;
+  made["name"] = facts.name;
+  made["uuid"] = facts.uuid;
+  made["memory_bytes"] = facts.memory_bytes;
+  made["capability"] = std::make_tuple(facts.capability_major, facts.capability_minor);
+  made["multiprocessors"] = facts.multiprocessors;
+  made["clock_khz"] = facts.clock_khz;
+  made["memory_clock_khz"] = facts.memory_clock_khz;
+  made["memory_bus_bits"] = facts.memory_bus_bits;
+  made["copy_engines"] = facts.copy_engines;
+  made["virtual_memory"] = facts.virtual_memory;
+  made["shareable"] = facts.shareable;
+  made["granularity_bytes"] = facts.granularity_bytes;
+  return made;
+}
+
+nb::object probe() {
+  const auto& loaded = cuda::process_driver();
+  if (const auto* absent = std::get_if<Absent>(&loaded)) {
+    return nb::cast(std::make_tuple(spelled(absent->why), absent->reason, absent->hint));
+  }
+  const cuda::Driver& driver = cuda::required_driver();
+  nb::list devices;
+  for (const cuda::DeviceFacts& facts : cuda::probe(driver)) devices.append(as_dict(facts));
+  return nb::cast(std::make_tuple(driver.version(), devices));
+}
+
+void bind_broker(nb::module_& module) {
+  nb::class_<RegionBroker>(module, "CudaBroker")
+      .def(
+          "__init__",
+          [](RegionBroker* place, int device, std::uint64_t region_bytes, std::uint64_t count) {
+            new (place) RegionBroker(cuda::required_driver(), {device, region_bytes, count});
+          },
+          "device"_a, "region_bytes"_a, "count"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("send", &RegionBroker::send, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
+}
+
+void make_device(CudaDevice* place, int ledger_fd, std::uint32_t slot, std::uint64_t epoch,
+                 std::uint64_t host_pool_bytes, int device, int socket, std::size_t chunk_bytes) {
+  const cuda::Driver& driver = cuda::required_driver();
+  Ledger ledger = Ledger::attach(ledger_fd);
+  const PoolUsage pool = ledger.usage();
+  const RegionShape own{device, pool.region_bytes, pool.capacity_bytes / pool.region_bytes};
+  RegionMap map = socket < 0 ? RegionMap::reserve(driver, own) : RegionMap::receive(driver, device, socket);
+  new (place) CudaDevice(driver, std::move(ledger), {slot, epoch}, std::move(map), host_pool_bytes, chunk_bytes);
+}
+
+void bind_cuda_device(nb::module_& module) {
+  nb::class_<CudaDevice> bound(module, "CudaDevice");
+  bound.def("__init__", &make_device, "ledger_fd"_a, "slot"_a, "epoch"_a, "host_pool_bytes"_a, "device"_a, "socket"_a,
+            "chunk_bytes"_a = CudaDevice::default_chunk_bytes, nb::call_guard<nb::gil_scoped_release>());
+  bind_device(bound);
+  bound.def("compute_on", &CudaDevice::compute_on, "stream"_a)
+      .def("compute_after", &CudaDevice::compute_after, "ticket"_a)
+      .def("host_prepare", &CudaDevice::host_prepare, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("trim", &CudaDevice::trim, nb::call_guard<nb::gil_scoped_release>())
+      .def("hook_address", [](CudaDevice& device) { return reinterpret_cast<std::uint64_t>(&device.arena().hook()); })
+      .def("serve_torch", [](CudaDevice& device) { cuda::serve_torch(&device); });
+}
+
+}  // namespace
+
+void bind_cuda(nb::module_& module) {
+  module.def("cuda_probe", &probe);
+  module.def("cuda_end_torch", [] { cuda::serve_torch(nullptr); });
+  module.def("cuda_serve_address", [] { return reinterpret_cast<std::uint64_t>(&tensile_cuda_serve); });
+  module.attr("CUDA_CHUNK_BYTES") = CudaDevice::default_chunk_bytes;
+  bind_broker(module);
+  bind_cuda_device(module);
+}
+
+}  // namespace tensile::bindings

@@ -1,0 +1,264 @@
+#include "cuda/cuda_device.hpp"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+#include "fault.hpp"
+
+namespace tensile::cuda {
+namespace {
+
+// How often a waiting host looks. There is no call that waits for an event for a limited time.
+constexpr std::chrono::microseconds look_interval{50};
+
+// The lowest bit of a ticket says which lane, the others which of its copies.
+constexpr Ticket out_ticket(std::uint64_t number) { return number << 1; }
+constexpr Ticket in_ticket(std::uint64_t number) { return number << 1 | 1; }
+constexpr bool is_in(Ticket ticket) { return (ticket & 1) != 0; }
+
+// What torch's own allocator aligns to, and what cuBLAS and cuDNN choose their kernels by.
+constexpr std::uint64_t alignment_bytes = 512;
+
+std::byte* memory_at(Address address) { return reinterpret_cast<std::byte*>(address); }
+
+RegionMap matching(RegionMap map, const Ledger& ledger) {
+  const PoolUsage pool = ledger.usage();
+  const RegionShape& shape = map.shape();
+  if (shape.region_bytes != pool.region_bytes || shape.count != ledger.regions().count()) {
+    throw Fault(Fault::Kind::device,
+                text("device ", shape.device, ": ", shape.count, " regions of ", shape.region_bytes,
+                     " bytes are mapped, the ledger has ", ledger.regions().count(), " of ", pool.region_bytes),
+                "Take regions and ledger from one controller.");
+  }
+  return map;
+}
+
+StreamPointer pointer(StreamHandle stream) { return reinterpret_cast<StreamPointer>(stream); }
+
+template <typename Condition>
+bool looked_for(Condition condition, std::chrono::nanoseconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(look_interval);
+  }
+  return true;
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(const Driver& driver, Ledger ledger, const Claim& claim, RegionMap map,
+                       std::uint64_t host_pool_bytes, std::size_t chunk_bytes)
+    : driver_(driver),
+      ledger_(std::move(ledger)),
+      claim_(claim),
+      account_(Ledger::attach(ledger_.fd()), claim),
+      context_(driver, map.shape().device),
+      map_(matching(std::move(map), ledger_)),
+      arena_(Ledger::attach(ledger_.fd()), claim, {alignment_bytes, false},
+             ForeignMemory{memory_at(map_.base()), [this](Range bytes) { back(bytes); }}),
+      pool_(host_pool_bytes, [this](std::byte* address, std::size_t size) { pinned_.add(address, size); }),
+      pinned_(context_),
+      fences_(context_),
+      out_(context_, CopyLane::Direction::out, chunk_bytes, pinned_, account_.out_lane()),
+      in_(context_, CopyLane::Direction::in, chunk_bytes, pinned_, account_.in_lane()) {}
+
+CudaDevice::~CudaDevice() {
+  close();
+  // The memory goes: nothing that was queued on any stream may still use it.
+  const Current current(context_, std::nothrow);
+  driver_.cuCtxSynchronize.answer();
+}
+
+void CudaDevice::move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
+  arena_.expect(account_.move(freed_bytes, taken_bytes));
+}
+
+SlotUsage CudaDevice::usage() const { return account_.usage(); }
+
+void CudaDevice::reset_high_water() {
+  account_.reset_high_water();
+  arena_.reset_high_water();
+}
+
+Ticket CudaDevice::copy_out(std::byte* host, DeviceAddress device, std::size_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  return out_ticket(copy(out_, in_, {device, host, size_bytes}));
+}
+
+Ticket CudaDevice::copy_in(DeviceAddress device, const std::byte* host, std::size_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  return in_ticket(copy(in_, out_, {device, const_cast<std::byte*>(host), size_bytes}));
+}
+
+Ticket CudaDevice::copy(CopyLane& lane, CopyLane& other, const CopyLane::Copy& copy) {
+  check(copy);
+  const Current current(context_);
+  const Event computed = fences_.take();
+  driver_.cuEventRecord("marking what is computed before a copy", computed.handle(), pointer(compute_));
+  std::vector<EventPointer> after{computed.handle()};
+  other.add_users(copy.device, copy.size_bytes, after);
+  other.add_users(copy.host, copy.size_bytes, after);
+  return lane.submit(copy, after);
+}
+
+// The new stream takes over what the old one ordered.
+void CudaDevice::compute_on(StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  if (stream == compute_) return;
+  const Current current(context_);
+  order(compute_, stream);
+  compute_ = stream;
+}
+
+void CudaDevice::compute_after(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  const Current current(context_);
+  const EventPointer end = (is_in(ticket) ? in_ : out_).end_of(ticket >> 1);
+  if (end != nullptr) driver_.cuStreamWaitEvent("ordering computation after a copy", pointer(compute_), end, 0);
+}
+
+DeviceAddress CudaDevice::allocate(std::uint64_t size_bytes, StreamHandle stream) {
+  const auto address = reinterpret_cast<DeviceAddress>(arena_.allocate(size_bytes));
+  return handed(address, size_bytes, stream);
+}
+
+DeviceAddress CudaDevice::allocate_at(std::uint64_t offset, std::uint64_t size_bytes, StreamHandle stream) {
+  const auto address = reinterpret_cast<DeviceAddress>(arena_.allocate_at(offset, size_bytes));
+  return handed(address, size_bytes, stream);
+}
+
+DeviceAddress CudaDevice::handed(DeviceAddress address, std::uint64_t size_bytes, StreamHandle stream) {
+  try {
+    hand_to(address, size_bytes, stream);
+  } catch (...) {
+    arena_.free(memory_at(address));
+    throw;
+  }
+  return address;
+}
+
+void CudaDevice::free(DeviceAddress address, StreamHandle stream) {
+  take_from(stream);
+  arena_.free(memory_at(address));
+}
+
+void CudaDevice::hand_to(DeviceAddress device, std::size_t size_bytes, StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  std::vector<EventPointer> before;
+  out_.add_users(device, size_bytes, before);
+  in_.add_users(device, size_bytes, before);
+  if (before.empty() && stream == compute_) return;
+  const Current current(context_);
+  for (const EventPointer end : before) {
+    driver_.cuStreamWaitEvent("ordering computation after a copy of its memory", pointer(stream), end, 0);
+  }
+  order(compute_, stream);
+}
+
+void CudaDevice::take_from(StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  if (stream == compute_) return;
+  const Current current(context_);
+  order(stream, compute_);
+}
+
+void CudaDevice::order(StreamHandle first, StreamHandle second) {
+  if (first == second) return;
+  const Event fence = fences_.take();
+  driver_.cuEventRecord("marking what one stream was given", fence.handle(), pointer(first));
+  driver_.cuStreamWaitEvent("ordering one stream after another", pointer(second), fence.handle(), 0);
+}
+
+StreamHandle CudaDevice::computing_on() const {
+  const std::lock_guard lock(mutex_);
+  return compute_;
+}
+
+// A region that comes from another job holds what that job left there.
+void CudaDevice::back(Range bytes) {
+  const std::lock_guard lock(mutex_);
+  const Address address = map_.base() + bytes.offset;
+  if (!map_.holds(address, bytes.size_bytes)) map_.add(bytes.offset / map_.shape().region_bytes, 1);
+  const Current current(context_);
+  driver_.cuMemsetD8Async("clearing a region", address, 0, bytes.size_bytes, pointer(compute_));
+}
+
+void CudaDevice::trim() {
+  const std::lock_guard lock(mutex_);
+  const Current current(context_);
+  driver_.cuCtxSynchronize("waiting for the last use of regions");
+  for (std::uint64_t region = 0; region < map_.shape().count; ++region) {
+    if (!ledger_.regions().is_of(claim_, region)) map_.remove(region, 1);
+  }
+}
+
+bool CudaDevice::done(Ticket ticket) const {
+  return is_in(ticket) ? both_done(0, ticket >> 1) : both_done(ticket >> 1, 0);
+}
+
+bool CudaDevice::both_done(std::uint64_t out_number, std::uint64_t in_number) const {
+  const std::lock_guard lock(mutex_);
+  const Current current(context_);
+  return out_.done(out_number) && in_.done(in_number);
+}
+
+bool CudaDevice::wait_for(Ticket ticket, std::chrono::nanoseconds limit) {
+  return looked_for([&] { return done(ticket); }, limit);
+}
+
+bool CudaDevice::drain_for(std::chrono::nanoseconds limit) {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t out = out_.latest();
+  const std::uint64_t in = in_.latest();
+  lock.unlock();
+  return looked_for([&] { return both_done(out, in); }, limit);
+}
+
+std::byte* CudaDevice::host_allocate(std::uint64_t size_bytes) { return pool_.allocate(size_bytes); }
+
+void CudaDevice::host_free(const std::byte* host) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t size_bytes = pool_.size_bytes(host);
+  const Current current(context_);
+  std::vector<EventPointer> users;
+  for (CopyLane* lane : {&out_, &in_}) {
+    lane->retire();
+    lane->add_users(host, size_bytes, users);
+  }
+  if (!users.empty()) {
+    throw Fault(Fault::Kind::invariant,
+                text("host buffer ", static_cast<const void*>(host), " is freed while a copy still uses it"));
+  }
+  pool_.free(host);
+}
+
+HostUsage CudaDevice::host_usage() const { return pool_.usage(); }
+
+void CudaDevice::host_prepare(std::uint64_t size_bytes) { pool_.prepare(size_bytes); }
+
+void CudaDevice::close() noexcept {
+  if (after_fork) return;  // nothing of the parent's is ours to finish, and the lock may be held by nobody
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(closed_, true)) return;
+  const Current current(context_, std::nothrow);
+  out_.finish();
+  in_.finish();
+}
+
+void CudaDevice::check(const CopyLane::Copy& copy) const {
+  if (closed_) throw Fault(Fault::Kind::invariant, "the device is closed, it copies nothing more");
+  const std::uint64_t buffer_bytes = pool_.size_bytes(copy.host);
+  if (copy.size_bytes > buffer_bytes) {
+    throw Fault(Fault::Kind::invariant,
+                text("a copy of ", copy.size_bytes, " bytes and a host buffer of ", buffer_bytes));
+  }
+  if (copy.size_bytes != 0 && !map_.holds(copy.device, copy.size_bytes)) {
+    throw Fault(Fault::Kind::invariant, text("a copy of ", copy.size_bytes, " bytes at device address ", copy.device,
+                                             ", which are not all in mapped regions"));
+  }
+}
+
+}  // namespace tensile::cuda

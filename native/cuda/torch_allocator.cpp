@@ -1,0 +1,130 @@
+#include "cuda/torch_allocator.hpp"
+
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "fault.hpp"
+
+namespace tensile::cuda {
+namespace {
+
+StreamHandle handle(CUstream_st* stream) { return reinterpret_cast<StreamHandle>(stream); }
+
+// Torch calls functions without an object, so this is one per process.
+class TorchAllocator {
+ public:
+  void serve_from(CudaDevice* device) {
+    const std::lock_guard lock(mutex_);
+    device_ = device;
+    serving_ = nullptr;
+    others_.clear();
+  }
+
+  int serve(const tensile_arena_hook* hook) {
+    const std::lock_guard lock(mutex_);
+    serving_ = hook;
+    if (hook != nullptr) known_ = hook;
+    return 0;
+  }
+
+  void* allocate(std::size_t size_bytes, int ordinal, StreamHandle stream) {
+    if (size_bytes == 0) return nullptr;
+    const std::lock_guard lock(mutex_);
+    check(ordinal);
+    if (serving_ == nullptr) return reinterpret_cast<void*>(device_->allocate(size_bytes, stream));
+    void* address = serving_->allocate(serving_->context, size_bytes);
+    if (address == nullptr) {
+      throw Fault(Fault::Kind::memory, text("the planned arena has no ", size_bytes, " bytes in one piece for torch"),
+                  "Ask the controller for a larger grant, or follow a plan with a lower peak.");
+    }
+    try {
+      device_->hand_to(reinterpret_cast<DeviceAddress>(address), size_bytes, stream);
+    } catch (...) {
+      release(address);
+      throw;
+    }
+    return address;
+  }
+
+  void free(void* address, StreamHandle stream) {
+    const std::lock_guard lock(mutex_);
+    if (address == nullptr || device_ == nullptr) return;
+    if (const auto others = others_.extract(address)) {
+      for (const StreamHandle other : others.mapped()) device_->take_from(other);
+    }
+    device_->take_from(stream);
+    release(address);
+  }
+
+  void record(void* address, StreamHandle stream) {
+    const std::lock_guard lock(mutex_);
+    if (address != nullptr && device_ != nullptr) others_[address].push_back(stream);
+  }
+
+ private:
+  void check(int ordinal) const {
+    if (device_ == nullptr) {
+      throw Fault(Fault::Kind::device, "torch asks for memory of a GPU, and no device serves it",
+                  "Open the job's device before anything uses CUDA.");
+    }
+    if (ordinal != device_->regions().shape().device) {
+      throw Fault(Fault::Kind::device,
+                  text("torch asks for memory of device ", ordinal, ", the job's is device ",
+                       device_->regions().shape().device),
+                  "Use one device per job.");
+    }
+  }
+
+  // Whoever gave it takes it.
+  void release(void* address) {
+    if (known_ != nullptr && known_->release(known_->context, address) == 0) return;
+    device_->arena().free(static_cast<std::byte*>(address));
+  }
+
+  std::mutex mutex_;
+  CudaDevice* device_ = nullptr;
+  const tensile_arena_hook* serving_ = nullptr;
+  const tensile_arena_hook* known_ = nullptr;
+  std::unordered_map<void*, std::vector<StreamHandle>> others_;  // beside its own, who uses a tensor's memory
+};
+
+// On purpose never destroyed: torch frees its last tensors when the process ends.
+TorchAllocator& torch_allocator() {
+  static auto* const allocator = new TorchAllocator();
+  return *allocator;
+}
+
+}  // namespace
+
+void serve_torch(CudaDevice* device) { torch_allocator().serve_from(device); }
+
+}  // namespace tensile::cuda
+
+using tensile::cuda::handle;
+using tensile::cuda::torch_allocator;
+
+#define TENSILE_EXPORT __attribute__((visibility("default")))
+
+extern "C" {
+
+TENSILE_EXPORT void* tensile_cuda_allocate(std::size_t size, int device, CUstream_st* stream) {
+  return torch_allocator().allocate(size, device, handle(stream));
+}
+
+TENSILE_EXPORT void tensile_cuda_free(void* address, std::size_t /*size*/, int /*device*/, CUstream_st* stream) {
+  try {
+    torch_allocator().free(address, handle(stream));
+  } catch (const tensile::Fault&) {
+    // Called from destructors. The memory stays taken, and what is wrong with the device is said by the next call.
+  }
+}
+
+TENSILE_EXPORT void tensile_cuda_record_stream(void* address, CUstream_st* stream) {
+  torch_allocator().record(address, handle(stream));
+}
+
+TENSILE_EXPORT int tensile_cuda_serve(const tensile_arena_hook* hook) { return torch_allocator().serve(hook); }
+
+}  // extern "C"

@@ -1,0 +1,30 @@
+// What torch's CUDAPluggableAllocator calls: its tensors' memory comes from this process's device.
+//
+// The three functions are found by name in this library (torch/csrc/cuda/CUDAPluggableAllocator.cpp), before torch
+// uses CUDA. Memory is ordered by streams as torch's own allocator orders it: what is freed may be taken anew by the
+// stream that it was allocated for, and by any other after that; `tensile_cuda_record_stream` names others that use
+// it. torch's record_stream says nothing unless that function was given to the allocator.
+#pragma once
+
+#include <cstddef>
+
+#include "arena_hook.h"
+#include "cuda/cuda_device.hpp"
+
+extern "C" {
+
+// A memory fault, which torch shows as a RuntimeError, where there is no room: torch does not look for null.
+void* tensile_cuda_allocate(std::size_t size, int device, CUstream_st* stream);
+void tensile_cuda_free(void* address, std::size_t size, int device, CUstream_st* stream);
+void tensile_cuda_record_stream(void* address, CUstream_st* stream);
+
+// From now on allocate from this hook instead of the device's arena (script.hpp), or from the arena again: null.
+int tensile_cuda_serve(const tensile_arena_hook* hook);
+}
+
+namespace tensile::cuda {
+
+// Serve torch from this device, which must outlive what is allocated; or from none: null.
+void serve_torch(CudaDevice* device);
+
+}  // namespace tensile::cuda

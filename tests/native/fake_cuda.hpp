@@ -1,0 +1,60 @@
+// A CUDA driver without a GPU, for tests: libcuda.so.1 by its calls, host memory behind its addresses.
+//
+// What it is for is being strict. Memory is accessible only where it is mapped and allowed; a copy's host range must
+// lie in one registration; work queued on streams runs as late, as early and in as odd an order as the API allows,
+// by a seed; and any two operations that touch the same bytes, one of them writing, must be ordered by stream or
+// event, whether or not they happened to run in a good order. Whatever breaks a rule is a violation, kept in words.
+//
+// Environment, for processes that only load it: FAKE_CUDA_VERSION (12080), FAKE_CUDA_DEVICES (1), FAKE_CUDA_INIT
+// (what cuInit answers), FAKE_CUDA_LACKS (a call that is not there), FAKE_CUDA_FAIL (n:code, the n-th call fails so).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cuda/api.hpp"
+
+namespace fake_cuda {
+
+using tensile::cuda::Result;
+using tensile::cuda::StreamPointer;
+
+// Nothing fails, violations are forgotten, and what is queued runs in an order of this seed from now on.
+void reset(unsigned int seed = 1);
+
+// The n-th call from now on, counted from 1, fails so; those that release something do it all the same.
+void fail_call(std::uint64_t number, Result result);
+std::string failed_call();  // its name; empty when it has not happened
+
+// Every call from now on answers so.
+void lose(Result result);
+
+// What was made and not released, in words: empty when nothing is left.
+std::string live();
+std::string violations();
+
+struct Access {
+  std::uint64_t begin;
+  std::size_t size_bytes;
+  bool writes;
+};
+
+// Queue a kernel that touches these bytes of device memory.
+void launch(StreamPointer stream, std::vector<Access> accesses, std::function<void()> body);
+
+// A stream of the test's own, the same in every call, that is not counted as live.
+StreamPointer side_stream();
+
+// While held, nothing that is queued runs unless somebody waits for all of it.
+void hold(bool held);
+
+// Run everything that is queued.
+void settle();
+
+// How many operations are queued on a stream, and wait for their turn.
+std::size_t queued(StreamPointer stream);
+
+}  // namespace fake_cuda

@@ -1,0 +1,212 @@
+"""The GPU's back end from Python, on the fake driver: what is there, and a broker and a trainer as two processes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from indb_tensile.executor.cuda import Absence, Gpus, NoGpu, probe
+from tests.native.cuda_double import build, environment
+
+FACTS = "import json, dataclasses as d, indb_tensile.executor.cuda as c; print(json.dumps(d.asdict(c.probe())))"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("driver"))
+
+
+def run(source: str, variables: Mapping[str, str], *arguments: str) -> str:
+    """What a process printed that ran this."""
+    done = subprocess.run(
+        [sys.executable, "-c", source, *arguments],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_this_machine_has_gpus_or_says_why_not() -> None:
+    found = probe()
+    assert isinstance(found, Gpus) or (isinstance(found, NoGpu) and found.reason and found.hint)
+
+
+def test_the_devices_of_a_driver_are_listed_with_what_matters(library: Path) -> None:
+    assert json.loads(run(FACTS, environment(library))) == {
+        "driver_version": 12080,
+        "devices": [
+            {
+                "ordinal": 0,
+                "name": "Fake GPU 0",
+                "uuid": "GPU-00112233-4455-6677-8899-aabbccddeeff",
+                "memory_bytes": 256 << 20,
+                "capability": [8, 6],
+                "multiprocessors": 10,
+                "clock_khz": 1_000_000,
+                "memory_clock_khz": 500_000,
+                "memory_bus_bits": 256,
+                "copy_engines": 2,
+                "virtual_memory": True,
+                "shareable": True,
+                "granularity_bytes": 2 << 20,
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "why", "reason"),
+    [
+        ({"FAKE_CUDA_VERSION": "11080"}, "old driver", "the driver supports CUDA 11.8, and 12.0 is needed"),
+        ({"FAKE_CUDA_DEVICES": "0"}, "no device", "the CUDA driver sees no GPU"),
+        ({"FAKE_CUDA_LACKS": "cuMemMap"}, "broken driver", "libcuda.so.1 supports CUDA 12.8 and lacks cuMemMap"),
+        ({"FAKE_CUDA_INIT": "802"}, "refused", "cuInit failed: CUDA_ERROR_SYSTEM_NOT_READY"),
+        ({"FAKE_CUDA_FAIL": "5:999"}, "refused", "looking at device 0: cuDeviceGetName failed: CUDA_ERROR_UNKNOWN"),
+    ],
+)
+def test_why_there_is_no_gpu_is_a_value_with_the_way_out(
+    library: Path, settings: dict[str, str], why: str, reason: str
+) -> None:
+    found = json.loads(run(FACTS, environment(library, **settings)))
+    assert found["why"] == why
+    assert reason in found["reason"]
+    assert found["hint"]
+    assert NoGpu(why=Absence(why), reason="", hint="").is_fault == (why != "no device")
+
+
+TRAINER = """
+import ctypes, sys
+from indb_tensile.executor.cuda import CudaDevice
+ledger, slot, epoch, regions = map(int, sys.argv[1:])
+with CudaDevice(ledger, slot, epoch, 1 << 20, socket=regions) as device:
+    device.host_prepare(1 << 20)
+    tensor = device.allocate(100_000)
+    assert device.arena_range[0] == tensor
+    host = device.host_allocate(100_000)
+    ctypes.memset(host, 0x5A, 100_000)
+    device.compute_on(0)
+    into = device.copy_in(tensor, host, 100_000)
+    device.compute_after(into)
+    device.wait(into)
+    back = device.host_allocate(100_000)
+    device.wait(device.copy_out(back, tensor, 100_000))
+    assert ctypes.string_at(back, 100_000) == b"Z" * 100_000
+    device.move(0, 100_000)
+    print(device.usage().used_bytes, device.arena_usage().allocated_bytes, device.host_usage().used_bytes)
+    print(device.arena_range[-1] + 1 - device.arena_range[0])
+"""
+
+BROKER = """
+import os, socket, subprocess, sys
+from indb_tensile.executor.cuda import CudaBroker
+from indb_tensile.executor.device import Ledger
+ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
+slot, epoch = ledger.claim_slot(1)
+ledger.grant(slot, 4 << 20)
+broker = CudaBroker(0, 2 << 20, 4)
+here, there = socket.socketpair()
+command = [sys.executable, "-c", sys.argv[1], str(ledger.fd), str(slot), str(epoch), str(there.fileno())]
+trainer = subprocess.Popen(command, pass_fds=(ledger.fd, there.fileno()))
+there.close()
+broker.send(here.fileno())
+before = len(os.listdir("/proc/self/fd"))
+assert trainer.wait() == 0
+lane = ledger.device_usage().in_lane
+print(lane.reserved_bytes, lane.reserved_ns > 0, before)
+"""
+
+
+def test_a_trainer_works_in_regions_that_a_broker_in_another_process_made(library: Path) -> None:
+    lines = run(BROKER, environment(library), TRAINER).splitlines()
+    assert lines[0] == "100000 100352 200064"  # 512 bytes and 64 bytes are the units
+    assert lines[1] == str(8 << 20)
+    assert lines[2].startswith("100000 True ")
+
+
+def test_a_trainer_that_ends_before_its_regions_arrive_is_a_fault_of_the_device(library: Path) -> None:
+    source = """
+import socket
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.cuda import CudaBroker
+here, there = socket.socketpair()
+there.close()
+try:
+    CudaBroker(0, 2 << 20, 2).send(here.fileno())
+except DeviceError as error:
+    print(error.message, "|", error.hint)
+"""
+    assert "the other process closed the socket | Look why that process ended" in run(source, environment(library))
+
+
+def test_a_region_size_that_the_device_cannot_give_is_refused_with_the_way_out(library: Path) -> None:
+    source = """
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.cuda import CudaBroker
+try:
+    CudaBroker(0, 3 << 20, 2)
+except DeviceError as error:
+    print(error.message, "|", error.hint)
+"""
+    assert run(source, environment(library)).strip() == (
+        "regions of 3145728 bytes: device 0 gives memory in units of 2097152 bytes"
+        " | Set the region size to a multiple of 2097152 bytes, such as 2097152."
+    )
+
+
+def test_a_lost_device_is_an_error_of_its_own_that_another_attempt_may_survive(library: Path) -> None:
+    source = """
+from indb_tensile.errors import DeviceLostError
+from indb_tensile.executor.cuda import CudaDevice
+from indb_tensile.executor.device import Ledger
+ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
+try:
+    CudaDevice(ledger.fd, *ledger.claim_slot(1), 1 << 20)
+except DeviceLostError as error:
+    print(error.message, error.sqlstate)
+"""
+    printed = run(source, environment(library, FAKE_CUDA_FAIL="6:214"))
+    assert "failed: CUDA_ERROR_ECC_UNCORRECTABLE (the fake driver's words) 58000" in printed
+
+
+def test_what_torch_calls_is_there_by_name(library: Path) -> None:
+    source = """
+import ctypes
+from indb_tensile import _native
+from indb_tensile.executor.cuda import CudaDevice
+from indb_tensile.executor.device import Ledger
+ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
+slot, epoch = ledger.claim_slot(1)
+ledger.grant(slot, 8 << 20)
+device = CudaDevice(ledger.fd, slot, epoch, 1 << 20)
+device.serve_torch()
+library = ctypes.CDLL(_native.__file__)
+library.tensile_cuda_allocate.restype = ctypes.c_void_p
+library.tensile_cuda_allocate.argtypes = (ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+library.tensile_cuda_free.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+library.tensile_cuda_record_stream.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+address = library.tensile_cuda_allocate(1000, 0, None)
+library.tensile_cuda_record_stream(address, None)
+print(address == device.arena_range[0], device.arena_usage().requested_bytes)
+library.tensile_cuda_free(address, 1000, 0, None)
+print(device.arena_usage().requested_bytes)
+_native.cuda_end_torch()
+"""
+    assert run(source, environment(library)).split() == ["True", "1000", "0"]
+
+
+def test_doctor_says_which_gpu_there_is_and_whether_it_can_be_used(library: Path) -> None:
+    source = "from indb_tensile.cli.doctor import _gpu; print(_gpu())"
+    assert run(source, environment(library)).startswith("(True, 'Fake GPU 0 with 256 MB, driver for CUDA 12.8', ")
+    assert run(source, environment(library, FAKE_CUDA_VERSION="11080")).startswith(
+        "(False, 'the driver supports CUDA 11.8, and 12.0 is needed', "
+    )
+    assert run(source, environment(library, FAKE_CUDA_DEVICES="0")).startswith(
+        "(True, 'none: the CUDA driver sees no GPU', "
+    )

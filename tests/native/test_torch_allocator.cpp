@@ -1,0 +1,122 @@
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cuda/torch_allocator.hpp"
+#include "cuda_scene.hpp"
+#include "script.hpp"
+
+using namespace tensile;
+using namespace tensile::cuda;
+using namespace cuda_scene;
+
+namespace {
+
+// Torch is served for as long as this lives.
+struct Served {
+  Served() { serve_torch(scene.device.get()); }
+  ~Served() { serve_torch(nullptr); }
+  Served(const Served&) = delete;
+  Served& operator=(const Served&) = delete;
+
+  Scene scene;
+};
+
+void compute(void* address, std::size_t size_bytes, CUstream_st* stream) {
+  fake_cuda::launch(stream, {{reinterpret_cast<std::uintptr_t>(address), size_bytes, true}}, [] {});
+}
+
+}  // namespace
+
+TEST(torch_gets_memory_of_the_jobs_regions_and_gives_it_back) {
+  const Checked checked;
+  const Served served;
+  void* first = tensile_cuda_allocate(1000, 0, nullptr);
+  void* second = tensile_cuda_allocate(1, 0, nullptr);
+  CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(first), served.scene.device->regions().base());
+  CHECK_EQUAL(static_cast<std::byte*>(second) - static_cast<std::byte*>(first), 1024);
+  CHECK_EQUAL(served.scene.device->arena().usage().requested_bytes, 1001U);
+  tensile_cuda_free(first, 1000, 0, nullptr);
+  CHECK(tensile_cuda_allocate(1024, 0, nullptr) == first);
+  CHECK(tensile_cuda_allocate(0, 0, nullptr) == nullptr);
+  tensile_cuda_free(nullptr, 0, 0, nullptr);
+  CHECK_FAULT(memory, "the arena has no 16777216 bytes in one piece",
+              tensile_cuda_allocate(8 * region_bytes, 0, nullptr));
+  CHECK_FAULT(device, "memory of device 1, the job's is device 0", tensile_cuda_allocate(1, 1, nullptr));
+}
+
+TEST(torch_without_a_device_is_told_so_and_may_still_free) {
+  CHECK_FAULT(device, "no device serves it", tensile_cuda_allocate(1, 0, nullptr));
+  int nothing = 0;
+  tensile_cuda_free(&nothing, 1, 0, nullptr);
+  tensile_cuda_record_stream(&nothing, nullptr);
+}
+
+TEST(a_recorded_stream_keeps_memory_from_being_taken_before_it_is_done) {
+  for (unsigned int seed = 1; seed <= 20; ++seed) {
+    const Checked checked(seed);
+    const Served served;
+    CUstream_st* side = fake_cuda::side_stream();
+    void* tensor = tensile_cuda_allocate(1000, 0, nullptr);
+    compute(tensor, 1000, nullptr);
+    served.scene.device->hand_to(reinterpret_cast<std::uintptr_t>(tensor), 1000,
+                                 reinterpret_cast<StreamHandle>(side));  // as torch's wait_stream would
+    compute(tensor, 1000, side);
+    tensile_cuda_record_stream(tensor, side);
+    tensile_cuda_free(tensor, 1000, 0, nullptr);
+    CHECK(tensile_cuda_allocate(500, 0, nullptr) == tensor);
+    compute(tensor, 500, nullptr);
+  }
+}
+
+TEST(without_the_record_the_double_sees_the_race) {
+  fake_cuda::reset();
+  {
+    const Served served;
+    CUstream_st* side = fake_cuda::side_stream();
+    void* tensor = tensile_cuda_allocate(1000, 0, side);
+    compute(tensor, 1000, side);
+    tensile_cuda_free(tensor, 1000, 0, nullptr);
+    CHECK(tensile_cuda_allocate(500, 0, nullptr) == tensor);
+    compute(tensor, 500, nullptr);
+  }
+  CHECK(fake_cuda::violations().find("race: ") != std::string::npos);
+  fake_cuda::reset();
+}
+
+TEST(a_script_places_torchs_tensors_at_their_planned_addresses) {
+  const Checked checked;
+  const Served served;
+  const tensile_arena_hook& arena = served.scene.device->arena().hook();
+  Script script(arena, &tensile_cuda_serve);
+  void* before = tensile_cuda_allocate(100, 0, nullptr);
+  const std::uintptr_t block = script.reserve(4096);
+  const Sheet sheet{{0, 2}, {{1000, 2048}, {500, 0}}};
+  CHECK_EQUAL(script.serve(&sheet), 0);
+  *script.position() = 0;
+  void* first = tensile_cuda_allocate(1000, 0, nullptr);
+  void* second = tensile_cuda_allocate(500, 0, nullptr);
+  void* unplanned = tensile_cuda_allocate(700, 0, nullptr);
+  CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(first), block + 2048);
+  CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(second), block);
+  tensile_cuda_free(first, 1000, 0, nullptr);
+  tensile_cuda_free(before, 100, 0, nullptr);
+  CHECK_FAULT(memory, "the planned arena has no 16777216 bytes", tensile_cuda_allocate(8 * region_bytes, 0, nullptr));
+  CHECK_EQUAL(script.rest(), 0);
+  tensile_cuda_free(second, 500, 0, nullptr);
+  tensile_cuda_free(unplanned, 700, 0, nullptr);
+  CHECK_EQUAL(script.usage().planned, 2U);
+  CHECK_EQUAL(script.usage().used_bytes, 0U);
+  CHECK_EQUAL(served.scene.device->arena().usage().requested_bytes, 4096U);
+}
+
+TEST(a_lost_device_is_told_at_an_allocation_and_not_at_a_release) {
+  const Checked checked;
+  const Served served;
+  void* tensor = tensile_cuda_allocate(1000, 0, nullptr);
+  fake_cuda::lose(Result::launch_failed);
+  tensile_cuda_free(tensor, 1000, 0, fake_cuda::side_stream());
+  CHECK_FAULT(lost, "cuCtxPushCurrent failed: CUDA_ERROR_LAUNCH_FAILED",
+              tensile_cuda_allocate(1000, 0, fake_cuda::side_stream()));
+}
