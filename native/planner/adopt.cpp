@@ -66,7 +66,8 @@ std::optional<Choices> Search::read(const std::vector<Index>& order, std::vector
   }
   if (!std::all_of(moves.begin(), moves.end(), [&](Move& one) { return read_move(places, one, found); }))
     return std::nullopt;
-  std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) { return a.gap < b.gap; });
+  std::sort(moves.begin(), moves.end(),
+            [](const Move& a, const Move& b) { return std::pair(a.gap, a.after) < std::pair(b.gap, b.after); });
   return found;
 }
 
@@ -91,8 +92,8 @@ bool Search::read_move(const Places& places, Move& one, Choices& found) const {
   const Index lo = first_from(places.block, one.free + 1) - 1;
   const Index hi = first_from(places.position, one.back - 1);
   Cover& cover = found.cover[at(one.gap)];
-  cover.lo = std::clamp(lo, gap.after + 1, gap.need - 1);
-  cover.hi = std::clamp(hi, cover.lo, gap.need - 1);
+  const Index first = std::clamp(lo, gap.after + 1, gap.need - 1);
+  cover = cover.with(first).with(std::clamp(hi, first, gap.need - 1));
   found.choice[at(one.gap)] = Choice::swap;
   return true;
 }

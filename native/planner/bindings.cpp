@@ -58,8 +58,9 @@ std::vector<ChoiceRow> choices(const Search& search) {
   return found;
 }
 
-void choose(Search& search, const std::vector<ChoiceRow>& rows) {
+void choose(Search& search, const std::vector<ChoiceRow>& rows, std::optional<Bytes> room_bytes) {
   Choices found = search.nothing();
+  found.room_bytes = room_bytes;
   for (const auto& [gap, lo, hi] : rows) {
     if (gap < 0 || static_cast<std::size_t>(gap) >= found.choice.size())
       throw std::invalid_argument("search: there is no such gap");
@@ -90,8 +91,8 @@ NB_MODULE(_planner, module) {
           [](Manner* place, bool drops, double lane_price, int tried, int together, bool careful, double surprise) {
             new (place) Manner{drops, lane_price, tried, together, careful, surprise};
           },
-          nb::kw_only(), "drops"_a = true, "lane_price"_a = 0.0, "tried"_a = 6, "together"_a = 1,
-          "careful"_a = false, "surprise"_a = 0.1);
+          nb::kw_only(), "drops"_a = true, "lane_price"_a = 0.0, "tried"_a = 6, "together"_a = 1, "careful"_a = false,
+          "surprise"_a = 0.1);
   nb::class_<Search>(module, "Search")
       .def(
           "__init__",
@@ -111,6 +112,8 @@ NB_MODULE(_planner, module) {
       .def("lower", &Search::lower, "limit_bytes"_a, "manner"_a, "most"_a, Released())
       .def("press", &Search::press, "limit_bytes"_a, "most"_a, Released())
       .def("prune", &Search::prune, "limit_bytes"_a, "most"_a, Released())
+      .def("fill", &Search::fill, "room_bytes"_a, Released())
+      .def("exchange", &Search::exchange, "drops"_a, "most"_a, Released())
       .def("improve", &Search::improve, "limit_bytes"_a, "manner"_a, "most"_a, "seed"_a, Released())
       .def(
           "retime",
@@ -121,7 +124,8 @@ NB_MODULE(_planner, module) {
       .def("adopt", &adopt, nb::kw_only(), "order"_a, "moves"_a)
       .def("uncover", &Search::uncover, Released())
       .def_prop_ro("choices", &choices)
-      .def("choose", &choose, "choices"_a)
+      .def("choose", &choose, "choices"_a, "room_bytes"_a = nb::none())
+      .def_prop_ro("room_bytes", [](const Search& search) { return search.choices().room_bytes; })
       .def_prop_ro("lane_ns", [](const Search& search) { return search.lane_ns(); })
       .def_prop_ro("layouts", &Search::layouts)
       .def_prop_ro("order", [](const Search& search) { return search.layout().order().op_at; })

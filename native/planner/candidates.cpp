@@ -34,8 +34,6 @@ void Candidates::look_around(Bytes limit_bytes) {
     over_[at(pos) + 1] = over_[at(pos)] + excess;
     many_[at(pos) + 1] = many_[at(pos)] + (excess > 0 ? 1 : 0);
   }
-  move_of_.assign(step_->gaps.size(), none);
-  for (std::size_t k = 0; k < now.moves.size(); ++k) move_of_[at(now.moves[k].gap)] = static_cast<Index>(k);
   out_lane_.clear(period_);
   in_lane_.clear(period_);
   for (const Index k : now.departures) {
@@ -79,8 +77,8 @@ void Candidates::consider_swap(Index number, Index inside, double gain, const Ma
   const Ns out_room = out_lane_.free(left, gone);
   const Ns in_room = in_lane_.free(here, due);
   const Ns stall = std::max<Ns>(0, out_ns - out_room) + std::max<Ns>(0, in_ns - in_room);
-  const double cost = static_cast<double>(stall) +
-                      manner.lane_price * static_cast<double>(out_ns + in_ns) + least_ns_;
+  const double cost =
+      static_cast<double>(stall) + manner.lane_price * static_cast<double>(out_ns + in_ns) + least_ns_;
   found_.push_back({number,
                     Choice::swap,
                     {inside, inside},
@@ -94,20 +92,19 @@ void Candidates::consider_swap(Index number, Index inside, double gain, const Ma
 
 // A swap that does not cover the peak yet.
 void Candidates::consider_longer(Index number, Index inside) {
-  const Index which = move_of_[at(number)];
-  if (which == none) return;
-  const Gap& gap = step_->gaps[at(number)];
-  const Move& move = layout_->moves[at(which)];
   const Index peak = inside >= step_->operators() ? peak_ + layout_->length() : peak_;
-  if (peak >= move.free && peak < move.back) return;
-  const Cover& known = choices_->cover[at(number)];
-  Cover cover{inside, inside};
-  if (known.lo != none) cover = {std::min(cover.lo, known.lo), std::max(cover.hi, known.hi)};
-  const Ns late = peak < move.free
-                      ? std::min(step_->arrays.out_ns[at(gap.tensor)],
-                                 when(layout_->boundary_ns, move.free) - when(layout_->boundary_ns, peak))
-                      : std::min(step_->arrays.in_ns[at(gap.tensor)],
-                                 when(layout_->end_ns, peak) - when(layout_->boundary_ns, move.back));
+  const Cover cover = choices_->cover[at(number)].with(inside);
+  if (layout_->away(number, peak) || cover == choices_->cover[at(number)]) return;
+  const Gap& gap = step_->gaps[at(number)];
+  const Ns out_ns = step_->arrays.out_ns[at(gap.tensor)];
+  const Ns in_ns = step_->arrays.in_ns[at(gap.tensor)];
+  Ns late = out_ns + in_ns;
+  for (const Move& move : layout_->moves_of(number)) {
+    if (move.after >= peak || move.need <= peak) continue;
+    late = peak < move.free
+               ? std::min(out_ns, when(layout_->boundary_ns, move.free) - when(layout_->boundary_ns, peak))
+               : std::min(in_ns, when(layout_->end_ns, peak) - when(layout_->boundary_ns, move.back));
+  }
   const auto waits = static_cast<double>(std::max<Ns>(0, late));
   found_.push_back({number, Choice::swap, cover, nearby(gap) / (waits + least_ns_), waits});
 }

@@ -66,10 +66,9 @@ class Candidates {
   Index peak_ = 0;     // position
   Index peak_op_ = 0;  // the captured operator there
   Bytes over_peak_ = 0;
-  double least_ns_ = 0;         // what any choice counts as
-  std::vector<Bytes> over_;     // over the limit, summed over all positions before each
-  std::vector<Index> many_;     // how many of those positions are over it
-  std::vector<Index> move_of_;  // by gap, or none
+  double least_ns_ = 0;      // what any choice counts as
+  std::vector<Bytes> over_;  // over the limit, summed over all positions before each
+  std::vector<Index> many_;  // how many of those positions are over it
   Busy out_lane_;
   Busy in_lane_;
   std::vector<Candidate> found_;

@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "cursor.hpp"
+
 namespace tensile::planner {
 namespace {
 
@@ -15,81 +17,22 @@ constexpr int home_attempts = 3;
 constexpr int iterations = 3;  // two to fill the lanes, one to measure
 constexpr Ns forever = std::numeric_limits<Ns>::max() / 4;
 
-Ns floor_div(Ns a, Ns b) { return a / b - (a % b != 0 && (a % b < 0) != (b < 0) ? 1 : 0); }
-
-// Finds boundaries of a periodic axis for times that only rise, or only fall: from the last one found on, in steps
-// that double, since the next one is near.
-class Cursor {
- public:
-  Cursor(const std::vector<Ns>& boundary_ns, Ns period) : at_(boundary_ns), period_(period) {}
-
-  // The first boundary at this time or later, counted on over the iterations; times must rise.
-  Index first_from(Ns time) {
-    const Ns rest = turn_to(time, 0);
-    std::size_t low = found_;  // all before it are too early
-    std::size_t step = 1;
-    while (low + step <= at_.size() && at_[low + step - 1] < rest) {
-      low += step;
-      step *= 2;
-    }
-    const auto end = at_.begin() + static_cast<std::ptrdiff_t>(std::min(low + step - 1, at_.size()));
-    found_ = static_cast<std::size_t>(std::lower_bound(at_.begin() + static_cast<std::ptrdiff_t>(low), end, rest) -
-                                      at_.begin());
-    return whole();
-  }
-
-  // The last boundary at this time or earlier; times must fall.
-  Index last_by(Ns time) {
-    const Ns rest = turn_to(time, at_.size());
-    std::size_t high = found_;  // all from it on are too late
-    std::size_t step = 1;
-    while (high >= step && at_[high - step] > rest) {
-      high -= step;
-      step *= 2;
-    }
-    const auto begin = at_.begin() + static_cast<std::ptrdiff_t>(high >= step ? high - step + 1 : 0);
-    found_ = static_cast<std::size_t>(std::upper_bound(begin, at_.begin() + static_cast<std::ptrdiff_t>(high), rest) -
-                                      at_.begin());
-    return whole() - 1;
-  }
-
- private:
-  // Into the iteration in which the time lies; where that is another one, the search starts over.
-  Ns turn_to(Ns time, std::size_t start) {
-    Ns rest = time - turn_ * period_;
-    if (!begun_ || rest < 0 || rest >= period_) {
-      turn_ = floor_div(time, period_);
-      rest = time - turn_ * period_;
-      found_ = start;
-      begun_ = true;
-    }
-    return rest;
-  }
-
-  Index whole() const {
-    return static_cast<Index>(turn_) * static_cast<Index>(at_.size()) + static_cast<Index>(found_);
-  }
-
-  const std::vector<Ns>& at_;
-  Ns period_;
-  Ns turn_ = 0;
-  std::size_t found_ = 0;
-  bool begun_ = false;
-};
+Index gap_of(const Move& one) { return one.gap; }
+Index gap_of(Index gap) { return gap; }
 
 }  // namespace
 
 bool Layout::lay(const Choices& choices, int passes, const Layout& like) {
   if (!arrange(choices, like)) return false;
   gather(choices);
+  if (choices.room_bytes && !make_room(*choices.room_bytes)) return false;
   sort_departures();
   sort_returns();
   bench_->late_out_ns.assign(at(length()), 0);
   bench_->late_in_ns.assign(at(length()), 0);
   for (int pass = 0; pass < passes; ++pass) {
     lay_axis();
-    plan_copies();
-    demand(choices);
+    plan_copies(choices);
     simulate();
     if (stall_ns == 0) break;
   }
@@ -98,15 +41,15 @@ bool Layout::lay(const Choices& choices, int passes, const Layout& like) {
 }
 
 bool Layout::hold(const std::vector<Move>& given) {
-  const bool alike = std::equal(
-      moves.begin(), moves.end(), given.begin(), given.end(),
-      [](const Move& a, const Move& b) { return a.gap == b.gap && a.after == b.after && a.need == b.need; });
-  if (!alike) return false;
-  for (std::size_t k = 0; k < moves.size(); ++k) {
-    moves[k].free = given[k].free;
-    moves[k].back = given[k].back;
-    moves[k].copies = given[k].copies;
+  for (std::size_t k = 0; k < given.size(); ++k) {
+    const Move& one = given[k];
+    if (k > 0 && given[k - 1].gap == one.gap && given[k - 1].need > one.after) return false;
+    const std::span<const Stretch> parts = order_->parts(at(one.gap));
+    if (std::none_of(parts.begin(), parts.end(),
+                     [&](const Stretch& part) { return part.after == one.after && part.need == one.need; }))
+      return false;
   }
+  moves = given;
   simulate();
   weigh();
   return true;
@@ -147,11 +90,50 @@ void Layout::gather(const Choices& choices) {
         continue;
       }
     }
-    const Stretch& part = order_->stretch[gap];
-    if (choice[gap] != Choice::swap || part.after == none) continue;
-    moves.push_back({static_cast<Index>(gap), step_->gaps[gap].tensor, part.after, part.need, 0, 0, part.version,
-                     part.instance, true});
+    if (choice[gap] != Choice::swap) continue;
+    const bool all = choices.room_bytes.has_value();
+    for (const Stretch& part : all ? order_->parts(gap) : used(gap, choices.cover[gap]))
+      moves.push_back({part.gap, step_->gaps[gap].tensor, part.after, part.need, 0, 0, part.version, part.instance,
+                       true, 0, 0, 0, part.need});
   }
+}
+
+// The parts of a gap in which its tensor is away: the longest, and all up to where it has to be away.
+std::span<const Stretch> Layout::used(std::size_t gap, const Cover& cover) const {
+  const std::span<const Stretch> parts = order_->parts(gap);
+  if (parts.size() < 2) return parts;
+  auto first =
+      static_cast<std::size_t>(std::max_element(parts.begin(), parts.end(), shorter<Stretch>) - parts.begin());
+  std::size_t last = first;
+  const Reach reach = reached(cover);
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    if (cover.lo == none || parts[k].need <= reach.lo || parts[k].after >= reach.hi) continue;
+    first = std::min(first, k);
+    last = std::max(last, k);
+  }
+  return parts.subspan(first, last - first + 1);
+}
+
+// The positions at which a tensor has to be away.
+Layout::Reach Layout::reached(const Cover& cover) const {
+  if (cover.lo == none) return {none, none};
+  const Index ops = step_->operators();
+  const auto unrolled = [&](const std::vector<Index>& where, Index op) {
+    return op < ops ? where[at(op)] : where[at(op - ops)] + length();
+  };
+  return {unrolled(order_->block, cover.lo), unrolled(order_->position, cover.hi)};
+}
+
+std::span<const Move> Layout::moves_of(Index gap) const {
+  const auto [begin, end] = std::equal_range(moves.begin(), moves.end(), gap,
+                                             [](const auto& a, const auto& b) { return gap_of(a) < gap_of(b); });
+  return {begin, end};
+}
+
+bool Layout::away(Index gap, Index position) const {
+  const std::span<const Move> mine = moves_of(gap);
+  return std::any_of(mine.begin(), mine.end(),
+                     [&](const Move& one) { return position >= one.free && position < one.back; });
 }
 
 // By where they leave, then by gap.
@@ -204,13 +186,15 @@ void Layout::lay_axis() {
 
 // A host copy serves until the tensor is written again. Whether one is valid at the iteration's start depends on
 // whether the tensor is away or leaving then, which depends on the boundaries: assumed first, then checked.
-void Layout::plan_copies() {
+void Layout::plan_copies(const Choices& choices) {
   bench_->spoilt.assign(at(step_->tensors()), 0);
   for (int attempt = 0; attempt < home_attempts; ++attempt) {
     const bool other = decide_copies();
     if (attempt > 0 && !other) return;
     place_outs();
     place_backs();
+    demand(choices);
+    if (choices.room_bytes) fill();
     if (!spoil()) return;
   }
 }
@@ -294,47 +278,23 @@ void Layout::place_backs() {
     Move& one = moves[at(item.move)];
     const bool later = one.need >= count;  // in the iteration after the one in which it leaves
     one.in_start_ns = start + (later ? period : 0);
-    one.back = std::clamp(boundary.last_by(start) + (later ? count : 0), one.free + 1, one.need);
+    const Index back = boundary.last_by(start) + (later ? count : 0);
+    one.early = std::min(one.early, back);
+    one.back = std::clamp(back, one.free + 1, one.need);
   }
 }
 
 void Layout::demand(const Choices& choices) {
-  const Index ops = step_->operators();
-  const Index count = length();
-  const auto unrolled = [&](const std::vector<Index>& where, Index op) {
-    return op < ops ? where[at(op)] : where[at(op - ops)] + count;
-  };
   for (Move& one : moves) {
-    const Cover& cover = choices.cover[at(one.gap)];
-    if (cover.lo == none) continue;
-    const Index lo = unrolled(order_->block, cover.lo);
-    const Index hi = unrolled(order_->position, cover.hi);
-    one.free = std::min(one.free, std::clamp(lo, one.after + 1, one.need - 1));
-    one.back = std::max(one.back, std::clamp(hi + 1, one.free + 1, one.need));
+    const Reach reach = reached(choices.cover[at(one.gap)]);
+    if (reach.lo == none || one.need <= reach.lo || one.after >= reach.hi) continue;
+    one.free = std::min(one.free, std::clamp(reach.lo, one.after + 1, one.need - 1));
+    one.back = std::max(one.back, std::clamp(reach.hi + 1, one.free + 1, one.need));
   }
 }
 
 void Layout::weigh() {
-  const Index count = length();
-  std::vector<Bytes>& change = bench_->change;
-  change.assign(at(count) + 1, 0);
-  for (const Move& one : moves) {
-    const Bytes size = step_->arrays.size_bytes[at(one.tensor)];
-    const Index first = within(one.free);
-    const Index stop = first + (one.back - one.free);
-    change[at(first)] -= size;
-    change[at(std::min(stop, count))] += size;
-    if (stop > count) {
-      change[0] -= size;
-      change[at(stop - count)] += size;
-    }
-  }
-  load_bytes.resize(at(count));
-  Bytes away = 0;
-  for (Index pos = 0; pos < count; ++pos) {
-    away += change[at(pos)];
-    load_bytes[at(pos)] = order_->held_bytes[at(pos)] + away;
-  }
+  sum_up(load_bytes, [](const Move& one) { return std::pair(one.free, one.back); });
 }
 
 // --- time --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 #include "order.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace tensile::planner {
 namespace {
@@ -87,7 +88,7 @@ bool Order::make_again(const Step& step, Index tensor, Index op, int depth) {
 void Order::walk(const Step& step) {
   const Index count = length();
   held_.assign(at(step.tensors()), {});
-  stretch.assign(step.gaps.size(), {});
+  noted_.clear();
   lives_.clear();
   for (Index pos = 0; pos < count; ++pos) {
     const Index op = op_at[at(pos)];
@@ -99,7 +100,7 @@ void Order::walk(const Step& step) {
         here.written = 0;
         lives_.push_back({one.tensor, pos, pos});
       } else {
-        if (here.latest != none) note(step, one.tensor, pos);
+        if (here.latest != none) note(one.tensor, pos);
         if (here.life != none) lives_[at(here.life)].last = pos;
       }
       if (here.earliest == none) here.earliest = pos;
@@ -110,17 +111,24 @@ void Order::walk(const Step& step) {
   }
   for (Index tensor = 0; tensor < step.tensors(); ++tensor) {
     const Held& here = held_[at(tensor)];
-    if (step.persistent(tensor) && here.latest != none) note(step, tensor, here.earliest + count);
+    if (step.persistent(tensor) && here.latest != none) note(tensor, here.earliest + count);
   }
+  sort_parts(step.gaps.size());
 }
 
 // The access at `need` ends a part of the gap that is open, if one is.
-void Order::note(const Step&, Index tensor, Index need) {
+void Order::note(Index tensor, Index need) {
   const Held& here = held_[at(tensor)];
-  if (here.gap == none || need - here.latest <= 1) return;
-  Stretch& known = stretch[at(here.gap)];
-  if (known.after == none || need - here.latest > known.need - known.after)
-    known = {here.latest, need, here.written, here.life};
+  if (here.gap != none && need - here.latest > 1)
+    noted_.push_back({here.gap, here.latest, need, here.written, here.life});
+}
+
+void Order::sort_parts(std::size_t gaps) {
+  first_part_.assign(gaps + 2, 0);
+  for (const Stretch& one : noted_) ++first_part_[at(one.gap) + 2];
+  std::partial_sum(first_part_.begin(), first_part_.end(), first_part_.begin());
+  parts_.resize(noted_.size());
+  for (const Stretch& one : noted_) parts_[first_part_[at(one.gap) + 1]++] = one;
 }
 
 void Order::sum_up(const Step& step) {

@@ -5,7 +5,10 @@
 // Swaps change nothing about the order: where only they differ, sets of choices share one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "step.hpp"
@@ -19,21 +22,32 @@ enum class Choice : std::uint8_t { keep, swap, drop };
 struct Cover {
   Index lo = none;
   Index hi = none;
+
+  // This and one more operator.
+  Cover with(Index op) const { return lo == none ? Cover{op, op} : Cover{std::min(lo, op), std::max(hi, op)}; }
+  bool operator==(const Cover&) const = default;
 };
 
 struct Choices {
   std::vector<Choice> choice;
   std::vector<Cover> cover;
+  std::optional<Bytes> room_bytes = {};  // the memory that swaps are laid into; without, the lanes alone say when
 };
 
-// The longest part of a gap that nothing made again reads in: what a swap can use, in positions of the order. `need`
-// is counted on from `after` as the gap's is; none where no operator runs in between.
+// A part of a gap that nothing made again reads in, with at least one operator in between: what a swap can use, in
+// positions of the order. `need` is counted on from `after` as the gap's is.
 struct Stretch {
-  Index after = none;
-  Index need = none;
-  Index version = 0;  // how often the tensor had been written in this iteration at its start
-  Index instance = none;
+  Index gap;
+  Index after;
+  Index need;
+  Index version;  // how often the tensor had been written in this iteration at its start
+  Index instance;
 };
+
+template <class Part>
+bool shorter(const Part& a, const Part& b) {
+  return a.need - a.after < b.need - b.after;
+}
 
 class Order {
  public:
@@ -45,6 +59,11 @@ class Order {
 
   Index length() const { return static_cast<Index>(op_at.size()); }
 
+  // The parts of a gap, in order of time.
+  std::span<const Stretch> parts(std::size_t gap) const {
+    return {parts_.data() + first_part_[gap], parts_.data() + first_part_[gap + 1]};
+  }
+
   // The captured operator at or right before whose run this position is.
   Index operator_at(Index where) const;
 
@@ -53,7 +72,6 @@ class Order {
   std::vector<Index> block;         // by operator, the first position of what is made again for it
   std::vector<Index> position;      // by operator, where it runs itself
   std::vector<Index> uploads;       // positions
-  std::vector<Stretch> stretch;     // by gap
   std::vector<Bytes> held_bytes;    // by position, if nothing were swapped, workspaces included
   std::vector<Ns> before_ns;        // by position and one more, the latencies of all before it
 
@@ -61,7 +79,8 @@ class Order {
   bool lay_out(const Step& step, const Choices& choices);
   bool make_again(const Step& step, Index tensor, Index op, int depth);
   void walk(const Step& step);
-  void note(const Step& step, Index tensor, Index need);
+  void note(Index tensor, Index need);
+  void sort_parts(std::size_t gaps);
   void sum_up(const Step& step);
   static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
@@ -83,6 +102,9 @@ class Order {
   std::vector<Index> made_for_;        // by tensor, the operator for which it was made again last
   std::vector<Held> held_;
   std::vector<Life> lives_;
+  std::vector<Stretch> noted_;           // in order of time
+  std::vector<Stretch> parts_;           // by gap, then in order of time
+  std::vector<std::size_t> first_part_;  // by gap and one more
 };
 
 }  // namespace tensile::planner

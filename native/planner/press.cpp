@@ -1,4 +1,5 @@
-// The last way down to a limit: where the load is over it, the largest tensors that need not be there have to be away.
+// The last way down to a limit: where the load is over it, the largest tensors that need not be there have to be
+// away.
 //
 // The greedy search stops where no single step lowers the load by more than it raises it elsewhere: copies that
 // nothing demands move when others do. Here every round demands more, and takes no demand back, so it ends; at the
@@ -25,15 +26,13 @@ bool Search::press(Bytes limit_bytes, Index most) {
 
 // Demand that enough is away at some positions over the limit. False where nothing more can be away at any of them.
 bool Search::demand_more(Bytes limit_bytes) {
-  std::vector<Index> move_of(step_.gaps.size(), none);
-  for (std::size_t k = 0; k < layout_.moves.size(); ++k) move_of[at(layout_.moves[k].gap)] = static_cast<Index>(k);
   int positions = 0;
   for (Index position = 0; position < layout_.length() && positions < most_positions; ++position)
-    if (layout_.load_bytes[at(position)] > limit_bytes && demand_at(position, limit_bytes, move_of)) ++positions;
+    if (layout_.load_bytes[at(position)] > limit_bytes && demand_at(position, limit_bytes)) ++positions;
   return positions > 0;
 }
 
-bool Search::demand_at(Index position, Bytes limit_bytes, const std::vector<Index>& move_of) {
+bool Search::demand_at(Index position, Bytes limit_bytes) {
   const Index ops = step_.operators();
   const Index op = std::min(layout_.order().operator_at(position), ops - 1);
   std::vector<std::pair<Bytes, Undo>> there;
@@ -41,13 +40,11 @@ bool Search::demand_at(Index position, Bytes limit_bytes, const std::vector<Inde
     const Gap& gap = step_.gaps[at(number)];
     const Index inside = op > gap.after ? op : op + ops;
     if (inside <= gap.after || inside >= gap.need || choices_.choice[at(number)] == Choice::drop) continue;
-    const Index which = move_of[at(number)];
-    const Index when = inside >= ops ? position + layout_.length() : position;
-    if (which != none && when >= layout_.moves[at(which)].free && when < layout_.moves[at(which)].back) continue;
-    const Cover& known = choices_.cover[at(number)];
-    const bool more = choices_.choice[at(number)] == Choice::swap && known.lo != none;
-    const Cover cover = more ? Cover{std::min(known.lo, inside), std::max(known.hi, inside)} : Cover{inside, inside};
-    if (more && cover.lo == known.lo && cover.hi == known.hi) continue;  // as far away as it can be
+    if (layout_.away(number, inside >= ops ? position + layout_.length() : position)) continue;
+    const bool moves = choices_.choice[at(number)] == Choice::swap;
+    const Cover known = moves ? choices_.cover[at(number)] : Cover{};
+    const Cover cover = known.with(inside);
+    if (cover == known) continue;  // as far away as it can be
     there.push_back({step_.arrays.size_bytes[at(gap.tensor)], {number, Choice::swap, cover}});
   }
   std::stable_sort(there.begin(), there.end(), [](const auto& a, const auto& b) { return a.first > b.first; });

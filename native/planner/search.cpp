@@ -78,11 +78,13 @@ void Search::clear() {
 }
 
 void Search::uncover() {
+  choices_.room_bytes.reset();
   choices_.cover.assign(step_.gaps.size(), {});
   settle();
 }
 
 void Search::exhaust() {
+  choices_.room_bytes.reset();
   choices_.choice.assign(step_.gaps.size(), Choice::swap);
   for (std::size_t gap = 0; gap < step_.gaps.size(); ++gap)
     choices_.cover[gap] = {step_.gaps[gap].after + 1, step_.gaps[gap].need - 1};

@@ -38,6 +38,14 @@ class Search {
   // Take back what the limit does not need, the most expensive first.
   void prune(Bytes limit_bytes, int most);
 
+  // Lay what is chosen into this much memory, from which on nothing has to be covered. False, and nothing done, where
+  // that is not enough. Holds until something else is chosen.
+  bool fill(Bytes room_bytes);
+
+  // Make again what is swapped (if that is wanted), keep what is not kept, and swap what is made again, gap by gap,
+  // where that is faster; within the room that there is. Ends where nothing is, or after `most` layouts.
+  void exchange(bool drops, Index most);
+
   // Undo what is chosen around random places and lower again; keep what is faster. Ends after `most` layouts.
   // Returns how often it became faster.
   int improve(Bytes limit_bytes, const Manner& manner, Index most, std::uint64_t seed);
@@ -90,6 +98,8 @@ class Search {
   };
   class Ranking;
 
+  std::vector<Index> exchangeable(Choice other) const;
+  bool exchange_all(const std::vector<Index>& gaps, Choice other, Index end);
   void put(Index gap, Choice choice, Cover cover);
   void take_back();
   bool try_out();
@@ -99,7 +109,7 @@ class Search {
   bool step_together(Ranking& ranked, Bytes limit_bytes, int together, double surprise, bool careful);
   bool step_best(Ranking& ranked, Bytes limit_bytes, const Manner& manner);
   bool demand_more(Bytes limit_bytes);
-  bool demand_at(Index position, Bytes limit_bytes, const std::vector<Index>& move_of);
+  bool demand_at(Index position, Bytes limit_bytes);
   bool refused(const Candidate& one) const;
   void refuse(const Candidate& one);
   void forgive();

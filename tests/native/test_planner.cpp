@@ -156,6 +156,36 @@ TEST(whatever_the_search_chooses_its_load_is_that_of_its_order_and_moves) {
   }
 }
 
+TEST(what_is_laid_into_memory_keeps_within_it_and_is_faster_after_an_exchange) {
+  int filled = 0;
+  for (std::uint32_t seed = 1; seed <= 150; ++seed) {
+    Dice dice(seed);
+    const StepArrays arrays = random_step(dice);
+    const Step step(arrays);
+    Search search(arrays);
+    Manner manner;
+    manner.drops = dice.below(3) != 0;
+    search.lower(dice.below(static_cast<Index>(search.layout().peak_bytes()) + 1), manner, 200);
+    const Bytes peak = search.layout().peak_bytes();
+    const Bytes room = std::max<Bytes>(0, peak - 5 + dice.below(30));
+    const bool fits = search.fill(room);
+    CHECK(fits || room < peak);
+    CHECK(search.layout().peak_bytes() <= (fits ? room : peak));
+    judge(step, search.layout());
+    if (!fits) continue;
+    ++filled;
+    const Ns before = search.layout().iteration_ns;
+    const Choices was = search.choices();
+    search.exchange(manner.drops, 60);
+    CHECK(search.layout().peak_bytes() <= room && search.layout().iteration_ns <= before);
+    CHECK(manner.drops || search.choices().choice == was.choice || search.layout().length() == step.operators());
+    judge(step, search.layout());
+    search.choose(search.choices());
+    CHECK(search.layout().peak_bytes() <= room);
+  }
+  CHECK(filled > 100);
+}
+
 // Layouts take over what they can from those before them.
 TEST(what_was_searched_is_laid_out_as_it_would_be_from_nothing) {
   for (std::uint32_t seed = 1; seed <= 150; ++seed) {
@@ -210,6 +240,7 @@ TEST(a_plan_is_read_back_and_anything_else_is_refused_and_changes_nothing) {
     const StepArrays arrays = random_step(dice);
     Search search(arrays);
     search.lower(dice.below(static_cast<Index>(search.layout().peak_bytes()) + 1), {}, 200);
+    if (seed % 2 == 0) search.fill(search.layout().peak_bytes() + dice.below(20));
     const Index count = search.layout().length();
     std::vector<Index> order = search.layout().order().op_at;
     std::vector<Move> moves = search.layout().moves;

@@ -25,15 +25,11 @@ _MEDIUM = 1_000  # operators from which on a curve is climbed down from rung to 
 _LARGE = 4_000  # operators from which on one search has to do
 _SLOWEST = 2  # times as long as doing nothing, at which a large graph's curve ends but for the least memory
 _TRIES = 2  # rations after which no further manner is tried
+_DEEP = 3  # rations for an improvement
+_PATIENT = 3  # rations for a limit that no manner comes down to
 _NEAR = 0.1  # of the way up from such a limit, from where pressing the rest down costs least
-_PRESSED = 3  # rations for a limit that no manner comes down to
 _PRUNED = 200
 _CLOSE = 1.02  # of the time that doing nothing takes
-_SWAPS = (
-    Manner(drops=False, lane_price=1.0, tried=1, together=16),
-    Manner(drops=False, lane_price=0.1, tried=1, together=16),
-    Manner(drops=False, lane_price=1.0, tried=1, together=64, surprise=1.0),
-)
 _CAREFUL = tuple(
     Manner(drops=False, lane_price=0.02, tried=1, together=together, careful=True) for together in (64, 8)
 )
@@ -48,6 +44,7 @@ class Rung:
     iteration_ns: int
     lane_ns: int
     choices: tuple[tuple[int, int, int], ...]
+    room_bytes: int | None = None  # the memory that they are laid into, where they are
 
 
 class Standing(Protocol):
@@ -86,6 +83,7 @@ class Ladder:
         self._orders = _orders(graph, rewrites=rewrites)
         self._idle = _idle(graph)
         self._searches = self._searching(frozenset())
+        self._least_bytes = floor(self._searches[-1].base)
         self._away: frozenset[TensorId] = frozenset()
         self._known: dict[frozenset[TensorId], list[Rung]] = {}
         self._limits: set[tuple[frozenset[TensorId], int]] = set()  # what was searched for
@@ -93,6 +91,7 @@ class Ladder:
 
     def best(self, limit_bytes: int) -> Rung:
         """The fastest plan found within the limit; the least peak found where none is within it."""
+        limit_bytes = max(limit_bytes, self._least_bytes)
         self._leave_idle(limit_bytes)
         if self._away not in self._known:
             self._known[self._away] = self._unsearched()
@@ -104,7 +103,7 @@ class Ladder:
             found.append(self._searched(limit_bytes))
         within = [r for r in found if r.peak_bytes <= limit_bytes]
         if within:
-            return min(within, key=lambda r: (r.iteration_ns, r.lane_ns, r.peak_bytes))
+            return min(within, key=_speed)
         return min(found, key=lambda r: (r.peak_bytes, r.iteration_ns))
 
     def curve(self) -> tuple[Rung, ...]:
@@ -112,7 +111,7 @@ class Ladder:
 
         The first is the one that does nothing; of the others each is slower than the one before it.
         """
-        least_bytes = floor(self._searches[-1].base)
+        least_bytes = self._least_bytes
         self._leave_idle(least_bytes)
         search, order = self._searches[-1], len(self._searches) - 1
         ration, manners = _ration(search.operators), _manners(search.operators, drops=self._rewrites)
@@ -153,7 +152,7 @@ class Ladder:
     def plan(self, rung: Rung, policy: str) -> Plan:
         """The rung as a plan. It has to be the last one that `best` gave."""
         search = self._searches[rung.order]
-        search.choose(list(rung.choices))
+        search.choose(list(rung.choices), rung.room_bytes)
         return search.plan(policy)
 
     def _searched(self, limit_bytes: int) -> Rung:
@@ -171,16 +170,20 @@ class Ladder:
                 start = search.layouts
                 rungs += _lowered(order, search, limit_bytes, manner, ration)
                 spent += search.layouts - start
-        then = manners[:1]
         if not rungs:
-            rungs, then = self._pressed(limit_bytes, ration), manners[:2]
-        best = min(rungs, key=lambda r: (max(0, r.peak_bytes - limit_bytes), r.iteration_ns, r.peak_bytes))
-        if not self._thorough or best.peak_bytes > limit_bytes or self._costs_nothing(rungs):
+            rungs = self._once_more(limit_bytes, _PATIENT * ration)
+        if not rungs:
+            return self._pressed(limit_bytes, ration)
+        best = min(rungs, key=lambda r: (r.iteration_ns, r.peak_bytes))
+        if not self._thorough or self._costs_nothing(rungs):
             return best
-        improved = [self._improved(best, limit_bytes, then, ration)]
-        if best.iteration_ns < _CLOSE * self.top.iteration_ns:
-            improved += self._copying(improved[0], limit_bytes, ration)
-        return min(improved, key=lambda r: (r.iteration_ns, r.lane_ns, r.peak_bytes))
+        large = self._searches[0].operators >= _LARGE
+        deep, refining = (ration, manners[:1]) if large else (_DEEP * ration, (manners[0], self._patient()))
+        improved = [self._improved(best, limit_bytes, (manner,), deep) for manner in refining]
+        if improved[0].iteration_ns < _CLOSE * self.top.iteration_ns:
+            improved += self._copying(improved[0], limit_bytes, deep)
+        improved += self._exchanged(min(improved, key=_speed), limit_bytes, ration)
+        return min(improved, key=_speed)
 
     def _improved(self, rung: Rung, limit_bytes: int, manners: Sequence[Manner], ration: int) -> Rung:
         search = self._searches[rung.order]
@@ -189,42 +192,55 @@ class Ladder:
             search.improve(limit_bytes, manner, most=ration, seed=search.operators + number)
         return _rung(rung.order, search)
 
+    def _exchanged(self, rung: Rung, limit_bytes: int, most: int) -> list[Rung]:
+        """Laid into the limit, and something else chosen here and there."""
+        search = self._searches[rung.order]
+        search.choose(list(rung.choices))
+        if not search.fill(limit_bytes):
+            return []
+        search.exchange(drops=self._rewrites, most=most)
+        return [_rung(rung.order, search)]
+
     def _copying(self, best: Rung, limit_bytes: int, ration: int) -> list[Rung]:
         """Where next to nothing is lost, what is left may be what was made again: other plans that do less of it."""
         search = self._searches[best.order]
-        found = [self._improved(best, limit_bytes, (_SWAPS[1],), ration)]
+        found = [self._improved(best, limit_bytes, (_swaps(0.1),), ration)]
         mixed = Manner(drops=self._rewrites, lane_price=0.02, tried=4, together=16)
         for manner in _CAREFUL:
             if self._costs_nothing(found):
                 break
             for rung in _lowered(best.order, search, limit_bytes, manner, ration):
-                found.append(self._improved(rung, limit_bytes, (mixed, _SWAPS[1]), ration))
+                found.append(self._improved(rung, limit_bytes, (mixed, _swaps(0.1)), ration))
         return found
 
-    def _pressed(self, limit_bytes: int, ration: int) -> list[Rung]:
+    def _once_more(self, limit_bytes: int, most: int) -> list[Rung]:
+        found: list[Rung] = []
+        for order, search in enumerate(self._searches):
+            found += _lowered(order, search, limit_bytes, self._patient(), most)
+        return found
+
+    def _patient(self) -> Manner:
+        return Manner(drops=self._rewrites, lane_price=0.1, tried=2)
+
+    def _pressed(self, limit_bytes: int, ration: int) -> Rung:
         """Little memory: making things again needs some itself, so first everything that must is swapped.
 
-        Then making things again instead, here and there, is an improvement. The least memory is swapping everything.
+        Then making things again instead is an exchange. The least memory is swapping everything.
         """
-        once_more = Manner(drops=self._rewrites, lane_price=0.1, tried=2)
         near_bytes = limit_bytes + round(_NEAR * (self.top.peak_bytes - limit_bytes))
-        pressed: list[Rung] = []
-        for manner in (once_more, *_SWAPS):
-            for order, search in enumerate(self._searches):
-                found = _lowered(order, search, limit_bytes, manner, _PRESSED * ration)
-                if manner is not once_more:
-                    pressed += _squeezed(order, search, limit_bytes, ration)
-                    search.clear()
-                    search.lower(near_bytes, manner, most=ration)
-                    pressed += _squeezed(order, search, limit_bytes, ration)
-                if found:
-                    return [*found, *pressed]
-        if pressed:
-            return pressed
-        search = self._searches[-1]
-        search.exhaust()
-        search.prune(limit_bytes, ration)
-        return [_rung(len(self._searches) - 1, search)]
+        found: list[Rung] = []
+        for order, search in enumerate(self._searches):
+            found += _squeezed(order, search, limit_bytes, _swaps(1.0), limit_bytes, ration)
+            found += _squeezed(order, search, near_bytes, self._patient(), limit_bytes, ration)
+        if not found:
+            search = self._searches[-1]
+            search.exhaust()
+            search.prune(limit_bytes, ration)
+            return _rung(len(self._searches) - 1, search)
+        if self._thorough:
+            found += [other for rung in tuple(found) for other in self._exchanged(rung, limit_bytes, ration)]
+            found += self._exchanged(min(found, key=_speed), limit_bytes, ration)
+        return min(found, key=_speed)
 
     def _costs_nothing(self, rungs: Sequence[Rung]) -> bool:
         return any(rung.iteration_ns <= self.top.iteration_ns for rung in rungs)
@@ -265,12 +281,24 @@ def _lowered(order: int, search: StepSearch, limit_bytes: int, manner: Manner, m
     return [_rung(order, search)]
 
 
-def _squeezed(order: int, search: StepSearch, limit_bytes: int, most: int) -> list[Rung]:
-    """What is chosen, pressed below the limit where it is above."""
-    if search.peak_bytes <= limit_bytes or not search.press(limit_bytes, most=most):
+def _swaps(lane_price: float) -> Manner:
+    return Manner(drops=False, lane_price=lane_price, tried=1, together=16)
+
+
+def _squeezed(
+    order: int, search: StepSearch, near_bytes: int, manner: Manner, limit_bytes: int, most: int
+) -> list[Rung]:
+    """Lowered as far as that goes, and pressed below the limit from there."""
+    search.clear()
+    search.lower(near_bytes, manner, most=most)
+    if not search.press(limit_bytes, most=most):
         return []
     search.prune(limit_bytes, _PRUNED)
     return [_rung(order, search)]
+
+
+def _speed(rung: Rung) -> tuple[int, int, int]:
+    return rung.iteration_ns, rung.lane_ns, rung.peak_bytes
 
 
 def _rung(order: int, search: StepSearch) -> Rung:
@@ -280,6 +308,7 @@ def _rung(order: int, search: StepSearch) -> Rung:
         iteration_ns=search.iteration_ns,
         lane_ns=search.lane_ns,
         choices=tuple(search.choices),
+        room_bytes=search.room_bytes,
     )
 
 

@@ -113,6 +113,17 @@ class StepSearch:
         """Large-neighbourhood search: undo around random places and lower again, keep what is faster."""
         return self._search.improve(limit_bytes, manner, most, seed)
 
+    def fill(self, room_bytes: int) -> bool:
+        """Lay what is chosen into this much memory, until something else is chosen; nothing has to be covered then.
+
+        False, and nothing done, where that is not enough.
+        """
+        return self._search.fill(room_bytes)
+
+    def exchange(self, *, drops: bool, most: int) -> None:
+        """Make again what is swapped, or the other way round, or keep it, where that is faster within the room."""
+        self._search.exchange(drops, most)
+
     def retime(self, latency_ns: Sequence[int]) -> None:
         """The same choices with other latencies."""
         self._latency_ns = latencies(self._outline, latency_ns, self._link)
@@ -143,9 +154,14 @@ class StepSearch:
         """What is chosen, to be chosen again: gaps that are not kept, with what a swap has to cover."""
         return self._search.choices
 
-    def choose(self, choices: list[tuple[int, int, int]]) -> None:
+    @property
+    def room_bytes(self) -> int | None:
+        """The memory that what is chosen is laid into; None where the lanes alone say when what moves."""
+        return self._search.room_bytes
+
+    def choose(self, choices: list[tuple[int, int, int]], room_bytes: int | None = None) -> None:
         """Take what was chosen before."""
-        self._search.choose(choices)
+        self._search.choose(choices, room_bytes)
 
     def plan(self, policy: str) -> Plan:
         """What is chosen, as a plan."""

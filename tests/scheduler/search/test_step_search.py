@@ -78,6 +78,13 @@ def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link
     assert search.iteration_ns <= before_ns
     _judge(graph, latency_ns, link, search)
     _adopts(graph, latency_ns, link, search, executions)
+    assert search.fill(held), "what is chosen is within the limit"
+    _judge(graph, latency_ns, link, search)
+    search.exchange(drops=rewrites, most=50)
+    assert search.peak_bytes <= held
+    assert rewrites or not search.plan("test").executions
+    _judge(graph, latency_ns, link, search)
+    _adopts(graph, latency_ns, link, search, executions)
     search.exhaust()
     unused = {t.id for t in graph.tensors if t.persistent} - {
         t for op in graph.operators for t in (*op.reads, *op.writes)
