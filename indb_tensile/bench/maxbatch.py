@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +33,7 @@ from indb_tensile.bench.rows import stamped
 from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated, slowed_link
 from indb_tensile.errors import RequestError, TensileError
 from indb_tensile.job import JobId
+from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.machines import MACHINES, REFERENCE, Machine, latencies, machine
 from indb_tensile.scheduler.peak import floor, liveness_peak
@@ -160,10 +161,10 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 class Simulated:
-    """Batches of a network at its own size, on a machine with its own link."""
+    """Batches of a network, given as a graph for each number of rows, on a machine with its own link."""
 
-    def __init__(self, network: Network, machine: Machine, budget_bytes: int) -> None:
-        self._name = network.name
+    def __init__(self, graphs: Callable[[int], StepGraph], machine: Machine, budget_bytes: int) -> None:
+        self._graphs = graphs
         self._machine = machine
         self._budget_bytes = budget_bytes
         self._work = cache(self._captured)
@@ -188,7 +189,7 @@ class Simulated:
         return Ran(rows=rows, peak_bytes=plan.peak_bytes, iteration_ns=plan.forecast.iteration_ns)
 
     def _captured(self, rows: int) -> Workload:
-        graph = graph_of(self._name, rows)
+        graph = self._graphs(rows)
         return Workload(job=JobId(1), graphs=(graph,), latency_ns=(latencies(graph, self._machine),))
 
 
@@ -262,7 +263,7 @@ def _device(given: argparse.Namespace, name: str) -> tuple[Device, Row]:
     if given.simulated:
         budget_bytes = _SIMULATED_BYTES if given.budget is None else _size(given.budget)
         labels |= {"side": network.row[-1], "budget_bytes": budget_bytes}
-        return Simulated(network, stands_for, budget_bytes), labels
+        return Simulated(partial(graph_of, name), stands_for, budget_bytes), labels
     network = network.resized(given.side)
     if given.budget is None:
         budget_bytes = eager_step(Subject.of(network, given.batch)).peak_bytes
