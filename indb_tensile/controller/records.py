@@ -160,9 +160,13 @@ class CatalogRecords:
                 record, plan = _plan_record(writing, self._policy, planning_ns)
                 plans.record_plan(connection, job, claim, record, plan)
             case RecordForecast(generation=generation, forecast=forecast):
-                stall_ns = forecast.stall_out_ns + forecast.stall_in_ns
                 plans.plan_foreseen(
-                    connection, job, claim, generation, iteration_ns=forecast.iteration_ns, stall_ns=stall_ns
+                    connection,
+                    job,
+                    claim,
+                    generation,
+                    iteration_ns=forecast.iteration_ns,
+                    stall_ns=forecast.copies_ns,
                 )
             case RecordAdoption(generation=generation):
                 plans.plan_adopted(connection, job, claim, generation)
@@ -196,7 +200,7 @@ def _plan_record(order: RecordPlan, policy: str, planning_ns: int) -> tuple[Plan
         floor_bytes=plan.floor_bytes,
         predicted_peak_bytes=plan.peak_bytes,
         predicted_iteration_ns=plan.forecast.iteration_ns,
-        predicted_stall_ns=plan.forecast.stall_out_ns + plan.forecast.stall_in_ns,
+        predicted_stall_ns=plan.forecast.copies_ns,
         swaps=plan.swaps,
         swapped_bytes=plan.swapped_bytes,
         recomputed=plan.plans[0].recomputed,

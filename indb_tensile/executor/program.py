@@ -189,6 +189,7 @@ class _Writer:
         self._outgoing = {id(g) for g in timeline.outgoing}
         self._ticket = {id(g): f"t{i}" for i, g in enumerate(_gaps(timeline))}
         self._moved = timeline.swapped.difference(wiring.pieces)
+        self._uploading: set[TensorId] = set()  # whose copy nobody has waited for yet
         self._live: dict[str, None] = {}
         self._records = True  # what the iteration starts with
         self.constants: list[Any] = []
@@ -200,6 +201,7 @@ class _Writer:
         for k, turn in enumerate(self._wiring.turns):
             self._clock(k)
             self._boundary(self._timeline.boundaries[k])
+            self._uploaded(self._wiring.graph.operators[k].reads)
             self._turn(turn)
             self._release(turn)
             self._leave(self._timeline.boundaries[k])
@@ -242,7 +244,7 @@ class _Writer:
         if turn.kernel is not None:
             self._call(f"f{turn.operator}", turn.kernel)
             if turn.kernel.call.stage is Stage.UPLOAD:
-                self._upload(turn.kernel)
+                self._upload(turn)
         for line in turn.after:
             self._view(line)
         for name, local in turn.returns:
@@ -263,12 +265,18 @@ class _Writer:
     def _view(self, line: Line) -> None:
         self._call(f"w{self._view_number[id(line.call)]}", line)
 
-    def _upload(self, line: Line) -> None:
-        ((name, local),) = line.made.items()
-        tensor = self._step.tensor_of.get(self._step.values[name].storage)
-        if tensor is not None:
-            size_bytes = self._step.graph.tensors[tensor].size_bytes
-            self._emit(f"wait(copy_in({local}.data_ptr(), u_{name}, {size_bytes}))")
+    def _upload(self, turn: Turn) -> None:
+        """The copy starts, and whoever reads it first waits for it."""
+        (name,) = turn.step.kernel.makes
+        for tensor, local in turn.arrived:
+            self._emit(f"u{tensor} = copy_in({local}.data_ptr(), u_{name}, {self._size(tensor)})")
+            self._uploading.add(tensor)
+
+    def _uploaded(self, tensors: Iterable[TensorId]) -> None:
+        """What is read, copied or dropped now has to be there by now."""
+        for tensor in sorted(self._uploading.intersection(tensors)):
+            self._emit(f"stall += wait(u{tensor})")
+            self._uploading.discard(tensor)
 
     def _call(self, function: str, line: Line) -> None:
         call = line.call
@@ -298,6 +306,7 @@ class _Writer:
 
     def _release(self, turn: Turn) -> None:
         if self._plan.release:
+            self._uploaded(turn.gone)
             self._delete([*turn.dying, *(f"s{t}" for t in turn.gone if t in self._moved)])
 
     def _delete(self, names: Sequence[str]) -> None:
@@ -307,12 +316,14 @@ class _Writer:
                 self._live.pop(name)
 
     def _leave(self, boundary: Boundary) -> None:
+        self._uploaded(gap.tensor for gap in boundary.outs)
         for gap in boundary.outs:
             if gap.swap.copies:
                 copy = f"copy_out(h{gap.tensor}, s{gap.tensor}.data_ptr(), {self._size(gap.tensor)})"
                 self._emit(f"{self._ticket[id(gap)]} = {copy}")
 
     def _close(self) -> None:
+        self._uploaded(tuple(self._uploading))
         self._delete(tuple(self._live))
         self._boundary(self._timeline.boundaries[-1])
         self._clock(len(self._wiring.turns))

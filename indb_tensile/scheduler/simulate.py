@@ -75,6 +75,11 @@ class Forecast:
     turn_ns: int = 0  # waiting for other jobs' operators (Compute.TURNS)
     gate_ns: int = 0  # waiting at gates for other jobs to have come far enough
 
+    @property
+    def copies_ns(self) -> int:
+        """Waiting for copies, of swapped tensors and of the batch: what a trainer measures as its stalls."""
+        return self.stall_out_ns + self.stall_in_ns + self.upload_ns
+
 
 class EventKind(StrEnum):
     """What a stretch of the timeline is."""

@@ -9,7 +9,7 @@ import pytest
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.program import Program, compile_program
 from indb_tensile.executor.runner import Runner
-from indb_tensile.scheduler.graph import OpIndex, TensorId
+from indb_tensile.scheduler.graph import OpIndex, Stage, TensorId
 from indb_tensile.scheduler.peak import LIVENESS, VANILLA
 from indb_tensile.scheduler.plan import Plan, Swap
 from tests.executor.conftest import prepared
@@ -34,6 +34,18 @@ def test_every_operator_is_called_once_and_in_order() -> None:
     program = _program("cnn", LIVENESS)
     called = [int(found[1]) for line in _lines(program) if (found := re.match(r"(?:[v_0-9, ]+= )?f(\d+)\(", line))]
     assert called == list(range(len(program.step.graph.operators)))
+
+
+def test_the_batch_is_waited_for_where_it_is_read_first() -> None:
+    program = _program("mlp", LIVENESS)
+    lines, operators = _lines(program), program.step.graph.operators
+    uploads = [(k, o.writes[0]) for k, o in enumerate(operators) if o.stage is Stage.UPLOAD]
+    assert len(uploads) == 2
+    for _, tensor in uploads:
+        reader = next(k for k, o in enumerate(operators) if tensor in o.reads)
+        waits = lines.index(f"stall += wait(u{tensor})")
+        called = [k for k, line in enumerate(lines) if re.search(rf"\bf{reader - 1}\(|\bf{reader}\(", line)]
+        assert called[0] < waits < called[1]
 
 
 def test_the_ledger_moves_once_per_boundary_with_a_change() -> None:
