@@ -24,7 +24,6 @@ using tensile::text;
 namespace {
 
 constexpr std::size_t granularity_bytes = std::size_t{2} << 20;
-constexpr std::size_t memory_bytes = std::size_t{256} << 20;
 constexpr int device_count_limit = 8;
 
 struct FakeEvent {
@@ -151,6 +150,8 @@ FakeEvent* event_of(EventPointer event) {
   return found == state().events.end() ? nullptr : found->second.get();
 }
 
+std::size_t memory_bytes() { return static_cast<std::size_t>(setting("FAKE_CUDA_MEMORY_MB", 256)) << 20; }
+
 bool is_device(DeviceNumber device) { return device >= 0 && device < setting("FAKE_CUDA_DEVICES", 1); }
 
 // Mapped and allowed, all of it.
@@ -212,7 +213,7 @@ Result device_name(char* name, int size, DeviceNumber device) {
 Result device_memory(std::size_t* bytes, DeviceNumber device) {
   ENTER("cuDeviceTotalMem");
   if (!is_device(device)) return Result::invalid_device;
-  *bytes = memory_bytes;
+  *bytes = memory_bytes();
   return Result::success;
 }
 
@@ -484,7 +485,7 @@ Result memory_create(AllocationHandle* handle, std::size_t size_bytes, const All
   for (const auto& [other, mapping] : now.mappings) {
     if (counted.insert(mapping.memory.get()).second) held_bytes += mapping.memory->size_bytes;
   }
-  if (held_bytes > memory_bytes) return Result::out_of_memory;
+  if (held_bytes > memory_bytes()) return Result::out_of_memory;
   const int file = ::memfd_create("fake-cuda-memory", MFD_CLOEXEC);
   if (file < 0 || ::ftruncate(file, static_cast<off_t>(size_bytes)) != 0) return Result::operating_system;
   *handle = now.next_handle++;

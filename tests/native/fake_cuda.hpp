@@ -5,8 +5,9 @@
 // by a seed; and any two operations that touch the same bytes, one of them writing, must be ordered by stream or
 // event, whether or not they happened to run in a good order. Whatever breaks a rule is a violation, kept in words.
 //
-// Environment, for processes that only load it: FAKE_CUDA_VERSION (12080), FAKE_CUDA_DEVICES (1), FAKE_CUDA_INIT
-// (what cuInit answers), FAKE_CUDA_LACKS (a call that is not there), FAKE_CUDA_FAIL (n:code, the n-th call fails so).
+// Environment, for processes that only load it: FAKE_CUDA_VERSION (12080), FAKE_CUDA_DEVICES (1),
+// FAKE_CUDA_MEMORY_MB (256), FAKE_CUDA_INIT (what cuInit answers), FAKE_CUDA_LACKS (a call that is not there),
+// FAKE_CUDA_FAIL (n:code, the n-th call fails so).
 #pragma once
 
 #include <cstddef>

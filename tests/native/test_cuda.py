@@ -210,3 +210,15 @@ def test_doctor_says_which_gpu_there_is_and_whether_it_can_be_used(library: Path
     assert run(source, environment(library, FAKE_CUDA_DEVICES="0")).startswith(
         "(True, 'none: the CUDA driver sees no GPU', "
     )
+
+
+def test_the_suite_for_a_gpu_runs_on_the_double_without_what_a_gpus_machine_lacks(library: Path) -> None:
+    source = """
+import sys
+for name in ("psycopg", "sqlalchemy", "msgspec"):
+    sys.modules[name] = None
+import pytest
+options = ["-q", "-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"]
+sys.exit(pytest.main([*options, "-k", "swapped or broker"]))
+"""
+    assert "1 passed" in run(source, environment(library, FAKE_CUDA_MEMORY_MB="2048"))

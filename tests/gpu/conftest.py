@@ -1,0 +1,96 @@
+"""The suite for a machine with a GPU; anywhere else it skips and says why.
+
+It needs torch, pytest and this package built there, and none of psycopg, SQLAlchemy and msgspec. What it measures it
+prints as one JSON object per line (`-s` shows them), and asserts nothing of it but its sense:
+
+    python -m pytest -s --confcutdir=tests/gpu tests/gpu
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from indb_tensile.executor.cuda import CudaBroker, Gpu, NoGpu, probe
+from indb_tensile.executor.device import Ledger
+
+REGION_BYTES = 64 << 20
+TRAINER = Path(__file__).with_name("trainer_process.py")
+
+
+@pytest.fixture(scope="session")
+def gpu() -> Gpu:
+    """The first GPU. Neither torch nor a context is loaded in this process: its trainers have theirs."""
+    found = probe()
+    if isinstance(found, NoGpu):
+        pytest.skip(f"no GPU: {found.reason}")
+    if not found.devices[0].shareable:
+        pytest.skip(f"{found.devices[0].name} cannot hand memory to other processes")
+    return found.devices[0]
+
+
+class Bench:
+    """A broker with some regions, and trainers that map them, each in a process of its own."""
+
+    def __init__(self, ledger: Ledger, broker: CudaBroker, region_bytes: int) -> None:
+        self.ledger = ledger
+        self.broker = broker
+        self.region_bytes = region_bytes
+
+    @contextmanager
+    def trainer(self, role: str, regions: int, **settings: object) -> Iterator[subprocess.Popen[str]]:
+        """A trainer with so many regions that plays this role of trainer_process.py; killed at the end."""
+        slot, epoch = self.ledger.claim_slot(os.getpid())
+        self.ledger.grant(slot, regions * self.region_bytes)
+        here, there = socket.socketpair()
+        told = {"ledger": self.ledger.fd, "slot": slot, "epoch": epoch, "socket": there.fileno(), **settings}
+        process = subprocess.Popen(
+            [sys.executable, str(TRAINER), role, json.dumps(told)],
+            pass_fds=(self.ledger.fd, there.fileno()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            there.close()
+            self.broker.send(here.fileno())
+            yield process
+        finally:
+            here.close()
+            process.kill()
+            process.communicate()
+            self.ledger.release_slot(slot)
+
+
+@pytest.fixture
+def bench(gpu: Gpu) -> Bench:
+    """Sixteen regions: 1 GiB."""
+    ledger = Ledger.create(16 * REGION_BYTES, REGION_BYTES, 1 << 33, 1 << 33)
+    return Bench(ledger, CudaBroker(gpu.ordinal, REGION_BYTES, 16), REGION_BYTES)
+
+
+def answer(process: subprocess.Popen[str]) -> dict[str, float]:
+    """The next line that a trainer printed."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, f"the trainer ended with {process.wait()}"
+    found: dict[str, float] = json.loads(line)
+    return found
+
+
+def say(process: subprocess.Popen[str]) -> None:
+    """Let a trainer that waits for a line go on."""
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def report(what: str, **figures: object) -> None:
+    """One measurement."""
+    print(json.dumps({"measured": what, **figures}))

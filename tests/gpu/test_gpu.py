@@ -1,0 +1,104 @@
+"""The device on a real GPU: regions, lanes, torch's allocator, and processes that die in the middle of it."""
+
+import os
+import shutil
+import signal
+import time
+
+import pytest
+
+from indb_tensile.executor.cuda import CudaBroker, Gpu
+from indb_tensile.executor.device import Ledger
+from indb_tensile.executor.nvml import NoNvml, Nvml
+from tests.gpu.conftest import Bench, answer, report, say
+
+pytestmark = pytest.mark.gpu
+
+
+def test_a_broker_needs_no_context(gpu: Gpu, bench: Bench) -> None:
+    nvml = Nvml.start()
+    if isinstance(nvml, NoNvml):
+        pytest.skip(nvml.reason)
+    with nvml:
+        reading = nvml.read(gpu.uuid)
+    report("broker without a context", used_bytes=reading.used_bytes, processes=str(reading.processes))
+    assert reading.used_bytes >= 16 * bench.region_bytes
+    if reading.processes:
+        assert os.getpid() not in {process.pid for process in reading.processes}
+
+
+def test_many_regions_are_mapped_at_once(gpu: Gpu) -> None:
+    region_bytes = gpu.granularity_bytes
+    count = min(1280, gpu.memory_bytes // region_bytes // 2)
+    start_s = time.perf_counter()
+    broker = CudaBroker(gpu.ordinal, region_bytes, count)
+    made_s = time.perf_counter() - start_s
+    many = Bench(Ledger.create(count * region_bytes, region_bytes, 1, 1), broker, region_bytes)
+    with many.trainer("map_regions", 1) as trainer:
+        found = answer(trainer)
+        report("mapping", regions=count, region_bytes=region_bytes, made_s=made_s, mapped_s=found["mapping_s"])
+        assert found["bytes"] == count * region_bytes
+        say(trainer)
+        assert trainer.wait(60) == 0
+
+
+def test_tensors_are_swapped_over_memory_that_others_use_meanwhile(bench: Bench) -> None:
+    with bench.trainer("round_trip", 1) as trainer:
+        assert answer(trainer) == {"same": True, "moved": False}
+
+
+def test_lanes_of_one_and_of_two_processes_at_once(bench: Bench) -> None:
+    alone = {}
+    for lanes in (["out"], ["in"], ["out", "in"]):
+        with bench.trainer("copy", 4, lanes=lanes) as trainer:
+            answer(trainer)
+            say(trainer)
+            alone["+".join(lanes)] = answer(trainer)["bytes_per_s"]
+    with (
+        bench.trainer("copy", 4, lanes=["out", "in"]) as first,
+        bench.trainer("copy", 4, lanes=["out", "in"]) as second,
+    ):
+        for trainer in (first, second):
+            answer(trainer)
+        for trainer in (first, second):
+            say(trainer)
+        both = [answer(trainer)["bytes_per_s"] for trainer in (first, second)]
+    report("lanes", alone_bytes_per_s=alone, two_processes_bytes_per_s=both)
+    assert min(both) > 0
+
+
+@pytest.mark.parametrize("mps", [False, True])
+def test_a_process_killed_inside_a_kernel_leaves_the_others_memory_whole(
+    gpu: Gpu, bench: Bench, *, mps: bool
+) -> None:
+    served = shutil.which("nvidia-cuda-mps-control") is not None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+    if mps != served:
+        pytest.skip("MPS serves this session" if served else "no MPS server serves this session")
+    nvml = Nvml.start()
+    with bench.trainer("spin", 2) as victim:
+        answer(victim)
+        start_s = time.perf_counter()
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        ended_s = time.perf_counter() - start_s
+        listed = _until_unlisted(nvml, gpu, victim.pid) if isinstance(nvml, Nvml) else None
+        report("kill inside a kernel", mps=mps, ended_s=ended_s, unlisted_after_s=listed)
+    with bench.trainer("round_trip", 4) as survivor:
+        assert answer(survivor) == {"same": True, "moved": False}
+
+
+def _until_unlisted(nvml: Nvml, gpu: Gpu, pid: int) -> float:
+    start_s = time.perf_counter()
+    while any(process.pid == pid for process in nvml.read(gpu.uuid).processes or ()):
+        assert time.perf_counter() - start_s < 60
+    return time.perf_counter() - start_s
+
+
+def test_training_from_our_allocator_ends_with_the_same_bits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    found: dict[str, list[dict[str, float]]] = {}
+    for allocator in ("native", "own", "native", "own"):
+        with bench.trainer("train", 8, allocator=allocator) as trainer:
+            found.setdefault(allocator, []).append(answer(trainer))
+    report("allocator", **{name: [each["step_ms"] for each in rows] for name, rows in found.items()})
+    assert len({each["bits"] for rows in found.values() for each in rows}) == 1

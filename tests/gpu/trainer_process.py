@@ -1,0 +1,124 @@
+"""What a trainer of the GPU suite does, by its role: `python trainer_process.py ROLE SETTINGS`."""
+
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from indb_tensile.executor.cuda import CudaDevice, serve_torch
+
+PATTERN = 0x5A
+HOST_POOL_BYTES = 1 << 30
+
+
+def open_device(told: dict[str, Any]) -> tuple[CudaDevice, float]:
+    """The job's device, and how long it took to map every region."""
+    start_s = time.perf_counter()
+    device = CudaDevice(told["ledger"], told["slot"], told["epoch"], HOST_POOL_BYTES, socket=told["socket"])
+    return device, time.perf_counter() - start_s
+
+
+def say(**figures: object) -> None:
+    """One line for the test."""
+    print(json.dumps(figures), flush=True)
+
+
+def map_regions(told: dict[str, Any]) -> None:
+    """How long mapping takes; then hold the regions until told to end."""
+    device, mapping_s = open_device(told)
+    say(mapping_s=mapping_s, bytes=len(device.arena_range))
+    sys.stdin.readline()
+    device.close()
+
+
+def round_trip(told: dict[str, Any]) -> None:
+    """A pattern there and back, over memory that another tensor had in between."""
+    device, _ = open_device(told)
+    size_bytes = 48 << 20
+    device.host_prepare(3 * size_bytes)
+    tensor = device.allocate(size_bytes)
+    host = device.host_allocate(size_bytes)
+    back = device.host_allocate(size_bytes)
+    ctypes.memset(host, PATTERN, size_bytes)
+    device.copy_in(tensor, host, size_bytes)
+    out = device.copy_out(back, tensor, size_bytes)
+    device.free(tensor)
+    again = device.allocate(size_bytes)
+    zeros = device.host_allocate(size_bytes)
+    ctypes.memset(zeros, 0, size_bytes)
+    device.copy_in(again, zeros, size_bytes)
+    device.wait(out)
+    device.drain()
+    say(same=ctypes.string_at(back, size_bytes) == bytes([PATTERN]) * size_bytes, moved=again != tensor)
+    device.close()
+
+
+def copy(told: dict[str, Any]) -> None:
+    """Both lanes, or one of them, for some rounds: bytes per second in each direction."""
+    device, _ = open_device(told)
+    size_bytes, rounds = 64 << 20, 32
+    device.host_prepare(2 * size_bytes)
+    tensors = [device.allocate(size_bytes) for _ in range(2)]
+    hosts = [device.host_allocate(size_bytes) for _ in range(2)]
+    say(ready=1)
+    sys.stdin.readline()
+    start_s = time.perf_counter()
+    for _ in range(rounds):
+        if "out" in told["lanes"]:
+            device.copy_out(hosts[0], tensors[0], size_bytes)
+        if "in" in told["lanes"]:
+            device.copy_in(tensors[1], hosts[1], size_bytes)
+    device.drain()
+    say(bytes_per_s=rounds * size_bytes / (time.perf_counter() - start_s))
+    device.close()
+
+
+def spin(told: dict[str, Any]) -> None:
+    """A kernel that does not end soon, in memory of the job's regions."""
+    import torch
+
+    device, _ = open_device(told)
+    serve_torch(device)
+    torch.empty(1 << 20, device="cuda").fill_(1)
+    torch.cuda.synchronize()
+    wait: Any = torch.cuda._sleep
+    wait(1 << 40)  # clock cycles: minutes
+    say(spinning=1)
+    sys.stdin.readline()
+
+
+def train(told: dict[str, Any]) -> None:
+    """A few steps of a small network, from torch's own allocator or ours: the bits it ends with, and its pace."""
+    import torch
+
+    own = told["allocator"] == "own"
+    if own:
+        device, _ = open_device(told)
+        serve_torch(device)
+    torch.manual_seed(3)
+    torch.use_deterministic_algorithms(mode=True)
+    layers = [torch.nn.Linear(1024, 1024), torch.nn.ReLU()] * 4
+    network = torch.nn.Sequential(*layers).cuda()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    batch = torch.randn(512, 1024, device="cuda")
+    for step in range(120):
+        if step == 20:
+            torch.cuda.synchronize()
+            start_s = time.perf_counter()
+        optimizer.zero_grad()
+        network(batch).square().mean().backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    step_ms = (time.perf_counter() - start_s) * 10
+    total = torch.cat([parameter.detach().flatten() for parameter in network.parameters()]).view(torch.int32)
+    say(bits=int(total.to(torch.int64).sum()), step_ms=step_ms)
+
+
+ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
+    role.__name__: role for role in (map_regions, round_trip, copy, spin, train)
+}
+
+if __name__ == "__main__":
+    ROLES[sys.argv[1]](json.loads(sys.argv[2]))
