@@ -183,7 +183,7 @@ class Simulated:
         return floor(self._work(rows).graphs[0]) <= self._budget_bytes
 
     def _planned(self, rows: int) -> Ran | None:
-        plan = _plan(self._work(rows), self._budget_bytes, self._machine.link, rewrites=True)
+        plan = _plan(self._work(rows), self._budget_bytes, self._machine.link)
         if plan is None:
             return None
         return Ran(rows=rows, peak_bytes=plan.peak_bytes, iteration_ns=plan.forecast.iteration_ns)
@@ -219,7 +219,7 @@ class Executed:
         step, work = subject.calibrated()
         if self._link is None:
             self._link = slowed_link(subject, step, self._machine, 1)  # by the smallest batch, which eager runs too
-        plan = _plan(work, self._budget_bytes, self._link, rewrites=False)
+        plan = _plan(work, self._budget_bytes, self._link)
         if plan is None:
             return None
         with emulated(self._link, self._budget_bytes) as device:
@@ -245,8 +245,8 @@ def eager_step(subject: Subject) -> Ran:
     return Ran(rows=len(subject.x), peak_bytes=memory.allocated_bytes, iteration_ns=iteration_ns)
 
 
-def _plan(work: Workload, budget_bytes: int, link: Link, *, rewrites: bool) -> JobPlan | None:
-    found = plan_jobs([work], budget_bytes=budget_bytes, link=link, rewrites=rewrites)
+def _plan(work: Workload, budget_bytes: int, link: Link) -> JobPlan | None:
+    found = plan_jobs([work], budget_bytes=budget_bytes, link=link)
     return None if isinstance(found, Infeasible) else found[0]
 
 

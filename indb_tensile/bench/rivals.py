@@ -154,14 +154,14 @@ class _Saved:
         return saved_tensors_hooks(self._pack, self._unpack)
 
     def _pack(self, tensor: torch.Tensor) -> "_Packed":
-        dense = tensor.detach().contiguous()
+        dense = _dense(tensor.detach())
         packed = _Packed(self._device, dense)
         if dense.nbytes:
             self._device.wait(self._device.copy_out(packed.buffer, dense.data_ptr(), dense.nbytes))
         return packed
 
     def _unpack(self, packed: "_Packed") -> torch.Tensor:
-        tensor = torch.empty(packed.shape, dtype=packed.dtype)
+        tensor = torch.empty_strided(packed.shape, packed.stride, dtype=packed.dtype)
         if tensor.nbytes:
             self._device.wait(self._device.copy_in(tensor.data_ptr(), packed.buffer, tensor.nbytes))
         return tensor
@@ -171,12 +171,18 @@ class _Packed:
     """A saved tensor on the host; its memory goes back when autograd lets go of it."""
 
     def __init__(self, device: EmulatedDevice, tensor: torch.Tensor) -> None:
-        self.shape, self.dtype = tensor.shape, tensor.dtype
+        self.shape, self.stride, self.dtype = tensor.shape, tensor.stride(), tensor.dtype
         self._device = device
         self.buffer = device.host_allocate(max(1, tensor.nbytes))
 
     def __del__(self) -> None:
         self._device.host_free(self.buffer)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor if its bytes lie in one piece, in whatever order, else a copy of which that is true."""
+    like = torch.empty_like(tensor, device="meta")
+    return tensor if like.stride() == tensor.stride() else tensor.clone()
 
 
 def _to_host(device: EmulatedDevice, tensor: torch.Tensor) -> HostBuffer:
