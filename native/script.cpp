@@ -102,7 +102,7 @@ int Script::release(std::uintptr_t address) {
 
 // The next allocation of this position that has the size asked for: one that is missing shifts nothing.
 std::uintptr_t Script::planned(std::uint64_t size_bytes) {
-  if (block_ == 0 || position_ + 1 >= sheet_->first.size()) return 0;
+  if (block_ == 0 || position_ >= sheet_->first.size() - 1) return 0;
   if (position_ != followed_) {
     followed_ = position_;
     next_ = sheet_->first[position_];
