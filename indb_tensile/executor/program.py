@@ -71,15 +71,15 @@ def _pieces(wiring: Wiring, tensors: Iterable[TensorId]) -> frozenset[Piece]:
     return frozenset(wiring.pieces[t] for t in tensors if t in wiring.pieces)
 
 
-def compile_program(step: CapturedStep, plan: Plan) -> Program:
-    """Write both variants; nothing is allocated.
+def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False) -> Program:
+    """Write both variants; nothing is allocated. `located` ones say at which position they are.
 
     Raises InvariantError where the plan breaks its own rules, GraphError where its order would change a result.
     """
     timeline = unroll(step.graph, plan)
     wiring = wire(step, plan, timeline.home)
-    plain = _Writer(step, plan, timeline, wiring, timed=False)
-    timed = _Writer(step, plan, timeline, wiring, timed=True)
+    plain = _Writer(step, plan, timeline, wiring, timed=False, located=located)
+    timed = _Writer(step, plan, timeline, wiring, timed=True, located=located)
     return Program(
         step=step,
         plan=plan,
@@ -96,8 +96,18 @@ def compile_program(step: CapturedStep, plan: Plan) -> Program:
     )
 
 
-def bind(program: Program, state: State, device: Device, lanes: Lanes, clock: Clock = perf_counter_ns) -> None:
-    """Give the program its tensors and its device. The state must be at the program's home."""
+def bind(
+    program: Program,
+    state: State,
+    device: Device,
+    lanes: Lanes,
+    clock: Clock = perf_counter_ns,
+    position: memoryview | None = None,
+) -> None:
+    """Give the program its tensors, its device, and the word where it says its position.
+
+    The state must be at the program's home.
+    """
     wiring = program.wiring
     scope: dict[str, Any] = {
         "move": device.move,
@@ -105,6 +115,7 @@ def bind(program: Program, state: State, device: Device, lanes: Lanes, clock: Cl
         "copy_out": lanes.copy_out,
         "copy_in": lanes.copy_in,
         "clock": clock,
+        "at": position,
         "set_grad": torch.set_grad_enabled,
         "movable": _movable,
         "cut": _cut,
@@ -177,12 +188,22 @@ def _views(step: CapturedStep) -> tuple[Call, ...]:
 class _Writer:
     """Writes one variant, line by line."""
 
-    def __init__(self, step: CapturedStep, plan: Plan, timeline: Timeline, wiring: Wiring, *, timed: bool) -> None:
+    def __init__(
+        self,
+        step: CapturedStep,
+        plan: Plan,
+        timeline: Timeline,
+        wiring: Wiring,
+        *,
+        timed: bool,
+        located: bool,
+    ) -> None:
         self._step = step
         self._plan = plan
         self._timeline = timeline
         self._wiring = wiring
         self._timed = timed
+        self._located = located
         self._lines: list[str] = []
         self._view_number = {id(call): i for i, call in enumerate(_views(step))}
         self._carried = {id(g): i for i, g in enumerate((*timeline.outgoing, *timeline.incoming))}
@@ -200,6 +221,7 @@ class _Writer:
             self._emit(f"{self._ticket[id(gap)]} = carried[{self._carried[id(gap)]}]")
         for k, turn in enumerate(self._wiring.turns):
             self._clock(k)
+            self._locate(k)
             self._boundary(self._timeline.boundaries[k])
             self._uploaded(self._wiring.graph.operators[k].reads)
             self._turn(turn)
@@ -215,6 +237,10 @@ class _Writer:
         if self._timed:
             self._emit(f"times[{k}] = clock()")
             self._emit(f"stalls[{k}] = stall")
+
+    def _locate(self, k: int) -> None:
+        if self._located:
+            self._emit(f"at[0] = {k}")
 
     def _boundary(self, boundary: Boundary) -> None:
         for gap in boundary.frees:
@@ -325,6 +351,7 @@ class _Writer:
     def _close(self) -> None:
         self._uploaded(tuple(self._uploading))
         self._delete(tuple(self._live))
+        self._locate(len(self._wiring.turns))
         self._boundary(self._timeline.boundaries[-1])
         self._clock(len(self._wiring.turns))
         for gap in (*self._timeline.outgoing, *self._timeline.incoming):

@@ -7,6 +7,7 @@ import torch
 from indb_tensile.executor.device import Device, Ticket
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.pieces import Piece
+from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.program import Program
 from indb_tensile.executor.state import State, host_bytes
 from indb_tensile.scheduler.graph import TensorId
@@ -15,8 +16,9 @@ from indb_tensile.scheduler.graph import TensorId
 class Residency:
     """Where each piece of a state is. Between programs first everything goes out, then everything comes in."""
 
-    def __init__(self, device: Device, lanes: Lanes, state: State) -> None:
+    def __init__(self, device: Device, lanes: Lanes, state: State, placer: Placer) -> None:
         self._device = device
+        self._placer = placer
         self._lanes = lanes
         self._state = state
         self._wanted: frozenset[Piece] = frozenset()  # those whose host buffer the plans need
@@ -39,6 +41,7 @@ class Residency:
         self._send_out(sorted(state.resident - home))
         for tensor, pieces in anew.items():
             self._cut(tensor, pieces)
+        self._placer.arrange(program, state)
         self._bring_in(sorted(home - state.resident))
         for piece in sorted((program.pieces(program.timeline.copied) & state.resident) - state.valid):
             self._copy_out(piece)
@@ -123,7 +126,7 @@ class Residency:
         if taken_bytes:
             self._device.move(0, taken_bytes)
         for piece in coming:
-            state.storage(piece).resize_(piece.size_bytes)
+            self._placer.take(piece, state.storage(piece))
             self._buffer(piece)
             self._lanes.copy_in(state.storage(piece).data_ptr(), state.host[piece], piece.size_bytes)
         self._lanes.drain()

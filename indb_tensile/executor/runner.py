@@ -12,6 +12,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture import CapturedStep, Kind, check_alike
 from indb_tensile.executor.device import Clock, Device, Ticket
 from indb_tensile.executor.lanes import Lanes
+from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.program import Program, bind, compile_program, empty_carried
 from indb_tensile.executor.replay import INPUTS
 from indb_tensile.executor.residency import Residency
@@ -57,8 +58,11 @@ class Runner:
         sample_every: int = 16,
         sample_after_ns: int | None = None,
         clock: Clock = perf_counter_ns,
+        placer: Placer | None = None,
     ) -> None:
         """`steps` come in the order of the plans: the training step first.
+
+        `placer` puts the tensors where the plans say; without one they are in ordinary memory.
 
         Every `sample_every`-th training iteration is timed, and so is one that starts `sample_after_ns` or more after
         the last one that was: long iterations are few while a plan is followed, and timing costs them nothing.
@@ -73,7 +77,8 @@ class Runner:
         self._sample_after_ns = sample_after_ns
         self._sampled_ns = 0  # when the last timed iteration started, or these plans were adopted
         self._lanes = state.lanes = Lanes(device)
-        self._residency = Residency(device, self._lanes, state)
+        self._placer = placer or Placer()
+        self._residency = Residency(device, self._lanes, state, self._placer)
         self._programs: tuple[Program, ...] = ()
         self._current: Program | None = None
         self._carried: list[Ticket | None] = []
@@ -89,8 +94,12 @@ class Runner:
         """
         if len(plans) != len(self._steps):
             raise InvariantError(f"{len(plans)} plans were given for {len(self._steps)} steps")
-        programs = tuple(compile_program(step, plan) for step, plan in zip(self._steps, plans, strict=True))
+        located = self._placer.position is not None
+        programs = tuple(
+            compile_program(s, plan, located=located) for s, plan in zip(self._steps, plans, strict=True)
+        )
         self._leave()
+        self._placer.adopt(programs)
         self._residency.exchange(self._programs, programs)
         self._programs, self.generation = programs, generation
         self._samples.clear()
@@ -137,6 +146,7 @@ class Runner:
         self._lanes.drain()
         self._current = None
         self._residency.give_up(self._programs)
+        self._placer.close()
         self._programs = ()
 
     def _program(self, kind: Kind, x: torch.Tensor) -> Program:
@@ -159,7 +169,7 @@ class Runner:
         returned = tuple(_result(program.step, name) for name in (program.step.loss, program.step.outputs) if name)
         training = program.step.kind is Kind.TRAINING
         self._state.whole = False
-        with torch.set_grad_enabled(training):
+        with torch.set_grad_enabled(training), self._placer.running(program):
             # Forward runs with gradients on, as in eager: some kernels choose their path by it. No tensor here
             # requires a gradient, so nothing is recorded.
             if timed:
@@ -189,7 +199,7 @@ class Runner:
     def _enter(self, program: Program) -> None:
         self._residency.go_home(program)
         if program.plain is None:
-            bind(program, self._state, self._device, self._lanes, self._clock)
+            bind(program, self._state, self._device, self._lanes, self._clock, self._placer.position)
         self._carried = empty_carried(program)
         self._residency.start_outgoing(program, self._carried)
         self._state.changed = False

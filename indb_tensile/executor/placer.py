@@ -1,0 +1,129 @@
+"""Puts a runner's tensors where its plans say: serves its programs, each by the addresses planned for it.
+
+All programs of one adoption share one block of the arena, so a persistent tensor that two of them keep at one offset
+stays there when the runner goes from one to the other. What lies elsewhere is moved while nothing runs.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from indb_tensile import _native
+from indb_tensile.executor.offsets import Offsets, plan_offsets
+from indb_tensile.executor.pieces import Piece
+from indb_tensile.executor.program import Program
+from indb_tensile.executor.serving import Served, Serving
+from indb_tensile.executor.state import State
+from indb_tensile.scheduler.graph import TensorId
+
+log = logging.getLogger("executor")
+
+
+class Placer:
+    """Serves one runner's tensors; without a `Serving` they are in ordinary memory and nothing is done here."""
+
+    def __init__(self, serving: Serving | None = None) -> None:
+        self._serving = serving
+        self._placed: list[_Placed] = []
+        self._asked_bytes = 0  # for the block
+        self._current: _Placed | None = None
+
+    @property
+    def position(self) -> memoryview | None:
+        """Where programs write at which position they are; None where nobody reads it."""
+        return None if self._serving is None else self._serving.position
+
+    @property
+    def served(self) -> Served | None:
+        """What became of the allocations so far."""
+        return None if self._serving is None else self._serving.served()
+
+    def adopt(self, programs: Sequence[Program]) -> None:
+        """Place these programs from now on; what is resident is moved when the runner goes home."""
+        if self._serving is not None:
+            self._placed = [_Placed(program) for program in programs]
+
+    def arrange(self, program: Program, state: State) -> None:
+        """Move what is resident, and stays so, to the program's addresses; what leaves has left, nothing has come."""
+        if self._serving is None:
+            return
+        self._current = next(one for one in self._placed if one.program is program)
+        block_bytes = max(one.offsets.size_bytes for one in self._placed)
+        exchanged = block_bytes != self._asked_bytes
+        lifted = {
+            p: _lift(state.storage(p)) for p in sorted(state.resident) if exchanged or self._is_astray(p, state)
+        }
+        if exchanged:
+            self._reserve(block_bytes)
+        for piece, memory in lifted.items():
+            self.take(piece, state.storage(piece))
+            torch.empty(0, dtype=torch.uint8).set_(state.storage(piece)).copy_(memory)
+
+    def take(self, piece: Piece, storage: torch.UntypedStorage) -> None:
+        """Give a storage that is nowhere its memory on the device."""
+        if self._serving is None or self._current is None:
+            storage.resize_(piece.size_bytes)
+            return
+        offset = self._current.offset_of(piece)
+        sheet = None if offset is None else _native.Sheet([[(piece.size_bytes, offset)]])
+        self._serving.position[0] = 0
+        with self._serving.on(sheet):
+            storage.resize_(piece.size_bytes)
+
+    def running(self, program: Program) -> AbstractContextManager[None]:
+        """Around an iteration of the program that the runner last went home to."""
+        if self._serving is None or self._current is None:
+            return nullcontext()
+        assert self._current.program is program
+        return self._serving.on(self._current.sheet)
+
+    def close(self) -> None:
+        """Give the block back, once nothing is in it."""
+        if self._serving is not None:
+            self._serving.reserve(0)
+        self._asked_bytes = 0
+        self._placed, self._current = [], None
+
+    def _is_astray(self, piece: Piece, state: State) -> bool:
+        """Whether a piece lies somewhere else than the program has it, or where it would be in the way."""
+        assert self._serving is not None
+        assert self._current is not None
+        inside = state.storage(piece).data_ptr() - self._serving.block
+        offset = self._current.offset_of(piece)
+        if not self._serving.block:
+            return False
+        return 0 <= inside < self._asked_bytes if offset is None else inside != offset
+
+    def _reserve(self, size_bytes: int) -> None:
+        assert self._serving is not None
+        self._asked_bytes = size_bytes
+        if not self._serving.reserve(size_bytes):
+            log.warning("no %d bytes of the device lie together: tensors take what places they find", size_bytes)
+
+
+class _Placed:
+    """One program's addresses."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.offsets: Offsets = plan_offsets(program.step, program.plan, program.timeline)
+        self.sheet = _native.Sheet([list(rows) for rows in self.offsets.positions])
+        pieces = program.wiring.pieces
+        self._home: dict[TensorId, list[tuple[Piece, int]]] = {}
+        for tensor, offset in self.offsets.home.items():
+            self._home.setdefault(pieces[tensor].tensor, []).append((pieces[tensor], offset))
+
+    def offset_of(self, piece: Piece) -> int | None:
+        """Where it lies between two iterations: there, or in what the program never accesses and does not cut."""
+        for known, offset in self._home.get(piece.tensor, ()):
+            if known.start_bytes <= piece.start_bytes and piece.stop_bytes <= known.stop_bytes:
+                return offset + piece.start_bytes - known.start_bytes
+        return None
+
+
+def _lift(storage: torch.UntypedStorage) -> torch.Tensor:
+    memory = torch.empty(0, dtype=torch.uint8).set_(storage).clone()
+    storage.resize_(0)
+    return memory
