@@ -1,5 +1,9 @@
 #include "private_arena.hpp"
 
+#include <sys/mman.h>
+
+#include <cerrno>
+
 #include "fault.hpp"
 
 namespace tensile {
@@ -25,6 +29,15 @@ int release(void* context, void* address) {
 }  // namespace
 
 PrivateArena::PrivateArena(std::uint64_t limit_bytes)
-    : pool_(limit_bytes), hook_{&pool_, &allocate, &release, pool_.begin(), pool_.begin() + limit_bytes} {}
+    : pool_(limit_bytes, [](std::byte*, std::size_t) {}),
+      hook_{&pool_, &allocate, &release, pool_.begin(), pool_.begin() + limit_bytes} {
+  // Shared with nobody, but only shared memory can be mapped twice (window.hpp).
+  void* const whole = reinterpret_cast<void*>(pool_.begin());
+  if (::mmap(whole, rounded_up(limit_bytes, page_bytes()), PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    throw_system_fault("mmap", text("mapping a private arena of ", limit_bytes, " bytes"), errno);
+  }
+  ::madvise(whole, limit_bytes, MADV_DONTFORK);
+}
 
 }  // namespace tensile

@@ -9,34 +9,36 @@ namespace tensile {
 Script::Script(const tensile_arena_hook& arena, Shim shim)
     : arena_(arena),
       shim_(shim),
+      window_(arena),
       hook_{this,
             [](void* context, std::size_t size_bytes) { return static_cast<Script*>(context)->allocate(size_bytes); },
             [](void* context, void* address) {
               return static_cast<Script*>(context)->release(reinterpret_cast<std::uintptr_t>(address));
             },
-            arena.begin, arena.end} {}
+            arena.begin, arena.end},
+      block_hook_{this, hook_.allocate, hook_.release, window_.begin(), window_.end()} {}
 
-Script::~Script() {
-  if (block_ != 0) arena_.release(arena_.context, reinterpret_cast<void*>(block_));
-}
-
-std::uintptr_t Script::reserve(std::uint64_t size_bytes) {
+bool Script::reserve(std::uint64_t size_bytes) {
   const std::lock_guard lock(changing_);
-  const auto inside =
-      std::count_if(alive_.begin(), alive_.end(), [&](const Block& b) { return is_planned(b.address); });
-  if (inside != 0) {
-    throw Fault(Fault::Kind::invariant, text("the planned block is exchanged while ", inside, " tensors are in it"));
-  }
-  if (block_ != 0) arena_.release(arena_.context, reinterpret_cast<void*>(block_));
-  block_ = size_bytes == 0 ? 0 : reinterpret_cast<std::uintptr_t>(arena_.allocate(arena_.context, size_bytes));
-  block_bytes_ = block_ == 0 ? 0 : size_bytes;
-  return block_;
+  const std::uintptr_t kept_end = block() + window_.kept(size_bytes);
+  const auto lost = std::count_if(alive_.begin(), alive_.end(), [&](const Block& one) {
+    return is_planned(one.address) && one.address + one.size_bytes > kept_end;
+  });
+  if (lost != 0) throw Fault(Fault::Kind::invariant, text(lost, " tensors are in the part of a block that changes"));
+  const std::uint64_t before_bytes = window_.size_bytes();
+  if (window_.resize(size_bytes)) return true;
+  window_.resize(before_bytes);
+  return false;
 }
 
 int Script::serve(const Sheet* sheet) {
   sheet_ = sheet;
   followed_ = ~std::uint64_t{0};
   program_ = std::this_thread::get_id();
+  if (!known_) {
+    if (const int failed = shim_(&block_hook_); failed != 0) return failed;
+    known_ = true;
+  }
   return shim_(&hook_);
 }
 
@@ -102,7 +104,7 @@ int Script::release(std::uintptr_t address) {
 
 // The next allocation of this position that has the size asked for: one that is missing shifts nothing.
 std::uintptr_t Script::planned(std::uint64_t size_bytes) {
-  if (block_ == 0 || position_ >= sheet_->first.size() - 1) return 0;
+  if (window_.size_bytes() == 0 || position_ >= sheet_->first.size() - 1) return 0;
   if (position_ != followed_) {
     followed_ = position_;
     next_ = sheet_->first[position_];
@@ -115,7 +117,7 @@ std::uintptr_t Script::planned(std::uint64_t size_bytes) {
     return 0;
   }
   next_ = entry + 1;
-  const std::uintptr_t address = block_ + sheet_->placed[entry].offset_bytes;
+  const std::uintptr_t address = block() + sheet_->placed[entry].offset_bytes;
   if (!is_free(address, size_bytes)) {
     ++usage_.occupied;
     return 0;
@@ -136,7 +138,8 @@ std::vector<Script::Block>::iterator Script::at(std::uintptr_t address) {
 }
 
 bool Script::is_free(std::uintptr_t address, std::uint64_t size_bytes) {
-  if (address - block_ > block_bytes_ || size_bytes > block_bytes_ - (address - block_)) return false;
+  const std::uintptr_t offset = address - block();
+  if (offset > window_.size_bytes() || size_bytes > window_.size_bytes() - offset) return false;
   const auto next = at(address);
   if (next != alive_.end() && next->address < address + size_bytes) return false;
   return next == alive_.begin() || std::prev(next)->address + std::prev(next)->size_bytes <= address;

@@ -2,8 +2,8 @@
 //
 // An operator asks for the same sizes in the same order whenever it runs (calibration checks that), so a planned
 // address is found by position and number, without a search. The program says where it is by a plain store before
-// each operator. Planned addresses lie in one block of the arena; whatever was not foreseen takes what the arena
-// finds (best fit) and is counted, never refused.
+// each operator. Planned addresses lie in one block, a window over pieces of the arena; whatever was not foreseen
+// takes what the arena finds (best fit) and is counted, never refused.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "arena_hook.h"
+#include "window.hpp"
 
 namespace tensile {
 
@@ -57,7 +58,6 @@ class Script {
 
   // `shim` is what the preloaded library exports as tensile_shim_serve.
   Script(const tensile_arena_hook& arena, Shim shim);
-  ~Script();
   Script(const Script&) = delete;
   Script& operator=(const Script&) = delete;
 
@@ -66,10 +66,11 @@ class Script {
   // Where the program is. Written by the thread that runs it, right before what it names.
   std::uint64_t* position() noexcept { return &position_; }
 
-  // Take the block that planned offsets count from: its address, or 0 where the arena has no room for it. A block
-  // that there is already is given back; that must be empty.
-  std::uintptr_t reserve(std::uint64_t size_bytes);
-  std::uintptr_t block() const noexcept { return block_; }
+  // Have a block of this size, from which planned offsets count; false where the arena has no room for it, and the
+  // block is as it was. What lies in it beyond `kept` must be gone.
+  bool reserve(std::uint64_t size_bytes);
+  std::uint64_t kept(std::uint64_t size_bytes) const { return window_.kept(size_bytes); }
+  std::uintptr_t block() const noexcept { return window_.begin(); }
 
   // Serve the calling thread from now on; `sheet` may be null, and must outlive `rest`. Returns what the shim says.
   int serve(const Sheet* sheet);
@@ -93,18 +94,19 @@ class Script {
   std::uintptr_t unplanned(std::uint64_t size_bytes);
   std::vector<Block>::iterator at(std::uintptr_t address);
   bool is_free(std::uintptr_t address, std::uint64_t size_bytes);
-  bool is_planned(std::uintptr_t address) const noexcept { return address - block_ < block_bytes_; }
+  bool is_planned(std::uintptr_t address) const noexcept { return address - block() < window_.end() - block(); }
 
   const tensile_arena_hook arena_;
   const Shim shim_;
+  Window window_;
   tensile_arena_hook hook_;
+  tensile_arena_hook block_hook_;  // the same, for what is given back to the block
+  bool known_ = false;             // to the shim
   std::uint64_t position_ = 0;
   std::uint64_t followed_ = ~std::uint64_t{0};  // the position that `next_` belongs to
   std::uint32_t next_ = 0;
   const Sheet* sheet_ = nullptr;
   std::thread::id program_;
-  std::uintptr_t block_ = 0;
-  std::uint64_t block_bytes_ = 0;
 
   mutable std::mutex changing_;
   std::vector<Block> alive_;  // by address

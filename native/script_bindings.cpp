@@ -53,6 +53,7 @@ void bind_script(nb::module_& module) {
       .def_static("create", &create, "hook_address"_a, "shim_address"_a, nb::rv_policy::reference)
       .def("position_address", [](Script& script) { return reinterpret_cast<std::uint64_t>(script.position()); })
       .def("reserve", &Script::reserve, "size_bytes"_a)
+      .def("kept", &Script::kept, "size_bytes"_a)
       .def("block", &Script::block)
       .def("serve", &Script::serve, "sheet"_a.none())
       .def("rest", &Script::rest)

@@ -29,6 +29,7 @@ from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.hardware import emulated_kind
+from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
@@ -73,7 +74,7 @@ def _run(settings: Settings) -> None:
     environment = _environment(settings)
     trainers = Trainers(
         command=_worker("trainer"),
-        environment=environment,
+        environment=preloading(environment),
         device_fd=ledger.fd,
         grace_s=settings.stop_grace_s,
         wake=mailbox,

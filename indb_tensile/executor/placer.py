@@ -47,16 +47,15 @@ class Placer:
 
     def arrange(self, program: Program, state: State) -> None:
         """Move what is resident, and stays so, to the program's addresses; what leaves has left, nothing has come."""
-        if self._serving is None:
+        if self._serving is None or not self._placed:
             return
-        self._current = next(one for one in self._placed if one.program is program)
+        before, self._current = self._current, next(one for one in self._placed if one.program is program)
         block_bytes = max(one.offsets.size_bytes for one in self._placed)
-        exchanged = block_bytes != self._asked_bytes
-        lifted = {
-            p: _lift(state.storage(p)) for p in sorted(state.resident) if exchanged or self._is_astray(p, state)
-        }
-        if exchanged:
-            self._reserve(block_bytes)
+        kept_bytes = self._serving.kept(block_bytes) if before is not None else 0
+        astray = [piece for piece in sorted(state.resident) if self._is_astray(piece, state, kept_bytes)]
+        lifted = {piece: _lift(state.storage(piece)) for piece in astray}
+        if not self._serving.reserve(block_bytes):
+            self._do_without(block_bytes, lifted, state)
         for piece, memory in lifted.items():
             self.take(piece, state.storage(piece))
             torch.empty(0, dtype=torch.uint8).set_(state.storage(piece)).copy_(memory)
@@ -83,24 +82,23 @@ class Placer:
         """Give the block back, once nothing is in it."""
         if self._serving is not None:
             self._serving.reserve(0)
-        self._asked_bytes = 0
         self._placed, self._current = [], None
 
-    def _is_astray(self, piece: Piece, state: State) -> bool:
-        """Whether a piece lies somewhere else than the program has it, or where it would be in the way."""
+    def _is_astray(self, piece: Piece, state: State, kept_bytes: int) -> bool:
+        """Whether a piece lies somewhere else than the program has it, or where the block will be another."""
         assert self._serving is not None
         assert self._current is not None
-        inside = state.storage(piece).data_ptr() - self._serving.block
+        address = state.storage(piece).data_ptr() - self._serving.block
         offset = self._current.offset_of(piece)
-        if not self._serving.block:
-            return False
-        return 0 <= inside < self._asked_bytes if offset is None else inside != offset
+        return address != offset or offset + piece.size_bytes > kept_bytes
 
-    def _reserve(self, size_bytes: int) -> None:
+    def _do_without(self, block_bytes: int, lifted: dict[Piece, torch.Tensor], state: State) -> None:
+        """Ordinary memory until other plans come: tensors all over the regions would keep these from other jobs."""
         assert self._serving is not None
-        self._asked_bytes = size_bytes
-        if not self._serving.reserve(size_bytes):
-            log.warning("no %d bytes of the device lie together: tensors take what places they find", size_bytes)
+        lifted |= {piece: _lift(state.storage(piece)) for piece in sorted(state.resident - lifted.keys())}
+        self._serving.reserve(0)
+        self._placed, self._current = [], None
+        log.warning("the device has no room for the plan's %d bytes: tensors are in ordinary memory", block_bytes)
 
 
 class _Placed:

@@ -7,7 +7,7 @@ checkpoints are the host's. So serving begins and ends around the program, on it
 import ctypes
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +20,21 @@ from indb_tensile.errors import DeviceError
 log = logging.getLogger("executor")
 
 LIBRARY: Final = Path(_native.__file__).with_name("_shim.so")
-_PRIVATE_BYTES = 1 << 40  # of address space; memory is what is asked for
+_PRIVATE_BYTES = 1 << 36  # of address space; memory is what is asked for
+
+
+def preloading(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process whose tensors are to be served: the shim comes before what else is preloaded.
+
+    Unchanged where the shim was not built, or lies where LD_PRELOAD, a list with spaces and colons, cannot name it.
+    """
+    if not LIBRARY.exists() or not _SEPARATORS.isdisjoint(str(LIBRARY)):
+        return dict(environment)
+    others = environment.get("LD_PRELOAD", "")
+    return {**environment, "LD_PRELOAD": f"{LIBRARY} {others}".strip()}
+
+
+_SEPARATORS = frozenset(" :")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +109,19 @@ class Serving:
         self._script.rest()
 
     def reserve(self, size_bytes: int) -> bool:
-        """Take the block that planned offsets count from; False where the arena has no room for it."""
-        return bool(self._script.reserve(size_bytes)) or size_bytes == 0
+        """Have a block of this size for planned offsets; False where the arena has no room for it.
+
+        Nothing may lie in it beyond what is `kept`. Raises InvariantError where something does.
+        """
+        return self._script.reserve(size_bytes)
+
+    def kept(self, size_bytes: int) -> int:
+        """How many bytes from the block's start stay as they are when it is reserved with another size."""
+        return self._script.kept(size_bytes)
 
     @property
     def block(self) -> int:
-        """The block's address; 0 for none."""
+        """The block's address, whatever its size."""
         return self._script.block()
 
     def record(self) -> None:

@@ -35,7 +35,7 @@ static memalign_function next_memalign;
 static free_function next_free;
 static create_function next_create;
 
-#define MOST_ARENAS 8 /* one of the device, one to calibrate operators in, and room to spare */
+#define MOST_ARENAS 32 /* two ranges of the device, two to calibrate operators in, and room to spare */
 
 static _Atomic(const tensile_arena_hook*) serving;             /* null: nobody is served */
 static _Atomic(const tensile_arena_hook*) arenas[MOST_ARENAS]; /* that ever served, for their tensors may be alive */

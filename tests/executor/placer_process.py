@@ -102,7 +102,7 @@ def _followed(runner: Runner, placer: Placer, serving: Serving, job: Job) -> lis
 
 
 def crowded() -> dict[str, Any]:
-    """An arena that holds the tensors, and not the block with them all."""
+    """An arena that has no room for the block."""
     job, steps = prepared("mlp")
     serving = Serving.of(_native.private_arena(_most(steps) // 2))
     assert serving is not None

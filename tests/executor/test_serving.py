@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.executor.serving import Serving
+from indb_tensile.executor.serving import LIBRARY, Serving, preloading
 from tests.executor.preloaded import ask
 
 
@@ -52,6 +52,11 @@ def test_a_forked_child_leaves_the_arena_to_its_parent(seen: dict[str, Any]) -> 
 
 def test_what_a_full_arena_refuses_is_ordinary_memory_and_counted(seen: dict[str, Any]) -> None:
     assert seen["full"] == {"inside": [False, True], "sum": 2 << 20, "refused": 1, "counted": 4000}
+
+
+def test_the_shim_is_preloaded_before_whatever_else_is() -> None:
+    assert preloading({"HOME": "/"}) == {"HOME": "/", "LD_PRELOAD": str(LIBRARY)}
+    assert preloading({"LD_PRELOAD": "/a.so:/b.so"}) == {"LD_PRELOAD": f"{LIBRARY} /a.so:/b.so"}
 
 
 def test_without_the_shim_nothing_is_served_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,12 +1,17 @@
 """One job from its claimed row to its published version."""
 
+import logging
+
 import torch
 
 from indb_tensile import config
 from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.connection import Session
+from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
+from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.state import State
 from indb_tensile.job import Phase
 from indb_tensile.learning.training import Prepared, prepare
@@ -17,6 +22,8 @@ from .inbox import Inbox
 from .loop import Loop
 from .publication import judge, publication
 from .steps import Steps, optimizer_settings
+
+log = logging.getLogger("trainer")
 
 SAMPLE_AFTER_NS = 50_000_000
 SAMPLE_EVERY = 3  # an emulated device's operators take milliseconds: timing every third iteration costs nothing
@@ -92,7 +99,15 @@ class TrainingRun:
         state = State.create(prepared.module, optimizer_settings(prepared.settings))
         torch.manual_seed(prepared.settings.seed)
         with EmulatedDevice(self._device_fd, assigned.slot, assigned.epoch, self._settings.host_pool_bytes) as device:
-            runner = Runner(device, state, steps.captured, sample_every=SAMPLE_EVERY, sample_after_ns=SAMPLE_AFTER_NS)
+            placer = Placer(Serving.of(device.hook_address()))
+            runner = Runner(
+                device,
+                state,
+                add_scripts(steps.captured),
+                sample_every=SAMPLE_EVERY,
+                sample_after_ns=SAMPLE_AFTER_NS,
+                placer=placer,
+            )
             try:
                 runner.adopt(first.plans, first.generation)
                 self._link.send(Adopted(job=self._job.job, generation=first.generation))
@@ -111,3 +126,5 @@ class TrainingRun:
                 return loop.weights()
             finally:
                 runner.close()
+                if placer.served is not None:
+                    log.info("job %s: allocations on the device: %s", self._job.job, placer.served)

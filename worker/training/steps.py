@@ -84,6 +84,7 @@ class Steps:
         descriptions = self._descriptions(outcome.measured)
         session.run(lambda c: predictors.describe(c, descriptions))
         session.run(lambda c: plans.record_latencies(c, emulated_kind(), rows))
+        self.captured = outcome.steps
         self._learn(outcome.measured)
         return 0
 
