@@ -48,8 +48,7 @@ bool Window::resize(std::uint64_t size_bytes) {
   if (size_bytes > size_bytes_ && size_bytes_ % piece_bytes != 0) pop();
   while (size_bytes_ < size_bytes) {
     if (size_bytes_ + piece_bytes > range_.size_bytes()) return false;
-    const std::uint64_t left_bytes = rounded_up(size_bytes - size_bytes_, page_bytes());
-    if (!push(piece_bytes) && !(left_bytes < piece_bytes && push(left_bytes))) return false;
+    if (!push(std::min(piece_bytes, rounded_up(size_bytes - size_bytes_, page_bytes())))) return false;
   }
   return true;
 }

@@ -13,6 +13,7 @@ from indb_tensile.executor.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep, capture_training
 from indb_tensile.executor.device import EmulatedDevice, Ledger
 from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Measurement, Runner
 from indb_tensile.executor.state import State
 from indb_tensile.executor.trace import Loss
@@ -82,12 +83,18 @@ class Trial:
     """A captured step on a device, with a state that starts as the subject's module."""
 
     def __init__(
-        self, subject: Subject, step: CapturedStep, device: EmulatedDevice, *, sample_every: int = 1
+        self,
+        subject: Subject,
+        step: CapturedStep,
+        device: EmulatedDevice,
+        *,
+        sample_every: int = 1,
+        placer: Placer | None = None,
     ) -> None:
         self.subject = subject
         self.step = step
         self.state = State.create(subject.module, ADAM)
-        self.runner = Runner(device, self.state, (step,), sample_every=sample_every)
+        self.runner = Runner(device, self.state, (step,), sample_every=sample_every, placer=placer)
         self._initial = self.state.export()
         self._generation = 0
 

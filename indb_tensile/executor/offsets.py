@@ -16,13 +16,14 @@ from indb_tensile.executor.capture import CapturedStep
 from indb_tensile.executor.script import Script
 from indb_tensile.executor.timeline import Timeline
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
-from indb_tensile.scheduler.placement import place
+from indb_tensile.scheduler.placement import Placement, place, place_within
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.residency import Interval, intervals
 from indb_tensile.scheduler.rewrite import captured_order, effective
 
 Placed = tuple[int, int]  # size and offset of one allocation
 
+_SEARCH_STEPS = 100_000  # tenths of a second: a trainer waits for it
 _SCRATCH_ALIGNMENT_BYTES = 64  # what torch asks for; a workspace itself is aligned like any tensor
 
 
@@ -35,8 +36,8 @@ class Offsets:
     size_bytes: int
 
 
-def plan_offsets(step: CapturedStep, plan: Plan, timeline: Timeline) -> Offsets:
-    """Place everything that the plan foresees.
+def plan_offsets(step: CapturedStep, plan: Plan, timeline: Timeline, capacity_bytes: int | None = None) -> Offsets:
+    """Place everything that the plan foresees, within the capacity where that can be found.
 
     What an operator allocates without a script, or by one that does not repeat, gets no address; nor does scratch
     that is more than the graph's workspace: whoever serves it finds a place.
@@ -45,7 +46,7 @@ def plan_offsets(step: CapturedStep, plan: Plan, timeline: Timeline) -> Offsets:
     count = len(graph.operators)
     scripts = _scripts(step, plan)
     held = tuple(_with_room(one, scripts) for one in intervals(step.graph, plan))
-    placed = place(held, count)
+    placed = _place(held, count, capacity_bytes)
     found = _Found(step, plan, graph, timeline, scripts, held, placed.offsets)
     return Offsets(
         positions=(*(found.at(k) for k in range(count)), tuple(found.returning(count))),
@@ -56,6 +57,14 @@ def plan_offsets(step: CapturedStep, plan: Plan, timeline: Timeline) -> Offsets:
         },
         size_bytes=placed.size_bytes,
     )
+
+
+def _place(held: Sequence[Interval], count: int, capacity_bytes: int | None) -> Placement:
+    placed = place(held, count)
+    if capacity_bytes is None or placed.size_bytes <= capacity_bytes:
+        return placed
+    tighter = place_within(held, count, capacity_bytes=capacity_bytes, steps=_SEARCH_STEPS)
+    return tighter if isinstance(tighter, Placement) else placed
 
 
 def _scripts(step: CapturedStep, plan: Plan) -> tuple[Script | None, ...]:

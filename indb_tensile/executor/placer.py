@@ -11,12 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from indb_tensile import _native
+from indb_tensile.executor.device import REGION_BYTES
 from indb_tensile.executor.offsets import Offsets, plan_offsets
 from indb_tensile.executor.pieces import Piece
 from indb_tensile.executor.program import Program
 from indb_tensile.executor.serving import Served, Serving
 from indb_tensile.executor.state import State
 from indb_tensile.scheduler.graph import TensorId
+from indb_tensile.scheduler.peak import peak
 
 log = logging.getLogger("executor")
 
@@ -24,8 +26,9 @@ log = logging.getLogger("executor")
 class Placer:
     """Serves one runner's tensors; without a `Serving` they are in ordinary memory and nothing is done here."""
 
-    def __init__(self, serving: Serving | None = None) -> None:
+    def __init__(self, serving: Serving | None = None, *, region_bytes: int = REGION_BYTES) -> None:
         self._serving = serving
+        self._region_bytes = region_bytes
         self._placed: list[_Placed] = []
         self._asked_bytes = 0  # for the block
         self._current: _Placed | None = None
@@ -41,9 +44,16 @@ class Placer:
         return None if self._serving is None else self._serving.served()
 
     def adopt(self, programs: Sequence[Program]) -> None:
-        """Place these programs from now on; what is resident is moved when the runner goes home."""
-        if self._serving is not None:
-            self._placed = [_Placed(program) for program in programs]
+        """Place these programs from now on; what is resident is moved when the runner goes home.
+
+        A job is granted its plans' peak in whole regions. Plans that cannot be placed within that stay in ordinary
+        memory: what they held beyond it would be missing elsewhere.
+        """
+        if self._serving is None:
+            return
+        most_bytes = max(peak(program.step.graph, program.plan) for program in programs)
+        granted_bytes = -(-most_bytes // self._region_bytes) * self._region_bytes
+        self._placed = [_Placed(program, granted_bytes) for program in programs]
 
     def arrange(self, program: Program, state: State) -> None:
         """Move what is resident, and stays so, to the program's addresses; what leaves has left, nothing has come."""
@@ -54,7 +64,8 @@ class Placer:
         kept_bytes = self._serving.kept(block_bytes) if before is not None else 0
         astray = [piece for piece in sorted(state.resident) if self._is_astray(piece, state, kept_bytes)]
         lifted = {piece: _lift(state.storage(piece)) for piece in astray}
-        if not self._serving.reserve(block_bytes):
+        fits = block_bytes <= max(one.granted_bytes for one in self._placed)
+        if not fits or not self._serving.reserve(block_bytes):
             self._do_without(block_bytes, lifted, state)
         for piece, memory in lifted.items():
             self.take(piece, state.storage(piece))
@@ -104,9 +115,10 @@ class Placer:
 class _Placed:
     """One program's addresses."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, granted_bytes: int) -> None:
         self.program = program
-        self.offsets: Offsets = plan_offsets(program.step, program.plan, program.timeline)
+        self.granted_bytes = granted_bytes
+        self.offsets: Offsets = plan_offsets(program.step, program.plan, program.timeline, granted_bytes)
         self.sheet = _native.Sheet([list(rows) for rows in self.offsets.positions])
         pieces = program.wiring.pieces
         self._home: dict[TensorId, list[tuple[Piece, int]]] = {}

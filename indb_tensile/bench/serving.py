@@ -1,0 +1,104 @@
+"""What it costs to serve tensors from the device's memory at planned addresses, against malloc, in turns.
+
+    python -m indb_tensile.bench.serving --model squeezenet resnet50 [--batch 2] [--side 64] [--rounds 9]
+
+Both sides run the same captured step under the same plan (liveness) in one process, which starts itself again with
+the shim preloaded; one side's tensors are served. One row for each network: the median over the rounds of served
+against ordinary time, the same for a second ordinary runner (what the machine's noise makes of no difference), and
+how long planning the addresses took.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from indb_tensile import config
+from indb_tensile.bench import networks
+from indb_tensile.bench.networks import NETWORKS
+from indb_tensile.bench.rows import stamped
+from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated
+from indb_tensile.executor.offsets import plan_offsets
+from indb_tensile.executor.placer import Placer
+from indb_tensile.executor.serving import LIBRARY, Serving, preloading
+from indb_tensile.executor.timeline import unroll
+from indb_tensile.scheduler.peak import LIVENESS, peak
+
+_AGAIN = "TENSILE_BENCH_SERVING"  # set in the process that was started with the shim
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a row for each network."""
+    given = _parser().parse_args(arguments)
+    if _AGAIN not in os.environ:
+        command = [
+            sys.executable,
+            "-m",
+            "indb_tensile.bench.serving",
+            *(sys.argv[1:] if arguments is None else arguments),
+        ]
+        os.execve(sys.executable, command, preloading(os.environ) | {_AGAIN: "1"})  # noqa: S606 - ourselves
+    if Serving.private() is None:
+        sys.exit(f"{LIBRARY} is not preloaded: was it built?")
+    torch.set_num_threads(1)
+    for name in given.models:
+        network = networks.find(name)
+        network = network if given.side is None else network.resized(given.side)
+        print(stamped(measure(Subject.of(network, given.batch), given.rounds)), flush=True)
+
+
+def measure(subject: Subject, rounds: int) -> dict[str, Any]:
+    """The row of one network."""
+    step = subject.capture()
+    started_s = time.perf_counter()
+    offsets = plan_offsets(step, LIVENESS, unroll(step.graph, LIVENESS))
+    planning_s = time.perf_counter() - started_s
+    with emulated(UNTHROTTLED, 3 * offsets.size_bytes + 4 * config.MIB) as device:
+        placer = Placer(Serving.of(device.hook_address()))
+        trials = [Trial(subject, step, device, sample_every=1 << 62, placer=p) for p in (Placer(), placer, Placer())]
+        for trial in trials:
+            trial.adopt(LIVENESS)
+            trial.iterate()
+        before = placer.served
+        times_ns = [[_iteration_ns(trial) for trial in trials] for _ in range(rounds)]
+        after = placer.served
+        for trial in trials:
+            trial.runner.close()
+    assert before is not None
+    assert after is not None
+    return {
+        "model": subject.name,
+        "batch": len(subject.x),
+        "operators": len(step.graph.operators),
+        "allocations": (after.planned - before.planned) // rounds,
+        "unplanned": after.unplanned - before.unplanned,
+        "step_ms": round(median(plain for plain, _, _ in times_ns) / 1e6, 2),
+        "served": round(median(served / plain for plain, served, _ in times_ns), 3),
+        "noise": round(median(again / plain for plain, _, again in times_ns), 3),
+        "planning_s": round(planning_s, 3),
+        "placed_over_peak": round(offsets.size_bytes / peak(step.graph, LIVENESS), 4),
+    }
+
+
+def _iteration_ns(trial: Trial) -> int:
+    started_ns = time.perf_counter_ns()
+    trial.iterate()
+    return time.perf_counter_ns() - started_ns
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--models", "--model", nargs="+", required=True, choices=list(NETWORKS))
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--side", type=int, default=None, help="pixels or tokens, fewer than the network's own")
+    parser.add_argument("--rounds", type=int, default=9)
+    return parser
+
+
+if __name__ == "__main__":
+    main()
