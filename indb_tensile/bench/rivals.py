@@ -19,6 +19,7 @@ from torch._functorch import config as functorch
 from torch.autograd.graph import saved_tensors_hooks
 
 from indb_tensile.bench.networks import Network
+from indb_tensile.bench.rows import MINCUT
 from indb_tensile.bench.segments import Forward, segmented
 from indb_tensile.bench.trial import RATE, Subject
 from indb_tensile.executor.device import EmulatedDevice, HostBuffer
@@ -26,7 +27,6 @@ from indb_tensile.executor.device import EmulatedDevice, HostBuffer
 EAGER = "eager"
 CHECKPOINT = "checkpoint"
 SAVE_ON_CPU = "save_on_cpu, emulated link"
-MINCUT = "activation_memory_budget"
 SEED = 1  # of what an iteration draws
 
 
