@@ -184,6 +184,18 @@ TEST(a_lower_grant_takes_empty_regions_and_the_arena_finds_out) {
   CHECK_EQUAL(scene.offset(scene.arena->allocate(2 * region)), 2 * region);
 }
 
+TEST(a_region_is_kept_while_anything_is_left_in_it) {
+  Scene scene(2);
+  std::byte* first = scene.arena->allocate(64);
+  std::byte* second = scene.arena->allocate(region);
+  scene.arena->free(first);
+  scene.ledger.grant(scene.claim.slot, 0);
+  CHECK(regions_of(scene.ledger, scene.claim) == (Numbers{0, 1}));
+  scene.arena->free(second);
+  scene.ledger.grant(scene.claim.slot, 0);
+  CHECK(regions_of(scene.ledger, scene.claim).empty());
+}
+
 TEST(memory_is_set_aside_with_first_use_and_given_back_wiped) {
   Scene scene(4);
   const std::uint64_t before_bytes = scene.stored_bytes();
