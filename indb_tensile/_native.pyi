@@ -7,7 +7,6 @@ from indb_tensile.executor.device import HostBuffer, Ticket
 LAYOUT_VERSION: Final[int]
 SLOT_COUNT: Final[int]
 CHUNK_BYTES: Final[int]
-__file__: Final[str]
 CUDA_CHUNK_BYTES: Final[int]
 
 # slot, epoch, pid, granted, held, used, high water

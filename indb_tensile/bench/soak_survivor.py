@@ -71,7 +71,7 @@ def _follow_tight_plan(trial: Trial) -> None:
     found = trial.run(LIVENESS, 2)
     graph = trial.step.graph
     budget_bytes = floor(graph) + (liveness_peak(graph) - floor(graph)) // 4
-    planned = plan_jobs((workload(trial.step, found),), budget_bytes=budget_bytes, link=_FAST)
+    planned = plan_jobs((workload(trial.step, found.latency_ns),), budget_bytes=budget_bytes, link=_FAST)
     plan = planned[0].plans[0] if isinstance(planned, tuple) else Plan(policy="liveness")
     trial.adopt(plan)
 
@@ -82,7 +82,7 @@ def _episode(trial: Trial) -> str:
     for _ in range(ITERATIONS):
         trial.iterate()
     digest = hashlib.sha256()
-    for name, value in sorted(trial.parameters().items()):
+    for name, value in sorted(trial.state.export().items()):
         digest.update(name.encode())
         digest.update(value.contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -47,30 +47,6 @@ class Device(Protocol):
         """Give bytes back, then take bytes; raises DeviceMemoryError beyond the job's grant."""
         ...
 
-    @property
-    def arena_range(self) -> range:
-        """All the device's memory as addresses of this process; an offset is an address less the first."""
-        ...
-
-    def allocate(self, size_bytes: int) -> int:
-        """The address of that much memory in the job's regions: the smallest free piece, the lowest of such.
-
-        Raises DeviceMemoryError where no piece is large enough.
-        """
-        ...
-
-    def allocate_at(self, offset: int, size_bytes: int) -> int:
-        """The same at a planned offset. Raises InvariantError where that is in use or not the job's."""
-        ...
-
-    def free(self, address: int) -> None:
-        """Give back what was allocated, its last use being over; raises InvariantError while a copy uses it."""
-        ...
-
-    def arena_usage(self) -> "ArenaUsage":
-        """What is allocated, and what was set aside for it."""
-        ...
-
     def copy_out(self, host: HostBuffer, address: int, size_bytes: int) -> Ticket:
         """Queue a copy to the host and return at once; both ranges must outlive it."""
         ...
@@ -97,6 +73,34 @@ class Device(Protocol):
 
     def reset_high_water(self) -> None:
         """Start new high-water marks at the present use, of the arena's and of what is unaccounted for too."""
+        ...
+
+
+class ArenaDevice(Device, Protocol):
+    """A device whose memory can be had at addresses: whoever places tensors asks for it."""
+
+    @property
+    def arena_range(self) -> range:
+        """All the device's memory as addresses of this process; an offset is an address less the first."""
+        ...
+
+    def allocate(self, size_bytes: int) -> int:
+        """The address of that much memory in the job's regions: the smallest free piece, the lowest of such.
+
+        Raises DeviceMemoryError where no piece is large enough.
+        """
+        ...
+
+    def allocate_at(self, offset: int, size_bytes: int) -> int:
+        """The same at a planned offset. Raises InvariantError where that is in use or not the job's."""
+        ...
+
+    def free(self, address: int) -> None:
+        """Give back what was allocated, its last use being over; raises InvariantError while a copy uses it."""
+        ...
+
+    def arena_usage(self) -> "ArenaUsage":
+        """What is allocated, and what was set aside for it."""
         ...
 
 

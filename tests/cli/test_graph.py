@@ -81,10 +81,10 @@ def test_a_captured_network_is_written_and_planned(
 
 
 def _tiny() -> Network:
-    def build() -> Any:
+    def build(row: int) -> Any:
         from torch import nn
 
-        return nn.Linear(3, 2)
+        return nn.Linear(row, 2)
 
     return Network(name="lstm", title="tiny", library="torch", batch=4, row=(3,), build=build)
 

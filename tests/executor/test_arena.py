@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
-from indb_tensile.executor.device import REGION_BYTES, ArenaUsage, Device, EmulatedDevice, Ledger
+from indb_tensile.executor.device import REGION_BYTES, ArenaDevice, ArenaUsage, EmulatedDevice, Ledger
 from tests.executor.fake_device import FakeDevice
 
 GRANT_BYTES = 4 * REGION_BYTES
 ALIGNMENT_BYTES = 64
 
-Opener = Callable[[], Device]
+Opener = Callable[[], ArenaDevice]
 
 
 class Hook(ctypes.Structure):
@@ -53,7 +53,7 @@ def open_device(request: pytest.FixtureRequest) -> Iterator[Opener]:
         return
     ledgers: list[Ledger] = []
 
-    def open_emulated() -> Device:
+    def open_emulated() -> ArenaDevice:
         ledgers.append(Ledger.create(2 * GRANT_BYTES, REGION_BYTES, 10**12, 10**12))
         return emulated(ledgers[-1])
 
