@@ -52,6 +52,9 @@ class Service:
             "PYTHONPATH": str(_REPOSITORY),
             "TENSILE_DSN": self.database.dsn(user="tensile_worker"),
             "TENSILE_SERVICE_DIRECTORY": str(self.directory),
+            **{
+                f"TENSILE_LINK_{way}_BYTES_PER_S": "400000000" for way in ("OUT", "IN")
+            },  # a controller's hand them on
             "TENSILE_WORKER_ID": str(self.worker),
             "TENSILE_SERVICE_PEER_UID": "" if self.peer_uid is None else str(self.peer_uid),
         }
