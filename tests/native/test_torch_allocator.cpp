@@ -91,7 +91,9 @@ TEST(a_script_places_torchs_tensors_at_their_planned_addresses) {
   const tensile_arena_hook& arena = served.scene.device->arena().hook();
   Script script(arena, &tensile_cuda_serve);
   void* before = tensile_cuda_allocate(100, 0, nullptr);
-  const std::uintptr_t block = script.reserve(4096);
+  // The double's device memory is the host's, of which a window can be mapped; a GPU's would need its driver for that.
+  CHECK(script.reserve(4096));
+  const std::uintptr_t block = script.block();
   const Sheet sheet{{0, 2}, {{1000, 2048}, {500, 0}}};
   CHECK_EQUAL(script.serve(&sheet), 0);
   *script.position() = 0;
@@ -108,7 +110,7 @@ TEST(a_script_places_torchs_tensors_at_their_planned_addresses) {
   tensile_cuda_free(unplanned, 700, 0, nullptr);
   CHECK_EQUAL(script.usage().planned, 2U);
   CHECK_EQUAL(script.usage().used_bytes, 0U);
-  CHECK_EQUAL(served.scene.device->arena().usage().requested_bytes, 4096U);
+  CHECK(served.scene.device->arena().usage().requested_bytes >= 4096U);  // the block, in whole pages
 }
 
 TEST(a_lost_device_is_told_at_an_allocation_and_not_at_a_release) {
