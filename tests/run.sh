@@ -19,4 +19,4 @@ $bin/lint-imports >.cache/imports.log || { cat .cache/imports.log; exit 1; }
 say "native library: warnings as errors, sanitizers"
 sh tests/native/run.sh
 say "suite"
-exec $bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile "$@"
+exec $bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
