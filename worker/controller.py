@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from indb_tensile import config
@@ -25,6 +26,7 @@ from indb_tensile.controller.pace import emulated_link, measure_apart
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.service import NoService, ServiceProcess
+from indb_tensile.controller.thinking import ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import Ledger
@@ -33,6 +35,7 @@ from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
+from indb_tensile.scheduler.link import Link
 
 log = logging.getLogger("controller")
 
@@ -59,63 +62,73 @@ def _run(settings: Settings) -> None:
     """Build everything, hand it to the loop, and take it down again, whatever happens."""
     kind = emulated_kind()
     mailbox: Mailbox[Mail] = Mailbox()
-    records = _records(settings, kind, "controller")
-    pulse = _records(settings, kind, "heartbeat")
+    with ExitStack() as stack:
+        records = stack.enter_context(closing(_records(settings, kind, "controller")))
+        pulse = stack.enter_context(closing(_records(settings, kind, "heartbeat")))
+        settings = _with_links(settings, records)
+        ledger = stack.enter_context(_ledger(settings))
+        environment = _environment(settings)
+        service, learner = _service(settings, environment), _learner(settings, environment)
+        for part in (service, learner):
+            stack.callback(part.stop)
+        planner = ThinkingPlanner(PolicyPlanner(link=_link(settings), policy=settings.policy), mailbox.post)
+        stack.callback(planner.close)
+        trainers = Trainers(
+            command=_worker("trainer"),
+            environment=preloading(environment),
+            device_fd=ledger.fd,
+            grace_s=settings.stop_grace_s,
+            wake=mailbox,
+        )
+        controller = Controller(
+            pool=_pool(settings),
+            planner=planner,
+            records=records,
+            trainers=trainers,
+            memory=DeviceMemory(ledger, kind=kind),
+            mailbox=mailbox,
+            service=_Both(service, learner),
+            poll_s=settings.poll_s,
+            answer_s=settings.answer_s,
+        )
+        heartbeat = Heartbeat(
+            pulse=pulse,
+            beat_s=settings.beat_s,
+            lease_s=settings.lease_s,
+            held=controller.held,
+            tell=mailbox.post,
+            stop_trainers=trainers.kill_all,
+        )
+        stack.callback(heartbeat.close)
+        listener = ListenerThread(Listener(settings.dsn, application_name="tensile listener"), mailbox.post)
+        stack.callback(listener.close)
+        stack.callback(trainers.close)  # before all else: nothing may run that nobody looks after
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: mailbox.post(Stop()))
+        signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, settings))
+        controller.run(heartbeat)
+    log.info("stopped")
+
+
+def _with_links(settings: Settings, records: CatalogRecords) -> Settings:
+    """The settings with the rates of the links that are emulated."""
     link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), _environment(settings)))
-    settings = replace(settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s)
     log.info("the links copy %d bytes/s out and %d in", link.out_bytes_per_s, link.in_bytes_per_s)
-    ledger = Ledger.create(
+    return replace(settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s)
+
+
+def _link(settings: Settings) -> Link:
+    return Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s)
+
+
+def _ledger(settings: Settings) -> Ledger:
+    return Ledger.create(
         settings.capacity_bytes,
         settings.region_bytes,
-        link.out_bytes_per_s,
-        link.in_bytes_per_s,
+        settings.link_out_bytes_per_s,
+        settings.link_in_bytes_per_s,
         settings.memory_directory,
     )
-    environment = _environment(settings)
-    trainers = Trainers(
-        command=_worker("trainer"),
-        environment=preloading(environment),
-        device_fd=ledger.fd,
-        grace_s=settings.stop_grace_s,
-        wake=mailbox,
-    )
-    service = _service(settings, environment)
-    learner = _learner(settings, environment)
-    controller = Controller(
-        pool=_pool(settings),
-        planner=PolicyPlanner(link=link, policy=settings.policy),
-        records=records,
-        trainers=trainers,
-        memory=DeviceMemory(ledger, kind=kind),
-        mailbox=mailbox,
-        service=_Both(service, learner),
-        poll_s=settings.poll_s,
-        answer_s=settings.answer_s,
-    )
-    heartbeat = Heartbeat(
-        pulse=pulse,
-        beat_s=settings.beat_s,
-        lease_s=settings.lease_s,
-        held=controller.held,
-        tell=mailbox.post,
-        stop_trainers=trainers.kill_all,
-    )
-    listener = ListenerThread(Listener(settings.dsn, application_name="tensile listener"), mailbox.post)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: mailbox.post(Stop()))
-    signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, settings))
-    try:
-        controller.run(heartbeat)
-    finally:
-        trainers.close()
-        listener.close()
-        heartbeat.close()
-        learner.stop()
-        service.stop()
-        ledger.close()
-        pulse.close()
-        records.close()
-    log.info("stopped")
 
 
 def _reload_budget(mailbox: Mailbox[Mail], settings: Settings) -> None:

@@ -19,6 +19,7 @@ from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.messages import fact
 from indb_tensile.controller.outbox import Outbox
 from indb_tensile.controller.records import Records
+from indb_tensile.controller.thinking import ThinkingPlanner
 from indb_tensile.controller.trainers import Ended, Gone, Said, Trainers
 from indb_tensile.errors import DatabaseError, DeviceError, InvariantError, TensileError
 from indb_tensile.job import ClaimedJob, ClaimToken, WorkerId
@@ -31,6 +32,7 @@ from indb_tensile.link import (
 )
 from indb_tensile.scheduler.admission.decide import decide, finished
 from indb_tensile.scheduler.admission.facts import (
+    Answered,
     BudgetChange,
     CancelRequest,
     Claim,
@@ -45,6 +47,7 @@ from indb_tensile.scheduler.admission.facts import (
     Tick,
 )
 from indb_tensile.scheduler.admission.orders import (
+    AskPlanner,
     AssignJob,
     ClaimNext,
     EndTrainer,
@@ -57,11 +60,11 @@ from indb_tensile.scheduler.admission.orders import (
     SetGrant,
     SpawnTrainer,
 )
-from indb_tensile.scheduler.admission.pool import Fault, Lost, Planner, Pool, TrainerId
+from indb_tensile.scheduler.admission.pool import Fault, Lost, Pool, TrainerId
 
 log = logging.getLogger("controller")
 
-Mail = Heard | LeaseOver | Wake | BudgetChange | Stop
+Mail = Heard | LeaseOver | Wake | BudgetChange | Answered | Stop
 
 _DEVICE_S = 1.0  # between two looks at the device's use
 _CLAIMS_REMEMBERED = 1_024  # more than can come and go during one beat
@@ -99,7 +102,7 @@ class Controller:
         self,
         *,
         pool: Pool,
-        planner: Planner,
+        planner: ThinkingPlanner,
         records: Records,
         trainers: Trainers,
         memory: DeviceMemory,
@@ -130,6 +133,7 @@ class Controller:
         self._stop_at_s: float | None = None
         self._away = False
         self._overrun_at_s: dict[TrainerId, float] = {}
+        self._planning_ns = 0  # of the latest plans
         self._owing_since_s: dict[tuple[TrainerId, int], float] = {}
 
     @property
@@ -176,13 +180,13 @@ class Controller:
         self._events.append(event)
         while self._events:
             event = self._events.popleft()
-            started_ns = time.monotonic_ns()
             self._pool, orders = decide(self._pool, event, self._planner)
-            planning_ns = time.monotonic_ns() - started_ns
+            if self._pool.due is None and (planning_ns := self._planner.forget()):
+                self._planning_ns = planning_ns
             self._held = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}
             for order in orders:
                 log.debug("%s", order)
-                self._perform(order, planning_ns)
+                self._perform(order)
 
     # --- facts -------------------------------------------------------------------------------------------------
 
@@ -214,6 +218,8 @@ class Controller:
             case Stop():
                 log.info("stopping: jobs go back to the queue")
                 self._stop_at_s = self._clock_s()
+                self.fold(mail)
+            case Answered():
                 self.fold(mail)
             case BudgetChange(budget_bytes=budget_bytes):
                 log.info("the budget is %s bytes now", budget_bytes)
@@ -317,8 +323,10 @@ class Controller:
 
     # --- orders ------------------------------------------------------------------------------------------------
 
-    def _perform(self, order: Order, planning_ns: int) -> None:
+    def _perform(self, order: Order) -> None:
         match order:
+            case AskPlanner(question=question):
+                self._planner.ask(question)
             case SpawnTrainer(trainer=trainer):
                 self._trainers.spawn(trainer)
             case ClaimNext():
@@ -340,7 +348,7 @@ class Controller:
                 self._overrun_at_s.pop(trainer, None)
                 self._memory.release(trainer)
             case _:
-                self._outbox.put(order, planning_ns=planning_ns)
+                self._outbox.put(order, planning_ns=self._planning_ns)
 
     def _claim(self) -> ClaimedJob | None:
         """The next job; none while earlier writes wait, since it might be one that we are about to hand back."""

@@ -2,8 +2,8 @@
 
 `finish` publishes at once after adopting; `train` goes on until it is stopped; `fail` reports a fault; `calibrate`
 has an unknown operator first; `babble` sends what is no message; `children` leaves a child process behind, `stray`
-one that no signal to its group reaches;
-`stubborn` ignores SIGTERM; `deaf` never takes up a plan. It keeps to its grant by the ledger, as a real one does.
+one that no signal to its group reaches; `stubborn` ignores SIGTERM; `deaf` never takes up a plan; `report` says again
+what it measured at each SIGUSR1. It keeps to its grant by the ledger, as a real one does.
 """
 
 import ctypes
@@ -72,16 +72,17 @@ def follow(link: Link, job: JobId, behaviour: str, size_bytes: int) -> None:
         if behaviour == "deaf":
             continue
         link.send(Adopted(job=job, generation=message.generation))
-        link.send(
-            Measured(
-                job=job,
-                generation=message.generation,
-                latency_ns=(1000,),
-                iteration_ns=1000,
-                stall_ns=0,
-                peak_bytes=size_bytes,
-            )
+        measured = Measured(
+            job=job,
+            generation=message.generation,
+            latency_ns=(1000,),
+            iteration_ns=1000,
+            stall_ns=0,
+            peak_bytes=size_bytes,
         )
+        link.send(measured)
+        if behaviour == "report":
+            signal.signal(signal.SIGUSR1, lambda *_, measured=measured: link.send(measured))
         if behaviour in ("finish", "calibrate"):
             link.send(Finished(job=job))
             return

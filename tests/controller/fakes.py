@@ -20,16 +20,18 @@ from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import Writing
 from indb_tensile.controller.service import NoService
+from indb_tensile.controller.thinking import ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import DeviceError, DeviceMemoryError, LostClaimError
 from indb_tensile.executor.device import DeviceUsage, LaneUsage, SlotUsage
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
 from indb_tensile.scheduler.admission.orders import CancelJob, FailJob, RequeueJob
-from indb_tensile.scheduler.admission.pool import Pool
+from indb_tensile.scheduler.admission.pool import Planner, Pool
 from indb_tensile.scheduler.link import Link
 
 MIB = 1 << 20
 FAKE_TRAINER = (sys.executable, str(Path(__file__).with_name("fake_trainer.py")))
+LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
 DEADLINE_S = 20.0
 
 
@@ -58,6 +60,7 @@ class FakeRecords:
         self.workers: list[WorkerId] = []
         self.alive: set[WorkerId] = set()
         self.written: list[Writing] = []
+        self.beats = 0
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
         self._next_claim = 100
 
@@ -117,6 +120,7 @@ class FakeRecords:
     def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
         with self._lock:
             self._check()
+            self.beats += 1
             lost = tuple(j for j, c in held.items() if self.claims[j] != c or self.states[j] == "queued")
             mine = {j for j, w in self.workers_of.items() if w == worker and self.states[j] == "claimed"}
             strays = tuple((j, self.claims[j]) for j in sorted(mine - set(held)))
@@ -207,7 +211,15 @@ class Stage:
     """A controller with fakes around it, turned by the test."""
 
     def __init__(
-        self, *, budget: int, policy: str, beat_s: float, lease_s: float, grace_s: float, **pool: Any
+        self,
+        *,
+        budget: int,
+        policy: str,
+        planner: Planner | None,
+        beat_s: float,
+        lease_s: float,
+        grace_s: float,
+        **pool: Any,
     ) -> None:
         self.records = FakeRecords()
         self.account = FakeAccount(budget * MIB)
@@ -219,9 +231,11 @@ class Stage:
             grace_s=grace_s,
             wake=self.mailbox,
         )
+        thinks = planner or PolicyPlanner(link=LINK, policy=policy)
+        self.planner = ThinkingPlanner(thinks, self.mailbox.post)
         self.controller = Controller(
             pool=replace(Pool(budget_bytes=budget * MIB, region_bytes=MIB, spare_trainers=1), **pool),
-            planner=PolicyPlanner(link=Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9), policy=policy),
+            planner=self.planner,
             records=self.records,
             trainers=self.trainers,
             memory=DeviceMemory(self.account, kind="fake"),
@@ -265,17 +279,21 @@ def stage(
     *,
     budget: int = 16,
     policy: str = "tensile+",
+    planner: Planner | None = None,
     beat_s: float = 0.05,
     lease_s: float = 30.0,
     grace_s: float = 5.0,
     **pool: Any,
 ) -> Iterator[Stage]:
-    made = Stage(budget=budget, policy=policy, beat_s=beat_s, lease_s=lease_s, grace_s=grace_s, **pool)
+    made = Stage(
+        budget=budget, policy=policy, planner=planner, beat_s=beat_s, lease_s=lease_s, grace_s=grace_s, **pool
+    )
     try:
         yield made
     finally:
         made.heartbeat.close()
         made.trainers.close()
+        made.planner.close()
         made.account.close()
 
 

@@ -3,15 +3,24 @@ import select
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+import threading
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.notify import Wake
 from indb_tensile.controller.heartbeat import Heard
+from indb_tensile.controller.planning import PolicyPlanner
+from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.admission.facts import BudgetChange, Finish, Stop
 from indb_tensile.scheduler.admission.orders import FailJob, RecordAdoption, RecordMeasurement, RecordPlan, RequeueJob
-from tests.controller.fakes import MIB, alive, stage
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.workload import Workload
+from tests.controller.fakes import LINK, MIB, alive, stage
 
 
 def test_a_job_runs_from_the_queue_to_its_end_and_leaves_the_ledger_empty() -> None:
@@ -298,3 +307,49 @@ def test_finish_is_a_fact_of_the_trainer_that_said_it() -> None:
         os.kill(s.pid_of(job), signal.SIGTERM)
         s.until(lambda: not s.controller.pool.members)
         assert s.records.states[job] == "claimed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedPlanner(PolicyPlanner):
+    """Says that it plans for more than one job, and does so when it is let."""
+
+    underway: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+        if len(workloads) > 1:
+            self.underway.set()
+            self.go_on.wait()
+        return PolicyPlanner.plan(self, workloads, budget_bytes=budget_bytes)
+
+
+def test_while_a_plan_is_made_jobs_report_and_are_cancelled_and_the_heart_beats() -> None:
+    planner = GatedPlanner(link=LINK, policy="tensile+")
+    with stage(planner=planner) as s:
+        try:
+            first = s.records.enqueue("report", 4 * MIB)
+            s.until_adopted(first)
+            second = s.records.enqueue("train", 5 * MIB)
+            s.until(planner.underway.is_set)
+            before, beats = len(s.records.written), s.records.beats
+            os.kill(s.pid_of(first), signal.SIGUSR1)
+            s.until(lambda: any(isinstance(w, RecordMeasurement) for w in s.records.written[before:]))
+            s.until(lambda: s.records.beats > beats)
+            s.records.cancels.add(first)
+            s.until_state(first, "cancelled")
+            assert list(s.account.grants.values()) == [0]
+        finally:
+            planner.go_on.set()
+        s.until_adopted(second)  # alone: the plan for two is dropped
+        assert list(s.account.grants.values()) == [5 * MIB]
+
+
+def test_what_a_planner_raises_is_raised_to_whoever_asks() -> None:
+    class Broken(PolicyPlanner):
+        def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> NoReturn:
+            raise InvariantError("no plan")
+
+    with stage(planner=Broken(link=LINK, policy="tensile+")) as s:
+        s.records.enqueue("train")
+        with pytest.raises(InvariantError, match="no plan"):
+            s.until(lambda: False)

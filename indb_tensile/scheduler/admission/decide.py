@@ -14,8 +14,10 @@ exponential weight, as the paper does, and leave a transition between two divisi
 from dataclasses import replace
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.admission.draft import Draft
 from indb_tensile.scheduler.admission.facts import (
     Adoption,
+    Answered,
     BudgetChange,
     Calibration,
     CancelRequest,
@@ -64,7 +66,7 @@ from indb_tensile.scheduler.admission.pool import (
     Succeeded,
     TrainerId,
 )
-from indb_tensile.scheduler.admission.sharing import Draft, advance, foresee, replan
+from indb_tensile.scheduler.admission.sharing import advance, divide, foresee
 from indb_tensile.scheduler.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
@@ -78,6 +80,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
     draft = Draft(pool, planner)
     _fold(draft, event)
     if not draft.pool.stopping:
+        divide(draft)
         advance(draft)
         _staff(draft)
         _recruit(draft)
@@ -120,7 +123,9 @@ def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line
             _end_job(draft, draft.pool.of_claim(claim), Lost(), Manner.KILL)
         case BudgetChange(budget_bytes=budget_bytes):
             draft.pool = replace(draft.pool, budget_bytes=budget_bytes)
-            replan(draft, PlanReason.BUDGET)
+            draft.plan_anew(PlanReason.BUDGET)
+        case Answered():
+            draft.pool = replace(draft.pool, asked=False)
         case QueueChange():
             draft.pool = replace(draft.pool, queue_empty=False)
         case Tick():
@@ -161,7 +166,7 @@ def _captured(draft: Draft, capture: Capture) -> None:
         need_bytes = draft.pool.regions(least_bytes(workload))
         member = replace(member, stage=Stage.UNMEASURED, need_bytes=need_bytes)
     draft.put(member)
-    replan(draft, PlanReason.START)
+    draft.plan_anew(PlanReason.START)
 
 
 def _calibrated(draft: Draft, calibration: Calibration) -> None:
@@ -177,7 +182,7 @@ def _calibrated(draft: Draft, calibration: Calibration) -> None:
     if calibration.overflow_bytes > 0:
         member = replace(member, stage=Stage.UNMEASURED, need_bytes=draft.pool.regions(needed_bytes))
     draft.put(member)
-    replan(draft, PlanReason.START)
+    draft.plan_anew(PlanReason.START)
 
 
 def _workload(draft: Draft, member: Member, graphs: Capture | Calibration) -> Workload | None:
@@ -217,12 +222,12 @@ def _measured(draft: Draft, measurement: Measurement) -> None:
     weight = NEW_WEIGHT if member.measured else 1.0  # calibrated alone, an operator was another thing
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
     member = draft.put(replace(member, corrected_ns=corrected_ns, measured=True))
-    if not all(m.settled for m in draft.pool.at(Stage.RUNNING)):
+    if draft.pool.due is not None or not all(m.settled for m in draft.pool.at(Stage.RUNNING)):
         return  # a transition between two divisions is not disturbed
     foresee(draft)  # what is measured is compared with what these latencies let expect, also of a plan that goes
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
     if drift(planned_ns, member.corrected_ns) > draft.pool.drift_threshold:
-        replan(draft, PlanReason.DRIFT)
+        draft.plan_anew(PlanReason.DRIFT)
 
 
 # --- and out ---------------------------------------------------------------------------------------------------
@@ -293,8 +298,7 @@ def _exited(draft: Draft, exit_: Exit) -> None:
         reason = f"its trainer ended with code {exit_.code} before the job was done"
         member = replace(member, stage=Stage.ENDING, outcome=Interrupted(reason=reason), target=None)
     _drop(draft, member)
-    if not draft.pool.stopping:
-        replan(draft, PlanReason.END)
+    draft.plan_anew(PlanReason.END)
 
 
 def _spare_exited(draft: Draft, trainer: TrainerId) -> None:

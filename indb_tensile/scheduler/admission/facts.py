@@ -121,6 +121,11 @@ class BudgetChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The planner knows what it was asked (AskPlanner)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueChange:
     """A notification: there may be work."""
 
@@ -150,6 +155,7 @@ Event = (
     | CancelRequest
     | ClaimLoss
     | BudgetChange
+    | Answered
     | QueueChange
     | Tick
     | Stop

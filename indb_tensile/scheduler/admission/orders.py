@@ -6,6 +6,7 @@ from enum import StrEnum
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.facts import Measurement
 from indb_tensile.scheduler.admission.pool import Fault, PlanReason, TrainerId
+from indb_tensile.scheduler.admission.questions import Question
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.simulate import Forecast
@@ -78,6 +79,13 @@ class ReleaseTrainer:
     """The process is gone: kill what is left of its group, then free its slot and its memory."""
 
     trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPlanner:
+    """Have the planner think about this; the answer is an Answered. One at a time."""
+
+    question: Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +173,7 @@ Order = (
     | SendPlans
     | EndTrainer
     | ReleaseTrainer
+    | AskPlanner
     | FailJob
     | RequeueJob
     | CancelJob

@@ -159,6 +159,8 @@ class Pool:
     queue_empty: bool = False  # the last claim found nothing; until the next tick or notification
     stillborn: int = 0  # trainers in a row that died before they were ready
     spawn_pause_ticks: int = 0
+    due: PlanReason | None = None  # all jobs are to be planned anew
+    asked: bool = False  # the planner owes an answer
     stopping: bool = False
 
     @property
@@ -208,7 +210,10 @@ class Pool:
 
 
 class Planner(Protocol):
-    """What admission asks of the planner; the policy and the link are its own affair."""
+    """What admission asks of the planner; the policy and the link are its own affair.
+
+    All but `foresee`, which is quick, may raise `questions.Unanswered`.
+    """
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
         """Plans for all of them together, in their order, or why there are none."""

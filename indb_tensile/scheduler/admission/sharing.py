@@ -15,16 +15,14 @@ free, after the others were squeezed where too little is.
 from dataclasses import replace
 
 from indb_tensile.errors import InvariantError, MemoryLimitError
+from indb_tensile.scheduler.admission.draft import Draft, corrected, planned
 from indb_tensile.scheduler.admission.orders import (
-    EndTrainer,
+    AskPlanner,
     GrantCalibration,
     Manner,
-    Order,
     RecordForecast,
     RecordPlan,
     SendPlans,
-    SetGrant,
-    SetWaitsFor,
 )
 from indb_tensile.scheduler.admission.pool import (
     Broken,
@@ -32,66 +30,33 @@ from indb_tensile.scheduler.admission.pool import (
     Interrupted,
     Member,
     Outcome,
-    Planner,
     PlanReason,
     Pool,
     Stage,
     Target,
 )
+from indb_tensile.scheduler.admission.questions import Unanswered
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.workload import Workload, least_bytes
+from indb_tensile.scheduler.workload import least_bytes
 
 _MIB = 1024 * 1024
 
 
-class Draft:
-    """One decision in the making: the pool as it will be, and the orders so far."""
-
-    def __init__(self, pool: Pool, planner: Planner) -> None:
-        self.pool = pool
-        self.planner = planner
-        self.orders: list[Order] = []
-
-    def order(self, order: Order) -> None:
-        """Add an order to the end."""
-        self.orders.append(order)
-
-    def put(self, member: Member) -> Member:
-        """Replace the member of the same claim."""
-        claim = member.job.claim
-        members = tuple(member if m.job.claim == claim else m for m in self.pool.members)
-        self.pool = replace(self.pool, members=members)
-        return member
-
-    def grant(self, member: Member, grant_bytes: int) -> Member:
-        """Let the ledger grant this member so much. Raises InvariantError where a rise exceeds the budget."""
-        if grant_bytes == member.granted_bytes or member.trainer is None:
-            return member
-        if grant_bytes - member.granted_bytes > self.pool.free_bytes:
-            raise InvariantError(
-                f"job {member.job.job}: a grant of {grant_bytes} bytes instead of {member.granted_bytes} exceeds the "
-                f"budget of {self.pool.budget_bytes} bytes, of which {self.pool.granted_bytes} are granted"
-            )
-        self.order(SetGrant(trainer=member.trainer, grant_bytes=grant_bytes))
-        return self.put(replace(member, granted_bytes=grant_bytes))
-
-    def end(self, member: Member, outcome: Outcome, manner: Manner) -> None:
-        """See the trainer out; what became of the job is written when it is gone and its memory is free."""
-        if member.trainer is None:
-            raise InvariantError(f"job {member.job.job} has no trainer to end")
-        self.order(EndTrainer(trainer=member.trainer, manner=manner))
-        self.put(replace(member, stage=Stage.ENDING, outcome=outcome, target=None))
-
-    def wait(self, member: Member, text: str | None) -> Member:
-        """Say what the member waits for, where that is news."""
-        if member.waits_for == text:
-            return member
-        self.order(SetWaitsFor(job=member.job.job, claim=member.job.claim, text=text))
-        return self.put(replace(member, waits_for=text))
+def divide(draft: Draft) -> None:
+    """Do the planning that is due, until it is done or the planner has to be asked; where it is asked, wait."""
+    while draft.pool.due is not None and not draft.pool.asked:
+        before, orders = draft.pool, len(draft.orders)
+        try:
+            draft.pool = replace(before, due=None)
+            _replan(draft, before.due or PlanReason.START)
+        except Unanswered as missing:
+            draft.pool = replace(before, asked=True)
+            del draft.orders[orders:]
+            draft.order(AskPlanner(question=missing.question))
 
 
-def replan(draft: Draft, reason: PlanReason) -> None:
+def _replan(draft: Draft, reason: PlanReason) -> None:
     """Plan all jobs together and set their targets; let the waiting job in where it fits.
 
     Where the budget has become too small for those that run, the youngest goes back to the queue until the rest
@@ -100,7 +65,7 @@ def replan(draft: Draft, reason: PlanReason) -> None:
     head = next(iter(draft.pool.at(Stage.WAITING, Stage.UNMEASURED)), None)
     if head is not None and head.stage is Stage.WAITING and _admit(draft, head, reason):
         return
-    if head is not None and head.stage is Stage.UNMEASURED and _squeeze(draft, head):
+    if head is not None and head.stage is Stage.UNMEASURED and _squeeze(draft, head, reason):
         return
     running = draft.pool.at(Stage.RUNNING)
     budget_bytes = draft.pool.budget_bytes - _reserved_bytes(draft.pool)
@@ -110,15 +75,19 @@ def replan(draft: Draft, reason: PlanReason) -> None:
         _aim(draft, running, plans, reason)
     elif _promised_bytes(draft.pool) > draft.pool.budget_bytes:
         youngest = draft.pool.at(Stage.RUNNING, Stage.CALIBRATING)[-1]
-        outcome = Interrupted(reason="the device's budget was lowered", counts=False)
-        draft.end(youngest, outcome, Manner.TERMINATE)
-        replan(draft, reason)
+        _go(draft, youngest, Interrupted(reason="the device's budget was lowered", counts=False), reason)
+
+
+def _go(draft: Draft, member: Member, outcome: Outcome, reason: PlanReason) -> None:
+    """See one out whom no plan can hold; that stands, whatever has to be asked about the others."""
+    draft.end(member, outcome, Manner.TERMINATE)
+    draft.plan_anew(reason)
 
 
 def foresee(draft: Draft) -> None:
     """Nothing is planned anew: only what is expected of the present plans is renewed with the latest latencies."""
     followed = [(m, m.plan) for m in draft.pool.at(Stage.RUNNING) if m.plan is not None]
-    workloads = tuple(_workload(member) for member, _ in followed)
+    workloads = tuple(corrected(member) for member, _ in followed)
     expected = draft.planner.foresee(workloads, tuple(plan for _, plan in followed))
     for (member, _), plan in zip(followed, expected, strict=True):
         draft.put(_expect(draft, member, plan))
@@ -141,7 +110,7 @@ def size(size_bytes: int) -> str:
 
 
 def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
-    """Plan the waiting job together with those that run; True when it is in, or can never be."""
+    """Plan the waiting job together with those that run; True when it is in, or was seen out."""
     together = (*draft.pool.at(Stage.RUNNING), head)
     plans = _fit(draft, together, draft.pool.budget_bytes - _reserved_bytes(draft.pool))
     if not isinstance(plans, Infeasible):
@@ -150,14 +119,14 @@ def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
         return True
     alone = _fit(draft, (head,), draft.pool.budget_bytes)
     if isinstance(alone, Infeasible):
-        draft.end(head, outcome=_too_large(draft, head, alone), manner=Manner.TERMINATE)
-        return False
-    draft.wait(head, _waits_for(draft, draft.planner.least_bytes(_workload(head)), plans.shortfall_bytes))
+        _go(draft, head, _too_large(draft, head, alone), reason)
+        return True
+    draft.wait(head, _waits_for(draft, draft.planner.least_bytes(planned(head)), plans.shortfall_bytes))
     return False
 
 
-def _squeeze(draft: Draft, head: Member) -> bool:
-    """Make room for the calibration; True when it will have it once the others have shrunk."""
+def _squeeze(draft: Draft, head: Member, reason: PlanReason) -> bool:
+    """Make room for the calibration; True when it will have it, or was seen out."""
     pool = draft.pool
     limit_bytes = head.job.spec.memory_limit_bytes
     most_bytes = pool.whole(pool.budget_bytes)
@@ -165,8 +134,8 @@ def _squeeze(draft: Draft, head: Member) -> bool:
         most_bytes = min(most_bytes, pool.regions(limit_bytes))
     if head.need_bytes > most_bytes:
         needs = Infeasible(needed_bytes=head.need_bytes, budget_bytes=most_bytes, reason="largest operator")
-        draft.end(head, outcome=_too_large(draft, head, needs), manner=Manner.TERMINATE)
-        return False
+        _go(draft, head, _too_large(draft, head, needs), reason)
+        return True
     running = pool.at(Stage.RUNNING)
     plans = _fit(draft, running, pool.budget_bytes - head.need_bytes)
     if isinstance(plans, Infeasible):
@@ -199,7 +168,7 @@ def _fit(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[
     pool = draft.pool
     if not members:
         return ()
-    workloads = tuple(_workload(m) for m in members)
+    workloads = tuple(planned(m) for m in members)
     asked_bytes = whole_bytes = pool.whole(max(0, budget_bytes))
     least_asked_bytes = whole_bytes - len(members) * (pool.region_bytes - 1)  # at this, rounding cannot hurt
     while asked_bytes > 0:
@@ -224,7 +193,7 @@ def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tu
     if len(followed) < len(members):
         return None
     whole_bytes = draft.pool.whole(max(0, budget_bytes))
-    plans = draft.planner.renew(tuple(_workload(m) for m in members), followed, budget_bytes=whole_bytes)
+    plans = draft.planner.renew(tuple(planned(m) for m in members), followed, budget_bytes=whole_bytes)
     if plans is None or sum(draft.pool.regions(plan.peak_bytes) for plan in plans) > whole_bytes:
         return None
     return plans
@@ -238,7 +207,7 @@ def _aim(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], 
         target = None if same else Target(plan=plan, grant_bytes=grant_bytes, reason=reason)
         if same:
             member = _expect(draft, member, plan)
-        draft.put(replace(member, stage=Stage.RUNNING, workload=_workload(member), target=target))
+        draft.put(replace(member, stage=Stage.RUNNING, target=target))
 
 
 def _expect(draft: Draft, member: Member, plan: JobPlan) -> Member:
@@ -280,14 +249,6 @@ def _unsent(pool: Pool) -> tuple[Member, ...]:
     return tuple(m for m in pool.at(Stage.RUNNING) if m.target is not None and not m.in_flight)
 
 
-def _workload(member: Member) -> Workload:
-    """What to plan with: the training step's latencies as corrected by measurements."""
-    if member.workload is None:
-        raise InvariantError(f"job {member.job.job} is {member.stage} without a workload")
-    others = member.workload.latency_ns[1:]
-    return replace(member.workload, latency_ns=(member.corrected_ns, *others))
-
-
 def _promise_bytes(member: Member) -> int:
     """The grant that the member has, or will have when its target is reached."""
     return member.planned_bytes if member.target is None else member.target.grant_bytes
@@ -323,7 +284,7 @@ def _too_large(draft: Draft, head: Member, infeasible: Infeasible) -> Outcome:
         if limited
         else f"the budget of {size(draft.pool.budget_bytes)}"
     )
-    floor_bytes = least_bytes(_workload(head))
+    floor_bytes = least_bytes(planned(head))
     raise_it = "raise memory_limit" if limited else "give the controller a larger budget (TENSILE_BUDGET_BYTES)"
     error = MemoryLimitError(
         f"job {head.job.job} needs at least {size(infeasible.needed_bytes)} of device memory, more than {bound}",

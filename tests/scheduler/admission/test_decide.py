@@ -1,4 +1,4 @@
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, T
 from indb_tensile.scheduler.admission.decide import decide, finished
 from indb_tensile.scheduler.admission.facts import (
     Adoption,
+    Answered,
     BudgetChange,
     Calibration,
     CancelRequest,
@@ -29,6 +30,7 @@ from indb_tensile.scheduler.admission.facts import (
     Tick,
 )
 from indb_tensile.scheduler.admission.orders import (
+    AskPlanner,
     AssignJob,
     CancelJob,
     ClaimNext,
@@ -50,6 +52,8 @@ from indb_tensile.scheduler.admission.orders import (
 )
 from indb_tensile.scheduler.admission.pool import Fault, PlanReason, Pool, TrainerId
 from indb_tensile.scheduler.admission.pool import Stage as JobStage
+from indb_tensile.scheduler.admission.questions import LeastFor, PlanFor, Question, RenewFor, Unanswered
+from indb_tensile.scheduler.admission.questions import answer as answered
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
@@ -117,6 +121,40 @@ class HalvingPlanner:
 
     def whole_bytes(self, workload: Workload) -> int:
         return sum(t.size_bytes for t in workload.graphs[0].tensors)
+
+
+@dataclass(frozen=True)
+class LatePlanner(HalvingPlanner):
+    """Knows what it was taught, and has to be asked for the rest."""
+
+    taught: list[tuple[Question, Any]] = field(default_factory=list)
+
+    def teach(self, question: Question) -> None:
+        self.taught.append((question, answered(HalvingPlanner(), question)))
+
+    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+        found: tuple[JobPlan, ...] | Infeasible = self.look_up(
+            PlanFor(workloads=workloads, budget_bytes=budget_bytes)
+        )
+        return found
+
+    def renew(
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+    ) -> tuple[JobPlan, ...] | None:
+        found: tuple[JobPlan, ...] | None = self.look_up(
+            RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes)
+        )
+        return found
+
+    def least_bytes(self, workload: Workload) -> int:
+        found: int = self.look_up(LeastFor(workload=workload))
+        return found
+
+    def look_up(self, question: Question) -> Any:
+        for known, found in self.taught:
+            if known == question:
+                return found
+        raise Unanswered(question)
 
 
 def job_plan(job: JobId, peak_bytes: int) -> JobPlan:
@@ -814,14 +852,115 @@ def test_late_messages_of_unknown_trainers_change_nothing() -> None:
         assert drive.pool == before
 
 
+# --- a planner that takes its time -----------------------------------------------------------------------------
+
+
+class Slow(Drive):
+    """A drive whose planner has to be asked."""
+
+    def __init__(self, budget: int, **rules: Any) -> None:
+        self.late = LatePlanner()
+        self.asked: Question | None = None
+        super().__init__(budget, planner=self.late, **rules)
+
+    def send(self, event: Event) -> tuple[Order, ...]:
+        orders = super().send(event)
+        for order in orders:
+            if isinstance(order, AskPlanner):
+                assert self.asked is None, "asked while it thinks"
+                self.asked = order.question
+        return orders
+
+    def think(self) -> None:
+        """Find the answer; nobody is told yet."""
+        assert self.asked is not None
+        question, self.asked = self.asked, None
+        if self.pool.due is None:
+            self.late.taught.clear()
+        self.late.teach(question)
+
+    def answer(self) -> tuple[Order, ...]:
+        self.think()
+        return self.send(Answered())
+
+    def answer_all(self) -> None:
+        while self.asked is not None:
+            self.answer()
+
+
+def test_a_plan_that_takes_its_time_is_asked_for_once_and_sent_when_it_is_known() -> None:
+    slow, quick = Slow(10), Drive(10)
+    for drive in (slow, quick):
+        drive.capture(drive.claim(job(1)), 4)
+    assert slow.kinds() == [AskPlanner]
+    assert slow.send(Tick()) == (), "asked again for what is thought about already"
+    assert slow.answer() == quick.orders
+    assert slow.pool == quick.pool
+
+
+def test_while_a_plan_is_made_jobs_are_cancelled_and_what_they_had_is_given_back() -> None:
+    drive = Slow(10)
+    first = drive.claim(job(1))
+    drive.capture(first, 4)
+    drive.answer_all()
+    drive.adopt_all()
+    second = drive.claim(job(2))
+    drive.capture(second, 8)
+    assert drive.kinds() == [AskPlanner]
+    assert drive.send(CancelRequest(job=JobId(1))) == (EndTrainer(trainer=first, manner=Manner.TERMINATE),)
+    assert drive.send(Exit(trainer=first, code=-15))[:2] == (
+        ReleaseTrainer(trainer=first),
+        CancelJob(job=JobId(1), claim=ClaimToken(1001)),
+    )
+    drive.answer()  # for two jobs: nobody wants to know any more
+    assert drive.kinds() == [AskPlanner]
+    drive.answer()
+    assert drive.grants() == {2: 8}
+
+
+def test_what_is_measured_while_a_plan_is_made_does_not_make_it_worthless() -> None:
+    drive = Slow(10, drift_threshold=0.2)
+    trainer = drive.claim(job(1))
+    drive.capture(trainer, 4)
+    drive.answer_all()
+    drive.adopt_all()
+    measured = Measurement(
+        trainer=trainer, generation=1, latency_ns=(2000,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+    )
+    drive.send(measured)
+    assert AskPlanner in drive.kinds()
+    drive.send(replace(measured, latency_ns=(4000,)))
+    drive.answer_all()
+    assert drive.pool.due is None
+    assert (drive.pool.members[0].corrected_ns, planned_ns(drive)) == ((3000,), (2000,))
+    drive.send(replace(measured, latency_ns=(3000,)))
+    assert planned_ns(drive) == (3000,), "what was measured meanwhile was forgotten"
+
+
+def planned_ns(drive: Drive) -> tuple[int, ...]:
+    workload = drive.pool.members[0].workload
+    assert workload is not None
+    return workload.latency_ns[0]
+
+
+def test_a_job_without_room_goes_at_once_whatever_has_to_be_asked_about_the_others() -> None:
+    drive = Slow(10)
+    drive.capture(drive.claim(job(1)), 4)
+    drive.answer_all()
+    drive.adopt_all()
+    second = drive.claim(job(2))
+    drive.capture(second, 30, unknown=1)
+    assert drive.orders[0] == EndTrainer(trainer=second, manner=Manner.TERMINATE)
+
+
 # --- any sequence of events ------------------------------------------------------------------------------------
 
 
 class World:
     """Trainers and a queue around decide(): does what is ordered, checks what must always hold."""
 
-    def __init__(self, budget: int, sizes: list[int], draw: st.DataObject) -> None:
-        self.drive = Drive(budget, spare_trainers=2, max_jobs=4)
+    def __init__(self, budget: int, sizes: list[int], draw: st.DataObject, *, slow: bool) -> None:
+        self.drive = (Slow if slow else Drive)(budget, spare_trainers=2, max_jobs=4)
         self.draw = draw
         self.sizes = dict(enumerate(sizes, start=1))
         self.queued = list(self.sizes)
@@ -950,7 +1089,7 @@ class World:
             self.send(QueueChange())
 
     def step(self) -> None:
-        action = self.draw.draw(st.integers(0, 11), label="action")
+        action = self.draw.draw(st.integers(0, 13), label="action")
         numbers = st.sampled_from(sorted(self.sizes))
         if action == 0:
             self.send(Tick())
@@ -973,6 +1112,8 @@ class World:
             self.send(BudgetChange(budget_bytes=self.draw.draw(st.integers(1, 20)) * REGION + 7))
         elif action == 11 and (running := self.trained()):
             self.measure(self.pick(running))
+        else:
+            self.think()
 
     def measure(self, trainer: TrainerId) -> None:
         size = self.sizes[self.busy[trainer].job]
@@ -982,6 +1123,14 @@ class World:
                 trainer=trainer, generation=1, latency_ns=(took_ns,) * size, iteration_ns=1, stall_ns=0, peak_bytes=1
             )
         )
+
+    def think(self) -> bool:
+        """The planner has found what it was asked, if it was."""
+        if not isinstance(self.drive, Slow) or self.drive.asked is None:
+            return False
+        self.drive.think()
+        self.send(Answered())
+        return True
 
     def trained(self) -> set[TrainerId]:
         """Trainers that follow a plan: those that can finish."""
@@ -1003,6 +1152,8 @@ class World:
                 return
             if self.dying:
                 self.exit(min(self.dying), 0)
+            elif self.think():
+                pass
             elif self.todo:
                 self.say(min(self.todo))
             elif self.starting:
@@ -1021,7 +1172,8 @@ class World:
 @given(st.data())
 def test_no_sequence_of_events_exceeds_the_budget_loses_a_job_or_gets_stuck(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=6), label="sizes")
-    world = World(data.draw(st.integers(1, 20), label="budget"), sizes, data)
+    slow = data.draw(st.booleans(), label="a planner that takes its time")
+    world = World(data.draw(st.integers(1, 20), label="budget"), sizes, data, slow=slow)
     for _ in range(data.draw(st.integers(0, 60), label="steps")):
         world.step()
     world.settle()
