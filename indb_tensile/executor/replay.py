@@ -18,7 +18,7 @@ from indb_tensile.executor.layout import Stored
 from indb_tensile.executor.passes import Passes
 from indb_tensile.executor.record import Recorder
 from indb_tensile.executor.trace import Joint, Loss, fake_like, fakes_of, trace
-from indb_tensile.executor.update import accumulate
+from indb_tensile.executor.update import Gradients
 from indb_tensile.scheduler.graph import Role, Stage
 
 INPUTS = ("x", "y")
@@ -64,7 +64,7 @@ def replay_step(
         uploads.add_batch([fake_like(mode, example) for example in batch])
         for joint in joints.values():
             uploads.add_constants(joint)
-        gradients: dict[str, torch.Tensor] = {}
+        gradients = Gradients(recorder)
         replays = [
             _Replay(recorder, joints[len(part)], state, first_names, uploads, _Part.of(parts, k), gradients).run()
             for k, part in enumerate(parts)
@@ -162,7 +162,7 @@ class _Replay:
         first_names: dict[str, str],
         uploads: _Uploads,
         part: _Part,
-        gradients: dict[str, torch.Tensor],
+        gradients: Gradients,
     ) -> None:
         self._recorder = recorder
         self._joint = joint
@@ -276,9 +276,9 @@ class _Replay:
         for other in others:
             gradient = self._recorder.call(Stage.BACKWARD, _aten.add.Tensor, gradient, other)
         if self._part.alone:
-            self._gradients[name] = gradient
+            self._gradients.put(name, gradient)
         else:
-            accumulate(self._recorder, self._gradients, name, gradient)
+            self._gradients.add(name, gradient)
 
 
 def _functional(node: fx.Node) -> Callable[..., Any]:

@@ -4,13 +4,14 @@ Each call is the one that `torch.optim` with `fused=True` and `torch.nn.utils.cl
 single tensor, so the results are equal bit for bit.
 """
 
+from collections import Counter
 from typing import Any
 
 import torch
 
 from indb_tensile.executor.layout import STEP_NAME
 from indb_tensile.executor.optimizer import OptimizerSettings
-from indb_tensile.executor.record import Recorder, Runtime
+from indb_tensile.executor.record import Recorder, Runtime, StorageKey
 from indb_tensile.scheduler.graph import Stage
 
 _aten = torch.ops.aten
@@ -30,14 +31,33 @@ def record_update(recorder: Recorder, settings: OptimizerSettings, gradients: di
             _record_adam(recorder, settings, name, gradient)
 
 
-def accumulate(recorder: Recorder, totals: dict[str, torch.Tensor], name: str, gradient: torch.Tensor) -> None:
-    """Add a part's gradient to what the parts before gave this parameter, in its place, as eager does."""
-    if name not in totals:
-        totals[name] = _like_parameter(recorder, name, gradient)
-    elif name in _shared(recorder, totals):
-        totals[name] = recorder.call(Stage.BACKWARD, _aten.add.Tensor, totals[name], gradient)
-    else:
-        _write(recorder, Stage.BACKWARD, _aten.add_.Tensor, totals[name], gradient)
+class Gradients:
+    """What the parts of a batch have given each parameter so far; parts add up in place, as eager's do."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._totals: dict[str, torch.Tensor] = {}
+        self._holders: Counter[StorageKey] = Counter()
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._totals[name]
+
+    def put(self, name: str, gradient: torch.Tensor) -> None:
+        """The parameter's gradient is this one from now on."""
+        if name in self._totals:
+            self._holders[self._recorder.key_of(self._totals[name])] -= 1
+        self._totals[name] = gradient
+        self._holders[self._recorder.key_of(gradient)] += 1
+
+    def add(self, name: str, gradient: torch.Tensor) -> None:
+        """Add a part's gradient to what the parts before gave this parameter; not in place where others hold it."""
+        total = self._totals.get(name)
+        if total is None:
+            self.put(name, _like_parameter(self._recorder, name, gradient))
+        elif self._holders[self._recorder.key_of(total)] > 1:
+            self.put(name, self._recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, gradient))
+        else:
+            _write(self._recorder, Stage.BACKWARD, _aten.add_.Tensor, total, gradient)
 
 
 def _like_parameter(recorder: Recorder, name: str, gradient: torch.Tensor) -> torch.Tensor:
