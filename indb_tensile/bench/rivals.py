@@ -27,6 +27,7 @@ from indb_tensile.executor.device import EmulatedDevice, HostBuffer
 EAGER = "eager"
 CHECKPOINT = "checkpoint"
 SAVE_ON_CPU = "save_on_cpu, emulated link"
+AOT_EAGER, INDUCTOR = "aot_eager", "inductor"  # compilers: the partitioned graph in eager's kernels, or in new ones
 SEED = 1  # of what an iteration draws
 
 
@@ -109,8 +110,7 @@ def rivals(
     device: EmulatedDevice,
     *,
     segments: Sequence[int],
-    budgets: Sequence[float],
-    compiler: str,
+    compiled: Sequence[tuple[str, float]],
 ) -> Iterator[Contender]:
     """Eager first, then all that can be made of it; checkpoints only of networks whose blocks are known."""
     yield shared.contender(EAGER, shared.module)
@@ -118,15 +118,15 @@ def rivals(
         assert network is not None
         yield shared.contender(f"{CHECKPOINT} {count}", segmented(network, shared.module, count))
     yield shared.contender(SAVE_ON_CPU, shared.module, _Saved(device).hooks)
-    for budget in budgets:
-        compiled = _compiled(shared, budget, compiler)
-        if compiled is not None:
-            yield compiled
+    for compiler, budget in compiled:
+        contender = _compiled(shared, budget, compiler)
+        if contender is not None:
+            yield contender
 
 
-def default_compiler() -> str:
-    """Torch's compiler where there is one for C++, else the same partition of the graph without it."""
-    return "inductor" if shutil.which("g++") or shutil.which("clang++") else "aot_eager"
+def has_compiler() -> bool:
+    """Whether there is a compiler for C++, which inductor needs."""
+    return bool(shutil.which("g++") or shutil.which("clang++"))
 
 
 def _compiled(shared: Torch, budget: float, compiler: str) -> Contender | None:

@@ -9,8 +9,6 @@ against ordinary time of the processor, which says the same on a busy machine, t
 """
 
 import argparse
-import os
-import sys
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -22,29 +20,18 @@ from indb_tensile import config
 from indb_tensile.bench import networks
 from indb_tensile.bench.networks import NETWORKS
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated
+from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated, preload
 from indb_tensile.executor.offsets import plan_offsets
 from indb_tensile.executor.placer import Placer
-from indb_tensile.executor.serving import LIBRARY, Serving, preloading
+from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timeline import unroll
 from indb_tensile.scheduler.peak import LIVENESS, peak
-
-_AGAIN = "TENSILE_BENCH_SERVING"  # set in the process that was started with the shim
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each network."""
     given = _parser().parse_args(arguments)
-    if _AGAIN not in os.environ:
-        command = [
-            sys.executable,
-            "-m",
-            "indb_tensile.bench.serving",
-            *(sys.argv[1:] if arguments is None else arguments),
-        ]
-        os.execve(sys.executable, command, preloading(os.environ) | {_AGAIN: "1"})  # noqa: S606 - ourselves
-    if Serving.private() is None:
-        sys.exit(f"{LIBRARY} is not preloaded: was it built?")
+    preload("indb_tensile.bench.serving", arguments)
     torch.set_num_threads(1)
     for name in given.models:
         network = networks.find(name)

@@ -1,8 +1,11 @@
 """One network in training on an emulated device: what benchmarks of the executor share."""
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -11,10 +14,11 @@ from indb_tensile import config
 from indb_tensile.bench.networks import Network, drawn
 from indb_tensile.executor.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep, capture_training
-from indb_tensile.executor.device import EmulatedDevice, Ledger
+from indb_tensile.executor.device import REGION_BYTES, EmulatedDevice, Ledger
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Measurement, Runner
+from indb_tensile.executor.serving import LIBRARY, Serving, preloading
 from indb_tensile.executor.state import State
 from indb_tensile.executor.trace import Loss
 from indb_tensile.job import JobId
@@ -28,6 +32,20 @@ ADAM = OptimizerSettings(kind="adam")
 RATE = 1e-3
 WARM_ITERATIONS = 2
 UNTHROTTLED = Link(out_bytes_per_s=10**13, in_bytes_per_s=10**13)
+_AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was started with the shim
+
+
+def preload(module: str, arguments: Sequence[str] | None) -> None:
+    """Go on as a process whose tensors can be served from the arena: this command, started again with the shim.
+
+    Who asks for none of it keeps torch's allocator, at the cost of one relaxed load for each allocation.
+    """
+    if _AGAIN not in os.environ:
+        command = [sys.executable, "-m", module, *(sys.argv[1:] if arguments is None else arguments)]
+        sys.stdout.flush()
+        os.execve(sys.executable, command, preloading(os.environ) | {_AGAIN: "1"})  # noqa: S606 - ourselves
+    if Serving.private() is None:
+        sys.exit(f"{LIBRARY} is not preloaded: was it built?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +80,21 @@ class Subject:
 @contextmanager
 def emulated(link: Link, capacity_bytes: int) -> Iterator[EmulatedDevice]:
     """A device with such a link, all of which is one job's, and as much host memory for it as is asked for."""
-    whole_bytes = -(-capacity_bytes // config.MIB) * config.MIB
-    with Ledger.create(whole_bytes, config.MIB, link.out_bytes_per_s, link.in_bytes_per_s) as ledger:
+    with lent(link, capacity_bytes) as (device, _):
+        yield device
+
+
+@contextmanager
+def lent(
+    link: Link, capacity_bytes: int, region_bytes: int = REGION_BYTES
+) -> Iterator[tuple[EmulatedDevice, Callable[[int], int]]]:
+    """The same, and how much of it the job has from now on: empty regions beyond that go back at once."""
+    whole_bytes = -(-capacity_bytes // region_bytes) * region_bytes
+    with Ledger.create(whole_bytes, region_bytes, link.out_bytes_per_s, link.in_bytes_per_s) as ledger:
         slot, epoch = ledger.claim_slot(1)
         ledger.grant(slot, whole_bytes)
         with EmulatedDevice(ledger.fd, slot, epoch, 4 * whole_bytes) as device:
-            yield device
+            yield device, partial(ledger.grant, slot)
 
 
 def slowed_link(subject: Subject, step: CapturedStep, machine: Machine, iterations: int) -> Link:

@@ -8,9 +8,10 @@ import pytest
 from indb_tensile.bench.networks import NETWORKS, missing_library
 from indb_tensile.bench.step import Asked, measure, verdict
 from indb_tensile.bench.trial import Subject
+from indb_tensile.bench.turns import Pace
 from tests.bench.subjects import tiny
 
-ASKED = Asked(segments=(2,), activations=(), budgets=(0.7,), rounds=1, iterations=1)
+ASKED = Asked(segments=(2,), activations=(), budgets=(0.7,), pace=Pace(rounds=1, duels=1, turn_s=0.0))
 
 
 def test_everyone_who_ran_has_a_row_and_results_are_eagers_bit_for_bit() -> None:
