@@ -58,6 +58,12 @@ std::vector<ChoiceRow> choices(const Search& search) {
   return found;
 }
 
+std::vector<std::tuple<Index, Index, Index>> gaps(const Search& search) {
+  std::vector<std::tuple<Index, Index, Index>> found;
+  for (const Gap& one : search.step().gaps) found.emplace_back(one.tensor, one.after, one.need);
+  return found;
+}
+
 void choose(Search& search, const std::vector<ChoiceRow>& rows, std::optional<Bytes> room_bytes) {
   Choices found = search.nothing();
   found.room_bytes = room_bytes;
@@ -123,6 +129,7 @@ NB_MODULE(_planner, module) {
           nb::kw_only(), "latency_ns"_a, "out_ns"_a, "in_ns"_a)
       .def("adopt", &adopt, nb::kw_only(), "order"_a, "moves"_a)
       .def("uncover", &Search::uncover, Released())
+      .def_prop_ro("gaps", &gaps)
       .def_prop_ro("choices", &choices)
       .def("choose", &choose, "choices"_a, "room_bytes"_a = nb::none())
       .def_prop_ro("room_bytes", [](const Search& search) { return search.choices().room_bytes; })

@@ -59,6 +59,7 @@ class Search {
   // How long the lanes copy for one iteration, both together.
   Ns lane_ns() const { return lane_ns(layout_); }
 
+  const Step& step() const { return step_; }
   const Layout& layout() const { return layout_; }
   const Choices& choices() const { return choices_; }
 

@@ -22,7 +22,9 @@ from dataclasses import dataclass, replace
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.search.ladder import Ladder, Rung
+from indb_tensile.scheduler.search.descent import Effort
+from indb_tensile.scheduler.search.ladder import Ladder
+from indb_tensile.scheduler.search.rung import Rung
 from indb_tensile.scheduler.simulate import Compute, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
@@ -41,9 +43,11 @@ def tensile_plus(
     link: Link,
     rewrites: bool = True,
     compute: Compute = Compute.OVERLAP,
+    effort: Effort = Effort.USUAL,
 ) -> Plans:
     """Plans whose peaks meet the budget and every job's limit, if any plans can."""
-    return Climb(workloads, link=link, rewrites=rewrites, compute=compute).plans(budget_bytes)
+    climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort)
+    return climb.plans(budget_bytes)
 
 
 class Climb:
@@ -53,9 +57,16 @@ class Climb:
     """
 
     def __init__(
-        self, workloads: Sequence[Workload], *, link: Link, rewrites: bool = True, compute: Compute = Compute.OVERLAP
+        self,
+        workloads: Sequence[Workload],
+        *,
+        link: Link,
+        rewrites: bool = True,
+        compute: Compute = Compute.OVERLAP,
+        effort: Effort = Effort.USUAL,
     ) -> None:
         self._workloads, self._link, self._rewrites, self._compute = workloads, link, rewrites, compute
+        self._effort = effort
         tops = [max(liveness_peak(g) for g in w.graphs) for w in workloads]
         limits = [w.limit_bytes for w in workloads]
         self._caps = [top if most is None else min(top, most) for top, most in zip(tops, limits, strict=True)]
@@ -93,7 +104,9 @@ class Climb:
 
     def _jobs(self, shares: tuple[float, ...]) -> list["_Job"]:
         if shares not in self._known:
-            self._known[shares] = _jobs(self._workloads, self._link, shares, rewrites=self._rewrites)
+            self._known[shares] = _jobs(
+                self._workloads, self._link, shares, rewrites=self._rewrites, effort=self._effort
+            )
         return self._known[shares]
 
 
@@ -173,7 +186,9 @@ def _bounded(rung: Rung, least_bytes: int, cap_bytes: int) -> Rung:
     return replace(rung, peak_bytes=peak_bytes)
 
 
-def _jobs(workloads: Sequence[Workload], link: Link, shares: Sequence[float], *, rewrites: bool) -> list[_Job]:
+def _jobs(
+    workloads: Sequence[Workload], link: Link, shares: Sequence[float], *, rewrites: bool, effort: Effort
+) -> list[_Job]:
     """A ladder for each graph; equal graphs on equal shares climb the same one."""
     known: dict[tuple[int, tuple[int, ...], float], _Climbed] = {}
     found = []
@@ -183,9 +198,8 @@ def _jobs(workloads: Sequence[Workload], link: Link, shares: Sequence[float], *,
             thorough = number == 0 and (len(workloads) == 1 or len(graph.operators) < _LARGE // len(workloads))
             key = (id(graph), latency_ns, share)
             if key not in known:
-                known[key] = _Climbed(
-                    Ladder(graph, latency_ns, link, share=share, rewrites=rewrites, thorough=thorough)
-                )
+                spent = effort if thorough else Effort.QUICK
+                known[key] = _Climbed(Ladder(graph, latency_ns, link, share=share, rewrites=rewrites, effort=spent))
             climbed.append(known[key])
         found.append(_Job(workload, climbed))
     return found

@@ -32,7 +32,8 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.tensile_plus import NAME
-from indb_tensile.scheduler.search.ladder import Ladder, envelope
+from indb_tensile.scheduler.search.ladder import Ladder
+from indb_tensile.scheduler.search.rung import envelope
 from indb_tensile.scheduler.simulate import JobRun, simulate
 
 SPEEDS = tuple(round(10**9 * 2 ** (k / 2)) for k in range(14))  # bytes a second: 1 to 90 GB/s in steps of 41 %

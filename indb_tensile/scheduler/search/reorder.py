@@ -1,4 +1,4 @@
-"""Updates, rearranged: parameters beside their gradients, large ones in parts, running statistics at the end.
+"""Updates, rearranged: parameters beside their gradients, large ones in parts, running statistics where it pays.
 
 As captured, all updates come last, and every gradient lives until then. An update may come as soon as its gradient
 is there and nothing reads the old parameter any more: gradients then live shortly, and the optimizer's state is
@@ -7,10 +7,14 @@ common norm each update needs all of them, and nothing moves. An update in parts
 a time, which lowers the floor itself.
 
 A batch normalisation reads the running statistics that it then updates. Once they are updated it cannot run again;
-updated at the end of the iteration, they are in nobody's way.
+updated at the end of the iteration, they are in nobody's way. But what runs at the end does not run in the forward
+pass, where copies to the host need the time: in DenseNet-121 such updates are a tenth of it. So only those wait that
+stand in the way of what a plan makes again, and which these are follows from the plan.
 """
 
-from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph
+from collections.abc import Sequence
+
+from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.plan import Execution
 from indb_tensile.scheduler.rewrite import own_state
 
@@ -18,9 +22,9 @@ _PART_BYTES = 32 * 1024 * 1024  # of state in one part: long enough that startin
 _MOST_PARTS = 64
 
 
-def rearranged(graph: StepGraph) -> tuple[OpIndex, ...]:
-    """Every operator once: updates of parameters beside their gradients, of running statistics at the end."""
-    last = _deferrable(graph)
+def rearranged(graph: StepGraph, last: frozenset[OpIndex] | None = None) -> tuple[OpIndex, ...]:
+    """Every operator once: updates of parameters beside their gradients, and these, or all that may, at the end."""
+    last = deferrable(graph) if last is None else last
     return (*(k for k in updates_beside_gradients(graph) if k not in last), *sorted(last))
 
 
@@ -52,8 +56,11 @@ def with_parts(graph: StepGraph, order: tuple[OpIndex, ...]) -> tuple[Execution,
     return tuple(executions)
 
 
-def _deferrable(graph: StepGraph) -> frozenset[OpIndex]:
-    """Updates of buffers that nothing accesses afterwards, from what nothing changes afterwards."""
+def deferrable(graph: StepGraph) -> frozenset[OpIndex]:
+    """Updates of buffers that nothing accesses afterwards, from what nothing changes afterwards.
+
+    None of them accesses what another one writes, so that any of them may wait.
+    """
     accessed: set[int] = set()
     written: set[int] = set()
     found = []
@@ -65,6 +72,17 @@ def _deferrable(graph: StepGraph) -> frozenset[OpIndex]:
         accessed.update(operator.reads, operator.writes)
         written.update(operator.writes)
     return frozenset(found)
+
+
+def in_the_way(graph: StepGraph, executions: Sequence[Execution]) -> frozenset[OpIndex]:
+    """Of those that may wait for the end the ones that have to: they change what is read again in this order."""
+    ran: set[tuple[OpIndex, int]] = set()
+    read: set[TensorId] = set()
+    for execution in executions:
+        if (execution.operator, execution.part) in ran:
+            read.update(graph.operators[execution.operator].reads)
+        ran.add((execution.operator, execution.part))
+    return frozenset(k for k in deferrable(graph) if not read.isdisjoint(graph.operators[k].writes))
 
 
 def _anchors(graph: StepGraph) -> list[int]:

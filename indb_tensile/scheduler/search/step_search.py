@@ -14,10 +14,12 @@ from indb_tensile._planner import Manner, Search
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
-from indb_tensile.scheduler.rewrite import rewrite
+from indb_tensile.scheduler.rewrite import captured_order, rewrite
 from indb_tensile.scheduler.search.outline import Instances, Outline, lanes, latencies, outline
 
-__all__ = ["Manner", "StepSearch"]
+__all__ = ["DROPPED", "Manner", "StepSearch"]
+
+DROPPED = -2  # what stands in a choice where its gap's tensor is made again, in place of operators to be covered
 
 
 class StepSearch:
@@ -51,6 +53,11 @@ class StepSearch:
     def base(self) -> StepGraph:
         """The graph before anything is made again."""
         return rewrite(self.graph, self._executions).graph if self._executions else self.graph
+
+    @property
+    def executions(self) -> tuple[Execution, ...]:
+        """The order of execution with what is made again."""
+        return self._order(self._search.order)
 
     @property
     def peak_bytes(self) -> int:
@@ -153,6 +160,12 @@ class StepSearch:
     def choices(self) -> list[tuple[int, int, int]]:
         """What is chosen, to be chosen again: gaps that are not kept, with what a swap has to cover."""
         return self._search.choices
+
+    @property
+    def between(self) -> list[tuple[int, Execution, Execution]]:
+        """Each gap, in the order in which choices number them: its tensor, and the accesses that it lies between."""
+        executions, count = self._executions or captured_order(self.graph), self.operators
+        return [(t, executions[after], executions[need % count]) for t, after, need in self._search.gaps]
 
     @property
     def room_bytes(self) -> int | None:

@@ -1,0 +1,222 @@
+"""One graph's plan for one limit: several greedy searches, and the best of what they find improved.
+
+Work is rationed by layouts, in proportion to the size of the graph, never by the clock: equal inputs give equal
+plans. How many rations are spent is the *effort*. What a device's jobs wait for is planned with the usual one; what
+nobody waits for may be given all of it, as a particle swarm is in HOME (section IV).
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+
+from indb_tensile.scheduler.search.orders import Orders, carried_over
+from indb_tensile.scheduler.search.rung import Rung, fastest, rung_of
+from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+
+LARGE = 4_000  # operators from which on one search has to do
+SLOWEST = 2  # times as long as doing nothing, from which on other ways down are tried
+PRUNED = 200
+_WORK = 1_000_000  # operators laid out for one limit: some tenths of a second
+_WORK_PER_OPERATOR = 8  # layouts for each operator of a small graph, which has few choices
+_TRIES = 2  # rations after which no further manner is tried
+_DEEP = 3  # rations for an improvement
+_PATIENT = 3  # rations for a limit that no manner comes down to
+_NEAR = 0.1  # of the way up from such a limit, from where pressing the rest down costs least
+_CLOSE = 1.02  # of the time that doing nothing takes
+_SETTLINGS = 3  # orders that follow from one plan after the other
+_CAREFUL = tuple(
+    Manner(drops=False, lane_price=0.02, tried=1, together=together, careful=True) for together in (64, 8)
+)
+
+
+class Effort(IntEnum):
+    """How far a search goes on."""
+
+    QUICK = 0  # the first plan that is found
+    USUAL = 1  # the best of a few, improved
+    FULL = 2  # the best of every order and every way down, improved
+
+
+def ration_of(operators: int) -> int:
+    """How many layouts a search for one limit may take."""
+    return max(1, min(_WORK // operators, 100 + _WORK_PER_OPERATOR * operators))
+
+
+def manners_of(operators: int, *, drops: bool) -> tuple[Manner, ...]:
+    """Ways to weigh lanes against waits, and to take many tensors at once or the best of a few."""
+    heedless = Manner(drops=drops, lane_price=0.02, tried=1, together=64, surprise=1.0)
+    if operators >= LARGE:
+        return (Manner(drops=drops, lane_price=0.02, tried=1, together=64, careful=True), heedless)
+    return (
+        Manner(drops=drops, lane_price=0.02, tried=4, together=16),
+        heedless,
+        Manner(drops=drops, lane_price=0.02, tried=1, together=64, careful=True),
+        Manner(drops=drops, lane_price=0.1, tried=1, together=16),
+        Manner(drops=drops, lane_price=0.02, tried=2),
+        Manner(drops=drops, lane_price=0.0, tried=6),
+    )
+
+
+class Descent:
+    """The way down from the peak of doing nothing to one limit."""
+
+    def __init__(self, orders: Orders, top: Rung, limit_bytes: int, *, drops: bool, effort: Effort) -> None:
+        self._orders, self._top, self._limit_bytes = orders, top, limit_bytes
+        self._drops, self._effort = drops, effort
+        self._operators = orders.first[0].operators
+        self._ration = ration_of(self._operators)
+
+    def best(self) -> Rung:
+        """The fastest plan found within the limit, or the least memory where none is."""
+        rungs = self._lowered_in_turn() or self._once_more()
+        if not rungs:
+            return self._pressed()
+        if self._effort is Effort.QUICK or self._costs_nothing(rungs):
+            return fastest(rungs)
+        starts = [fastest(rungs)]
+        if self._effort is Effort.FULL:
+            starts = [fastest(r for r in rungs if r.order == order) for order in sorted({r.order for r in rungs})]
+        found = [self._settled(self._bettered(start)) for start in starts]
+        slow = self._top.iteration_ns * (_CLOSE if self._effort is Effort.FULL else SLOWEST)
+        return fastest((*found, self._pressed()) if fastest(found).iteration_ns > slow else found)
+
+    def _lowered_in_turn(self) -> list[Rung]:
+        """What the manners find in every order, while there is work left."""
+        rungs: list[Rung] = []
+        spent = 0
+        for number, manner in enumerate(manners_of(self._operators, drops=self._drops)):
+            for order, search in enumerate(self._orders.first):
+                enough = number > 0 and (spent > _TRIES * self._ration or self._effort is Effort.QUICK)
+                if rungs and (self._costs_nothing(rungs) or enough):
+                    return rungs
+                start = search.layouts
+                rungs += self._lowered(order, manner, self._ration)
+                spent += search.layouts - start
+        return rungs
+
+    def _once_more(self) -> list[Rung]:
+        """With more patience, where no manner came down."""
+        orders = range(len(self._orders.first))
+        return [rung for order in orders for rung in self._lowered(order, self._patient, _PATIENT * self._ration)]
+
+    def _lowered(self, order: int, manner: Manner, most: int) -> list[Rung]:
+        search = self._orders.search(order)
+        search.clear()
+        return self._pruned(order, search) if search.lower(self._limit_bytes, manner, most=most) else []
+
+    def _pruned(self, order: int, search: StepSearch) -> list[Rung]:
+        search.prune(self._limit_bytes, PRUNED)
+        return [rung_of(order, search)]
+
+    # --- going on from a plan ---------------------------------------------------------------------------------
+
+    def _bettered(self, best: Rung) -> Rung:
+        """The fastest of what improving it in several manners leads to."""
+        first = manners_of(self._operators, drops=self._drops)[0]
+        refining = (first,) if self._operators >= LARGE else (first, self._patient)
+        improved = [self._improved(best, (manner,)) for manner in refining]
+        if improved[0].iteration_ns < _CLOSE * self._top.iteration_ns:
+            improved += self._copying(improved[0])
+        return fastest((*improved, *self._exchanged(fastest(improved))))
+
+    def _improved(self, rung: Rung, manners: Sequence[Manner]) -> Rung:
+        search = self._orders.search(rung.order)
+        search.choose(list(rung.choices))
+        most = self._ration if self._operators >= LARGE else _DEEP * self._ration
+        for number, manner in enumerate(manners):
+            search.improve(self._limit_bytes, manner, most=most, seed=search.operators + number)
+        return rung_of(rung.order, search)
+
+    def _copying(self, best: Rung) -> list[Rung]:
+        """Where next to nothing is lost, what is left may be what was made again: other plans that do less of it."""
+        found = [self._improved(best, (_swaps(0.1),))]
+        mixed = Manner(drops=self._drops, lane_price=0.02, tried=4, together=16)
+        for manner in _CAREFUL:
+            if self._costs_nothing(found):
+                break
+            for rung in self._lowered(best.order, manner, _DEEP * self._ration):
+                found.append(self._improved(rung, (mixed, _swaps(0.1))))
+        return found
+
+    def _exchanged(self, rung: Rung) -> list[Rung]:
+        """Laid into the limit, and something else chosen here and there."""
+        search = self._orders.search(rung.order)
+        search.choose(list(rung.choices))
+        if not search.fill(self._limit_bytes):
+            return []
+        search.exchange(drops=self._drops, most=self._ration)
+        return [rung_of(rung.order, search)]
+
+    def _settled(self, rung: Rung) -> Rung:
+        """Gone on from in the order in which nothing waits for the iteration's end without need."""
+        for _ in range(_SETTLINGS):
+            order = self._orders.settled(rung)
+            if order == rung.order or self._costs_nothing((rung,)):
+                break
+            best = fastest((rung, *self._carried(rung, order)))
+            if best is rung:
+                break
+            rung = best
+        return rung
+
+    def _carried(self, rung: Rung, order: int) -> list[Rung]:
+        """What becomes of the same choices in another order."""
+        search = self._orders.search(order)
+        carried = Rung(
+            order=order,
+            peak_bytes=rung.peak_bytes,
+            iteration_ns=rung.iteration_ns,
+            lane_ns=rung.lane_ns,
+            choices=tuple(carried_over(self._orders.chosen(rung), search)),
+        )
+        try:
+            self._orders.chosen(carried)
+        except ValueError:  # what an update that waited kept there would have to be made again, too
+            return []
+        found = self._exchanged(carried)
+        if self._orders.chosen(carried).lower(self._limit_bytes, self._patient, most=self._ration):
+            (pruned,) = self._pruned(order, search)
+            found.append(self._improved(pruned, (self._patient,)))
+            found += self._exchanged(found[-1])
+        return found
+
+    # --- little memory ----------------------------------------------------------------------------------------
+
+    def _pressed(self) -> Rung:
+        """Little memory: making things again needs some itself, so first everything that must is swapped.
+
+        Then making things again instead is an exchange. The least memory is swapping everything.
+        """
+        near_bytes = self._limit_bytes + round(_NEAR * (self._top.peak_bytes - self._limit_bytes))
+        orders = self._orders.loose
+        found: list[Rung] = []
+        for order in orders:
+            found += self._squeezed(order, self._limit_bytes, _swaps(1.0))
+            found += self._squeezed(order, near_bytes, self._patient)
+        if not found:
+            search = self._orders.search(orders[-1])
+            search.exhaust()
+            search.prune(self._limit_bytes, self._ration)
+            return rung_of(orders[-1], search)
+        if self._effort is Effort.QUICK:
+            return fastest(found)
+        found += [other for rung in tuple(found) for other in self._exchanged(rung)]
+        found += self._exchanged(fastest(found))
+        return self._settled(fastest(found))
+
+    def _squeezed(self, order: int, near_bytes: int, manner: Manner) -> list[Rung]:
+        """Lowered as far as that goes, and pressed below the limit from there."""
+        search = self._orders.search(order)
+        search.clear()
+        search.lower(near_bytes, manner, most=self._ration)
+        return self._pruned(order, search) if search.press(self._limit_bytes, most=self._ration) else []
+
+    @property
+    def _patient(self) -> Manner:
+        return Manner(drops=self._drops, lane_price=0.1, tried=2)
+
+    def _costs_nothing(self, rungs: Iterable[Rung]) -> bool:
+        return any(rung.iteration_ns <= self._top.iteration_ns for rung in rungs)
+
+
+def _swaps(lane_price: float) -> Manner:
+    return Manner(drops=False, lane_price=lane_price, tried=1, together=16)
