@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from indb_tensile.bench.caching import replayed_bytes
-from indb_tensile.executor.calibrate import without_chatter
+from indb_tensile.executor.calibrate import allocation_profiler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +26,7 @@ class Memory:
 
 def measure_memory(iterate: Callable[[], None], standing: Iterable[torch.Tensor]) -> Memory:
     """Run one iteration, which leaves nothing behind, beside tensors that stand all the time."""
-    with without_chatter(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with allocation_profiler() as profiler:
         iterate()
     changes = sorted(_changes(profiler))
     held = highest = 0

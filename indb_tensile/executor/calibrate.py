@@ -8,6 +8,7 @@ highest sum of what an operator allocated and freed, less what it returned.
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -208,7 +209,7 @@ def _profiled(work: _Work) -> dict[str, _Memory]:
     made: dict[str, dict[str, int]] = {}
     if not work:
         return {}
-    with without_chatter(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with allocation_profiler() as profiler:
         for step, call in work:
             given = _Inputs(step).arguments(call)
             with _mode(step, call), record_function(_LABEL + call.signature):
@@ -225,8 +226,18 @@ def _profiled(work: _Work) -> dict[str, _Memory]:
 
 
 @contextmanager
-def without_chatter() -> Iterator[None]:
-    """Torch's profiler writes lines of its own to the error output, which no setting of it turns off."""
+def allocation_profiler() -> Iterator[Any]:
+    """Torch's profiler of what the host's allocator gives and takes, quietly, in every version alike."""
+    with _without_chatter(), warnings.catch_warnings():
+        # Up to torch 2.12 every first use warns that a second cycle of the same profiler would lose the first one's.
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            yield profiler
+
+
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """The profiler writes lines of its own to the error output, which no setting of it turns off."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

@@ -24,6 +24,7 @@ from torch._functorch._aot_autograd.descriptors import (
     TangentAOTInput,
 )
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_impls import register_op_impl
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from indb_tensile.errors import GraphError, RequestError
@@ -174,6 +175,16 @@ def _own_recurrences() -> Iterator[None]:
             op.py_kernels.clear()
             op.py_kernels.update(kernels)
             op._dispatch_cache.clear()  # noqa: SLF001
+
+
+@register_op_impl(_aten.mkldnn_rnn_layer_backward.default)
+def _rnn_backward(_mode: FakeTensorMode, _operator: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    """An LSTM's gradients on fakes: float32 whatever the inputs are.
+
+    Torch's own say the inputs' type up to 2.12, and tracing would leave out the casts that eager makes.
+    """
+    made = [given.new_empty(given.shape, dtype=torch.float32) for given in (*args[:4], *args[5:7])]
+    return (*made[:4], made[3], *made[4:])  # both biases have one gradient
 
 
 def _fake_copy(module: nn.Module, fakes: dict[str, torch.Tensor]) -> nn.Module:

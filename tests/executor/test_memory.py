@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
 
-from indb_tensile.executor.calibrate import allocations
+from indb_tensile.executor.calibrate import allocation_profiler, allocations
 from indb_tensile.executor.capture import CapturedStep
 from indb_tensile.executor.runner import Runner
 from indb_tensile.scheduler.graph import StepGraph
@@ -70,7 +70,7 @@ def _third_iteration(job: Job, steps: tuple[CapturedStep, ...], plan: Plan) -> t
     """
     device = Watched()
     x, y = job.batches[0]
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with allocation_profiler() as profiler:
         state = job.state()
         runner = Runner(device, state, steps[:1], sample_every=1000)
         runner.adopt((plan,), 1)
@@ -117,7 +117,7 @@ def test_an_iteration_leaves_nothing_behind() -> None:
     runner.adopt((LIVENESS,), 1)
     x, y = job.batches[0]
     runner.train(x, y, 0.01)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with allocation_profiler() as profiler:
         for _ in range(3):
             runner.train(x, y, 0.01)
     held = sum(size for _, size in allocations(profiler.profiler.kineto_results.experimental_event_tree()))
