@@ -57,7 +57,7 @@ class Settings:
     lease_s: float = 15.0  # several beats, so that one slow statement loses nothing
     beat_s: float = 1.0  # a cancel is seen within one beat
     poll_s: float = 1.0  # correctness never needs a notification
-    spare_trainers: int = 2  # importing torch takes seconds; a job's first step should not
+    spare_trainers: int = 2  # ready to be assigned, so that no claimed job waits for a process
     max_jobs: int = 8
     policy: str = "tensile+"
     drift_threshold: float = 0.2

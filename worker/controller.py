@@ -37,6 +37,8 @@ from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
 from indb_tensile.scheduler.link import Link
 
+TRAINER = "indb_tensile.worker.trainer"
+
 log = logging.getLogger("controller")
 
 
@@ -74,7 +76,7 @@ def _run(settings: Settings) -> None:
         planner = ThinkingPlanner(PolicyPlanner(link=_link(settings), policy=settings.policy), mailbox.post)
         stack.callback(planner.close)
         trainers = Trainers(
-            command=_worker("trainer"),
+            module=TRAINER,
             environment=preloading(environment),
             device_fd=ledger.fd,
             grace_s=settings.stop_grace_s,

@@ -1,4 +1,4 @@
-"""A trainer: one process, one job. Started ahead of need, it imports what takes long and waits to be assigned.
+"""A trainer: one process, one job. Forked from a process that has imported what takes long, it waits to be assigned.
 
 Its end is its controller's: it dies with it, and a cancel is a signal that needs no handler here, since everything
 on the device is given back by the controller's crash protocol and everything in the catalog is guarded by the claim.
@@ -86,10 +86,3 @@ def _from_database(error: psycopg.Error) -> TensileError:
     )
     told.sqlstate = error.sqlstate or "08006"
     return told
-
-
-if __name__ == "__main__":
-    code = main()
-    logging.shutdown()
-    # Everything is given back and written by now; taking torch apart piece by piece would hold the slot for seconds.
-    os._exit(code)

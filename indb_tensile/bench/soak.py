@@ -114,13 +114,14 @@ class _Crowd:
 
     def __post_init__(self) -> None:
         self.trainers = Trainers(
-            command=(sys.executable, "-m", "indb_tensile.bench.soak_victim"),
+            module="indb_tensile.bench.soak_victim",
             environment=os.environ,
             device_fd=self.ledger.fd,
             grace_s=10.0,
         )
         self._memory = DeviceMemory(self.ledger, kind="emulated")
         self._others = {(usage.slot, usage.epoch) for usage in self.ledger.slots()}
+        self._starting: list[TrainerId] = []
         self._claims: dict[TrainerId, tuple[Slot, int]] = {}
         self._kill_at_s: dict[TrainerId, float] = {}
         self._dying: set[TrainerId] = set()
@@ -129,7 +130,7 @@ class _Crowd:
         """Start jobs and kill them until so many are dead."""
         started = 0
         while self.killed < kills:
-            while started < kills and len(self._claims) < at_once:
+            while started < kills and len(self._claims) + len(self._starting) < at_once:
                 started += 1
                 self._start(TrainerId(started))
             for told in self.trainers.poll(0.002):
@@ -139,11 +140,17 @@ class _Crowd:
                         self.trainers.bury(trainer)
                     case Gone(trainer=trainer, code=code):
                         self._count(trainer, code)
+            for trainer in [trainer for trainer in self._starting if self.trainers.pid(trainer)]:
+                self._enroll(trainer)
             for trainer in tuple(self._claims.keys() - self._dying):
                 self._attend(trainer)
 
     def _start(self, trainer: TrainerId) -> None:
         self.trainers.spawn(trainer)
+        self._starting.append(trainer)
+
+    def _enroll(self, trainer: TrainerId) -> None:
+        self._starting.remove(trainer)
         self._claims[trainer] = self._memory.claim(trainer, self.trainers.pid(trainer))
         self._regrant(trainer)
         if self.chance.random() < EARLY:

@@ -6,7 +6,6 @@ Started as a trainer is. The slot that its controller claimed for it is the one 
 import ctypes
 import os
 import signal
-import sys
 import time
 
 from indb_tensile import _native, config
@@ -35,7 +34,3 @@ def _claim(ledger: Ledger) -> tuple[int, int]:
                 return usage.slot, usage.epoch
         time.sleep(0.001)
     raise TimeoutError(f"nobody claimed a slot for process {os.getpid()} within {_PATIENCE_S:g} s")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

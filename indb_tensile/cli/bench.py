@@ -21,6 +21,7 @@ NOUNS = {
     "enqueue": "Measure how long tensile_train takes, and a job from commit to first step.",
     "queue": "Measure how fast workers empty the queue, and that no job is claimed twice.",
     "predict": "Measure predictions from SQL, one row and many.",
+    "start": "Measure how long a trainer takes until it is ready, forked and started anew, and what memory it needs.",
     "soak": "Kill trainers at random moments: no region of the device lost, shared or left with a dead owner.",
 }
 

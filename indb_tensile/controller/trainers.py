@@ -1,4 +1,4 @@
-"""Trainer processes: started, spoken to, and gone without a trace.
+"""Trainer processes: forked (forkserver.py), spoken to, and gone without a trace.
 
 Each runs in a process group of its own, so that whatever it starts ends with it. Its end is seen by a pidfd, and
 what it said before is read before its end is told. A process is reaped only after its group was killed: until then
@@ -15,15 +15,13 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from indb_tensile.config import Inheritance
+from indb_tensile.controller.forkserver import Forked, ForkServer
 from indb_tensile.controller.frames import Frames
 from indb_tensile.errors import InvariantError
 from indb_tensile.link import Message
@@ -65,11 +63,13 @@ class _Waitable(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Trainer:
-    process: subprocess.Popen[bytes]
-    pidfd: int
     frames: Frames
     life: int  # the end of the pipe that reads as over once no process has the other
+    pid: int | None = None  # not yet forked
+    pidfd: int = -1
     ended: bool = False
+    code: int | None = None  # not yet reaped
+    doomed: bool = False
     kill_at_s: float | None = None
     free_at_s: float | None = None
 
@@ -80,15 +80,14 @@ class Trainers:
     def __init__(
         self,
         *,
-        command: Sequence[str],
+        module: str,
         environment: Mapping[str, str],
         device_fd: int,
         grace_s: float,
         wake: _Waitable | None = None,
     ) -> None:
-        self._command = tuple(command)
-        self._environment = dict(environment)
-        self._device_fd = device_fd
+        self._server = ForkServer(module=module, environment=environment, device_fd=device_fd)
+        self._server_fd: int | None = None  # as the selector has it
         self._grace_s = grace_s
         self._trainers: dict[TrainerId, _Trainer] = {}
         self._unstarted: list[Ended | Gone] = []
@@ -98,37 +97,26 @@ class Trainers:
             self._selector.register(wake.fileno(), selectors.EVENT_READ, None)
 
     def spawn(self, trainer: TrainerId) -> None:
-        """Start a process; where that fails, `poll` tells of its end."""
+        """Have a process begin; where that fails, `poll` tells of its end."""
         ours, theirs = socket.socketpair()
         life, held = os.pipe()
-        inherited = Inheritance(link_fd=theirs.fileno(), device_fd=self._device_fd)
+        found = _Trainer(frames=Frames(ours), life=life)
         try:
-            process = subprocess.Popen(
-                self._command,
-                env=self._environment | inherited.environment(),
-                pass_fds=(inherited.link_fd, inherited.device_fd, held),
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno(),
-                process_group=0,
-            )
+            self._server.ask(trainer, theirs.fileno(), held)
         except OSError as error:
             log.error("trainer %s could not be started: %s", trainer, error)  # noqa: TRY400 - one line says it all
-            self._unstarted.append(Gone(trainer=trainer, code=UNSTARTED))
-            ours.close()
-            os.close(life)
-            return
+            self._give_up(trainer, found)
+        else:
+            self._trainers[trainer] = found
         finally:
             theirs.close()
             os.close(held)
-        pidfd = os.pidfd_open(process.pid)
-        self._trainers[trainer] = _Trainer(process=process, pidfd=pidfd, frames=Frames(ours), life=life)
-        self._selector.register(pidfd, selectors.EVENT_READ, trainer)
-        self._selector.register(ours, selectors.EVENT_READ, trainer)
+        self._watch_server()
 
     def pid(self, trainer: TrainerId) -> int:
-        """The process id; 0 for one that is gone."""
+        """The process id; 0 for one that has not begun or is gone."""
         found = self._trainers.get(trainer)
-        return 0 if found is None or found.ended else found.process.pid
+        return 0 if found is None or found.ended or found.pid is None else found.pid
 
     def send(self, trainer: TrainerId, message: Message) -> None:
         """Hand over a message; one that is gone gets none."""
@@ -136,7 +124,8 @@ class Trainers:
         if found is None or found.frames.closed:
             return
         found.frames.send(message)
-        self._watch(trainer, found)
+        if found.pid is not None:
+            self._watch(trainer, found)
 
     def end(self, trainer: TrainerId, manner: Manner) -> None:
         """See that it goes: at once, by SIGTERM, or by itself; by SIGKILL after the grace in any case."""
@@ -153,13 +142,15 @@ class Trainers:
     def kill_all(self) -> None:
         """SIGKILL to every group, now; `poll` tells of each end."""
         for found in tuple(self._trainers.values()):
+            found.doomed = True  # should it begin after this
             self._signal(found, signal.SIGKILL)
 
     def poll(self, timeout_s: float) -> list[Said | Ended | Gone]:
         """What trainers said and which of them ended, waiting until there is something or the time is over."""
+        ready = self._selector.select(0.0 if self._unstarted else self._patience_s(timeout_s))
+        self._begin(self._server.receive())
         told: list[Said | Ended | Gone] = list(self._unstarted)
         self._unstarted.clear()
-        ready = self._selector.select(0.0 if told else self._patience_s(timeout_s))
         for trainer in sorted({key.data for key, _ in ready if key.data is not None}):
             told += self._attend(trainer)
         told += self._tell_gone()
@@ -171,7 +162,8 @@ class Trainers:
         found = self._trainers[trainer]
         self._signal(found, signal.SIGKILL)
         with self._reaping:
-            found.process.wait()
+            assert found.pid is not None
+            found.code = os.waitstatus_to_exitcode(os.waitpid(found.pid, 0)[1])
         for descriptor in (found.frames.fileno(), found.pidfd):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
@@ -182,9 +174,10 @@ class Trainers:
 
     def close(self) -> None:
         """Kill what is left and wait for it."""
+        self._begin(self._server.close())
         self.kill_all()
         for trainer, found in tuple(self._trainers.items()):
-            if found.process.returncode is None:
+            if found.code is None:
                 self.bury(trainer)
         end_s = time.monotonic() + self._grace_s
         while self._trainers and time.monotonic() < end_s:
@@ -193,9 +186,43 @@ class Trainers:
             os.close(found.life)
         self._selector.close()
 
+    def _begin(self, forked: list[Forked]) -> None:
+        """Those that were forked are watched from now on; one that was to end meanwhile does."""
+        self._watch_server()  # first: a closed socket's number may be another's by now
+        for one in forked:
+            found = self._trainers[one.trainer]
+            if one.pid is None:
+                del self._trainers[one.trainer]
+                self._give_up(one.trainer, found)
+                continue
+            found.pidfd = os.pidfd_open(one.pid)
+            found.pid = one.pid
+            self._selector.register(found.pidfd, selectors.EVENT_READ, one.trainer)
+            self._selector.register(found.frames.fileno(), selectors.EVENT_READ, one.trainer)
+            self._watch(one.trainer, found)
+            if found.doomed or found.kill_at_s is not None:
+                self._signal(found, signal.SIGKILL)
+
+    def _give_up(self, trainer: TrainerId, found: _Trainer) -> None:
+        found.frames.close()
+        os.close(found.life)
+        self._unstarted.append(Gone(trainer=trainer, code=UNSTARTED))
+
+    def _watch_server(self) -> None:
+        """Have the selector wait for the server there is."""
+        control = self._server.control
+        descriptor = None if control is None else control.fileno()
+        if descriptor == self._server_fd:
+            return
+        if self._server_fd is not None:
+            self._selector.unregister(self._server_fd)
+        if descriptor is not None:
+            self._selector.register(descriptor, selectors.EVENT_READ, None)
+        self._server_fd = descriptor
+
     def _attend(self, trainer: TrainerId) -> list[Said | Ended | Gone]:
         found = self._trainers[trainer]
-        if found.process.returncode is not None:
+        if found.code is not None:
             self._look_for_life(found)
             return []
         found.frames.flush()
@@ -229,7 +256,10 @@ class Trainers:
         for trainer in due:
             found = self._trainers.pop(trainer)
             os.close(found.life)
-            told.append(Gone(trainer=trainer, code=found.process.returncode))
+            assert found.pid is not None
+            assert found.code is not None
+            _reap_group(found.pid)
+            told.append(Gone(trainer=trainer, code=found.code))
         return told
 
     def _watch(self, trainer: TrainerId, found: _Trainer) -> None:
@@ -244,16 +274,16 @@ class Trainers:
 
     def _signal(self, found: _Trainer, number: signal.Signals) -> None:
         with self._reaping, contextlib.suppress(ProcessLookupError):
-            if found.process.returncode is None:
-                os.killpg(found.process.pid, number)
+            if found.pid is not None and found.code is None:
+                os.killpg(found.pid, number)
 
     def _kill_late(self) -> None:
         now_s = time.monotonic()
         for trainer, found in self._trainers.items():
-            if found.kill_at_s is None or found.kill_at_s > now_s:
+            if found.pid is None or found.kill_at_s is None or found.kill_at_s > now_s:
                 continue
             found.kill_at_s = float("inf")
-            if found.process.returncode is not None:
+            if found.code is not None:
                 log.error(
                     "trainer %s left a process that still has its memory: nobody gets it until that ends", trainer
                 )
@@ -270,3 +300,10 @@ class Trainers:
 def _ended(pidfd: int) -> bool:
     """Whether the process has ended; it stays a zombie, so that its id and its group's stay its own."""
     return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _reap_group(group: int) -> None:
+    """Reap what a trainer had started: its orphans are our children (`adopt_orphans`), and were killed with it."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass

@@ -88,7 +88,7 @@ def follow(link: Link, job: JobId, behaviour: str, size_bytes: int) -> None:
             return
 
 
-def main() -> None:
+def main() -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     inherited = config.inheritance(os.environ)
     assert os.fstat(inherited.device_fd)
@@ -97,7 +97,4 @@ def main() -> None:
     assigned = link.receive()
     if isinstance(assigned, Assign):
         serve(link, assigned)
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -30,7 +30,7 @@ from indb_tensile.scheduler.admission.pool import Planner, Pool
 from indb_tensile.scheduler.link import Link
 
 MIB = 1 << 20
-FAKE_TRAINER = (sys.executable, str(Path(__file__).with_name("fake_trainer.py")))
+FAKE_TRAINER = "tests.controller.fake_trainer"
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
 DEADLINE_S = 20.0
 
@@ -225,7 +225,7 @@ class Stage:
         self.account = FakeAccount(budget * MIB)
         self.mailbox: Mailbox[Mail] = Mailbox()
         self.trainers = Trainers(
-            command=FAKE_TRAINER,
+            module=FAKE_TRAINER,
             environment=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             device_fd=self.account.fd,
             grace_s=grace_s,

@@ -23,12 +23,11 @@ from tests.controller.fakes import FAKE_TRAINER, alive
 pytestmark = pytest.mark.postgres
 
 ROOT = Path(__file__).parents[2]
-# The real process with its trainers' command replaced: everything else is what a user starts.
+# The real process with other trainers: everything else is what a user starts.
 PROGRAM = (
     "import sys\n"
     "from indb_tensile.worker import controller\n"
-    "real = controller._worker\n"
-    f"controller._worker = lambda name: {FAKE_TRAINER!r} if name == 'trainer' else real(name)\n"
+    f"controller.TRAINER = {FAKE_TRAINER!r}\n"
     "sys.exit(controller.main())\n"
 )
 DEADLINE_S = 30.0
