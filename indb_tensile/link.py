@@ -125,7 +125,10 @@ class Finished(Message, frozen=True, kw_only=True):
 
 
 class Failed(Message, frozen=True, kw_only=True):
-    """The job cannot go on. `retry`: the fault was not the request's, another attempt may succeed."""
+    """The job cannot go on. `retry`: the fault was not the request's, another attempt may succeed.
+
+    `lost`: the device is gone, or this process's hold on it, so that no job may get on.
+    """
 
     job: JobId
     sqlstate: str
@@ -133,6 +136,7 @@ class Failed(Message, frozen=True, kw_only=True):
     detail: str = ""
     hint: str = ""
     retry: bool = False
+    lost: bool = False
 
 
 AnyMessage = (

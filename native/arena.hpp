@@ -62,7 +62,7 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Raises a memory fault where no free range is long enough, or the system has no memory.
+  // Raises a memory fault where no free range is long enough, `lost` where the system has no memory.
   std::byte* allocate(std::uint64_t size_bytes);
 
   // At an offset of the device, as planned. Raises an invariant fault where that is not free or not this job's.

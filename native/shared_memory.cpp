@@ -37,7 +37,12 @@ FileDescriptor nameless(const char* name) {
 
 FileDescriptor nameless_in(const std::string& directory) {
   FileDescriptor fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
-  if (fd.number() < 0) throw_system_fault("open", text("creating shared memory in '", directory, "'"), errno);
+  if (fd.number() < 0) {
+    throw Fault(Fault::Kind::device,
+                text("the device's memory cannot be made in memory_directory '", directory,
+                     "': ", std::generic_category().message(errno)),
+                "Name a directory in memory that this user may write to, such as /dev/shm, or leave it empty.");
+  }
   return fd;
 }
 
@@ -50,8 +55,9 @@ std::uint64_t available_bytes() {
   return UINT64_MAX;
 }
 
+// What was granted is not there: as little the job's fault as a device that is gone.
 [[noreturn]] void throw_no_memory(std::uint64_t size_bytes, const std::string& why) {
-  throw Fault(Fault::Kind::memory,
+  throw Fault(Fault::Kind::lost,
               text("the system has no memory for ", size_bytes, " more bytes of the device: ", why),
               "Lower the device's capacity or the number of jobs, or give the machine (or /dev/shm) more memory.");
 }

@@ -30,7 +30,7 @@ from indb_tensile.controller.thinking import ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.hardware import emulated_kind
+from indb_tensile.executor.hardware import emulated_kind, within_machine
 from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
@@ -52,12 +52,16 @@ def main() -> int:
         logging.getLogger().setLevel(settings.log_level.upper())
         _run(settings)
     except TensileError as error:
-        log.error("%s", " ".join(part for part in (error.message, error.detail, error.hint) if part))  # noqa: TRY400
+        log.error("%s", _sentences(error))  # noqa: TRY400 - it says all there is to know
         return error.exit_code
     except Exception:
         log.exception("the controller failed")
         return 70
     return 0
+
+
+def _sentences(error: TensileError) -> str:
+    return " ".join(f"{part.rstrip('.')}." for part in (error.message, error.detail, error.hint) if part)
 
 
 def _run(settings: Settings) -> None:
@@ -67,7 +71,7 @@ def _run(settings: Settings) -> None:
     with ExitStack() as stack:
         records = stack.enter_context(closing(_records(settings, kind, "controller")))
         pulse = stack.enter_context(closing(_records(settings, kind, "heartbeat")))
-        settings = _with_links(settings, records)
+        settings = _with_links(within_machine(settings), records)
         ledger = stack.enter_context(_ledger(settings))
         environment = _environment(settings)
         service, learner = _service(settings, environment), _learner(settings, environment)

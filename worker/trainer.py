@@ -13,7 +13,7 @@ import psycopg
 import torch
 
 from indb_tensile import config
-from indb_tensile.errors import LostClaimError, RequestError, TensileError
+from indb_tensile.errors import DeviceLostError, LostClaimError, RequestError, TensileError
 from indb_tensile.job import JobId
 from indb_tensile.link import Assign, Failed, Finished, Link, Ready
 
@@ -74,6 +74,7 @@ def _report(link: Link, job: JobId, error: TensileError) -> None:
                 detail=error.detail,
                 hint=error.hint,
                 retry=not isinstance(error, RequestError),
+                lost=isinstance(error, DeviceLostError),
             )
         )
 

@@ -161,9 +161,25 @@ def cancelled(connection: Connection, job: JobId, claim: ClaimToken) -> None:
     _guarded(connection, "cancelled", job, claim)
 
 
-def requeue(connection: Connection, job: JobId, claim: ClaimToken, reason: str) -> None:
-    """Hand the job back through no fault of its own: the attempt does not count, and it may start again at once."""
-    _guarded(connection, "requeue", job, claim, reason=reason)
+def requeue(
+    connection: Connection, job: JobId, claim: ClaimToken, reason: str, *, device: TensileError | None = None
+) -> None:
+    """Hand the job back through no fault of its own: the attempt does not count, and it may start again at once.
+
+    `device`: what befell the one it ran on, which its owner reads until the job goes on.
+    """
+    _guarded(
+        connection,
+        "requeue",
+        job,
+        claim,
+        reason=reason,
+        waits_for=None if device is None else f"a device that works: {device.message}",
+        sqlstate=None if device is None else device.sqlstate,
+        message=None if device is None else device.message,
+        detail=None if device is None else device.detail or None,
+        hint=None if device is None else device.hint or None,
+    )
 
 
 def record_event(connection: Connection, job: JobId, claim: ClaimToken, kind: str, detail: Mapping[str, Any]) -> None:

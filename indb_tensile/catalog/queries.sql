@@ -148,12 +148,16 @@ update tensile.jobs
 returning job_id
 
 -- requeue --
--- Not the job's fault: the attempt does not count, and it may start again at once.
+-- Not the job's fault: the attempt does not count, and it may start again at once, elsewhere if not here.
 with mine as (
   update tensile.jobs
      set state = case when cancel_requested then 'cancelled' else 'queued' end::tensile.job_state,
-         phase = null, worker_id = null, waits_for = null, attempt = attempt - 1, not_before = null,
-         finished_at = case when cancel_requested then now() end
+         phase = null, worker_id = null, attempt = attempt - 1, not_before = null,
+         finished_at = case when cancel_requested then now() end,
+         waits_for = case when not cancel_requested then %(waits_for)s end,
+         error_sqlstate = coalesce(%(sqlstate)s, error_sqlstate), error_message = coalesce(%(message)s, error_message),
+         error_detail = case when %(message)s is null then error_detail else %(detail)s end,
+         error_hint = case when %(message)s is null then error_hint else %(hint)s end
    where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
   returning job_id
 ), told as (

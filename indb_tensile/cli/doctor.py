@@ -22,9 +22,10 @@ from indb_tensile.cli import daemon
 from indb_tensile.cli.connection import named_database, open_connection
 from indb_tensile.cli.options import dsn_option, json_option
 from indb_tensile.cli.output import Row, out, plain, print_json
-from indb_tensile.cli.place import find_place
+from indb_tensile.cli.place import Place, find_place
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import TensileError
+from indb_tensile.executor.hardware import room_bytes
 
 FOUND_FAULTS = 1
 _TORCH = ((2, 11), (2, 14))  # the versions that pyproject.toml allows: from, below
@@ -136,11 +137,29 @@ def _embedded() -> Iterator[Row]:
             "embedded cluster", False, f"not created yet; it will be in {place.directory}{why}", "tensile up"
         )
         return
+    yield from _device_memory(place)
     runs = place.cluster().running()
     yield _check("embedded cluster", runs, f"{'runs' if runs else 'stopped'} in {place.directory}{why}", "tensile up")
     found = daemon.running(place)
     yield _check(
         "its controller", found is not None, f"process {found.pid}" if found else "does not run", "tensile up"
+    )
+
+
+def _device_memory(place: Place) -> Iterator[Row]:
+    try:
+        settings = config.load({**os.environ, config.CONFIG_VARIABLE: str(place.settings)})
+    except TensileError as error:
+        yield _check("settings", False, error.message, error.hint or f"correct {place.settings}")
+        return
+    room, budget = room_bytes(settings) // config.MIB, settings.budget_bytes // config.MIB
+    where = f"free in {settings.memory_directory}" if settings.memory_directory else "in this machine"
+    mend = f"mount -o remount,size={budget}M {settings.memory_directory}" if settings.memory_directory else ""
+    yield _check(
+        "device memory",
+        room >= budget,
+        f"{room} MB {where}, of which the budget is {budget} MB",
+        f"{mend}; or lower the budget: tensile up --budget SIZE".removeprefix("; or "),
     )
 
 

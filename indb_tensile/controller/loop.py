@@ -21,12 +21,13 @@ from indb_tensile.controller.outbox import Outbox
 from indb_tensile.controller.records import Records
 from indb_tensile.controller.thinking import ThinkingPlanner
 from indb_tensile.controller.trainers import Ended, Gone, Said, Trainers
-from indb_tensile.errors import DatabaseError, DeviceError, InvariantError, TensileError
+from indb_tensile.errors import DatabaseError, DeviceError, DeviceLostError, InvariantError, TensileError
 from indb_tensile.job import ClaimedJob, ClaimToken, WorkerId
 from indb_tensile.link import (
     Adopt,
     Assign,
     Calibrate,
+    Failed,
     Message,
     Progressed,
 )
@@ -149,13 +150,21 @@ class Controller:
         """Work until a Stop was posted and everybody is gone."""
         if self._worker is None:
             self._register(heartbeat)
-        while not self._done():
-            self.turn(heartbeat)
-        if self._worker is not None:
-            try:
-                self._records.leave(self._worker)
-            except DatabaseError as error:
-                log.warning("could not say farewell: %s", error.message)
+        try:
+            while not self._done():
+                self.turn(heartbeat)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Nobody need wait for our lease; where the loop ended by a fault, its trainers end first."""
+        self._trainers.kill_all()
+        if self._worker is None:
+            return
+        try:
+            self._records.leave(self._worker)
+        except DatabaseError as error:
+            log.warning("could not say farewell: %s", error.message)
 
     def turn(self, heartbeat: Beating) -> None:
         """Wait for what comes next, look at everything once."""
@@ -202,6 +211,8 @@ class Controller:
                 self._listen(trainer, message)
 
     def _listen(self, trainer: TrainerId, message: Message) -> None:
+        if isinstance(message, Failed) and message.lost:
+            log.error("the device is lost to trainer %s: %s %s", trainer, message.message, message.hint)
         if isinstance(message, Progressed):
             self._memory.note_host(trainer, message.host_bytes)
         try:
@@ -346,7 +357,7 @@ class Controller:
                 self._trainers.end(trainer, manner)
             case ReleaseTrainer(trainer=trainer):
                 self._overrun_at_s.pop(trainer, None)
-                self._memory.release(trainer)
+                self._release(trainer)
             case _:
                 self._outbox.put(order, planning_ns=self._planning_ns)
 
@@ -381,11 +392,18 @@ class Controller:
         except DeviceError as error:
             self._give_up(trainer, error)
 
+    def _release(self, trainer: TrainerId) -> None:
+        try:
+            self._memory.release(trainer)
+        except DeviceError as error:
+            lost = "what trainer %s had of the device is nobody's until this controller starts again: %s"
+            log.error(lost, trainer, error.message)  # noqa: TRY400 - one line says it all
+
     def _give_up(self, trainer: TrainerId, error: TensileError) -> None:
         """Something on our side of the device went wrong: another attempt may do better."""
         log.error("trainer %s: %s", trainer, error.message)
-        fault = Fault(sqlstate=error.sqlstate, message=error.message, detail=error.detail, hint=error.hint)
-        self._events.append(Failure(trainer=trainer, fault=fault, retry=True))
+        lost = isinstance(error, DeviceLostError)
+        self._events.append(Failure(trainer=trainer, fault=Fault.of(error), retry=True, lost=lost))
         self._trainers.end(trainer, Manner.TERMINATE)
 
     def _record_device(self) -> None:

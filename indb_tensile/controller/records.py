@@ -5,6 +5,7 @@ is kept and written later, or, where the lease ran out meanwhile, is no longer o
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from indb_tensile.catalog import install, jobs, paces, plans
 from indb_tensile.catalog.connection import Connection, Session, UnreachableError
 from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
+from indb_tensile.config import variable
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.decide import NEW_WEIGHT
@@ -137,7 +139,7 @@ class CatalogRecords:
             told = DatabaseError(
                 f"the catalog refused a statement: {error.diag.message_primary or str(error).strip()}",
                 detail=error.diag.message_detail or "",
-                hint=error.diag.message_hint or "Look into PostgreSQL's log, and at the grants of tensile_worker.",
+                hint=error.diag.message_hint or _way_out(error),
             )
             raise told from error
 
@@ -146,12 +148,10 @@ class CatalogRecords:
         match writing:
             case FailJob(fault=fault):
                 jobs.fail(connection, job, claim, _error(fault), retry=False)
-            case RequeueJob(reason=reason, counts=True):
-                error = TensileError(f"attempt of job {job} was interrupted: {reason}")
-                error.sqlstate = "58000"
-                jobs.fail(connection, job, claim, error, retry=True)
-            case RequeueJob(reason=reason):
-                jobs.requeue(connection, job, claim, reason)
+            case RequeueJob(reason=reason, counts=True, fault=fault):
+                jobs.fail(connection, job, claim, _interrupted(job, reason, fault), retry=True)
+            case RequeueJob(reason=reason, fault=fault):
+                jobs.requeue(connection, job, claim, reason, device=None if fault is None else _error(fault))
             case CancelJob():
                 jobs.cancelled(connection, job, claim)
             case SetWaitsFor(text=text):
@@ -183,10 +183,21 @@ class CatalogRecords:
                 )
 
 
+def _way_out(error: psycopg.Error) -> str:
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return f"Connect as tensile_worker, or as a role that was granted it ({variable('dsn')})."
+    return "Look into PostgreSQL's log, and at the grants of tensile_worker."
+
+
 def _error(fault: Fault) -> TensileError:
     error = TensileError(fault.message, detail=fault.detail, hint=fault.hint)
     error.sqlstate = fault.sqlstate
     return error
+
+
+def _interrupted(job: JobId, reason: str, fault: Fault | None) -> TensileError:
+    message = f"attempt of job {job} was interrupted: {reason}"
+    return _error(replace(fault, message=message) if fault else Fault(sqlstate="58000", message=message))
 
 
 def _plan_record(order: RecordPlan, policy: str, planning_ns: int) -> tuple[PlanRecord, Any]:

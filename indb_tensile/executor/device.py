@@ -18,7 +18,7 @@ from typing import Final, NewType, Protocol, Self
 from weakref import WeakSet
 
 from indb_tensile import _native
-from indb_tensile.errors import InvariantError
+from indb_tensile.errors import DeviceMemoryError, InvariantError
 from indb_tensile.job import Slot
 
 REGION_BYTES: Final = 1 << 20  # the unit of grants on an emulated device
@@ -219,6 +219,18 @@ class EmulatedDevice(_native.EmulatedDevice):
     def arena_usage(self) -> ArenaUsage:
         """What is allocated, and what was set aside for it."""
         return arena_usage(self._arena())
+
+    def prove(self, size_bytes: int) -> None:
+        """Raise DeviceLostError where the machine has not the memory for so much more, whatever was granted."""
+        taken = []
+        try:
+            for _ in range(0, size_bytes, REGION_BYTES):
+                taken.append(self.allocate(REGION_BYTES))
+        except DeviceMemoryError:
+            pass  # the job's regions are full: the machine is not to blame
+        finally:
+            for address in taken:
+                self.free(address)
 
     def usage(self) -> Usage:
         """What the ledger says of this job."""

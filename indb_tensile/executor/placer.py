@@ -5,7 +5,7 @@ stays there when the runner goes from one to the other. What lies elsewhere is m
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -24,11 +24,21 @@ log = logging.getLogger("executor")
 
 
 class Placer:
-    """Serves one runner's tensors; without a `Serving` they are in ordinary memory and nothing is done here."""
+    """Serves one runner's tensors; without a `Serving` they are in ordinary memory and nothing is done here.
 
-    def __init__(self, serving: Serving | None = None, *, region_bytes: int = REGION_BYTES) -> None:
+    `prove` is asked where a block is refused, and raises where the machine is to blame and not the job's regions.
+    """
+
+    def __init__(
+        self,
+        serving: Serving | None = None,
+        *,
+        region_bytes: int = REGION_BYTES,
+        prove: Callable[[int], None] | None = None,
+    ) -> None:
         self._serving = serving
         self._region_bytes = region_bytes
+        self._prove = prove
         self._placed: list[_Placed] = []
         self._asked_bytes = 0  # for the block
         self._current: _Placed | None = None
@@ -109,6 +119,8 @@ class Placer:
         lifted |= {piece: _lift(state.storage(piece)) for piece in sorted(state.resident - lifted.keys())}
         self._serving.reserve(0)
         self._placed, self._current = [], None
+        if self._prove is not None:
+            self._prove(block_bytes)
         log.warning("the device has no room for the plan's %d bytes: tensors are in ordinary memory", block_bytes)
 
 

@@ -127,6 +127,9 @@ def test_wrong_settings_change_nothing(service: Tensile) -> None:
     damaged = service("up")
     assert damaged.code == 2
     assert f"the settings file {settings} is not TOML" in damaged.err
+    found = [json.loads(line) for line in service("doctor", "--json").out.splitlines()]
+    (told,) = [row for row in found if row["check"] == "settings"]
+    assert (told["ok"], told["mend"]) == (False, f"correct {settings}")
     settings.write_text(before)
     assert up(service) == first
 

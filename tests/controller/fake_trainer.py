@@ -3,7 +3,8 @@
 `finish` publishes at once after adopting; `train` goes on until it is stopped; `fail` reports a fault; `calibrate`
 has an unknown operator first; `babble` sends what is no message; `children` leaves a child process behind, `stray`
 one that no signal to its group reaches; `stubborn` ignores SIGTERM; `deaf` never takes up a plan; `report` says again
-what it measured at each SIGUSR1. It keeps to its grant by the ledger, as a real one does.
+what it measured at each SIGUSR1; `lose` has no device while there is a file of the name
+`FAKE_DEVICE_GONE`. It keeps to its grant by the ledger, as a real one does.
 """
 
 import ctypes
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from indb_tensile import config
 from indb_tensile.job import JobId
@@ -46,6 +48,11 @@ def serve(link: Link, assigned: Assign) -> None:
     size_bytes = int(assigned.job.spec.hyperparams.get("size_bytes", MIB))
     if behaviour == "fail":
         link.send(Failed(job=job, sqlstate="22000", message="column y is all NULL", hint="Choose another target."))
+        return
+    if behaviour == "lose" and Path(os.environ["FAKE_DEVICE_GONE"]).exists():
+        link.send(
+            Failed(job=job, sqlstate="58000", message="the device is gone", hint="Wait.", retry=True, lost=True)
+        )
         return
     if behaviour == "babble":
         os.write(config.inheritance(os.environ).link_fd, b"\x00\x00\x00\x05hello")

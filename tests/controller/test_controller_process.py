@@ -162,6 +162,26 @@ def test_a_killed_controller_leaves_nothing_and_the_next_one_goes_on(database: D
             until(lambda: adopted(connection, job, attempt=2))
 
 
+def test_a_job_whose_device_is_gone_waits_for_it_at_no_cost_and_goes_on_when_it_is_back(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.touch()
+    monkeypatch.setenv("FAKE_DEVICE_GONE", str(gone))
+    with database.connect() as connection, controller(database) as process:
+        job = enqueue(connection, "lose")
+        waits = "select waits_for from tensile.stat_queue where waits_for like 'a device that works%%'"
+        assert until(lambda: scalar(connection, waits)) == "a device that works: the device is gone"
+        requeued = "select count(*) from tensile.job_events where kind = 'requeued'"
+        until(lambda: scalar(connection, requeued) == 2)
+        told = "select error_sqlstate, error_message, error_hint, version_id from tensile.jobs"
+        assert connection.execute(told).fetchone() == ("58000", "the device is gone", "Wait.", None)
+        gone.unlink()
+        until(lambda: adopted(connection, job))
+        assert scalar(connection, "select attempt from tensile.jobs") == 1
+        assert process.poll() is None
+
+
 def test_sigterm_hands_the_job_back_at_no_cost_and_leaves_nothing(database: Database) -> None:
     with database.connect() as connection, controller(database) as process:
         job = enqueue(connection, "train")

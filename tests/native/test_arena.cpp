@@ -366,7 +366,7 @@ TEST(memory_lies_in_a_directory_where_asked) {
   ledger.grant(claim.slot, region);
   Arena arena(Ledger::attach(ledger.fd()), claim, {});
   std::memset(arena.allocate(region), 1, region);
-  CHECK_FAULT(device, "creating shared memory in '/nowhere': open failed",
+  CHECK_FAULT(device, "the device's memory cannot be made in memory_directory '/nowhere': No such file",
               Ledger::create({4 * region, region, 1, 1, "/nowhere"}));
 }
 
@@ -389,7 +389,7 @@ TEST(a_machine_with_too_little_memory_is_an_error_and_no_signal) {
   const Claim claim = ledger.claim_slot(1);
   ledger.grant(claim.slot, huge);
   Arena arena(Ledger::attach(ledger.fd()), claim, {});
-  CHECK_FAULT(memory, text("the system has no memory for ", huge, " more bytes of the device: "),
+  CHECK_FAULT(lost, text("the system has no memory for ", huge, " more bytes of the device: "),
               arena.allocate(100));
   CHECK(ledger.regions().owner(0).state == RegionState::empty);
   CHECK(arena.hook().allocate(arena.hook().context, 100) == nullptr);
@@ -417,7 +417,7 @@ TEST(a_full_file_system_is_an_error_and_no_signal) {
     CHECK_EQUAL(placed, 5U);  // 24 pages, less two of the ledger
     CHECK(said.find("No space left on device") != std::string::npos);
     const std::byte* spanning = nullptr;
-    CHECK_FAULT(memory, "No space left", spanning = arena.allocate_at(5 * region, 2 * region));
+    CHECK_FAULT(lost, "No space left", spanning = arena.allocate_at(5 * region, 2 * region));
     CHECK(ledger.regions().owner(5).state == RegionState::empty);
     CHECK_EQUAL(arena.usage().reserved_bytes, 5 * region);
     ::_exit(placed == 5 && !said.empty() && spanning == nullptr ? 0 : 1);

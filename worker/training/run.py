@@ -99,7 +99,9 @@ class TrainingRun:
         state = State.create(prepared.module, optimizer_settings(prepared.settings))
         torch.manual_seed(prepared.settings.seed)
         with EmulatedDevice(self._device_fd, assigned.slot, assigned.epoch, self._settings.host_pool_bytes) as device:
-            placer = Placer(Serving.of(device.hook_address()), region_bytes=self._settings.region_bytes)
+            placer = Placer(
+                Serving.of(device.hook_address()), region_bytes=self._settings.region_bytes, prove=device.prove
+            )
             runner = Runner(
                 device,
                 state,

@@ -37,9 +37,7 @@ from indb_tensile.scheduler.admission.facts import (
     Tick,
 )
 from indb_tensile.scheduler.admission.orders import (
-    AssignJob,
     CancelJob,
-    ClaimNext,
     EndTrainer,
     FailJob,
     Manner,
@@ -48,7 +46,6 @@ from indb_tensile.scheduler.admission.orders import (
     RecordMeasurement,
     ReleaseTrainer,
     RequeueJob,
-    SpawnTrainer,
 )
 from indb_tensile.scheduler.admission.pool import (
     Broken,
@@ -61,18 +58,17 @@ from indb_tensile.scheduler.admission.pool import (
     Planner,
     PlanReason,
     Pool,
-    Spare,
     Stage,
     Succeeded,
     TrainerId,
 )
 from indb_tensile.scheduler.admission.sharing import advance, divide, foresee
+from indb_tensile.scheduler.admission.staff import lengthened, staff, tick
 from indb_tensile.scheduler.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 NEW_WEIGHT = 0.5  # of a measurement against what was believed; reports are means already
 _TIMEOUT = "57014"  # query_canceled: what statement_timeout raises
-LONGEST_PAUSE_TICKS = 60  # between two attempts to start a trainer that dies at once
 
 
 def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Order, ...]]:
@@ -82,9 +78,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
     if not draft.pool.stopping:
         divide(draft)
         advance(draft)
-        _staff(draft)
-        _recruit(draft)
-        _claim(draft)
+        staff(draft)
     return draft.pool, tuple(draft.orders)
 
 
@@ -129,8 +123,7 @@ def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line
         case QueueChange():
             draft.pool = replace(draft.pool, queue_empty=False)
         case Tick():
-            pause_ticks = max(0, draft.pool.spawn_pause_ticks - 1)
-            draft.pool = replace(draft.pool, queue_empty=False, spawn_pause_ticks=pause_ticks)
+            tick(draft)
         case Stop():
             _stop(draft)
 
@@ -195,8 +188,7 @@ def _workload(draft: Draft, member: Member, graphs: Capture | Calibration) -> Wo
             limit_bytes=member.job.spec.memory_limit_bytes,
         )
     except InvariantError as error:
-        fault = Fault(sqlstate=error.sqlstate, message=error.message, detail=error.detail, hint=error.hint)
-        draft.end(member, Broken(fault=fault), Manner.TERMINATE)
+        draft.end(member, Broken(fault=Fault.of(error)), Manner.TERMINATE)
         return None
 
 
@@ -219,6 +211,7 @@ def _measured(draft: Draft, measurement: Measurement) -> None:
     if len(measurement.latency_ns) != len(member.corrected_ns) or measurement.generation > member.adopted:
         return
     draft.order(RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement))
+    draft.pool = replace(draft.pool, losses=0, claim_pause_ticks=0)  # the device works
     weight = NEW_WEIGHT if member.measured else 1.0  # calibrated alone, an operator was another thing
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
     member = draft.put(replace(member, corrected_ns=corrected_ns, measured=True))
@@ -249,8 +242,13 @@ def _failed(draft: Draft, failure: Failure) -> None:
         return
     outcome: Outcome = Broken(fault=failure.fault)
     if failure.retry:
-        outcome = Interrupted(reason=failure.fault.message)
+        counts = not failure.lost or member.measured  # a job that kills its device ends for good some time
+        outcome = Interrupted(reason=failure.fault.message, counts=counts, fault=failure.fault)
     draft.end(member, outcome, Manner.LET_EXIT)
+    if failure.lost:
+        losses = draft.pool.losses + 1
+        pause_ticks = lengthened(losses)
+        draft.pool = replace(draft.pool, losses=losses, claim_pause_ticks=pause_ticks)
 
 
 def _overrun(draft: Draft, trainer: TrainerId) -> None:
@@ -312,7 +310,7 @@ def _spare_exited(draft: Draft, trainer: TrainerId) -> None:
     )
     if spare is not None and not spare.ready:
         stillborn = pool.stillborn + 1
-        pause_ticks = min(2**stillborn, LONGEST_PAUSE_TICKS)
+        pause_ticks = lengthened(stillborn)
         pool = replace(pool, stillborn=stillborn, spawn_pause_ticks=pause_ticks)
     draft.pool = pool
 
@@ -329,8 +327,8 @@ def _settle(draft: Draft, member: Member) -> None:
     match member.outcome:
         case Broken(fault=fault):
             draft.order(FailJob(job=job, claim=claim, fault=fault))
-        case Interrupted(reason=reason, counts=counts):
-            draft.order(RequeueJob(job=job, claim=claim, reason=reason, counts=counts))
+        case Interrupted(reason=reason, counts=counts, fault=fault):
+            draft.order(RequeueJob(job=job, claim=claim, reason=reason, counts=counts, fault=fault))
         case Cancelled():
             draft.order(CancelJob(job=job, claim=claim))
         case Succeeded() | Lost() | None:
@@ -352,49 +350,3 @@ def _stop(draft: Draft) -> None:
 
 def _controller_stops() -> Interrupted:
     return Interrupted(reason="its controller was stopped", counts=False)
-
-
-# --- people ----------------------------------------------------------------------------------------------------
-
-
-def _staff(draft: Draft) -> None:
-    """Give the claimed job a trainer."""
-    for member in draft.pool.at(Stage.CLAIMED):
-        spare = next((s for s in draft.pool.spares if s.ready), None)
-        if spare is None:
-            return
-        draft.pool = replace(draft.pool, spares=tuple(s for s in draft.pool.spares if s != spare))
-        draft.put(replace(member, stage=Stage.CAPTURING, trainer=spare.trainer))
-        draft.order(AssignJob(trainer=spare.trainer, job=member.job))
-
-
-def _recruit(draft: Draft) -> None:
-    """Keep spare trainers started; pause after those that die before they are ready."""
-    if draft.pool.spawn_pause_ticks:
-        return
-    while len(draft.pool.spares) < draft.pool.spare_trainers:
-        trainer = draft.pool.next_trainer
-        draft.order(SpawnTrainer(trainer=trainer))
-        draft.pool = replace(
-            draft.pool, spares=(*draft.pool.spares, Spare(trainer=trainer)), next_trainer=TrainerId(trainer + 1)
-        )
-
-
-def _claim(draft: Draft) -> None:
-    """Ask for a job only when it could start now: the last one is in, and a spare is ready.
-
-    Not while a lost claim's trainer is still leaving: its job might come back to us under a new claim.
-    """
-    pool = draft.pool
-    ready = any(s.ready for s in pool.spares)
-    full = len(pool.members) >= pool.max_jobs
-    if pool.claiming or pool.queue_empty or full or not ready or any(map(_holds_back, pool.members)):
-        return
-    draft.pool = replace(pool, claiming=True)
-    draft.order(ClaimNext())
-
-
-def _holds_back(member: Member) -> bool:
-    if member.stage is Stage.ENDING:
-        return isinstance(member.outcome, Lost)
-    return member.stage is not Stage.RUNNING or member.generation == 0

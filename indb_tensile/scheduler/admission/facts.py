@@ -70,11 +70,12 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The trainer cannot go on with its job; with `retry` another attempt may."""
+    """The trainer cannot go on with its job; with `retry` another attempt may, with `lost` on a device that works."""
 
     trainer: TrainerId
     fault: Fault
     retry: bool = False
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

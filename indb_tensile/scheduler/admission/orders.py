@@ -105,6 +105,7 @@ class RequeueJob:
     claim: ClaimToken
     reason: str
     counts: bool
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import NewType, Protocol, Self
 
-from indb_tensile.errors import InvariantError
+from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
@@ -44,6 +44,11 @@ class Fault:
     detail: str = ""
     hint: str = ""
 
+    @classmethod
+    def of(cls, error: TensileError) -> Self:
+        """What an error says."""
+        return cls(sqlstate=error.sqlstate, message=error.message, detail=error.detail, hint=error.hint)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succeeded:
@@ -61,11 +66,13 @@ class Broken:
 class Interrupted:
     """The job goes back to the queue and on from its last checkpoint.
 
-    `counts` is False where neither the job nor its trainer is to blame: it costs no attempt.
+    `counts` is False where neither the job nor its trainer is to blame: it costs no attempt. `fault` says more than
+    the reason, where something told it.
     """
 
     reason: str
     counts: bool = True
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +166,8 @@ class Pool:
     queue_empty: bool = False  # the last claim found nothing; until the next tick or notification
     stillborn: int = 0  # trainers in a row that died before they were ready
     spawn_pause_ticks: int = 0
+    losses: int = 0  # how often in a row a trainer lost the device before it had measured anything on it
+    claim_pause_ticks: int = 0
     due: PlanReason | None = None  # all jobs are to be planned anew
     asked: bool = False  # the planner owes an answer
     stopping: bool = False

@@ -292,4 +292,4 @@ def _too_large(draft: Draft, head: Member, infeasible: Infeasible) -> Outcome:
         f"what stopped the planner: {infeasible.reason}.",
         hint=f"Use a smaller batch_size or a smaller network, or {raise_it}.",
     )
-    return Broken(fault=Fault(sqlstate=error.sqlstate, message=error.message, detail=error.detail, hint=error.hint))
+    return Broken(fault=Fault.of(error))

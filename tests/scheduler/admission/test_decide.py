@@ -700,9 +700,55 @@ def test_a_failed_job_is_written_down_when_its_trainer_is_gone() -> None:
 def test_a_failure_that_may_pass_sends_the_job_back() -> None:
     drive = Drive(10)
     trainer = drive.start(1, 4)
-    drive.send(Failure(trainer=trainer, fault=Fault(sqlstate="58000", message="no database"), retry=True))
+    fault = Fault(sqlstate="58000", message="no database")
+    drive.send(Failure(trainer=trainer, fault=fault, retry=True))
     orders = drive.send(Exit(trainer=trainer, code=1))
-    assert orders[1] == RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="no database", counts=True)
+    assert orders[1] == RequeueJob(
+        job=JobId(1), claim=ClaimToken(1001), reason="no database", counts=True, fault=fault
+    )
+
+
+GONE = Fault(sqlstate="58000", message="the device is gone", hint="Wait for it.")
+
+
+def test_a_lost_device_costs_no_attempt_and_is_tried_again_after_growing_pauses() -> None:
+    drive = Drive(10, spare_trainers=1)
+    drive.capture(drive.claim(job(1)), 4)
+    for pause_ticks in (2, 4, 8):
+        trainer = drive.pool.members[0].trainer
+        assert trainer is not None
+        drive.send(Failure(trainer=trainer, fault=GONE, retry=True, lost=True))
+        drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
+        assert RequeueJob(
+            job=JobId(1), claim=ClaimToken(1001), reason="the device is gone", counts=False, fault=GONE
+        ) in drive.send(Exit(trainer=trainer, code=5))
+        for _ in range(pause_ticks - 1):
+            assert drive.send(Tick()) == ()
+        assert drive.send(Tick()) == (ClaimNext(),)
+        drive.send(Claim(job=job(1)))
+        assert drive.pool.members[0].trainer is not None
+        drive.capture(drive.pool.members[0].trainer, 4)
+
+
+def test_a_job_whose_device_went_while_it_trained_has_had_its_attempt_and_others_go_on_at_once() -> None:
+    drive = Drive(10)
+    first, second = drive.start(1, 4), drive.start(2, 4)
+    for trainer in (first, second):
+        drive.send(
+            Measurement(
+                trainer=trainer, generation=1, latency_ns=(1000,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+            )
+        )
+    drive.send(Failure(trainer=first, fault=GONE, retry=True, lost=True))
+    orders = drive.send(Exit(trainer=first, code=5))
+    assert [o.counts for o in orders if isinstance(o, RequeueJob)] == [True]
+    assert drive.pool.claim_pause_ticks == 2
+    drive.send(
+        Measurement(
+            trainer=second, generation=1, latency_ns=(1000,), iteration_ns=1, stall_ns=0, peak_bytes=4 * REGION
+        )
+    )
+    assert (drive.pool.claim_pause_ticks, drive.pool.losses) == (0, 0), "it works for the other one"
 
 
 def test_a_cancelled_job_is_terminated_then_written_down_once() -> None:

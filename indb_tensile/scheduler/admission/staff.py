@@ -1,0 +1,78 @@
+"""Who works for whom: trainers for jobs, spare trainers, and the next job; pauses where starting fails."""
+
+from dataclasses import replace
+
+from indb_tensile.scheduler.admission.draft import Draft
+from indb_tensile.scheduler.admission.orders import AssignJob, ClaimNext, SpawnTrainer
+from indb_tensile.scheduler.admission.pool import Lost, Member, Spare, Stage, TrainerId
+
+LONGEST_PAUSE_TICKS = 60  # between two attempts to start what fails at once: a trainer, or a job on a lost device
+
+
+def staff(draft: Draft) -> None:
+    """Give the claimed job a trainer, keep spare ones, and claim the next job when it could start now."""
+    _assign(draft)
+    _recruit(draft)
+    _claim(draft)
+
+
+def tick(draft: Draft) -> None:
+    """A tick of every pause is over, and there may be work again."""
+    pool = draft.pool
+    draft.pool = replace(
+        pool,
+        queue_empty=False,
+        spawn_pause_ticks=max(0, pool.spawn_pause_ticks - 1),
+        claim_pause_ticks=max(0, pool.claim_pause_ticks - 1),
+    )
+
+
+def lengthened(times: int) -> int:
+    """How many ticks to wait after so many failures in a row."""
+    ticks: int = min(2**times, LONGEST_PAUSE_TICKS)
+    return ticks
+
+
+def _assign(draft: Draft) -> None:
+    for member in draft.pool.at(Stage.CLAIMED):
+        spare = next((s for s in draft.pool.spares if s.ready), None)
+        if spare is None:
+            return
+        draft.pool = replace(draft.pool, spares=tuple(s for s in draft.pool.spares if s != spare))
+        draft.put(replace(member, stage=Stage.CAPTURING, trainer=spare.trainer))
+        draft.order(AssignJob(trainer=spare.trainer, job=member.job))
+
+
+def _recruit(draft: Draft) -> None:
+    """Keep spare trainers started; pause after those that die before they are ready."""
+    if draft.pool.spawn_pause_ticks:
+        return
+    while len(draft.pool.spares) < draft.pool.spare_trainers:
+        trainer = draft.pool.next_trainer
+        draft.order(SpawnTrainer(trainer=trainer))
+        draft.pool = replace(
+            draft.pool, spares=(*draft.pool.spares, Spare(trainer=trainer)), next_trainer=TrainerId(trainer + 1)
+        )
+
+
+def _claim(draft: Draft) -> None:
+    """Ask for a job only when it could start now: the last one is in, and a spare is ready.
+
+    Not for a while after the device was lost, since the next job would lose it too; and not while a lost claim's
+    trainer is still leaving: its job might come back to us under a new claim.
+    """
+    pool = draft.pool
+    ready = any(s.ready for s in pool.spares)
+    full = len(pool.members) >= pool.max_jobs
+    if pool.claiming or pool.queue_empty or pool.claim_pause_ticks or full or not ready:
+        return
+    if any(map(_holds_back, pool.members)):
+        return
+    draft.pool = replace(pool, claiming=True)
+    draft.order(ClaimNext())
+
+
+def _holds_back(member: Member) -> bool:
+    if member.stage is Stage.ENDING:
+        return isinstance(member.outcome, Lost)
+    return member.stage is not Stage.RUNNING or member.generation == 0
