@@ -21,6 +21,7 @@ from indb_tensile.bench import networks
 from indb_tensile.bench.networks import NETWORKS
 from indb_tensile.bench.rows import stamped
 from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated, preload
+from indb_tensile.executor.device import REGION_BYTES
 from indb_tensile.executor.offsets import plan_offsets
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.serving import Serving
@@ -43,7 +44,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
     """The row of one network."""
     step = subject.capture()
     started_s = time.perf_counter()
-    offsets = plan_offsets(step, LIVENESS, unroll(step.graph, LIVENESS))
+    offsets = plan_offsets(step, LIVENESS, unroll(step.graph, LIVENESS), REGION_BYTES)
     planning_s = time.perf_counter() - started_s
     with emulated(UNTHROTTLED, 3 * offsets.size_bytes + 4 * config.MIB) as device:
         placer = Placer(Serving.of(device.hook_address()))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import peak
+from indb_tensile.scheduler.placement import place_plan
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs, renew
 from indb_tensile.scheduler.policies import POLICIES
@@ -35,6 +36,11 @@ class PolicyPlanner:
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """The plans with new forecasts."""
         return foresee(workloads, plans, link=self.link)
+
+    def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
+        """The largest of its graphs' placements: one block holds the tensors of any of them."""
+        graphs = zip(workload.graphs, plan.plans, strict=True)
+        return max(place_plan(graph, one, region_bytes=region_bytes).size_bytes for graph, one in graphs)
 
     def least_bytes(self, workload: Workload) -> int:
         """The floor, or, under a policy that may not reach it, the peak with nothing to spare and nobody beside it.

@@ -16,6 +16,7 @@ from indb_tensile.scheduler.admission.pool import Planner
 from indb_tensile.scheduler.admission.questions import (
     Answer,
     LeastFor,
+    PlacedFor,
     PlanFor,
     Question,
     RenewFor,
@@ -79,6 +80,10 @@ class ThinkingPlanner:
     def least_bytes(self, workload: Workload) -> int:
         """As `Planner.least_bytes`. Raises Unanswered."""
         return cast(int, self._look_up(LeastFor(workload=workload)))
+
+    def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
+        """As `Planner.placed_bytes`. Raises Unanswered."""
+        return cast(int, self._look_up(PlacedFor(workload=workload, plan=plan, region_bytes=region_bytes)))
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """As `Planner.foresee`, at once: milliseconds."""

@@ -18,7 +18,6 @@ from indb_tensile.executor.program import Program
 from indb_tensile.executor.serving import Served, Serving
 from indb_tensile.executor.state import State
 from indb_tensile.scheduler.graph import TensorId
-from indb_tensile.scheduler.peak import peak
 
 log = logging.getLogger("executor")
 
@@ -40,7 +39,7 @@ class Placer:
         self._region_bytes = region_bytes
         self._prove = prove
         self._placed: list[_Placed] = []
-        self._asked_bytes = 0  # for the block
+        self._grant_bytes: int | None = None
         self._current: _Placed | None = None
 
     @property
@@ -53,17 +52,16 @@ class Placer:
         """What became of the allocations so far."""
         return None if self._serving is None else self._serving.served()
 
-    def adopt(self, programs: Sequence[Program]) -> None:
+    def adopt(self, programs: Sequence[Program], grant_bytes: int | None = None) -> None:
         """Place these programs from now on; what is resident is moved when the runner goes home.
 
-        A job is granted its plans' peak in whole regions. Plans that cannot be placed within that stay in ordinary
-        memory: what they held beyond it would be missing elsewhere.
+        Of plans for which less is granted than they take when they are placed, tensors stay in ordinary memory:
+        what they held beyond the grant would be missing elsewhere. Without a grant they take what there is.
         """
         if self._serving is None:
             return
-        most_bytes = max(peak(program.step.graph, program.plan) for program in programs)
-        granted_bytes = -(-most_bytes // self._region_bytes) * self._region_bytes
-        self._placed = [_Placed(program, granted_bytes) for program in programs]
+        self._placed = [_Placed(program, self._region_bytes) for program in programs]
+        self._grant_bytes = grant_bytes
 
     def arrange(self, program: Program, state: State) -> None:
         """Move what is resident, and stays so, to the program's addresses; what leaves has left, nothing has come."""
@@ -74,7 +72,7 @@ class Placer:
         kept_bytes = self._serving.kept(block_bytes) if before is not None else 0
         astray = [piece for piece in sorted(state.resident) if self._is_astray(piece, state, kept_bytes)]
         lifted = {piece: _lift(state.storage(piece)) for piece in astray}
-        fits = block_bytes <= max(one.granted_bytes for one in self._placed)
+        fits = self._grant_bytes is None or block_bytes <= self._grant_bytes
         if not fits or not self._serving.reserve(block_bytes):
             self._do_without(block_bytes, lifted, state)
         for piece, memory in lifted.items():
@@ -127,10 +125,9 @@ class Placer:
 class _Placed:
     """One program's addresses."""
 
-    def __init__(self, program: Program, granted_bytes: int) -> None:
+    def __init__(self, program: Program, region_bytes: int) -> None:
         self.program = program
-        self.granted_bytes = granted_bytes
-        self.offsets: Offsets = plan_offsets(program.step, program.plan, program.timeline, granted_bytes)
+        self.offsets: Offsets = plan_offsets(program.step, program.plan, program.timeline, region_bytes)
         self.sheet = _native.Sheet([list(rows) for rows in self.offsets.positions])
         pieces = program.wiring.pieces
         self._home: dict[TensorId, list[tuple[Piece, int]]] = {}

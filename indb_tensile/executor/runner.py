@@ -86,7 +86,7 @@ class Runner:
         self._iterations = 0
         self.generation = 0
 
-    def adopt(self, plans: tuple[Plan, ...], generation: int) -> None:
+    def adopt(self, plans: tuple[Plan, ...], generation: int, grant_bytes: int | None = None) -> None:
         """Follow these plans, one per step, from now on; moves to the first step's home at once.
 
         When it returns, memory that only the old plans needed has been given back. Called between iterations.
@@ -99,7 +99,7 @@ class Runner:
             compile_program(s, plan, located=located) for s, plan in zip(self._steps, plans, strict=True)
         )
         self._leave()
-        self._placer.adopt(programs)
+        self._placer.adopt(programs, grant_bytes)
         self._residency.exchange(self._programs, programs)
         self._programs, self.generation = programs, generation
         self._samples.clear()

@@ -7,13 +7,18 @@ SmartPool (section III-A) reads the same from the requests for memory of one ite
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import torch
 
 from indb_tensile.executor.record import Call
 from indb_tensile.executor.serving import Record, Serving
+from indb_tensile.scheduler.graph import OpIndex
+from indb_tensile.scheduler.placement import place
+from indb_tensile.scheduler.residency import Interval
+
+ALIGNMENT_BYTES: Final = 64  # of scratch: what torch asks for; a workspace itself is aligned like any tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +43,13 @@ class Script:
 
     @property
     def workspace_bytes(self) -> int:
-        """The largest sum of scratch at one moment: what the operator needs beside its outputs."""
-        lodged = self.lodged
-        change = [0] * (2 * len(self.allocations) + 1)
-        for index, one in enumerate(self.allocations):
-            if one.result is None and index not in lodged:
-                change[one.made_at] += one.size_bytes
-                change[one.released_at] -= one.size_bytes
-        return max(accumulate(change))
+        """What the operator needs beside its outputs: room to place its scratch in."""
+        return self.packed[1]
+
+    @property
+    def packed(self) -> tuple[dict[int, int], int]:
+        """Offsets in the workspace by the numbers of the scratch that lies there, and its size."""
+        return _packed(self)
 
     @property
     def lodged(self) -> dict[int, int]:
@@ -74,6 +78,18 @@ class Script:
     def _meet(self, index: int, other: int) -> bool:
         one, two = self.allocations[index], self.allocations[other]
         return one.made_at < two.released_at and two.made_at < one.released_at
+
+
+@lru_cache(maxsize=4096)
+def _packed(script: Script) -> tuple[dict[int, int], int]:
+    lodged = script.lodged
+    scratch = [i for i, one in enumerate(script.allocations) if one.result is None and i not in lodged]
+    held = [
+        Interval(tensor=None, first=OpIndex(one.made_at), stop=one.released_at, size_bytes=one.size_bytes)
+        for one in (script.allocations[i] for i in scratch)
+    ]
+    placed = place(held, 2 * len(script.allocations) + 1, alignment_bytes=ALIGNMENT_BYTES)
+    return dict(zip(scratch, placed.offsets, strict=True)), placed.size_bytes
 
 
 def record_script(serving: Serving, call: Call, run: Callable[[], Any]) -> Script:

@@ -23,11 +23,16 @@ from numpy.typing import NDArray
 
 from indb_tensile import _placement
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.residency import Interval
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.memo import Memo
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.residency import Interval, intervals, load_bound
+from indb_tensile.scheduler.rewrite import effective
 
 ALIGNMENT_BYTES = 512  # what CUDA's own allocators align to
 SEARCH_STEPS = 2_000_000
 
+_REGION_STEPS = 100_000  # tenths of a second: a job waits for it
 _QUICK_STEPS = 300_000  # of `place`, divided by the number of intervals: what a step costs grows with it
 _SEARCHABLE = 400  # intervals: a partial placement remembers a reason for each pair of them
 _FEWEST_FITS = 2
@@ -84,6 +89,27 @@ def place_within(
         return task.placement(found.offsets)
     proven, offsets = task.search(capacity, steps)
     return task.placement(np.array(offsets)) if offsets else Unplaced(capacity_bytes=capacity_bytes, proven=proven)
+
+
+def place_plan(graph: StepGraph, plan: Plan, *, region_bytes: int) -> Placement:
+    """Where everything lies that the plan foresees, in as few regions as can be found.
+
+    Whoever grants memory for a plan counts with it, and whoever follows the plan lies by it: to both it is the same.
+    """
+    return _placements.get(graph, (plan, region_bytes), lambda: _in_regions(graph, plan, region_bytes))
+
+
+def _in_regions(graph: StepGraph, plan: Plan, region_bytes: int) -> Placement:
+    held, count = intervals(graph, plan), len(effective(graph, plan).operators)
+    placed = place(held, count)
+    least_bytes = -(-load_bound(held, count) // region_bytes) * region_bytes
+    if placed.size_bytes <= least_bytes:
+        return placed
+    tighter = place_within(held, count, capacity_bytes=least_bytes, steps=_REGION_STEPS)
+    return tighter if isinstance(tighter, Placement) else placed
+
+
+_placements: Memo[Placement] = Memo(64)  # of all jobs' graphs, and of some plans for each
 
 
 def best_fit(held: Sequence[Interval], count: int, *, alignment_bytes: int = ALIGNMENT_BYTES) -> Placement:

@@ -14,6 +14,7 @@ from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timeline import unroll
 from indb_tensile.scheduler.peak import LIVENESS, VANILLA
+from indb_tensile.scheduler.placement import place_plan
 from indb_tensile.scheduler.plan import Plan
 from tests.executor.conftest import prepared
 from tests.executor.driving import bits, drive, state_bits
@@ -23,6 +24,7 @@ from tests.executor.models import Job
 from tests.executor.plans import random_plan, random_rewritten_plan
 from tests.executor.preloaded import answer
 
+_REGION_BYTES = 1 << 14  # small, so that rounding gives little away
 KINDS = ("mlp", "cnn", "transformer", "lstm")
 
 torch.set_num_threads(1)
@@ -109,6 +111,31 @@ def crowded() -> dict[str, Any]:
     return _without_plan(job, steps, serving)
 
 
+def granted() -> dict[str, Any]:
+    """A plan in just the regions that a controller grants for it, and in one region less."""
+    job, steps = prepared("cnn")
+    plans = tuple(random_plan(step.graph, 1) for step in steps)
+    placed = (
+        place_plan(step.graph, plan, region_bytes=_REGION_BYTES) for step, plan in zip(steps, plans, strict=True)
+    )
+    grant_bytes = -(-max(one.size_bytes for one in placed) // _REGION_BYTES) * _REGION_BYTES
+    device = Serving.of(_native.private_arena(grant_bytes))
+    assert device is not None
+    found = {}
+    for name, bytes_ in (("enough", grant_bytes), ("less", grant_bytes - _REGION_BYTES)):
+        before = device.served()
+        runner = Runner(MemoryDevice(), job.state(), steps, placer=Placer(device, region_bytes=_REGION_BYTES))
+        runner.adopt(plans, 1, bytes_)
+        drive(runner, job, 1)
+        runner.close()
+        after = device.served()
+        found[name] = {
+            "planned": after.planned > before.planned,
+            "refused or unplanned": after.unplanned + after.refused - before.unplanned - before.refused,
+        }
+    return found
+
+
 def without_scripts() -> dict[str, Any]:
     """As where an operator's allocations did not repeat."""
     job, steps = prepared("mlp")
@@ -116,7 +143,7 @@ def without_scripts() -> dict[str, Any]:
 
 
 def _most(steps: tuple[CapturedStep, ...]) -> int:
-    placed = (plan_offsets(step, LIVENESS, unroll(step.graph, LIVENESS)) for step in steps)
+    placed = (plan_offsets(step, LIVENESS, unroll(step.graph, LIVENESS), _REGION_BYTES) for step in steps)
     return max(one.size_bytes for one in placed)
 
 

@@ -32,6 +32,13 @@ def test_where_the_block_finds_no_room_tensors_are_in_ordinary_memory(seen: dict
     assert "tensors are in ordinary memory" in seen["stderr"]
 
 
+def test_a_plan_is_followed_within_the_regions_that_its_placement_takes(seen: dict[str, Any]) -> None:
+    assert seen["granted"] == {
+        "enough": {"planned": True, "refused or unplanned": 0},
+        "less": {"planned": False, "refused or unplanned": 0},
+    }
+
+
 def test_operators_without_a_script_are_served_without_a_planned_address(seen: dict[str, Any]) -> None:
     found = seen["without_scripts"]
     assert found.pop("unplanned") > 0

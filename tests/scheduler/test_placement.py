@@ -14,7 +14,7 @@ from indb_tensile import _placement
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import OpIndex, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.placement import Placement, Unplaced, best_fit, first_fit, place, place_within
+from indb_tensile.scheduler.placement import Placement, Unplaced, best_fit, first_fit, place, place_plan, place_within
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.residency import Interval, intervals, load_bound
 from indb_tensile.scheduler.rewrite import effective
@@ -73,6 +73,10 @@ def test_the_intervals_of_any_plan_can_be_placed(
     for graph, plan in zip(workload.graphs, plans, strict=True):
         held, count = intervals(graph, plan), len(effective(graph, plan).operators)
         assert wrong(held, count, place(held, count, alignment_bytes=4), 4) == []
+        in_regions = place_plan(graph, plan, region_bytes=1024)
+        assert wrong(held, count, in_regions, 512) == []
+        assert in_regions.size_bytes <= place(held, count).size_bytes
+        assert place_plan(graph, plan, region_bytes=1024) is in_regions
 
 
 @settings(max_examples=200, deadline=None)

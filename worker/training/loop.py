@@ -133,7 +133,7 @@ class Loop:
         while (message := self.inbox.poll()) is not None:
             if not isinstance(message, Adopt):
                 raise InvariantError(f"the controller sent {type(message).__name__} to a job that trains")
-            self.runner.adopt(message.plans, message.generation)
+            self.runner.adopt(message.plans, message.generation, message.grant_bytes)
             self.diary.link.send(Adopted(job=self.diary.job.job, generation=message.generation))
 
     def _measure(self) -> None:

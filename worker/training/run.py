@@ -111,7 +111,7 @@ class TrainingRun:
                 placer=placer,
             )
             try:
-                runner.adopt(first.plans, first.generation)
+                runner.adopt(first.plans, first.generation, first.grant_bytes)
                 self._link.send(Adopted(job=self._job.job, generation=first.generation))
                 session.run(lambda c: jobs.start_running(c, self._job.job, self._job.claim))
                 loop = Loop(

@@ -228,6 +228,10 @@ class Planner(Protocol):
         """Plans for all of them together, in their order, or why there are none."""
         ...
 
+    def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
+        """What the job's tensors take under its plan once they have addresses: hardly more than the plan's peak."""
+        ...
+
     def least_bytes(self, workload: Workload) -> int:
         """The smallest peak that this policy can give this job."""
         ...

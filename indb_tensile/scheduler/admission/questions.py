@@ -38,7 +38,16 @@ class LeastFor:
     workload: Workload
 
 
-Question = PlanFor | RenewFor | LeastFor
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedFor:
+    """`Planner.placed_bytes`."""
+
+    workload: Workload
+    plan: JobPlan
+    region_bytes: int
+
+
+Question = PlanFor | RenewFor | LeastFor | PlacedFor
 Answer = tuple[JobPlan, ...] | Infeasible | int | None
 
 
@@ -59,3 +68,5 @@ def answer(planner: Planner, question: Question) -> Answer:
             return planner.renew(workloads, plans, budget_bytes=budget_bytes)
         case LeastFor(workload=workload):
             return planner.least_bytes(workload)
+        case PlacedFor(workload=workload, plan=plan, region_bytes=region_bytes):
+            return planner.placed_bytes(workload, plan, region_bytes=region_bytes)

@@ -36,6 +36,7 @@ from indb_tensile.scheduler.admission.pool import (
     Target,
 )
 from indb_tensile.scheduler.admission.questions import Unanswered
+from indb_tensile.scheduler.admission.regions import fit, fits, grant_of
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import least_bytes
@@ -164,27 +165,7 @@ def _calibrate(draft: Draft) -> None:
 
 
 def _fit(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
-    """Plans whose grants, in whole regions, fit into the budget; another look where only the rounding does not."""
-    pool = draft.pool
-    if not members:
-        return ()
-    workloads = tuple(planned(m) for m in members)
-    asked_bytes = whole_bytes = pool.whole(max(0, budget_bytes))
-    least_asked_bytes = whole_bytes - len(members) * (pool.region_bytes - 1)  # at this, rounding cannot hurt
-    while asked_bytes > 0:
-        plans = draft.planner.plan(workloads, budget_bytes=asked_bytes)
-        if isinstance(plans, Infeasible):
-            return replace(plans, budget_bytes=whole_bytes)
-        excess_bytes = sum(pool.regions(p.peak_bytes) for p in plans) - whole_bytes
-        if excess_bytes <= 0:
-            return plans
-        if asked_bytes <= least_asked_bytes:
-            raise InvariantError(
-                f"the planner was given {asked_bytes} bytes and used {[p.peak_bytes for p in plans]}"
-            )
-        asked_bytes = max(asked_bytes - excess_bytes, least_asked_bytes)
-    needed_bytes = sum(pool.regions(draft.planner.least_bytes(w)) for w in workloads)
-    return Infeasible(needed_bytes=needed_bytes, budget_bytes=whole_bytes, reason="no room for whole regions")
+    return fit(draft.planner, draft.pool, tuple(planned(m) for m in members), budget_bytes=budget_bytes)
 
 
 def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | None:
@@ -192,9 +173,10 @@ def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tu
     followed = tuple(m.plan for m in members if m.plan is not None)
     if len(followed) < len(members):
         return None
+    workloads = tuple(planned(m) for m in members)
     whole_bytes = draft.pool.whole(max(0, budget_bytes))
-    plans = draft.planner.renew(tuple(planned(m) for m in members), followed, budget_bytes=whole_bytes)
-    if plans is None or sum(draft.pool.regions(plan.peak_bytes) for plan in plans) > whole_bytes:
+    plans = draft.planner.renew(workloads, followed, budget_bytes=whole_bytes)
+    if plans is None or not fits(draft.planner, draft.pool, workloads, plans, budget_bytes=whole_bytes):
         return None
     return plans
 
@@ -202,7 +184,7 @@ def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tu
 def _aim(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason) -> None:
     """Make these plans the members' targets, save where that is what they follow already."""
     for member, plan in zip(members, plans, strict=True):
-        grant_bytes = draft.pool.regions(plan.peak_bytes)
+        grant_bytes = grant_of(draft.planner, draft.pool, planned(member), plan)
         same = member.plan is not None and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
         target = None if same else Target(plan=plan, grant_bytes=grant_bytes, reason=reason)
         if same:

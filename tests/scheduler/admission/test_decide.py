@@ -52,7 +52,7 @@ from indb_tensile.scheduler.admission.orders import (
 )
 from indb_tensile.scheduler.admission.pool import Fault, PlanReason, Pool, TrainerId
 from indb_tensile.scheduler.admission.pool import Stage as JobStage
-from indb_tensile.scheduler.admission.questions import LeastFor, PlanFor, Question, RenewFor, Unanswered
+from indb_tensile.scheduler.admission.questions import LeastFor, PlacedFor, PlanFor, Question, RenewFor, Unanswered
 from indb_tensile.scheduler.admission.questions import answer as answered
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
@@ -90,6 +90,9 @@ class HalvingPlanner:
     """Gives every job its whole graph; where that is too much, as little as half of it, the first jobs first."""
 
     swaps: bool = True
+
+    def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
+        return plan.peak_bytes
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
         least = [self.least_bytes(w) for w in workloads]
@@ -144,6 +147,10 @@ class LatePlanner(HalvingPlanner):
         found: tuple[JobPlan, ...] | None = self.look_up(
             RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes)
         )
+        return found
+
+    def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
+        found: int = self.look_up(PlacedFor(workload=workload, plan=plan, region_bytes=region_bytes))
         return found
 
     def least_bytes(self, workload: Workload) -> int:
@@ -940,6 +947,8 @@ def test_a_plan_that_takes_its_time_is_asked_for_once_and_sent_when_it_is_known(
         drive.capture(drive.claim(job(1)), 4)
     assert slow.kinds() == [AskPlanner]
     assert slow.send(Tick()) == (), "asked again for what is thought about already"
+    slow.answer()
+    assert isinstance(slow.asked, PlacedFor), "how much it takes where it is placed"
     assert slow.answer() == quick.orders
     assert slow.pool == quick.pool
 
@@ -960,7 +969,7 @@ def test_while_a_plan_is_made_jobs_are_cancelled_and_what_they_had_is_given_back
     )
     drive.answer()  # for two jobs: nobody wants to know any more
     assert drive.kinds() == [AskPlanner]
-    drive.answer()
+    drive.answer_all()
     assert drive.grants() == {2: 8}
 
 

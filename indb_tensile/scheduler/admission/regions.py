@@ -1,0 +1,98 @@
+"""Plans that fit into a budget when their tensors have addresses, in whole regions.
+
+A planner counts what tensors hold at each moment. What a job takes is its placement: SmartPool's (placement.py) comes
+within 1 % of that load as a rule, and a device gives whole regions. So a job is granted its placement, and where gaps
+and rounding are what does not fit, the planner is asked again for as much less.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.admission.pool import Planner, Pool
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.workload import Workload
+
+_PATIENCE = 4  # times to ask for just what is too much less; from then on for twice, four times, ... that
+
+Plans = tuple[JobPlan, ...]
+
+
+def fit(planner: Planner, pool: Pool, workloads: Sequence[Workload], *, budget_bytes: int) -> Plans | Infeasible:
+    """Plans whose placements fit into the budget together, and each into its job's own limit.
+
+    A job that has no such plan even with the device to itself gets one that cannot be placed: its tensors are in
+    ordinary memory then, and its grant is what they hold.
+    """
+    if not workloads:
+        return ()
+    room_bytes = asked_bytes = pool.whole(max(0, budget_bytes))
+    asked: Sequence[Workload] = workloads
+    loose: list[Plans] = []  # those that do not fit when they are placed
+    for attempt in count():
+        plans = _planned(planner, pool, asked, asked_bytes)
+        if isinstance(plans, Infeasible):
+            refusal = plans
+            break
+        if fits(planner, pool, workloads, plans, budget_bytes=room_bytes):
+            return plans
+        loose.append(plans)
+        harder = 1 << max(0, attempt - _PATIENCE)
+        asked = [_limited(planner, pool, *one, harder) for one in zip(asked, workloads, plans, strict=True)]
+        excess_bytes = max(0, _taken_bytes(planner, pool, workloads, plans) - room_bytes)
+        held_bytes = sum(plan.peak_bytes for plan in plans)
+        least_bytes = sum(planner.least_bytes(w) for w in workloads)
+        asked_bytes = held_bytes - harder * excess_bytes
+        if asked_bytes < least_bytes < held_bytes:
+            asked_bytes = least_bytes
+    if not loose:
+        return replace(refusal, budget_bytes=room_bytes)
+    if len(workloads) == 1 and grant_of(planner, pool, workloads[0], loose[-1][0]) <= room_bytes:
+        return loose[0]
+    needed_bytes = _taken_bytes(planner, pool, workloads, loose[-1])
+    return Infeasible(needed_bytes=needed_bytes, budget_bytes=room_bytes, reason="no room for whole regions")
+
+
+def fits(
+    planner: Planner, pool: Pool, workloads: Sequence[Workload], plans: Sequence[JobPlan], *, budget_bytes: int
+) -> bool:
+    """Whether the plans, as they are placed, keep to the budget together and each to its job's own limit."""
+    limited = all(_excess_bytes(planner, pool, *one) == 0 for one in zip(workloads, plans, strict=True))
+    return limited and _taken_bytes(planner, pool, workloads, plans) <= budget_bytes
+
+
+def grant_of(planner: Planner, pool: Pool, workload: Workload, plan: JobPlan) -> int:
+    """What the plan takes when it is placed; what it holds, where there is no such place on the device."""
+    taken_bytes = _taken_bytes(planner, pool, (workload,), (plan,))
+    placeable = taken_bytes <= pool.whole(pool.budget_bytes) and not _excess_bytes(planner, pool, workload, plan)
+    return taken_bytes if placeable else pool.regions(plan.peak_bytes)
+
+
+def _planned(planner: Planner, pool: Pool, workloads: Sequence[Workload], budget_bytes: int) -> Plans | Infeasible:
+    if budget_bytes <= 0:
+        needed_bytes = sum(pool.regions(planner.least_bytes(w)) for w in workloads)
+        return Infeasible(needed_bytes=needed_bytes, budget_bytes=0, reason="no room for whole regions")
+    plans = planner.plan(tuple(workloads), budget_bytes=budget_bytes)
+    if not isinstance(plans, Infeasible) and sum(plan.peak_bytes for plan in plans) > budget_bytes:
+        used = [plan.peak_bytes for plan in plans]
+        raise InvariantError(f"the planner was given {budget_bytes} bytes and used {used}")
+    return plans
+
+
+def _taken_bytes(planner: Planner, pool: Pool, workloads: Sequence[Workload], plans: Sequence[JobPlan]) -> int:
+    pairs = zip(workloads, plans, strict=True)
+    return sum(pool.regions(planner.placed_bytes(w, p, region_bytes=pool.region_bytes)) for w, p in pairs)
+
+
+def _excess_bytes(planner: Planner, pool: Pool, workload: Workload, plan: JobPlan) -> int:
+    """By how much a placement exceeds the job's own limit, in whole regions."""
+    if workload.limit_bytes is None:
+        return 0
+    return max(0, _taken_bytes(planner, pool, (workload,), (plan,)) - pool.regions(workload.limit_bytes))
+
+
+def _limited(planner: Planner, pool: Pool, asked: Workload, own: Workload, plan: JobPlan, harder: int) -> Workload:
+    excess_bytes = _excess_bytes(planner, pool, own, plan)
+    return replace(asked, limit_bytes=plan.peak_bytes - harder * excess_bytes) if excess_bytes else asked
