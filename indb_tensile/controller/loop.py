@@ -41,6 +41,7 @@ from indb_tensile.scheduler.admission.facts import (
     Event,
     Exit,
     Failure,
+    Holding,
     Overrun,
     QueueChange,
     Silence,
@@ -187,6 +188,9 @@ class Controller:
     def fold(self, event: Event) -> None:
         """Let decide() see this event, do what it orders, and so on with what comes of that."""
         self._events.append(event)
+        self._fold_waiting()
+
+    def _fold_waiting(self) -> None:
         while self._events:
             event = self._events.popleft()
             self._pool, orders = decide(self._pool, event, self._planner)
@@ -222,7 +226,9 @@ class Controller:
             self._trainers.end(trainer, Manner.KILL)
             return
         if event is not None:
-            self.fold(event)
+            self._events.append(event)
+        self._reclaim()
+        self._fold_waiting()
 
     def _open(self, mail: Mail, heartbeat: Beating) -> None:
         match mail:
@@ -280,6 +286,7 @@ class Controller:
         self._rescue()
         self._stop_overruns()
         self._stop_silent()
+        self._reclaim()
         self.fold(Tick())
 
     def _stop_overruns(self) -> None:
@@ -388,9 +395,19 @@ class Controller:
 
     def _grant(self, trainer: TrainerId, grant_bytes: int) -> None:
         try:
-            self._memory.grant(trainer, grant_bytes)
+            held_bytes = self._memory.grant(trainer, grant_bytes)
         except DeviceError as error:
             self._give_up(trainer, error)
+            return
+        member = self._pool.of_trainer(trainer)
+        if member is not None and held_bytes is not None and held_bytes != member.held_bytes:
+            self._events.append(Holding(trainer=trainer, held_bytes=held_bytes))
+
+    def _reclaim(self) -> None:
+        """Ask again for what lowered grants left in use: it comes back when nothing lies there any more."""
+        for member in self._pool.members:
+            if member.trainer is not None and member.held_bytes > member.granted_bytes:
+                self._grant(member.trainer, member.granted_bytes)
 
     def _release(self, trainer: TrainerId) -> None:
         try:

@@ -68,14 +68,19 @@ class DeviceMemory:
         self._slots[trainer] = slot
         return slot, epoch
 
-    def grant(self, trainer: TrainerId, grant_bytes: int) -> None:
-        """Set a trainer's grant; a dead one's stays. Raises DeviceError where it uses more or the device has less."""
+    def grant(self, trainer: TrainerId, grant_bytes: int) -> int | None:
+        """Set a trainer's grant; what it holds then: more, where regions that a lower one takes back are in use.
+
+        Those come back when they are empty and this is called again. A dead one's grant stays: None. Raises
+        DeviceError where it uses more or the device has less.
+        """
         if trainer in self._revoked:
-            return
+            return None
         slot = self._slots.get(trainer)
         if slot is None:
             raise DeviceError(f"trainer {trainer} has no slot in the device's ledger")
         self._account.grant(slot, grant_bytes)
+        return self._account.usage(slot).held_bytes
 
     def revoke(self, trainer: TrainerId) -> None:
         """The trainer is dead: nothing of it can use its slot, if it has one, which stays taken."""

@@ -2,7 +2,8 @@
 
 `finish` publishes at once after adopting; `train` goes on until it is stopped; `fail` reports a fault; `calibrate`
 has an unknown operator first; `babble` sends what is no message; `children` leaves a child process behind, `stray`
-one that no signal to its group reaches; `stubborn` ignores SIGTERM; `deaf` never takes up a plan; `report` says again
+one that no signal to its group reaches; `hoard` is measured with all the memory it is granted and gives it back at
+SIGUSR1; `stubborn` ignores SIGTERM; `deaf` never takes up a plan; `report` says again
 what it measured at each SIGUSR1; `lose` has no device while there is a file of the name
 `FAKE_DEVICE_GONE`. It keeps to its grant by the ledger, as a real one does.
 """
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 
 from indb_tensile import config
+from indb_tensile.executor.device import EmulatedDevice
 from indb_tensile.job import JobId
 from indb_tensile.link import (
     Adopt,
@@ -62,6 +64,9 @@ def serve(link: Link, assigned: Assign) -> None:
     if behaviour == "stray":
         sleep = "import time; time.sleep(60)"
         subprocess.Popen([sys.executable, "-c", sleep], start_new_session=True, close_fds=False)
+    if behaviour == "hoard":
+        hoard(link, assigned, size_bytes)
+        return
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     step = (graph(size_bytes),)
@@ -72,6 +77,20 @@ def serve(link: Link, assigned: Assign) -> None:
         overflow_bytes = max(0, size_bytes - message.grant_bytes)
         link.send(Calibrated(job=job, graphs=step, latency_ns=((900,),), overflow_bytes=overflow_bytes))
     follow(link, job, behaviour, size_bytes)
+
+
+def hoard(link: Link, assigned: Assign, size_bytes: int) -> None:
+    job = assigned.job.job
+    step, latency_ns = (graph(size_bytes),), ((1000,),)
+    link.send(Captured(job=job, graphs=step, latency_ns=latency_ns, unknown=1))
+    message = link.receive()
+    assert isinstance(message, Calibrate)
+    device_fd = config.inheritance(os.environ).device_fd
+    with EmulatedDevice(device_fd, assigned.slot, assigned.epoch, MIB) as device:
+        hoarded = [device.allocate(message.grant_bytes)]
+        signal.signal(signal.SIGUSR1, lambda *_: device.free(hoarded.pop()))
+        link.send(Calibrated(job=job, graphs=step, latency_ns=latency_ns))
+        follow(link, job, "train", size_bytes)
 
 
 def follow(link: Link, job: JobId, behaviour: str, size_bytes: int) -> None:

@@ -23,7 +23,7 @@ from indb_tensile.controller.service import NoService
 from indb_tensile.controller.thinking import ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import DeviceError, DeviceMemoryError, LostClaimError
-from indb_tensile.executor.device import DeviceUsage, LaneUsage, SlotUsage
+from indb_tensile.executor.device import DeviceUsage, LaneUsage, Ledger, SlotUsage
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
 from indb_tensile.scheduler.admission.orders import CancelJob, FailJob, RequeueJob
 from indb_tensile.scheduler.admission.pool import Planner, Pool
@@ -219,10 +219,11 @@ class Stage:
         beat_s: float,
         lease_s: float,
         grace_s: float,
+        account: "FakeAccount | Ledger",
         **pool: Any,
     ) -> None:
         self.records = FakeRecords()
-        self.account = FakeAccount(budget * MIB)
+        self.account: Any = account
         self.mailbox: Mailbox[Mail] = Mailbox()
         self.trainers = Trainers(
             module=FAKE_TRAINER,
@@ -283,10 +284,18 @@ def stage(
     beat_s: float = 0.05,
     lease_s: float = 30.0,
     grace_s: float = 5.0,
+    account: FakeAccount | Ledger | None = None,
     **pool: Any,
 ) -> Iterator[Stage]:
     made = Stage(
-        budget=budget, policy=policy, planner=planner, beat_s=beat_s, lease_s=lease_s, grace_s=grace_s, **pool
+        budget=budget,
+        policy=policy,
+        planner=planner,
+        beat_s=beat_s,
+        lease_s=lease_s,
+        grace_s=grace_s,
+        account=account or FakeAccount(budget * MIB),
+        **pool,
     )
     try:
         yield made

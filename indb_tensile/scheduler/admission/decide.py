@@ -28,6 +28,7 @@ from indb_tensile.scheduler.admission.facts import (
     Exit,
     Failure,
     Finish,
+    Holding,
     Measurement,
     Overrun,
     QueueChange,
@@ -99,6 +100,8 @@ def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line
             _calibrated(draft, event)
         case Adoption():
             _adopted(draft, event)
+        case Holding():
+            _holding(draft, event)
         case Measurement():
             _measured(draft, event)
         case Finish(trainer=trainer):
@@ -202,6 +205,12 @@ def _adopted(draft: Draft, adoption: Adoption) -> None:
     member = draft.grant(replace(member, adopted=adoption.generation), member.planned_bytes)
     draft.put(member)
     draft.order(RecordAdoption(job=member.job.job, claim=member.job.claim, generation=adoption.generation))
+
+
+def _holding(draft: Draft, holding: Holding) -> None:
+    member = draft.pool.of_trainer(holding.trainer)
+    if member is not None:
+        draft.put(replace(member, held_bytes=max(member.granted_bytes, holding.held_bytes)))
 
 
 def _measured(draft: Draft, measurement: Measurement) -> None:

@@ -28,16 +28,20 @@ class Draft:
         return member
 
     def grant(self, member: Member, grant_bytes: int) -> Member:
-        """Let the ledger grant this member so much. Raises InvariantError where a rise exceeds the budget."""
+        """Let the ledger grant this member so much. Raises InvariantError where a rise exceeds the budget.
+
+        What a lower grant gives back is nobody's before the ledger says so.
+        """
         if grant_bytes == member.granted_bytes or member.trainer is None:
             return member
-        if grant_bytes - member.granted_bytes > self.pool.free_bytes:
+        if grant_bytes - member.held_bytes > self.pool.free_bytes:
             raise InvariantError(
-                f"job {member.job.job}: a grant of {grant_bytes} bytes instead of {member.granted_bytes} exceeds the "
-                f"budget of {self.pool.budget_bytes} bytes, of which {self.pool.granted_bytes} are granted"
+                f"job {member.job.job}: a grant of {grant_bytes} bytes instead of {member.held_bytes} exceeds the "
+                f"budget of {self.pool.budget_bytes} bytes, of which {self.pool.held_bytes} are held"
             )
         self.order(SetGrant(trainer=member.trainer, grant_bytes=grant_bytes))
-        return self.put(replace(member, granted_bytes=grant_bytes))
+        held_bytes = max(member.held_bytes, grant_bytes)
+        return self.put(replace(member, granted_bytes=grant_bytes, held_bytes=held_bytes))
 
     def end(self, member: Member, outcome: Outcome, manner: Manner) -> None:
         """See the trainer out; what became of the job is written when it is gone and its memory is free."""

@@ -50,6 +50,14 @@ class Adoption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What a trainer has in the ledger after its grant was lowered: more while regions that are due are in use."""
+
+    trainer: TrainerId
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What iterations of the training step took since the last report."""
 
@@ -147,6 +155,7 @@ Event = (
     | Capture
     | Calibration
     | Adoption
+    | Holding
     | Measurement
     | Finish
     | Failure

@@ -99,7 +99,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One claimed job. `granted_bytes` is what the ledger grants it now: whole regions.
+    """One claimed job. `granted_bytes` is what the ledger grants it now: whole regions. `held_bytes` is more after a
+    grant was lowered, until the ledger says that what was taken back is nobody's.
 
     `generation` is that of the last plan sent, `adopted` that of the last one its trainer follows; they differ
     while one is in flight, and then `granted_bytes` covers both. `need_bytes` is the least calibration grant.
@@ -113,6 +114,7 @@ class Member:
     corrected_ns: tuple[int, ...] = ()
     measured: bool = False  # whether they are from running, and not only from a calibration
     granted_bytes: int = 0
+    held_bytes: int = 0
     need_bytes: int = 0
     generation: int = 0
     adopted: int = 0
@@ -189,9 +191,14 @@ class Pool:
         return sum(member.granted_bytes for member in self.members)
 
     @property
+    def held_bytes(self) -> int:
+        """What nobody else can be granted: all grants, and what is due back of lowered ones."""
+        return sum(member.held_bytes for member in self.members)
+
+    @property
     def free_bytes(self) -> int:
         """What may be granted now; never negative, even while a lowered budget is still exceeded."""
-        return max(0, self.whole(self.budget_bytes) - self.granted_bytes)
+        return max(0, self.whole(self.budget_bytes) - self.held_bytes)
 
     def whole(self, size_bytes: int) -> int:
         """Rounded down to whole regions."""

@@ -100,7 +100,7 @@ def advance(draft: Draft) -> None:
         if member.target is not None and member.target.grant_bytes <= member.granted_bytes:
             _send(draft, member, member.target)
     for member in sorted(_unsent(draft.pool), key=lambda m: m.generation == 0):
-        if member.target is not None and member.target.grant_bytes - member.granted_bytes <= draft.pool.free_bytes:
+        if member.target is not None and member.target.grant_bytes - member.held_bytes <= draft.pool.free_bytes:
             _send(draft, member, member.target)
     _calibrate(draft)
 
@@ -254,7 +254,7 @@ def _waits_for(draft: Draft, least_bytes: int, shortfall_bytes: int) -> str:
 
 
 def _held_bytes(member: Member) -> int:
-    return max(member.granted_bytes, _promise_bytes(member))
+    return max(member.held_bytes, _promise_bytes(member))
 
 
 def _too_large(draft: Draft, head: Member, infeasible: Infeasible) -> Outcome:

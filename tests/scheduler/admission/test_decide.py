@@ -21,6 +21,7 @@ from indb_tensile.scheduler.admission.facts import (
     Exit,
     Failure,
     Finish,
+    Holding,
     Measurement,
     Overrun,
     QueueChange,
@@ -203,8 +204,16 @@ class Drive:
         self.orders: tuple[Order, ...] = ()
 
     def send(self, event: Event) -> tuple[Order, ...]:
-        self.pool, self.orders = decide(self.pool, event, self.planner)
+        """The orders of this event, and of the ledger's answers to them: what is taken back comes at once."""
+        self.orders = self.decide(event)
+        for order in self.orders:
+            if isinstance(order, SetGrant) and self.pool.of_trainer(order.trainer) is not None:
+                self.orders += self.decide(Holding(trainer=order.trainer, held_bytes=order.grant_bytes))
         return self.orders
+
+    def decide(self, event: Event) -> tuple[Order, ...]:
+        self.pool, orders = decide(self.pool, event, self.planner)
+        return orders
 
     def claim(self, claimed: ClaimedJob) -> TrainerId:
         """Up to the point where the job's trainer captures."""
@@ -300,6 +309,21 @@ def test_a_second_job_is_let_in_only_after_the_first_has_shrunk() -> None:
     assert orders[2] == SetGrant(trainer=second, grant_bytes=3 * REGION)
     assert isinstance(orders[3], SendPlans)
     assert drive.grants() == {1: 3, 2: 3}
+
+
+def test_what_a_lowered_grant_left_in_use_is_granted_to_nobody_until_it_is_empty() -> None:
+    drive = Drive(6)
+    first = drive.start(1, 6)
+    second = drive.claim(job(2))
+    drive.capture(second, 6)
+    orders = drive.decide(Adoption(trainer=first, generation=2))
+    assert orders[0] == SetGrant(trainer=first, grant_bytes=3 * REGION)
+    assert (len(orders), drive.grants()) == (2, {1: 3, 2: 0})
+    assert drive.decide(Holding(trainer=first, held_bytes=4 * REGION)) == ()
+    assert drive.pool.free_bytes == 2 * REGION
+    orders = drive.decide(Holding(trainer=first, held_bytes=3 * REGION))
+    assert orders[0] == SetGrant(trainer=second, grant_bytes=3 * REGION)
+    assert isinstance(orders[1], SendPlans)
 
 
 def test_when_a_job_ends_the_others_grow_after_its_trainer_is_gone() -> None:
@@ -916,8 +940,8 @@ class Slow(Drive):
         self.asked: Question | None = None
         super().__init__(budget, planner=self.late, **rules)
 
-    def send(self, event: Event) -> tuple[Order, ...]:
-        orders = super().send(event)
+    def decide(self, event: Event) -> tuple[Order, ...]:
+        orders = super().decide(event)
         for order in orders:
             if isinstance(order, AskPlanner):
                 assert self.asked is None, "asked while it thinks"
@@ -1026,7 +1050,8 @@ class World:
         self.busy: dict[TrainerId, ClaimedJob] = {}
         self.todo: dict[TrainerId, Event] = {}  # what the trainer will say next
         self.dying: set[TrainerId] = set()
-        self.ledger: dict[TrainerId, int] = {}
+        self.ledger: dict[TrainerId, int] = {}  # what trainers hold
+        self.granted: dict[TrainerId, int] = {}
         self.flying: dict[TrainerId, int] = {}
         self.written: dict[int, str] = {}  # by claim: what was written about it
 
@@ -1036,7 +1061,7 @@ class World:
     def send(self, event: Event) -> None:
         before = self.drive.pool
         answers: list[Event] = []
-        orders = self.drive.send(event)
+        orders = self.drive.decide(event)
         assert (self.drive.pool, orders) == decide(before, event, self.drive.planner), "not deterministic"
         for order in orders:
             self.do(order, answers)
@@ -1056,16 +1081,19 @@ class World:
                 self.todo[trainer] = self.capture(trainer)
             case SetGrant(trainer=trainer, grant_bytes=grant_bytes):
                 assert grant_bytes % REGION == 0
-                raised = grant_bytes > self.ledger.get(trainer, 0)
-                self.ledger[trainer] = grant_bytes
-                if raised:
+                held_bytes = self.ledger.get(trainer, 0)
+                self.granted[trainer] = grant_bytes
+                self.ledger[trainer] = max(held_bytes, grant_bytes)
+                if grant_bytes > held_bytes:
                     assert sum(self.ledger.values()) <= self.drive.pool.budget_bytes, "grants exceed the budget"
+                elif self.draw.draw(st.booleans(), label="empty at once"):
+                    answers.append(self.give_back(trainer))
             case GrantCalibration(trainer=trainer, grant_bytes=grant_bytes):
-                assert self.ledger[trainer] == grant_bytes
+                assert self.granted[trainer] == grant_bytes
                 self.todo[trainer] = self.calibration(trainer, grant_bytes)
             case SendPlans(trainer=trainer, generation=generation, grant_bytes=grant_bytes):
                 assert trainer not in self.flying, "two generations in flight"
-                assert grant_bytes <= self.ledger[trainer]
+                assert grant_bytes <= self.granted[trainer]
                 self.flying[trainer] = generation
                 self.todo[trainer] = Adoption(trainer=trainer, generation=generation)
             case EndTrainer(trainer=trainer):
@@ -1073,6 +1101,7 @@ class World:
                 self.dying.add(trainer)
             case ReleaseTrainer(trainer=trainer):
                 self.ledger.pop(trainer, None)
+                self.granted.pop(trainer, None)
             case FailJob(job=number, claim=claim):
                 self.end(number, claim, "failed")
             case CancelJob(job=number, claim=claim):
@@ -1082,6 +1111,11 @@ class World:
                 self.queued.append(number)
             case _:
                 pass
+
+    def give_back(self, trainer: TrainerId) -> Holding:
+        """What its grant was lowered by is empty now."""
+        self.ledger[trainer] = self.granted[trainer]
+        return Holding(trainer=trainer, held_bytes=self.granted[trainer])
 
     def claim(self) -> ClaimedJob | None:
         if not self.queued:
@@ -1143,8 +1177,8 @@ class World:
             self.queued.append(number)
             self.send(QueueChange())
 
-    def step(self) -> None:
-        action = self.draw.draw(st.integers(0, 13), label="action")
+    def step(self) -> None:  # noqa: C901 - a table: one case per kind of action
+        action = self.draw.draw(st.integers(0, 14), label="action")
         numbers = st.sampled_from(sorted(self.sizes))
         if action == 0:
             self.send(Tick())
@@ -1167,6 +1201,8 @@ class World:
             self.send(BudgetChange(budget_bytes=self.draw.draw(st.integers(1, 20)) * REGION + 7))
         elif action == 11 and (running := self.trained()):
             self.measure(self.pick(running))
+        elif action == 12 and self.ledger:
+            self.send(self.give_back(self.pick(self.ledger)))
         else:
             self.think()
 
@@ -1219,6 +1255,8 @@ class World:
             elif running := self.trained():
                 self.finish(min(running))
             else:
+                for holder in sorted(self.ledger):
+                    self.send(self.give_back(holder))
                 self.send(Tick())
         pytest.fail(f"stuck: {self.drive.pool}")
 
