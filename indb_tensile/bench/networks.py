@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
 from types import MappingProxyType
@@ -195,12 +196,18 @@ def _torchvision(function: str, **settings: Any) -> Callable[[int], "nn.Module"]
 def _declare_missing_operators() -> None:
     """Let a torchvision built for CUDA be imported beside a torch without: it asks for these while it is imported.
 
-    Only box operators of detection models are concerned, which no network here calls.
+    Only box operators of detection models are concerned, which no network here calls. Where its library loads, they
+    are there; declared twice, they would end the process.
     """
     import torch
 
     global _declared
-    if _declared is None and not hasattr(torch.ops.torchvision, "nms"):
+    found = find_spec("torchvision")
+    if _declared is not None or found is None or found.origin is None:
+        return
+    try:
+        torch.ops.load_library(Path(found.origin).with_name("_C.so"))
+    except OSError:
         library: Any = torch.library.Library
         _declared = library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):
