@@ -304,6 +304,7 @@ def stage(
         made.trainers.close()
         made.planner.close()
         made.account.close()
+        made.mailbox.close()
 
 
 def alive(pid: int) -> bool:

@@ -19,6 +19,7 @@ from indb_tensile.config import Settings
 from indb_tensile.executor.hardware import emulated_kind
 from tests.conftest import Database
 from tests.controller.fakes import FAKE_TRAINER, alive
+from tests.remains import processes_with
 
 pytestmark = pytest.mark.postgres
 
@@ -70,6 +71,7 @@ def controller(database: Database, **settings: Any) -> Iterator[subprocess.Popen
     finally:
         process.kill()
         process.wait()
+        until(lambda: not [pid for pid in processes_with(f"TENSILE_DSN={values['dsn']}\0") if alive(pid)])
 
 
 def enqueue(connection: psycopg.Connection, behaviour: str, size_bytes: int = 1 << 20) -> int:

@@ -21,6 +21,7 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
 from tests.controller.fakes import LINK, MIB, alive, stage
+from tests.remains import nothing_remains
 
 
 def test_a_job_runs_from_the_queue_to_its_end_and_leaves_the_ledger_empty() -> None:
@@ -259,6 +260,20 @@ def test_a_stop_hands_every_job_back_and_leaves_no_process() -> None:
         assert s.records.states[job] == "requeued"
         assert not any(map(alive, pids))
         assert s.records.alive == set(), "the worker did not say that it leaves"
+
+
+def test_jobs_that_end_are_killed_or_are_handed_back_leave_no_descriptor() -> None:
+    with nothing_remains(), stage() as s:
+        s.records.enqueue("finish")
+        s.until(lambda: any(isinstance(w, RecordAdoption) for w in s.records.written))
+        s.until(lambda: not s.controller.pool.members)
+        killed = s.records.enqueue("children")
+        s.until_adopted(killed)
+        os.kill(s.pid_of(killed), signal.SIGKILL)
+        s.until_state(killed, "requeued")
+        s.until_adopted(s.records.enqueue("train"))
+        s.mailbox.post(Stop())
+        s.controller.run(s.heartbeat)
 
 
 def test_a_trainer_dies_with_its_controller() -> None:

@@ -4,14 +4,16 @@ import ctypes
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.errors import DeviceMemoryError, InvariantError
+from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
 from indb_tensile.executor.device import REGION_BYTES, Device, EmulatedDevice, HostBuffer, Ledger, Ticket, Usage
 from tests.executor.fake_device import FakeDevice
+from tests.remains import nothing_remains
 
 GRANT_BYTES = 4 * REGION_BYTES
 POOL_BYTES = 8 * REGION_BYTES
@@ -174,3 +176,23 @@ def test_a_copy_is_between_a_live_buffer_and_no_more_than_its_size(device: Devic
         device.copy_out(host, ctypes.addressof(tensor), 0)
     with pytest.raises(InvariantError, match="is no buffer of the host pool"):
         device.copy_in(ctypes.addressof(tensor), HostBuffer(ctypes.addressof(tensor)), 1)
+
+
+@pytest.mark.parametrize("directory", ["", "/dev/shm"])
+def test_a_device_that_is_closed_or_cannot_be_made_leaves_nothing(directory: str) -> None:
+    with nothing_remains():
+        with Ledger.create(4 * REGION_BYTES, REGION_BYTES, 10**9, 10**9, directory) as ledger:
+            slot, epoch = ledger.claim_slot(1)
+            ledger.grant(slot, 2 * REGION_BYTES)
+            with EmulatedDevice(ledger.fd, slot, epoch, 1 << 20) as device:
+                device.allocate(REGION_BYTES)
+                device.copy_out(device.host_allocate(4096), device.arena_range.start, 4096)
+            with pytest.raises(DeviceError, match="epoch"):
+                EmulatedDevice(ledger.fd, slot, epoch + 1, 1 << 20)
+            del device
+        with pytest.raises(DeviceError, match="not a multiple"):
+            Ledger.create(1 << 20, 5000, 1, 1, directory)
+        with pytest.raises(DeviceError, match="memory_directory '/nowhere'"):
+            Ledger.create(1 << 20, 4096, 1, 1, "/nowhere")
+        with Path("/dev/null").open() as other, pytest.raises(DeviceError):
+            Ledger.attach(other.fileno())
