@@ -27,11 +27,13 @@ import torch
 from indb_tensile import config
 from indb_tensile.bench import networks
 from indb_tensile.bench.allocations import measure_memory
+from indb_tensile.bench.line import Line
 from indb_tensile.bench.networks import Network, graph_of
 from indb_tensile.bench.rivals import EAGER, Torch
 from indb_tensile.bench.rows import stamped
 from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated, slowed_link
 from indb_tensile.errors import RequestError, TensileError
+from indb_tensile.executor.capture import CapturedStep
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
@@ -46,6 +48,7 @@ MODELS = ("vgg16", "resnet50", "inception_v3", "densenet121", "mobilenet_v2", "s
 HOMES = 2.8  # times PyTorch's batch: HOME's best
 _NETWORKS = 3  # on which it is to be reached
 _MOST_ROWS = 1 << 20
+_RETREAT = 0.96  # of a batch that was foreseen and did not fit, or was too slow
 _SIMULATED_BYTES = 8 * config.GIB
 
 
@@ -71,7 +74,11 @@ class Device(Protocol):
         ...
 
     def planned(self, rows: int) -> Ran | None:
-        """The same as it is planned."""
+        """The same as a plan is foreseen for it: quick, and perhaps a little wrong."""
+        ...
+
+    def confirmed(self, rows: int) -> Ran | None:
+        """The same as it is: what is reported."""
         ...
 
     def may_fit(self, rows: int) -> bool:
@@ -103,13 +110,7 @@ def measure(labels: Row, device: Device, shares: Sequence[float]) -> Iterator[Ro
     if eager is None:
         raise RequestError(f"{labels['model']} does not fit its budget with one row", hint="Give a larger --budget.")
     for share in shares:
-        least = share * eager.samples_per_s
-
-        def fast(rows: int, least: float = least) -> Ran | None:
-            ran = device.planned(rows)
-            return ran if ran is not None and ran.samples_per_s >= least else None
-
-        ours = largest(fast, device.may_fit, at_least=eager.rows) or eager
+        ours = _ours(device, eager, share) or eager
         yield {
             **labels,
             "throughput_share": share,
@@ -121,6 +122,23 @@ def measure(labels: Row, device: Device, shares: Sequence[float]) -> Iterator[Ro
             "samples_per_s": round(ours.samples_per_s, 3),
             "ratio": round(ours.rows / eager.rows, 3),
         }
+
+
+def _ours(device: Device, eager: Ran, share: float) -> Ran | None:
+    """The largest batch that is confirmed; where the one foreseen is not, a few per cent less, and so on."""
+    least = share * eager.samples_per_s
+
+    def fast(ran: Ran | None) -> Ran | None:
+        return ran if ran is not None and ran.samples_per_s >= least else None
+
+    foreseen = largest(lambda rows: fast(device.planned(rows)), device.may_fit, at_least=eager.rows)
+    rows = foreseen.rows if foreseen is not None else 0
+    while rows > eager.rows:
+        ran = fast(device.confirmed(rows))
+        if ran is not None:
+            return ran
+        rows = min(rows - 1, round(rows * _RETREAT))
+    return None
 
 
 def largest(attempt: Callable[[int], Ran | None], may: Callable[[int], bool], at_least: int = 1) -> Ran | None:
@@ -161,14 +179,18 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 class Simulated:
-    """Batches of a network, given as a graph for each number of rows, on a machine with its own link."""
+    """Batches of a network, given as the workload of each number of rows, on a machine with its own link."""
 
-    def __init__(self, graphs: Callable[[int], StepGraph], machine: Machine, budget_bytes: int) -> None:
-        self._graphs = graphs
-        self._machine = machine
+    def __init__(self, works: Callable[[int], Workload], link: Link, budget_bytes: int) -> None:
+        self._work = cache(works)
+        self.link = link
         self._budget_bytes = budget_bytes
-        self._work = cache(self._captured)
         self.planned = cache(self._planned)  # shares ask for the same batches
+
+    @classmethod
+    def of(cls, graphs: Callable[[int], StepGraph], machine: Machine, budget_bytes: int) -> "Simulated":
+        """Times by the machine's roofline; every batch is a graph of its own."""
+        return cls(partial(roofline, graphs, machine), machine.link, budget_bytes)
 
     def eager(self, rows: int) -> Ran | None:
         """What liveness needs, one operator after another."""
@@ -182,47 +204,89 @@ class Simulated:
         """Whether the largest operator does; parts of operators are left out."""
         return floor(self._work(rows).graphs[0]) <= self._budget_bytes
 
+    def confirmed(self, rows: int) -> Ran | None:
+        """The plan itself: nothing runs here."""
+        return self.planned(rows)
+
     def _planned(self, rows: int) -> Ran | None:
-        plan = _plan(self._work(rows), self._budget_bytes, self._machine.link)
+        plan = _plan(self._work(rows), self._budget_bytes, self.link)
         if plan is None:
             return None
         return Ran(rows=rows, peak_bytes=plan.peak_bytes, iteration_ns=plan.forecast.iteration_ns)
 
-    def _captured(self, rows: int) -> Workload:
-        graph = self._graphs(rows)
-        return Workload(job=JobId(1), graphs=(graph,), latency_ns=(latencies(graph, self._machine),))
+
+class Drawn(Simulated):
+    """The same, searched along a line; what is found is captured and planned for itself."""
+
+    def __init__(self, graphs: Callable[[int], StepGraph], machine: Machine, budget_bytes: int) -> None:
+        self._line = Line(partial(roofline, graphs, machine), 8, 16)
+        super().__init__(self._line, machine.link, budget_bytes)
+        self._itself = Simulated(self._line.work, machine.link, budget_bytes)
+
+    def confirmed(self, rows: int) -> Ran | None:
+        """By a plan for the batch as it is captured."""
+        return self._itself.planned(rows)
+
+
+def roofline(graphs: Callable[[int], StepGraph], machine: Machine, rows: int) -> Workload:
+    """What to plan for at so many rows, with times by the machine's roofline."""
+    graph = graphs(rows)
+    return Workload(job=JobId(1), graphs=(graph,), latency_ns=(latencies(graph, machine),))
 
 
 # --- executed ----------------------------------------------------------------------------------------------------
 
 
 class Executed:
-    """Batches of a network as they run here: eager by what its step allocates, ours by one step under its plan."""
+    """Batches of a network as they run here: eager by what its step allocates, ours by one step under its plan.
 
-    def __init__(self, network: Network, machine: Machine, budget_bytes: int) -> None:
+    The search for the largest plans along a line through two batches that were calibrated; the few it ends with run.
+    """
+
+    def __init__(self, network: Network, machine: Machine, budget_bytes: int, rows: int) -> None:
         self._network = network
         self._machine = machine
         self._budget_bytes = budget_bytes
-        self._link: Link | None = None
-        self.planned = cache(self._planned)
+        self._rows = rows
+        self._calibrated = cache(self._calibrate)
+        self.confirmed = cache(self._confirmed)
+        self._foreseen: Simulated | None = None
 
     def eager(self, rows: int) -> Ran | None:
         """What its step really allocates, and one step's time, its batch uploaded in no time."""
         return _fitting(eager_step(Subject.of(self._network, rows)), self._budget_bytes)
 
     def may_fit(self, rows: int) -> bool:
-        """Whether the largest operator does, workspaces left out."""
-        return floor(networks.capture(self._network, rows)) <= self._budget_bytes
+        """Whether the largest operator does."""
+        return self._line.may_fit(rows)
 
-    def _planned(self, rows: int) -> Ran | None:
+    def planned(self, rows: int) -> Ran | None:
+        """As it is foreseen."""
+        return self._line.planned(rows)
+
+    @property
+    def _line(self) -> Simulated:
+        if self._foreseen is None:
+            line = Line(lambda rows: self._calibrated(rows)[2], self._rows, 2 * self._rows)
+            self._foreseen = Simulated(line, self._link(), self._budget_bytes)
+        return self._foreseen
+
+    def _link(self) -> Link:
+        """By the batch that the budget is for, which eager runs too."""
+        subject, step, _ = self._calibrated(self._rows)
+        return slowed_link(subject, step, self._machine, 1)
+
+    def _calibrate(self, rows: int) -> tuple[Subject, CapturedStep, Workload]:
         subject = Subject.of(self._network, rows)
-        step, work = subject.calibrated()
-        if self._link is None:
-            self._link = slowed_link(subject, step, self._machine, 1)  # by the smallest batch, which eager runs too
-        plan = _plan(work, self._budget_bytes, self._link)
+        return subject, *subject.calibrated()
+
+    def _confirmed(self, rows: int) -> Ran | None:
+        subject, step, work = self._calibrated(rows)
+        link = self._line.link
+        plan = _plan(work, self._budget_bytes, link)
         if plan is None:
             return None
-        with emulated(self._link, self._budget_bytes) as device:
+        with emulated(link, self._budget_bytes) as device:
             trial = Trial(subject, step, device)
             iteration_ns = trial.run(plan.plans[0], 1).iteration_ns
             seen_bytes = device.usage().high_water_bytes
@@ -263,14 +327,14 @@ def _device(given: argparse.Namespace, name: str) -> tuple[Device, Row]:
     if given.simulated:
         budget_bytes = _SIMULATED_BYTES if given.budget is None else _size(given.budget)
         labels |= {"side": network.row[-1], "budget_bytes": budget_bytes}
-        return Simulated(partial(graph_of, name), stands_for, budget_bytes), labels
+        return Drawn(partial(graph_of, name), stands_for, budget_bytes), labels
     network = network.resized(given.side)
     if given.budget is None:
         budget_bytes = eager_step(Subject.of(network, given.batch)).peak_bytes
     else:
         budget_bytes = _size(given.budget)
     labels |= {"side": given.side, "budget_bytes": budget_bytes}
-    return Executed(network, stands_for, budget_bytes), labels
+    return Executed(network, stands_for, budget_bytes, given.batch), labels
 
 
 def _size(text: str) -> int:

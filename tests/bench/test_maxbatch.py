@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.bench.maxbatch import Executed, Ran, Simulated, eager_step, largest, measure, verdict
+from indb_tensile.bench.maxbatch import Drawn, Executed, Ran, Simulated, eager_step, largest, measure, verdict
 from indb_tensile.bench.networks import NETWORKS, Network, missing_library
 from indb_tensile.bench.trial import ADAM, Subject
 from indb_tensile.errors import RequestError
@@ -61,7 +61,7 @@ def _graph(rows: int) -> StepGraph:
 
 def test_simulated_eager_fits_what_liveness_needs_and_ours_more() -> None:
     budget_bytes = liveness_peak(_graph(12))
-    whatever, half = measure({"model": "narrow"}, Simulated(_graph, REFERENCE, budget_bytes), [0.0, 0.5])
+    whatever, half = measure({"model": "narrow"}, Drawn(_graph, REFERENCE, budget_bytes), [0.0, 0.5])
     assert (half["eager_batch"], half["eager_peak_bytes"]) == (12, budget_bytes)
     assert 12 < half["batch"] <= whatever["batch"]
     assert half["ratio"] == round(half["batch"] / 12, 3)
@@ -72,8 +72,8 @@ def test_simulated_eager_fits_what_liveness_needs_and_ours_more() -> None:
 def test_executed_a_batch_that_eager_cannot_train_runs_within_the_budget() -> None:
     network = _squeezenet().resized(32)
     budget_bytes = eager_step(Subject.of(network, 2)).peak_bytes
-    device = Executed(network, REFERENCE, budget_bytes)
-    eager, ours = device.eager(2), device.planned(4)
+    device = Executed(network, REFERENCE, budget_bytes, 2)
+    eager, ours = device.eager(2), device.confirmed(4)
     assert eager is not None
     assert ours is not None
     assert eager.peak_bytes == budget_bytes
@@ -84,7 +84,7 @@ def test_executed_a_batch_that_eager_cannot_train_runs_within_the_budget() -> No
 
 def test_a_budget_that_not_even_one_row_meets_is_refused() -> None:
     with pytest.raises(RequestError, match="narrow does not fit its budget with one row"):
-        next(measure({"model": "narrow"}, Simulated(_graph, REFERENCE, 1000), [0.0]))
+        next(measure({"model": "narrow"}, Simulated.of(_graph, REFERENCE, 1000), [0.0]))
 
 
 def test_the_verdict_is_on_half_of_the_networks_at_the_most_three() -> None:
