@@ -45,13 +45,11 @@ from indb_tensile.bench.allocations import measure_memory
 from indb_tensile.bench.networks import NETWORKS, Network
 from indb_tensile.bench.rivals import AOT_EAGER, INDUCTOR, Contender, Torch, has_compiler, rivals
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.trial import Subject, Trial, lent, preload, slowed_link, workload
+from indb_tensile.bench.trial import SIZES, Subject, Trial, alone, lent, placer, preload, slowed_link, workload
 from indb_tensile.bench.turns import Entry, Pace, duel, take_turns
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import REGION_BYTES, EmulatedDevice
 from indb_tensile.executor.hardware import EMULATED_SPEED
-from indb_tensile.executor.placer import Placer
-from indb_tensile.executor.serving import Serving
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.machines import MACHINES, REFERENCE, machine
 from indb_tensile.scheduler.peak import LIVENESS, peak, vanilla_peak
@@ -63,22 +61,10 @@ Row = dict[str, Any]
 OURS = "tensile+"
 UNSAVING = f"{OURS}, no saving"
 COMPUTING, STARTING = 1.00, 1.05  # of eager's time without saving, where computation or starting dominates
+_MODULE = "indb_tensile.bench.step"
 _NEVER = 1 << 62
 _REGIONS = 64  # of what a step needs, at least
-_SPARE = 4  # regions up to whose multiple a plan may be placed beyond its peak, where packing is not perfect
-
-# Batches and sides at which a step takes tenths of a second, and whether inductor compiles it soon.
-SIZES = {
-    "vgg16": (4, 64, True),
-    "resnet50": (8, 64, False),
-    "inception_v3": (4, 96, False),
-    "densenet121": (8, 64, False),
-    "mobilenet_v2": (8, 96, False),
-    "squeezenet": (8, 96, True),
-    "bert": (4, 32, False),
-    "gpt2": (4, 32, False),
-    "lstm": (16, 4, False),
-}
+_QUICK = frozenset({"vgg16", "squeezenet"})  # what inductor compiles soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +87,8 @@ class Asked:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each method, and the verdict."""
     given = _parser().parse_args(arguments)
-    preload("indb_tensile.bench.step", arguments)
+    alone(_MODULE, given.models, arguments)
+    preload(_MODULE, arguments)
     torch.set_num_threads(1)
     lines: list[str] = []
     try:
@@ -120,9 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _asked(given: argparse.Namespace, name: str) -> tuple[Subject, Network, Asked]:
     network = networks.find(name)
-    batch, side, quick = SIZES.get(name, (2, network.row[-1], False))
+    batch, side = SIZES.get(name, (2, network.row[-1]))
     network = network.resized(side if given.side is None else given.side)
-    inductor = (0.5,) if quick and has_compiler() else ()
+    inductor = (0.5,) if name in _QUICK and has_compiler() else ()
     asked = Asked(
         machine=given.machine,
         segments=tuple(given.segments),
@@ -140,7 +127,7 @@ def measure(subject: Subject, asked: Asked, network: Network | None = None) -> l
     link = slowed_link(subject, step, machine(asked.machine), 3)
     region_bytes = _region_bytes(peak(step.graph, LIVENESS))
     with lent(link, 2 * vanilla_peak(step.graph), region_bytes) as (device, grant):
-        trial = Trial(subject, step, device)
+        trial = Trial(subject, step, device, placer=placer(device, step))
         work = workload(step, trial.run(LIVENESS, 3).latency_ns)
         trial.runner.close()
         shared = Torch(subject, device)
@@ -149,7 +136,7 @@ def measure(subject: Subject, asked: Asked, network: Network | None = None) -> l
             for one in rivals(shared, network, device, segments=asked.segments, compiled=asked.compiled)
         ]
         shared.restart()  # ours starts from the same parameters
-        ours = _Ours(subject, trial, device, grant, region_bytes)
+        ours = _Ours(subject, trial, device, grant)
         plans = _plans(work, link, asked.budgets, [entry.peak_bytes for entry in entries])
         entries += [ours.entry(plan) for plan in plans]
         trained = frozenset(name for name, _ in subject.module.named_parameters())
@@ -196,12 +183,11 @@ class _Ours:
         like: Trial,
         device: EmulatedDevice,
         grant: Callable[[int], int],
-        region_bytes: int,
     ) -> None:
         self._device = device
         self._grant = grant
         self._capacity_bytes = device.usage().granted_bytes
-        self._placer = Placer(Serving.of(device.hook_address()), region_bytes=_SPARE * region_bytes)
+        self._placer = placer(device, like.step)
         self._trial = Trial(subject, like.step, device, sample_every=_NEVER, placer=self._placer)
         self._adopted: Plan | None = None
         self._planned = 0  # allocations that were at their addresses, when the present turn began

@@ -1,6 +1,7 @@
 """One network in training on an emulated device: what benchmarks of the executor share."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from indb_tensile.executor.trace import Loss
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.machines import Machine, Pace, latencies, slowed
-from indb_tensile.scheduler.peak import LIVENESS, vanilla_peak
+from indb_tensile.scheduler.peak import LIVENESS, peak, vanilla_peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.workload import Workload
 
@@ -33,6 +34,28 @@ RATE = 1e-3
 WARM_ITERATIONS = 2
 UNTHROTTLED = Link(out_bytes_per_s=10**13, in_bytes_per_s=10**13)
 _AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was started with the shim
+
+
+# Batches and sides at which a step of a network takes tenths of a second.
+SIZES = {
+    "vgg16": (4, 64),
+    "resnet50": (8, 64),
+    "inception_v3": (4, 96),
+    "densenet121": (8, 64),
+    "mobilenet_v2": (8, 96),
+    "squeezenet": (8, 96),
+    "bert": (4, 32),
+    "gpt2": (4, 32),
+    "lstm": (16, 4),
+}
+
+
+def alone(module: str, models: Sequence[str], arguments: Sequence[str] | None) -> None:
+    """Several networks run in a process each, so that none has what another left; ends with 1 where one did."""
+    if len(models) > 1:
+        command = [sys.executable, "-m", module, *(sys.argv[1:] if arguments is None else arguments), "--models"]
+        codes = [subprocess.run([*command, name], check=False).returncode for name in models]
+        sys.exit(int(any(codes)))
 
 
 def preload(module: str, arguments: Sequence[str] | None) -> None:
@@ -100,10 +123,19 @@ def lent(
 def slowed_link(subject: Subject, step: CapturedStep, machine: Machine, iterations: int) -> Link:
     """The machine's link, slowed down as this very step is slower here than there by its roofline."""
     with emulated(UNTHROTTLED, 2 * vanilla_peak(step.graph)) as device:
-        trial = Trial(subject, step, device)
+        trial = Trial(subject, step, device, placer=placer(device, step))
         here_ns = trial.run(LIVENESS, iterations).iteration_ns
         trial.runner.close()
     return slowed(machine, Pace(here_ns=here_ns, there_ns=sum(latencies(step.graph, machine))))
+
+
+def placer(device: EmulatedDevice, step: CapturedStep) -> Placer:
+    """Puts a step's tensors where plans say, in a process that is preloaded; elsewhere they are in ordinary memory.
+
+    Packing is not perfect, so a plan is placed in up to a sixteenth of the step's peak more than its own.
+    """
+    spare_bytes = peak(step.graph, LIVENESS) // 16
+    return Placer(Serving.of(device.hook_address()), region_bytes=max(REGION_BYTES, spare_bytes))
 
 
 class Trial:
