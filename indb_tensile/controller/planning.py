@@ -6,12 +6,12 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import peak
 from indb_tensile.scheduler.placement import place_plan
 from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs, renew
-from indb_tensile.scheduler.policies import POLICIES
+from indb_tensile.scheduler.planner import JobPlan, foresee, improve, plan_jobs, renew
+from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 _REACHING_THE_FLOOR = frozenset({"tensile+"})
-_QUICKLY_PLANNED = 3_000  # operators up to which jobs are planned anew: some tenths of a second, and a little better
+_QUICKLY_PLANNED = 3_000  # operators up to which all effort is some seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,14 @@ class PolicyPlanner:
     def renew(
         self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
     ) -> tuple[JobPlan, ...] | None:
-        """The plans adjusted to new latencies, where planning anew would hold everything else up."""
-        if sum(len(graph.operators) for workload in workloads for graph in workload.graphs) <= _QUICKLY_PLANNED:
+        """The plans adjusted to new latencies; small jobs' improved with all effort, for which nobody waits.
+
+        None under a policy whose plans are made anew.
+        """
+        if self.policy != DEFAULT_POLICY:
             return None
-        return renew(workloads, plans, budget_bytes=budget_bytes, link=self.link)
+        small = sum(len(graph.operators) for w in workloads for graph in w.graphs) <= _QUICKLY_PLANNED
+        return (improve if small else renew)(workloads, plans, budget_bytes=budget_bytes, link=self.link)
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """The plans with new forecasts."""

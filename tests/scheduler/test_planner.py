@@ -1,6 +1,6 @@
 """The planner as a whole: any jobs, any budget, any policy, judged by judges/check.py."""
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +17,7 @@ from indb_tensile.scheduler.planner import (
     JobPlan,
     Workload,
     foresee,
+    improve,
     least_bytes,
     plan_jobs,
     schedules_of,
@@ -25,7 +26,7 @@ from indb_tensile.scheduler.planner import (
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.schedule import Gate, Schedule
 from indb_tensile.scheduler.simulate import Compute
-from tests.scheduler.strategies import links, several_workloads
+from tests.scheduler.strategies import latencies, links, several_workloads
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
 
@@ -48,6 +49,29 @@ def test_no_policy_breaks_a_rule_and_equal_inputs_give_equal_plans(
     assert rewrites or all(not plan.executions for p in planned for plan in p.plans)
     for workload, job_plan in zip(jobs, planned, strict=True):
         _agrees(workload, job_plan)
+
+
+@settings(max_examples=30, deadline=None)
+@given(several_workloads(), links(), st.floats(0, 1), st.data())
+def test_improved_plans_are_lawful_and_no_slower_than_those_that_are_followed(
+    jobs: tuple[Workload, ...], link: Link, fraction: float, data: st.DataObject
+) -> None:
+    floors, bars = _floors(jobs), _bars(jobs)
+    budget = floors + int((bars - floors) * fraction)
+    followed = plan_jobs(jobs, budget_bytes=budget, link=link)
+    assert not isinstance(followed, Infeasible)
+    moved = tuple(replace(w, latency_ns=tuple(data.draw(latencies(g)) for g in w.graphs)) for w in jobs)
+    improved = improve(moved, followed, budget_bytes=budget, link=link)
+    assert improved is not None
+    assert improved == improve(moved, followed, budget_bytes=budget, link=link)
+    pairs = [list(zip(w.graphs, p.plans, strict=True)) for w, p in zip(moved, improved, strict=True)]
+    assert check.faults_together(pairs, budget_bytes=budget) == ()
+    expected = foresee(moved, followed, link=link)
+    assert _slowdown(moved, improved) <= _slowdown(moved, expected)
+
+
+def _slowdown(jobs: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> float:
+    return sum(p.forecast.iteration_ns / sum(w.latency_ns[0]) for w, p in zip(jobs, plans, strict=True))
 
 
 def _agrees(workload: Workload, job_plan: JobPlan) -> None:
@@ -82,7 +106,7 @@ def test_a_jobs_own_limit_holds_whatever_the_budget(
 ) -> None:
     least = least_bytes(jobs[0])
     limit = data.draw(st.integers(max(0, least - 5), least + 60))
-    limited = (dataclasses.replace(jobs[0], limit_bytes=limit), *jobs[1:])
+    limited = (replace(jobs[0], limit_bytes=limit), *jobs[1:])
     planned = plan_jobs(limited, budget_bytes=10**9, link=link)
     if isinstance(planned, Infeasible):
         assert limit < least
@@ -114,7 +138,7 @@ def test_the_largest_tensor_at_the_peak_leaves_as_early_and_returns_as_late_as_n
 
 
 def test_a_budget_between_what_is_free_and_the_floor_is_bought_with_stalls() -> None:
-    workload = dataclasses.replace(_idle_while_working(), latency_ns=((10_000,) * 7,))
+    workload = replace(_idle_while_working(), latency_ns=((10_000,) * 7,))
     free_peak = _planned((workload,), budget=190)[0].peak_bytes
     bought = _planned((workload,), budget=130)[0]
     assert free_peak == 190
@@ -132,10 +156,10 @@ def test_a_tensor_no_graph_operator_accesses_stays_on_the_host() -> None:
 
 
 def test_the_job_with_the_lower_swapping_rate_is_left_alone_first() -> None:
-    first = dataclasses.replace(_idle_while_working(), latency_ns=((300_000,) * 7,))
-    second = dataclasses.replace(first, job=JobId(2))
+    first = replace(_idle_while_working(), latency_ns=((300_000,) * 7,))
+    second = replace(first, job=JobId(2))
     plain = _planned((first, second), budget=350)
-    spared = _planned((dataclasses.replace(first, max_swapping_rate=0.0), second), budget=350)
+    spared = _planned((replace(first, max_swapping_rate=0.0), second), budget=350)
     assert [len(p.plans[0].swaps) for p in plain] == [1, 0]
     assert [len(p.plans[0].swaps) for p in spared] == [0, 1]
 
@@ -181,7 +205,7 @@ def test_jobs_that_need_not_wait_do_not() -> None:
 
 def test_waiting_in_turns_costs_less_than_swapping_over_a_slow_link() -> None:
     """190 bytes while `work` lives and 90 before and after: 280 together, where operators last a tenth of a copy."""
-    jobs = tuple(dataclasses.replace(w, latency_ns=((10_000,) * 7,)) for w in (_idle_while_working(), _second()))
+    jobs = tuple(replace(w, latency_ns=((10_000,) * 7,)) for w in (_idle_while_working(), _second()))
     apart = plan_jobs(jobs, budget_bytes=280, link=SLOW, compute=Compute.TURNS)
     assert not isinstance(apart, Infeasible)
     assert max(p.forecast.iteration_ns for p in apart) > 140_000
@@ -254,7 +278,7 @@ def test_what_a_jobs_other_graphs_need_counts_all_the_time() -> None:
 
 
 def test_in_phases_too_a_job_keeps_to_its_own_limit() -> None:
-    limited = dataclasses.replace(_idle_while_working(), limit_bytes=150)
+    limited = replace(_idle_while_working(), limit_bytes=150)
     phased = _phased((limited, _second()), budget=300)
     assert phased[0].peak_bytes <= 150
     refused = plan_jobs((limited, _second()), budget_bytes=300, link=SLOW, policy="liveness", phases=True)
@@ -271,11 +295,11 @@ def test_in_phases_a_budget_below_the_largest_operator_is_infeasible() -> None:
 def test_what_is_foreseen_of_plans_in_phases_is_simulated_with_their_gates() -> None:
     """`work` lives for 900 of 1,300 us, and only one may at a time."""
     latency_ns = tuple(ns * 1000 for ns in (100, 100, 300, 300, 300, 100, 100))
-    jobs = tuple(dataclasses.replace(w, latency_ns=(latency_ns,)) for w in (_idle_while_working(), _second()))
+    jobs = tuple(replace(w, latency_ns=(latency_ns,)) for w in (_idle_while_working(), _second()))
     phased = _phased(jobs, budget=280, policy="liveness")
     assert [(p.forecast.iteration_ns, p.forecast.gate_ns) for p in phased] == [(1_800_000, 500_000)] * 2
     assert foresee(jobs, phased, link=SLOW) == phased
-    even = tuple(dataclasses.replace(w, latency_ns=((100_000,) * 7,)) for w in jobs)
+    even = tuple(replace(w, latency_ns=((100_000,) * 7,)) for w in jobs)
     assert [p.forecast.gate_ns for p in foresee(even, phased, link=SLOW)] == [0, 0]
 
 
@@ -298,7 +322,7 @@ def test_a_workload_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(InvariantError, match="0 latency rows for 1 graphs"):
         Workload(job=JobId(1), graphs=(graph,), latency_ns=())
     with pytest.raises(InvariantError, match=r"max_swapping_rate is 1\.5"):
-        dataclasses.replace(_ring(), max_swapping_rate=1.5)
+        replace(_ring(), max_swapping_rate=1.5)
     other = _idle_while_working().graphs[0]
     with pytest.raises(InvariantError, match="persistent tensors are not those of graph 0"):
         Workload(job=JobId(1), graphs=(graph, other), latency_ns=((1,) * 4, (1,) * 7))
@@ -370,4 +394,4 @@ def _idle_while_working() -> Workload:
 
 
 def _second() -> Workload:
-    return dataclasses.replace(_idle_while_working(), job=JobId(2))
+    return replace(_idle_while_working(), job=JobId(2))

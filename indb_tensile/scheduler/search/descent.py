@@ -72,10 +72,9 @@ class Descent:
             return self._pressed()
         if self._effort is Effort.QUICK or self._costs_nothing(rungs):
             return fastest(rungs)
-        starts = [fastest(rungs)]
-        if self._effort is Effort.FULL:
-            starts = [fastest(r for r in rungs if r.order == order) for order in sorted({r.order for r in rungs})]
-        found = [self._settled(self._bettered(start)) for start in starts]
+        starts = [fastest(r for r in rungs if r.order == order) for order in sorted({r.order for r in rungs})]
+        ways = [(start,) for start in starts] if self._effort is Effort.FULL else [starts]
+        found = [self._settled(self._bettered(way)) for way in ways]
         slow = self._top.iteration_ns * (_CLOSE if self._effort is Effort.FULL else SLOWEST)
         return fastest((*found, self._pressed()) if fastest(found).iteration_ns > slow else found)
 
@@ -109,13 +108,15 @@ class Descent:
 
     # --- going on from a plan ---------------------------------------------------------------------------------
 
-    def _bettered(self, best: Rung) -> Rung:
-        """The fastest of what improving it in several manners leads to."""
+    def _bettered(self, starts: Sequence[Rung]) -> Rung:
+        """The fastest of what improving them leads to; the one that gets furthest is improved in several manners."""
         first = manners_of(self._operators, drops=self._drops)[0]
-        refining = (first,) if self._operators >= LARGE else (first, self._patient)
-        improved = [self._improved(best, (manner,)) for manner in refining]
-        if improved[0].iteration_ns < _CLOSE * self._top.iteration_ns:
-            improved += self._copying(improved[0])
+        improved = [self._improved(start, (first,)) for start in starts]
+        best = fastest(improved)
+        if self._operators < LARGE:
+            improved.append(self._improved(starts[improved.index(best)], (self._patient,)))
+        if best.iteration_ns < _CLOSE * self._top.iteration_ns:
+            improved += self._copying(best)
         return fastest((*improved, *self._exchanged(fastest(improved))))
 
     def _improved(self, rung: Rung, manners: Sequence[Manner]) -> Rung:
