@@ -110,7 +110,7 @@ class Climb:
         return self._known[shares]
 
 
-def divide(curves: Sequence[Sequence[Rung]], weights: Sequence[float], budget_bytes: int) -> tuple[int, ...]:
+def step_down(curves: Sequence[Sequence[Rung]], weights: Sequence[float], budget_bytes: int) -> tuple[int, ...]:
     """How high each job's peak may be, from curves of falling peaks: least weighted slowdown for the bytes.
 
     From every curve's first rung on, the next step down is taken where it slows down least per byte, relative to
@@ -178,7 +178,7 @@ def _divided(jobs: Sequence[_Job], caps: Sequence[int], budget_bytes: int) -> tu
         kept = [_bounded(rung, least, cap) for rung in job.curve()]
         curves.append(kept)
     weights = [1 / max(_LEAST_RATE, job.workload.max_swapping_rate) for job in jobs]
-    return divide(curves, weights, budget_bytes)
+    return step_down(curves, weights, budget_bytes)
 
 
 def _bounded(rung: Rung, least_bytes: int, cap_bytes: int) -> Rung:

@@ -76,7 +76,8 @@ class Descent:
         ways = [(start,) for start in starts] if self._effort is Effort.FULL else [starts]
         found = [self._settled(self._bettered(way)) for way in ways]
         slow = self._top.iteration_ns * (_CLOSE if self._effort is Effort.FULL else SLOWEST)
-        return fastest((*found, self._pressed()) if fastest(found).iteration_ns > slow else found)
+        hard = all(rung.order not in self._orders.loose for rung in rungs)  # where most may be made again
+        return fastest((*found, self._pressed()) if hard or fastest(found).iteration_ns > slow else found)
 
     def _lowered_in_turn(self) -> list[Rung]:
         """What the manners find in every order, while there is work left."""
