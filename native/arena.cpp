@@ -86,6 +86,17 @@ std::byte* Arena::allocate_at(std::uint64_t offset, std::uint64_t size_bytes) {
   return place(offset, {range.size_bytes, size_bytes});
 }
 
+std::byte* Arena::allocate_region() {
+  const std::lock_guard lock(mutex_);
+  look();
+  for (std::uint64_t region = 0; region < known_.size(); ++region) {
+    const Range bytes = bytes_of(region);
+    if (known_[region] && placed_[region] == 0 && engage(bytes))
+      return place(bytes.offset, {region_bytes_, region_bytes_});
+  }
+  return nullptr;
+}
+
 void Arena::free(const std::byte* address) {
   const std::lock_guard lock(mutex_);
   const auto entry = contains(address) ? live_.find(static_cast<std::uint64_t>(address - begin())) : live_.end();

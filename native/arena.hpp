@@ -68,6 +68,9 @@ class Arena {
   // At an offset of the device, as planned. Raises an invariant fault where that is not free or not this job's.
   std::byte* allocate_at(std::uint64_t offset, std::uint64_t size_bytes);
 
+  // One whole region; null where none of the job's is empty.
+  std::byte* allocate_region();
+
   // Raises an invariant fault for what is no live allocation.
   void free(const std::byte* address);
 

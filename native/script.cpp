@@ -1,15 +1,16 @@
 #include "script.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "fault.hpp"
 
 namespace tensile {
 
-Script::Script(const tensile_arena_hook& arena, Shim shim)
+Script::Script(const tensile_arena_hook& arena, Shim shim, std::unique_ptr<Pieces> pieces)
     : arena_(arena),
       shim_(shim),
-      window_(arena),
+      window_(pieces ? std::move(pieces) : std::make_unique<PagePieces>(arena)),
       hook_{this,
             [](void* context, std::size_t size_bytes) { return static_cast<Script*>(context)->allocate(size_bytes); },
             [](void* context, void* address) {

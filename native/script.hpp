@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -56,8 +57,9 @@ class Script {
  public:
   using Shim = int (*)(const tensile_arena_hook*);
 
-  // `shim` is what the preloaded library exports as tensile_shim_serve.
-  Script(const tensile_arena_hook& arena, Shim shim);
+  // `shim` is what the preloaded library exports as tensile_shim_serve, or a GPU's tensile_cuda_serve; `pieces` are
+  // what the block is made of, where the arena's memory is not pages of this process.
+  Script(const tensile_arena_hook& arena, Shim shim, std::unique_ptr<Pieces> pieces = nullptr);
   Script(const Script&) = delete;
   Script& operator=(const Script&) = delete;
 

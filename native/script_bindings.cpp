@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -30,8 +31,9 @@ Sheet sheet_of(const std::vector<std::vector<PlacedRow>>& positions) {
 }
 
 // Neither is ever deleted: tensors give their memory back when they please, at the very end of a process, too.
-Script* create(std::uint64_t hook, std::uint64_t shim) {
-  return new Script(*reinterpret_cast<const tensile_arena_hook*>(hook), reinterpret_cast<Script::Shim>(shim));
+Script* create(std::uint64_t hook, std::uint64_t shim, std::uint64_t pieces) {
+  return new Script(*reinterpret_cast<const tensile_arena_hook*>(hook), reinterpret_cast<Script::Shim>(shim),
+                    std::unique_ptr<Pieces>(reinterpret_cast<Pieces*>(pieces)));
 }
 
 std::uint64_t private_arena(std::uint64_t limit_bytes) {
@@ -50,7 +52,8 @@ void bind_script(nb::module_& module) {
           },
           "positions"_a);
   nb::class_<Script>(module, "Script")
-      .def_static("create", &create, "hook_address"_a, "shim_address"_a, nb::rv_policy::reference)
+      .def_static("create", &create, "hook_address"_a, "shim_address"_a, "pieces_address"_a = 0,
+                  nb::rv_policy::reference)
       .def("position_address", [](Script& script) { return reinterpret_cast<std::uint64_t>(script.position()); })
       .def("reserve", &Script::reserve, "size_bytes"_a)
       .def("kept", &Script::kept, "size_bytes"_a)

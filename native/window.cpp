@@ -1,59 +1,32 @@
 #include "window.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #include "fault.hpp"
 
 namespace tensile {
-namespace {
 
-constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;  // an emulated device's region
-
-std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
-
-// No memory, and no process that is forked gets it.
-void close_range(std::byte* address, std::size_t size_bytes) {
-  if (::mmap(address, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
-      MAP_FAILED) {
-    throw_system_fault("mmap", text("closing ", size_bytes, " bytes of a window"), errno);
+Window::~Window() {
+  try {
+    while (!pieces_.empty()) pop();
+  } catch (const Fault&) {
+    // What is left goes with the process.
   }
 }
 
-// The same pages at a second address: of a shared mapping, which an old size of 0 asks for.
-bool map_again(std::byte* pages, std::byte* address, std::size_t size_bytes) {
-  if (::mremap(pages, 0, size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) return false;
-  ::madvise(address, size_bytes, MADV_DONTFORK);
-#ifdef MADV_POPULATE_WRITE
-  ::madvise(address, size_bytes, MADV_POPULATE_WRITE);  // or each page costs a fault when it is touched
-#endif
-  return true;
-}
-
-}  // namespace
-
-Window::Window(const tensile_arena_hook& arena)
-    : arena_(arena), range_(reserve_address_space(rounded_up(arena.end - arena.begin, piece_bytes))) {
-  close_range(range_.address(), range_.size_bytes());
-}
-
-Window::~Window() {
-  for (const Piece& piece : pieces_) arena_.release(arena_.context, piece.taken);
-}
-
 bool Window::resize(std::uint64_t size_bytes) {
+  const std::uint64_t piece_bytes = memory_->piece_bytes();
   while (!pieces_.empty() && size_bytes_ - pieces_.back().size_bytes >= size_bytes) pop();
   if (size_bytes > size_bytes_ && size_bytes_ % piece_bytes != 0) pop();
   while (size_bytes_ < size_bytes) {
-    if (size_bytes_ + piece_bytes > range_.size_bytes()) return false;
-    if (!push(std::min(piece_bytes, rounded_up(size_bytes - size_bytes_, page_bytes())))) return false;
+    if (size_bytes_ + piece_bytes > memory_->size_bytes()) return false;
+    if (!push(std::min(piece_bytes, rounded_up(size_bytes - size_bytes_, memory_->unit_bytes())))) return false;
   }
   return true;
 }
 
 std::uint64_t Window::kept(std::uint64_t size_bytes) const {
+  const std::uint64_t piece_bytes = memory_->piece_bytes();
   if (size_bytes >= size_bytes_)
     return size_bytes == size_bytes_ ? size_bytes_ : size_bytes_ / piece_bytes * piece_bytes;
   std::uint64_t found = size_bytes_;
@@ -64,13 +37,8 @@ std::uint64_t Window::kept(std::uint64_t size_bytes) const {
 }
 
 bool Window::push(std::uint64_t size_bytes) {
-  std::byte* pages = nullptr;
-  void* const taken = take(size_bytes, &pages);
+  void* const taken = memory_->add(size_bytes_, size_bytes);
   if (taken == nullptr) return false;
-  if (!map_again(pages, range_.address() + size_bytes_, size_bytes)) {
-    arena_.release(arena_.context, taken);
-    return false;
-  }
   pieces_.push_back({taken, size_bytes});
   size_bytes_ += size_bytes;
   return true;
@@ -78,22 +46,9 @@ bool Window::push(std::uint64_t size_bytes) {
 
 void Window::pop() {
   const Piece piece = pieces_.back();
-  close_range(range_.address() + size_bytes_ - piece.size_bytes, piece.size_bytes);
-  arena_.release(arena_.context, piece.taken);
-  size_bytes_ -= piece.size_bytes;
   pieces_.pop_back();
-}
-
-// Whole pages: behind an allocation of an odd size one page more is needed to find them.
-void* Window::take(std::uint64_t size_bytes, std::byte** pages) const {
-  for (const std::uint64_t spare_bytes : {std::uint64_t{0}, page_bytes()}) {
-    void* const taken = arena_.allocate(arena_.context, size_bytes + spare_bytes);
-    if (taken == nullptr) return nullptr;
-    *pages = static_cast<std::byte*>(taken) + (rounded_up(address_of(taken), page_bytes()) - address_of(taken));
-    if (*pages + size_bytes <= static_cast<std::byte*>(taken) + size_bytes + spare_bytes) return taken;
-    arena_.release(arena_.context, taken);
-  }
-  return nullptr;
+  size_bytes_ -= piece.size_bytes;
+  memory_->remove(piece.taken, size_bytes_, piece.size_bytes);
 }
 
 }  // namespace tensile

@@ -5,17 +5,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "arena_hook.h"
-#include "shared_memory.hpp"
+#include "pieces.hpp"
 
 namespace tensile {
 
 class Window {
  public:
-  // Address space as long as the arena's, which has to be shared memory.
-  explicit Window(const tensile_arena_hook& arena);
+  explicit Window(std::unique_ptr<Pieces> memory) : memory_(std::move(memory)) {}
   ~Window();
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
@@ -27,8 +26,8 @@ class Window {
   // How much from the start keeps its memory and its bytes in a `resize`.
   std::uint64_t kept(std::uint64_t size_bytes) const;
 
-  std::uintptr_t begin() const noexcept { return reinterpret_cast<std::uintptr_t>(range_.address()); }
-  std::uintptr_t end() const noexcept { return begin() + range_.size_bytes(); }
+  std::uintptr_t begin() const noexcept { return memory_->begin(); }
+  std::uintptr_t end() const noexcept { return begin() + memory_->size_bytes(); }
   std::uint64_t size_bytes() const noexcept { return size_bytes_; }
 
  private:
@@ -39,10 +38,8 @@ class Window {
 
   bool push(std::uint64_t size_bytes);
   void pop();
-  void* take(std::uint64_t size_bytes, std::byte** pages) const;
 
-  const tensile_arena_hook arena_;
-  Mapping range_;
+  const std::unique_ptr<Pieces> memory_;
   std::vector<Piece> pieces_;
   std::uint64_t size_bytes_ = 0;
 };

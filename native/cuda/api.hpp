@@ -125,6 +125,8 @@ inline constexpr std::uint64_t search_legacy_stream = 1;  // stream 0 means the 
   CALL(cuCtxPushCurrent, 4000, Context)                                                                     \
   CALL(cuCtxPopCurrent, 4000, Context*)                                                                     \
   CALL(cuCtxSynchronize, 2000)                                                                              \
+  CALL(cuMemAlloc, 3020, Address*, std::size_t)                                                             \
+  CALL(cuMemFree, 3020, Address)                                                                            \
   CALL(cuMemHostRegister, 6050, void*, std::size_t, unsigned int)                                           \
   CALL(cuMemHostUnregister, 4000, void*)                                                                    \
   CALL(cuMemcpyHtoDAsync, 3020, Address, const void*, std::size_t, StreamPointer)                           \
@@ -147,6 +149,7 @@ inline constexpr std::uint64_t search_legacy_stream = 1;  // stream 0 means the 
   CALL(cuMemMap, 10020, Address, std::size_t, std::size_t, AllocationHandle, unsigned long long)            \
   CALL(cuMemUnmap, 10020, Address, std::size_t)                                                             \
   CALL(cuMemSetAccess, 10020, Address, std::size_t, const AccessDescription*, std::size_t)                  \
+  CALL(cuMemRetainAllocationHandle, 11000, AllocationHandle*, void*)                                        \
   CALL(cuMemExportToShareableHandle, 10020, void*, AllocationHandle, HandleType, unsigned long long)        \
   CALL(cuMemImportFromShareableHandle, 10020, AllocationHandle*, void*, HandleType)
 

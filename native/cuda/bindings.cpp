@@ -100,6 +100,10 @@ void bind_cuda_device(nb::module_& module) {
       .def("host_prepare", &CudaDevice::host_prepare, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("trim", &CudaDevice::trim, nb::call_guard<nb::gil_scoped_release>())
       .def("hook_address", [](CudaDevice& device) { return reinterpret_cast<std::uint64_t>(&device.arena().hook()); })
+      .def("pieces_address",
+           [](CudaDevice& device) { return reinterpret_cast<std::uint64_t>(device.pieces().release()); })
+      .def("allow_outside", &CudaDevice::allow_outside, "size_bytes"_a)
+      .def("outside_bytes", &CudaDevice::outside_bytes)
       .def("serve_torch", [](CudaDevice& device) { cuda::serve_torch(&device); });
 }
 

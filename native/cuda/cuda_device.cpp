@@ -57,6 +57,7 @@ CudaDevice::CudaDevice(const Driver& driver, Ledger ledger, const Claim& claim, 
       account_(Ledger::attach(ledger_.fd()), claim),
       context_(driver, map.shape().device),
       map_(matching(std::move(map), ledger_)),
+      shown_(RegionMap::reserve(driver, map_.shape())),
       arena_(Ledger::attach(ledger_.fd()), claim, {alignment_bytes, false},
              ForeignMemory{memory_at(map_.base()), [this](Range bytes) { back(bytes); }}),
       pool_(host_pool_bytes, [this](std::byte* address, std::size_t size) { pinned_.add(address, size); }),
@@ -70,6 +71,7 @@ CudaDevice::~CudaDevice() {
   // The memory goes: nothing that was queued on any stream may still use it.
   const Current current(context_, std::nothrow);
   driver_.cuCtxSynchronize.answer();
+  for (const auto& [address, size_bytes] : outside_) driver_.cuMemFree.answer(address);
 }
 
 void CudaDevice::move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
@@ -195,6 +197,78 @@ void CudaDevice::trim() {
   }
 }
 
+class CudaDevice::RegionPieces final : public Pieces {
+ public:
+  explicit RegionPieces(CudaDevice& device) : device_(device) {}
+
+  std::uintptr_t begin() const noexcept override { return device_.shown_.base(); }
+  std::uint64_t size_bytes() const noexcept override { return device_.shown_.shape().capacity_bytes(); }
+  std::uint64_t piece_bytes() const noexcept override { return device_.shown_.shape().region_bytes; }
+  std::uint64_t unit_bytes() const noexcept override { return piece_bytes(); }
+  void* add(std::uint64_t offset, std::uint64_t) override { return device_.show(offset); }
+  void remove(void* taken, std::uint64_t offset, std::uint64_t) override { device_.hide(taken, offset); }
+
+ private:
+  CudaDevice& device_;
+};
+
+std::unique_ptr<Pieces> CudaDevice::pieces() { return std::make_unique<RegionPieces>(*this); }
+
+void* CudaDevice::show(std::uint64_t offset) {
+  std::byte* const region = arena_.allocate_region();
+  if (region == nullptr) return nullptr;
+  const std::lock_guard lock(mutex_);
+  try {
+    shown_.show(offset / shown_.shape().region_bytes, reinterpret_cast<Address>(region));
+  } catch (...) {
+    arena_.free(region);
+    throw;
+  }
+  return region;
+}
+
+void CudaDevice::hide(void* taken, std::uint64_t offset) {
+  {
+    const std::lock_guard lock(mutex_);
+    const Current current(context_);
+    driver_.cuCtxSynchronize("waiting for the last use of a plan's memory");
+    shown_.remove(offset / shown_.shape().region_bytes, 1);
+  }
+  arena_.free(static_cast<std::byte*>(taken));
+}
+
+void CudaDevice::allow_outside(std::uint64_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  outside_limit_bytes_ = size_bytes;
+}
+
+DeviceAddress CudaDevice::allocate_outside(std::uint64_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (size_bytes > outside_limit_bytes_ - std::min(outside_limit_bytes_, outside_bytes_)) return 0;
+  const Current current(context_);
+  Address address = 0;
+  driver_.cuMemAlloc(text("allocating ", size_bytes, " bytes beside the regions"), &address, size_bytes);
+  outside_.emplace(address, size_bytes);
+  outside_bytes_ += size_bytes;
+  return address;
+}
+
+// The driver waits for what is queued before it takes memory away.
+bool CudaDevice::free_outside(DeviceAddress address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = outside_.extract(address);
+  if (!found) return false;
+  outside_bytes_ -= found.mapped();
+  const Current current(context_);
+  driver_.cuMemFree("giving memory back to the driver", address);
+  return true;
+}
+
+std::uint64_t CudaDevice::outside_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return outside_bytes_;
+}
+
 bool CudaDevice::done(Ticket ticket) const {
   return is_in(ticket) ? both_done(0, ticket >> 1) : both_done(ticket >> 1, 0);
 }
@@ -255,7 +329,8 @@ void CudaDevice::check(const CopyLane::Copy& copy) const {
     throw Fault(Fault::Kind::invariant,
                 text("a copy of ", copy.size_bytes, " bytes and a host buffer of ", buffer_bytes));
   }
-  if (copy.size_bytes != 0 && !map_.holds(copy.device, copy.size_bytes)) {
+  if (copy.size_bytes != 0 && !map_.holds(copy.device, copy.size_bytes) &&
+      !shown_.holds(copy.device, copy.size_bytes)) {
     throw Fault(Fault::Kind::invariant, text("a copy of ", copy.size_bytes, " bytes at device address ", copy.device,
                                              ", which are not all in mapped regions"));
   }

@@ -2,7 +2,9 @@
 // ledger, swapped over two copy lanes beside the computation.
 #pragma once
 
+#include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "account.hpp"
@@ -12,6 +14,7 @@
 #include "cuda/resources.hpp"
 #include "device.hpp"
 #include "host_pool.hpp"
+#include "pieces.hpp"
 
 namespace tensile::cuda {
 
@@ -20,6 +23,8 @@ namespace tensile::cuda {
 // the copies it was told to (`compute_after`), and after those of the memory that is allocated for it. All streams
 // give and take memory by way of the one that computes, so whatever frees comes before whatever takes anew.
 class CudaDevice final : public Device {
+  class RegionPieces;
+
  public:
   static constexpr std::size_t default_chunk_bytes = std::size_t{16} << 20;
 
@@ -70,6 +75,17 @@ class CudaDevice final : public Device {
 
   void close() noexcept override;
 
+  // What a window over the job's regions is made of (window.hpp): whole regions, mapped a second time. Outlives none
+  // of this device. Taking a region away waits for all that was queued.
+  std::unique_ptr<Pieces> pieces();
+
+  // Let so much be had from the driver beside the regions, for what no plan foresees; nothing at first. Null: no
+  // more.
+  void allow_outside(std::uint64_t size_bytes);
+  DeviceAddress allocate_outside(std::uint64_t size_bytes);
+  bool free_outside(DeviceAddress address);
+  std::uint64_t outside_bytes() const;
+
   // Pin this much of the host pool now: a call of the driver that no iteration should wait for.
   void host_prepare(std::uint64_t size_bytes);
 
@@ -83,6 +99,8 @@ class CudaDevice final : public Device {
   void back(Range bytes);
   void order(StreamHandle first, StreamHandle second);
   void check(const CopyLane::Copy& copy) const;
+  void* show(std::uint64_t offset);
+  void hide(void* taken, std::uint64_t offset);
 
   const Driver& driver_;
   const Ledger ledger_;
@@ -90,6 +108,7 @@ class CudaDevice final : public Device {
   Account account_;
   const PrimaryContext context_;
   RegionMap map_;
+  RegionMap shown_;  // the job's regions a second time
   mutable Arena arena_;
   HostPool pool_;        // before its pins, which it outlives
   PinnedRanges pinned_;  // before the lanes, which copy from and to it
@@ -98,6 +117,9 @@ class CudaDevice final : public Device {
   mutable CopyLane out_;
   mutable CopyLane in_;
   StreamHandle compute_ = 0;
+  std::unordered_map<DeviceAddress, std::uint64_t> outside_;
+  std::uint64_t outside_bytes_ = 0;
+  std::uint64_t outside_limit_bytes_ = 0;
   bool closed_ = false;
 };
 

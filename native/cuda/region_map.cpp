@@ -90,6 +90,13 @@ Region Region::import(const Driver& driver, std::uint64_t index, int descriptor)
   return made;
 }
 
+Region Region::behind(const Driver& driver, Address mapped) {
+  Region made(driver);
+  driver.cuMemRetainAllocationHandle("finding the region behind an address", &made.handle_,
+                                     reinterpret_cast<void*>(mapped));
+  return made;
+}
+
 Region::~Region() {
   if (handle_ != 0) driver_.cuMemRelease.answer(handle_);
 }
@@ -182,6 +189,16 @@ void RegionMap::remove(std::uint64_t first, std::uint64_t count) {
     if (!mapped_.at(index)) continue;
     mapped_[index] = false;
     driver_.cuMemUnmap(text("taking ", named(index), " away"), at(index), shape_.region_bytes);
+  }
+}
+
+void RegionMap::show(std::uint64_t index, Address mapped) {
+  map(index, Region::behind(driver_, mapped));
+  try {
+    allow(index, 1);
+  } catch (const Fault&) {
+    remove(index, 1);
+    throw;
   }
 }
 

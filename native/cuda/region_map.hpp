@@ -32,6 +32,7 @@ class Region {
   // `shared`: it can be handed to another process.
   static Region create(const Driver& driver, const RegionShape& shape, std::uint64_t index, bool shared);
   static Region import(const Driver& driver, std::uint64_t index, int descriptor);
+  static Region behind(const Driver& driver, Address mapped);
 
   ~Region();
   Region(const Region&) = delete;
@@ -86,6 +87,9 @@ class RegionMap {
   // Give regions of this process's own memory, or take it away again; nothing queued may still use it.
   void add(std::uint64_t first, std::uint64_t count);
   void remove(std::uint64_t first, std::uint64_t count);
+
+  // Show at region `index` of these addresses the memory that another map has at `mapped`.
+  void show(std::uint64_t index, Address mapped);
 
   const RegionShape& shape() const noexcept { return shape_; }
   Address base() const noexcept { return base_; }

@@ -19,6 +19,7 @@ class TorchAllocator {
     const std::lock_guard lock(mutex_);
     device_ = device;
     serving_ = nullptr;
+    known_ = nullptr;
     others_.clear();
   }
 
@@ -33,12 +34,8 @@ class TorchAllocator {
     if (size_bytes == 0) return nullptr;
     const std::lock_guard lock(mutex_);
     check(ordinal);
-    if (serving_ == nullptr) return reinterpret_cast<void*>(device_->allocate(size_bytes, stream));
-    void* address = serving_->allocate(serving_->context, size_bytes);
-    if (address == nullptr) {
-      throw Fault(Fault::Kind::memory, text("the planned arena has no ", size_bytes, " bytes in one piece for torch"),
-                  "Ask the controller for a larger grant, or follow a plan with a lower peak.");
-    }
+    void* address = take(size_bytes);
+    if (address == nullptr) return outside(size_bytes);
     try {
       device_->hand_to(reinterpret_cast<DeviceAddress>(address), size_bytes, stream);
     } catch (...) {
@@ -77,8 +74,32 @@ class TorchAllocator {
     }
   }
 
+  // Null where the job's regions have no room.
+  void* take(std::size_t size_bytes) {
+    if (serving_ != nullptr) return serving_->allocate(serving_->context, size_bytes);
+    try {
+      return device_->arena().allocate(size_bytes);
+    } catch (const Fault& fault) {
+      if (fault.kind() != Fault::Kind::memory) throw;
+      return nullptr;
+    }
+  }
+
+  // What no plan foresaw, as torch's own workspaces are.
+  void* outside(std::size_t size_bytes) {
+    const DeviceAddress address = device_->allocate_outside(size_bytes);
+    if (address == 0) {
+      throw Fault(Fault::Kind::memory,
+                  text("the job's regions have no ", size_bytes, " bytes in one piece for torch, and of what may be ",
+                       "had beside them ", device_->outside_bytes(), " bytes are in use"),
+                  "Ask the controller for a larger grant, or follow a plan with a lower peak.");
+    }
+    return reinterpret_cast<void*>(address);
+  }
+
   // Whoever gave it takes it.
   void release(void* address) {
+    if (device_->free_outside(reinterpret_cast<DeviceAddress>(address))) return;
     if (known_ != nullptr && known_->release(known_->context, address) == 0) return;
     device_->arena().free(static_cast<std::byte*>(address));
   }

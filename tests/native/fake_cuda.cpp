@@ -74,6 +74,7 @@ struct State {
   std::map<Address, Reservation> reservations;
   std::map<Address, Mapping> mappings;
   std::map<std::uint64_t, std::size_t> pinned;
+  std::map<Address, std::size_t> plain;
 };
 
 State& state() {
@@ -107,6 +108,7 @@ class Entry {
   // A rule that was broken is remembered, and answered as the API does.
   Result refuse(Result result, const std::string& why) const {
     state().violations.push_back(text(name_, ": ", why));
+    if (setting("FAKE_CUDA_HOST_COMPUTES", 0) != 0) std::fprintf(stderr, "fake CUDA: %s: %s\n", name_, why.c_str());
     return result;
   }
 
@@ -158,6 +160,10 @@ bool is_device(DeviceNumber device) { return device >= 0 && device < setting("FA
 bool accessible(Address address, std::size_t size_bytes) {
   const State& now = state();
   const Address end = address + size_bytes;
+  if (const auto plain = now.plain.upper_bound(address); plain != now.plain.begin()) {
+    const auto& [begin, bytes] = *std::prev(plain);
+    if (end <= begin + bytes) return true;
+  }
   while (address < end) {
     auto mapping = now.mappings.upper_bound(address);
     if (mapping == now.mappings.begin()) return false;
@@ -186,6 +192,7 @@ Result init(unsigned int flags) {
   if (answer != Result::success) return answer;
   if (setting("FAKE_CUDA_DEVICES", 1) == 0) return Result::no_device;
   now.initialized = true;
+  if (setting("FAKE_CUDA_HOST_COMPUTES", 0) != 0) now.queues.follow_host(now.default_queue);
   return Result::success;
 }
 
@@ -301,6 +308,24 @@ Result host_unregister(void* address) {
   if (found == now.pinned.end()) return entry.refuse(Result::host_memory_not_registered, "not registered");
   if (now.queues.uses(found->first, found->second)) entry.refuse(Result::success, "queued work still uses it");
   now.pinned.erase(found);
+  return entry.result();
+}
+
+Result plain_allocate(Address* address, std::size_t size_bytes) {
+  ENTER("cuMemAlloc");
+  NEED_CONTEXT();
+  *address = reinterpret_cast<Address>(std::aligned_alloc(512, (size_bytes + 511) / 512 * 512));
+  if (*address == 0) return Result::out_of_memory;
+  now.plain.emplace(*address, size_bytes);
+  return Result::success;
+}
+
+Result plain_free(Address address) {
+  ENTER_RELEASE("cuMemFree");
+  NEED_CONTEXT_TO_RELEASE();
+  if (now.plain.erase(address) == 0) return entry.refuse(Result::invalid_value, "not allocated");
+  now.queues.drain_all();
+  std::free(reinterpret_cast<void*>(address));
   return entry.result();
 }
 
@@ -551,6 +576,15 @@ Result memory_allow(Address address, std::size_t size_bytes, const AccessDescrip
   return Result::success;
 }
 
+Result memory_retain(AllocationHandle* handle, void* mapped) {
+  ENTER("cuMemRetainAllocationHandle");
+  const auto mapping = now.mappings.find(reinterpret_cast<Address>(mapped));
+  if (mapping == now.mappings.end()) return entry.refuse(Result::invalid_value, "nothing is mapped there");
+  *handle = now.next_handle++;
+  now.handles.emplace(*handle, mapping->second.memory);
+  return Result::success;
+}
+
 Result memory_export(void* descriptor, AllocationHandle handle, HandleType type, unsigned long long flags) {
   ENTER("cuMemExportToShareableHandle");
   const auto memory = now.handles.find(handle);
@@ -600,6 +634,8 @@ const std::map<std::string, Entrance>& entrances() {
       {"cuCtxPushCurrent", {4000, address_of(context_push)}},
       {"cuCtxPopCurrent", {4000, address_of(context_pop)}},
       {"cuCtxSynchronize", {2000, address_of(context_synchronize)}},
+      {"cuMemAlloc", {3020, address_of(plain_allocate)}},
+      {"cuMemFree", {3020, address_of(plain_free)}},
       {"cuMemHostRegister", {6050, address_of(host_register)}},
       {"cuMemHostUnregister", {4000, address_of(host_unregister)}},
       {"cuMemcpyHtoDAsync", {3020, address_of(copy_in)}},
@@ -622,6 +658,7 @@ const std::map<std::string, Entrance>& entrances() {
       {"cuMemMap", {10020, address_of(memory_map)}},
       {"cuMemUnmap", {10020, address_of(memory_unmap)}},
       {"cuMemSetAccess", {10020, address_of(memory_allow)}},
+      {"cuMemRetainAllocationHandle", {11000, address_of(memory_retain)}},
       {"cuMemExportToShareableHandle", {10020, address_of(memory_export)}},
       {"cuMemImportFromShareableHandle", {10020, address_of(memory_import)}},
   };
@@ -676,6 +713,7 @@ std::string live() {
   count("mappings", now.mappings.size());
   count("reservations", now.reservations.size());
   count("pinned ranges", now.pinned.size());
+  count("plain allocations", now.plain.size());
   return left;
 }
 

@@ -30,10 +30,9 @@ void Queues::destroy(Queue* queue) {
 void Queues::add(Queue& queue, std::vector<Access> accesses, std::function<void()> body) {
   join(queue.clock_, host_);
   ++queue.clock_[queue.number_];
-  check_races(queue, accesses);
-  for (const Access& access : accesses) past_.push_back({access, queue.number_, queue.clock_[queue.number_]});
+  if (host_queue_ == nullptr) check_races(queue, accesses);
   queue.operations_.push_back({std::move(body), nullptr, std::move(accesses)});
-  hurry();
+  hurry(queue);
 }
 
 std::shared_ptr<Mark> Queues::record(Queue& queue) {
@@ -50,7 +49,7 @@ void Queues::wait(Queue& queue, std::shared_ptr<const Mark> mark) {
   if (mark == nullptr) return;
   join(queue.clock_, mark->clock);
   queue.operations_.push_back({[] {}, std::move(mark), {}});
-  hurry();
+  hurry(queue);
 }
 
 bool Queues::step() {
@@ -115,10 +114,12 @@ void Queues::check_races(const Queue& queue, const std::vector<Access>& accesses
                                           access.begin, " in no order"));
     }
   }
+  for (const Access& access : accesses) past_.push_back({access, queue.number_, queue.clock_.at(queue.number_)});
 }
 
 // Between not at all and at once.
-void Queues::hurry() {
+void Queues::hurry(Queue& queue) {
+  if (&queue == host_queue_) return drain(queue);
   if (held_) return;
   for (auto steps = random_() % 3; steps > 0 && step(); --steps) {
   }

@@ -50,6 +50,9 @@ class Queues {
 
   void seed(unsigned int seed) { random_.seed(seed); }
   void hold(bool held) { held_ = held; }
+
+  // What is queued here has been done when the call returns, and what else touches the memory is not known.
+  void follow_host(Queue* queue) { host_queue_ = queue; }
   Queue* make();
   void destroy(Queue* queue);
   std::size_t queued(const Queue* queue) const { return queue->operations_.size(); }
@@ -82,13 +85,14 @@ class Queues {
   static void join(Clock& clock, const Clock& other);
   void check_races(const Queue& queue, const std::vector<Access>& accesses);
   bool step();  // false when none can run
-  void hurry();
+  void hurry(Queue& queue);
 
   std::vector<std::string>& violations_;
   std::minstd_rand random_{1};
   std::uint64_t made_ = 0;
   double now_ms_ = 0;
   bool held_ = false;
+  Queue* host_queue_ = nullptr;
   Clock host_;
   std::map<Queue*, std::unique_ptr<Queue>> queues_;
   std::vector<Past> past_;

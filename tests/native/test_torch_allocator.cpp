@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -41,7 +42,7 @@ TEST(torch_gets_memory_of_the_jobs_regions_and_gives_it_back) {
   CHECK(tensile_cuda_allocate(1024, 0, nullptr) == first);
   CHECK(tensile_cuda_allocate(0, 0, nullptr) == nullptr);
   tensile_cuda_free(nullptr, 0, 0, nullptr);
-  CHECK_FAULT(memory, "the arena has no 16777216 bytes in one piece",
+  CHECK_FAULT(memory, "regions have no 16777216 bytes in one piece for torch",
               tensile_cuda_allocate(8 * region_bytes, 0, nullptr));
   CHECK_FAULT(device, "memory of device 1, the job's is device 0", tensile_cuda_allocate(1, 1, nullptr));
 }
@@ -89,9 +90,8 @@ TEST(a_script_places_torchs_tensors_at_their_planned_addresses) {
   const Checked checked;
   const Served served;
   const tensile_arena_hook& arena = served.scene.device->arena().hook();
-  Script script(arena, &tensile_cuda_serve);
+  Script script(arena, &tensile_cuda_serve, served.scene.device->pieces());
   void* before = tensile_cuda_allocate(100, 0, nullptr);
-  // The double's device memory is the host's, of which a window can be mapped; a GPU's would need its driver for that.
   CHECK(script.reserve(4096));
   const std::uintptr_t block = script.block();
   const Sheet sheet{{0, 2}, {{1000, 2048}, {500, 0}}};
@@ -104,13 +104,54 @@ TEST(a_script_places_torchs_tensors_at_their_planned_addresses) {
   CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(second), block);
   tensile_cuda_free(first, 1000, 0, nullptr);
   tensile_cuda_free(before, 100, 0, nullptr);
-  CHECK_FAULT(memory, "the planned arena has no 16777216 bytes", tensile_cuda_allocate(8 * region_bytes, 0, nullptr));
+  CHECK_FAULT(memory, "regions have no 16777216 bytes in one piece for torch",
+              tensile_cuda_allocate(8 * region_bytes, 0, nullptr));
   CHECK_EQUAL(script.rest(), 0);
   tensile_cuda_free(second, 500, 0, nullptr);
   tensile_cuda_free(unplanned, 700, 0, nullptr);
   CHECK_EQUAL(script.usage().planned, 2U);
   CHECK_EQUAL(script.usage().used_bytes, 0U);
-  CHECK(served.scene.device->arena().usage().requested_bytes >= 4096U);  // the block, in whole pages
+  CHECK_EQUAL(served.scene.device->arena().usage().requested_bytes, region_bytes);  // the block, in whole regions
+}
+
+TEST(a_block_lies_over_regions_that_are_no_neighbours_and_keeps_their_bytes) {
+  const Checked checked;
+  const Served served;
+  CudaDevice& device = *served.scene.device;
+  Script script(device.arena().hook(), &tensile_cuda_serve, device.pieces());
+  std::vector<void*> others;
+  for (int i = 0; i < 8; ++i) others.push_back(tensile_cuda_allocate(region_bytes, 0, nullptr));
+  CHECK(!script.reserve(1));
+  for (const int freed : {6, 1, 3}) tensile_cuda_free(others[static_cast<std::size_t>(freed)], 0, 0, nullptr);
+  CHECK(script.reserve(2 * region_bytes));
+  CHECK_EQUAL(script.kept(3 * region_bytes), 2 * region_bytes);
+  auto* block = reinterpret_cast<std::byte*>(script.block());
+  std::memset(block, 0x5A, 2 * region_bytes);
+  CHECK(static_cast<std::byte*>(others[1])[5] == std::byte{0x5A});  // the first two that were free, in their order
+  CHECK(static_cast<std::byte*>(others[3])[5] == std::byte{0x5A});
+  CHECK(script.reserve(3 * region_bytes));
+  CHECK(!script.reserve(4 * region_bytes));
+  CHECK(block[2 * region_bytes - 1] == std::byte{0x5A});
+  std::byte* host = device.host_allocate(1000);
+  device.wait_for(device.copy_out(host, script.block() + region_bytes - 500, 1000), std::chrono::seconds(60));
+  CHECK(host[999] == std::byte{0x5A});
+  device.host_free(host);
+  CHECK(script.reserve(0));
+  CHECK_FAULT(invariant, "not all in mapped regions", device.copy_in(script.block(), device.host_allocate(1), 1));
+  CHECK_EQUAL(device.arena().usage().requested_bytes, 5 * region_bytes);
+}
+
+TEST(what_does_not_fit_the_regions_comes_from_the_driver_as_far_as_that_is_allowed) {
+  const Checked checked;
+  const Served served;
+  CudaDevice& device = *served.scene.device;
+  device.allow_outside(10 * region_bytes);
+  void* outside = tensile_cuda_allocate(9 * region_bytes, 0, nullptr);
+  CHECK_EQUAL(device.outside_bytes(), 9 * region_bytes);
+  CHECK_FAULT(memory, text("of what may be had beside them ", 9 * region_bytes, " bytes are in use"),
+              tensile_cuda_allocate(9 * region_bytes, 0, nullptr));
+  tensile_cuda_free(outside, 9 * region_bytes, 0, nullptr);
+  CHECK_EQUAL(device.outside_bytes(), 0U);
 }
 
 TEST(a_lost_device_is_told_at_an_allocation_and_not_at_a_release) {

@@ -1,0 +1,68 @@
+#include "pieces.hpp"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+
+#include "fault.hpp"
+
+namespace tensile {
+namespace {
+
+constexpr std::uint64_t region_bytes = std::uint64_t{1} << 20;  // an emulated device's
+
+std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+// No memory, and no process that is forked gets it.
+void close_range(std::byte* address, std::size_t size_bytes) {
+  if (::mmap(address, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+      MAP_FAILED) {
+    throw_system_fault("mmap", text("closing ", size_bytes, " bytes of a window"), errno);
+  }
+}
+
+// The same pages at a second address: of a shared mapping, which an old size of 0 asks for.
+bool map_again(std::byte* pages, std::byte* address, std::size_t size_bytes) {
+  if (::mremap(pages, 0, size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) return false;
+  ::madvise(address, size_bytes, MADV_DONTFORK);
+#ifdef MADV_POPULATE_WRITE
+  ::madvise(address, size_bytes, MADV_POPULATE_WRITE);  // or each page costs a fault when it is touched
+#endif
+  return true;
+}
+
+}  // namespace
+
+PagePieces::PagePieces(const tensile_arena_hook& arena)
+    : arena_(arena), range_(reserve_address_space(rounded_up(arena.end - arena.begin, region_bytes))) {
+  close_range(range_.address(), range_.size_bytes());
+}
+
+std::uint64_t PagePieces::piece_bytes() const noexcept { return region_bytes; }
+
+void* PagePieces::add(std::uint64_t offset, std::uint64_t size_bytes) {
+  std::byte* pages = nullptr;
+  void* const taken = take(size_bytes, &pages);
+  if (taken == nullptr || map_again(pages, range_.address() + offset, size_bytes)) return taken;
+  arena_.release(arena_.context, taken);
+  return nullptr;
+}
+
+void PagePieces::remove(void* taken, std::uint64_t offset, std::uint64_t size_bytes) {
+  close_range(range_.address() + offset, size_bytes);
+  arena_.release(arena_.context, taken);
+}
+
+// Whole pages: behind an allocation of an odd size one page more is needed to find them.
+void* PagePieces::take(std::uint64_t size_bytes, std::byte** pages) const {
+  for (const std::uint64_t spare_bytes : {std::uint64_t{0}, page_bytes()}) {
+    void* const taken = arena_.allocate(arena_.context, size_bytes + spare_bytes);
+    if (taken == nullptr) return nullptr;
+    *pages = static_cast<std::byte*>(taken) + (rounded_up(address_of(taken), page_bytes()) - address_of(taken));
+    if (*pages + size_bytes <= static_cast<std::byte*>(taken) + size_bytes + spare_bytes) return taken;
+    arena_.release(arena_.context, taken);
+  }
+  return nullptr;
+}
+
+}  // namespace tensile
