@@ -25,7 +25,6 @@ CONFIG_VARIABLE = "TENSILE_CONFIG"
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
-DEVICES = ("auto", "emulated")
 POLICIES = ("tensile+", "tensile", "liveness", "vanilla")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -45,8 +44,8 @@ class Settings:
     """
 
     dsn: str = ""  # empty: libpq's own defaults and PG* variables
-    device: str = "auto"  # auto: a GPU where there is a back end for one, else the emulated device
-    capacity_bytes: int = 2 * GIB
+    device: str = "auto"  # auto: a GPU where driver and torch have CUDA; cuda, cuda:1: no other; emulated: none
+    capacity_bytes: int = 2 * GIB  # these three unset, a GPU gives what it has (executor/backend.py)
     budget_bytes: int = 2 * GIB
     region_bytes: int = MIB  # a multiple of a page of memory
     memory_directory: str = ""  # of the emulated device's memory, /dev/shm say; empty: the system's, without a bound
@@ -78,6 +77,8 @@ class Settings:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise _fault(name, getattr(self, name), f"one of {', '.join(choices)}")
+        if not _DEVICE.fullmatch(self.device):
+            raise _fault("device", self.device, "auto, emulated, cuda, or cuda: and a GPU's number, such as cuda:0")
         if self.budget_bytes > self.capacity_bytes:
             raise _fault("budget_bytes", self.budget_bytes, f"at most the capacity of {self.capacity_bytes} bytes")
         if self.budget_bytes < self.region_bytes:
@@ -92,32 +93,45 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inheritance:
-    """What a trainer gets from its controller besides the settings: two open file descriptors."""
+    """What a trainer gets from its controller besides the settings: open file descriptors.
+
+    Through `regions_fd` a GPU's regions come (executor/cuda.py).
+    """
 
     link_fd: int
     device_fd: int
+    regions_fd: int | None = None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """All of them."""
+        return tuple(one for one in (self.link_fd, self.device_fd, self.regions_fd) if one is not None)
 
     def environment(self) -> dict[str, str]:
         """The variables that name them to a child process."""
-        return {"TENSILE_LINK_FD": str(self.link_fd), "TENSILE_DEVICE_FD": str(self.device_fd)}
+        found = {"TENSILE_LINK_FD": str(self.link_fd), "TENSILE_DEVICE_FD": str(self.device_fd)}
+        return found if self.regions_fd is None else found | {"TENSILE_REGIONS_FD": str(self.regions_fd)}
 
 
 def load(environ: Mapping[str, str]) -> Settings:
     """The settings of this environment and the file it names. Raises RequestError naming what is wrong."""
-    values = _from_file(environ)
-    for name in _KINDS:
-        text = environ.get(variable(name))
-        if text is not None:
-            values[name] = _convert(name, text, variable(name))
+    values = _given(environ)
     if "capacity_bytes" in values and "budget_bytes" not in values:
         values["budget_bytes"] = values["capacity_bytes"]
     return Settings(**values)
 
 
+def given(environ: Mapping[str, str]) -> frozenset[str]:
+    """Which settings this environment or its file sets. Raises RequestError as `load` does."""
+    return frozenset(_given(environ))
+
+
 def inheritance(environ: Mapping[str, str]) -> Inheritance:
     """What a controller handed to this trainer. Raises RequestError when started by anything else."""
     return Inheritance(
-        link_fd=_descriptor(environ, "TENSILE_LINK_FD"), device_fd=_descriptor(environ, "TENSILE_DEVICE_FD")
+        link_fd=_descriptor(environ, "TENSILE_LINK_FD"),
+        device_fd=_descriptor(environ, "TENSILE_DEVICE_FD"),
+        regions_fd=_descriptor(environ, "TENSILE_REGIONS_FD") if environ.get("TENSILE_REGIONS_FD") else None,
     )
 
 
@@ -190,7 +204,18 @@ _RANGES: dict[str, tuple[float, float]] = {
     "torch_threads": (1, 1024),
 }
 
-_CHOICES = {"device": DEVICES, "policy": POLICIES, "log_level": LOG_LEVELS}
+_DEVICE = re.compile(r"auto|emulated|cuda(:\d{1,2})?")
+
+_CHOICES = {"policy": POLICIES, "log_level": LOG_LEVELS}
+
+
+def _given(environ: Mapping[str, str]) -> dict[str, Any]:
+    values = _from_file(environ)
+    for name in _KINDS:
+        text = environ.get(variable(name))
+        if text is not None:
+            values[name] = _convert(name, text, variable(name))
+    return values
 
 
 def _from_file(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -124,6 +124,26 @@ def test_a_missing_file_is_named() -> None:
 def test_a_trainer_reads_the_descriptors_it_inherited() -> None:
     given_fds = Inheritance(link_fd=5, device_fd=6)
     assert inheritance(given_fds.environment()) == given_fds
+    on_gpu = Inheritance(link_fd=5, device_fd=6, regions_fd=7)
+    assert inheritance(on_gpu.environment()) == on_gpu
+    assert (given_fds.descriptors, on_gpu.descriptors) == ((5, 6), (5, 6, 7))
+
+
+@pytest.mark.parametrize("device", ["auto", "emulated", "cuda", "cuda:0", "cuda:11"])
+def test_a_device_is_chosen_by_kind_and_number(device: str) -> None:
+    assert load({"TENSILE_DEVICE": device}).device == device
+
+
+def test_a_device_of_no_kind_is_refused() -> None:
+    with pytest.raises(RequestError, match="device \\(TENSILE_DEVICE\\) is 'gpu': auto, emulated, cuda, or cuda:"):
+        load({"TENSILE_DEVICE": "gpu"})
+
+
+def test_what_was_given_is_told_from_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "tensile.toml"
+    path.write_text("max_jobs = 3\n")
+    environment = {"TENSILE_CONFIG": str(path), "TENSILE_CAPACITY_BYTES": "2GB", "PATH": "/bin"}
+    assert config.given(environment) == {"capacity_bytes", "max_jobs"}
 
 
 def test_a_trainer_started_by_hand_says_so() -> None:

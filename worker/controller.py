@@ -22,15 +22,18 @@ from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.loop import Controller, Mail
 from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.memory import DeviceMemory
-from indb_tensile.controller.pace import emulated_link, measure_apart
+from indb_tensile.controller.pace import emulated_link, measure_apart, measured_link
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
+from indb_tensile.controller.regions import BrokeredRegions
 from indb_tensile.controller.service import NoService, ServiceProcess
 from indb_tensile.controller.thinking import ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import TensileError
+from indb_tensile.executor.backend import EMULATED, Emulated, choose, fitted, kind_of, named, torch_cuda
+from indb_tensile.executor.cuda import Absence, Gpu, NoGpu, probe
 from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.hardware import emulated_kind, within_machine
+from indb_tensile.executor.hardware import within_machine
 from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
@@ -66,18 +69,29 @@ def _sentences(error: TensileError) -> str:
 
 def _run(settings: Settings) -> None:
     """Build everything, hand it to the loop, and take it down again, whatever happens."""
-    kind = emulated_kind()
+    chosen = _choose(settings)
+    settings = _on(chosen, settings)
+    kind = kind_of(settings.device)
     mailbox: Mailbox[Mail] = Mailbox()
     with ExitStack() as stack:
         records = stack.enter_context(closing(_records(settings, kind, "controller")))
         pulse = stack.enter_context(closing(_records(settings, kind, "heartbeat")))
-        settings = _with_links(within_machine(settings), records)
+        link = _link(settings, records)
+        settings = replace(
+            settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s
+        )
         ledger = stack.enter_context(_ledger(settings))
+        regions = None
+        if isinstance(chosen, Gpu):
+            regions = BrokeredRegions(
+                chosen, region_bytes=settings.region_bytes, capacity_bytes=settings.capacity_bytes
+            )
+            stack.callback(regions.close)
         environment = _environment(settings)
         service, learner = _service(settings, environment), _learner(settings, environment)
         for part in (service, learner):
             stack.callback(part.stop)
-        planner = ThinkingPlanner(PolicyPlanner(link=_link(settings), policy=settings.policy), mailbox.post)
+        planner = ThinkingPlanner(PolicyPlanner(link=link, policy=settings.policy), mailbox.post)
         stack.callback(planner.close)
         trainers = Trainers(
             module=TRAINER,
@@ -85,6 +99,7 @@ def _run(settings: Settings) -> None:
             device_fd=ledger.fd,
             grace_s=settings.stop_grace_s,
             wake=mailbox,
+            regions=regions,
         )
         controller = Controller(
             pool=_pool(settings),
@@ -111,20 +126,40 @@ def _run(settings: Settings) -> None:
         stack.callback(trainers.close)  # before all else: nothing may run that nobody looks after
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: mailbox.post(Stop()))
-        signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, settings))
+        signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, chosen, settings.capacity_bytes))
         controller.run(heartbeat)
     log.info("stopped")
 
 
-def _with_links(settings: Settings, records: CatalogRecords) -> Settings:
-    """The settings with the rates of the links that are emulated."""
-    link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), _environment(settings)))
+def _choose(settings: Settings) -> Gpu | Emulated:
+    """The device to run on, said once in the log. Raises DeviceError where the one that is set cannot be had."""
+    found = NoGpu(why=Absence.NO_DEVICE, reason="", hint="") if settings.device == EMULATED else probe()
+    chosen = choose(settings.device, found, torch_cuda())
+    if isinstance(chosen, Emulated):
+        log.info("the device is emulated: %s", chosen.reason)
+    else:
+        log.info("the device is %s with %d bytes", chosen.name, chosen.memory_bytes)
+    return chosen
+
+
+def _on(chosen: Gpu | Emulated, settings: Settings) -> Settings:
+    """The settings for that device, which every process of this controller gets."""
+    if isinstance(chosen, Gpu):
+        settings = fitted(settings, chosen, config.given(os.environ))
+    else:
+        settings = within_machine(settings)
+    return replace(settings, device=named(chosen))
+
+
+def _link(settings: Settings, records: CatalogRecords) -> Link:
+    """A GPU's link as it is measured, or the one that is emulated."""
+    environment = _environment(settings)
+    if settings.device == EMULATED:
+        link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), environment))
+    else:
+        link = measured_link(settings, _worker("link"), environment)
     log.info("the links copy %d bytes/s out and %d in", link.out_bytes_per_s, link.in_bytes_per_s)
-    return replace(settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s)
-
-
-def _link(settings: Settings) -> Link:
-    return Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s)
+    return link
 
 
 def _ledger(settings: Settings) -> Ledger:
@@ -137,14 +172,14 @@ def _ledger(settings: Settings) -> Ledger:
     )
 
 
-def _reload_budget(mailbox: Mailbox[Mail], settings: Settings) -> None:
+def _reload_budget(mailbox: Mailbox[Mail], chosen: Gpu | Emulated, capacity_bytes: int) -> None:
     """Read the settings anew; only the budget may change while the controller runs."""
     try:
-        budget_bytes = config.load(os.environ).budget_bytes
+        budget_bytes = _on(chosen, config.load(os.environ)).budget_bytes
     except TensileError as error:
         log.error("the settings stay as they are: %s", error.message)  # noqa: TRY400 - one line says it all
         return
-    mailbox.post(BudgetChange(budget_bytes=min(budget_bytes, settings.capacity_bytes)))
+    mailbox.post(BudgetChange(budget_bytes=min(budget_bytes, capacity_bytes)))
 
 
 def _environment(settings: Settings) -> dict[str, str]:
@@ -182,7 +217,7 @@ def _service(settings: Settings, environment: dict[str, str]) -> ServiceProcess 
 
 
 def _learner(settings: Settings, environment: dict[str, str]) -> LearnerProcess | NoService:
-    if not settings.survey_s:
+    if not settings.survey_s or settings.device != EMULATED:  # what it measures are the processor's operators
         return NoService()
     return LearnerProcess(command=_worker("learner"), environment=environment)
 

@@ -1,6 +1,6 @@
 """The process that others are forked from: `python -m indb_tensile.worker.forkserver MODULE CONTROL_FD`.
 
-It imports the module once; each copy runs the module's `main() -> int` with two descriptors that came with the
+It imports the module once; each copy runs the module's `main() -> int` with descriptors that came with the
 request (indb_tensile/controller/forkserver.py has the other end, and the reason). It has one thread, no torch
 operator has run in it, and it opens nothing: so a copy is as good as a process started anew.
 """
@@ -36,7 +36,7 @@ def main() -> int:
     gc.freeze()  # what is imported stays: collecting it would only copy its pages
     with socket.socket(fileno=int(sys.argv[2])) as control:
         while True:
-            request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 2)
+            request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 3)
             if not request:
                 return 0
             (trainer,) = REQUEST.unpack(request)
@@ -89,9 +89,13 @@ def _become(
         select.select([over], [], [])  # once the process between has ended, its child has its new parent
         os.close(over)
         if os.getppid() == controller_pid:
-            link_fd, life_fd = descriptors
+            link_fd, life_fd, *regions = descriptors
             os.set_inheritable(life_fd, True)  # whatever it starts may write to its memory as well
-            os.environ |= Inheritance(link_fd=link_fd, device_fd=int(os.environ["TENSILE_DEVICE_FD"])).environment()
+            os.environ |= Inheritance(
+                link_fd=link_fd,
+                device_fd=int(os.environ["TENSILE_DEVICE_FD"]),
+                regions_fd=regions[0] if regions else None,
+            ).environment()
             control.send(ANSWER.pack(trainer, os.getpid()))
             control.close()
             _forget_logging()

@@ -49,7 +49,7 @@ def main() -> int:
         )
         die_with_parent(signal.SIGTERM)
         torch.set_num_threads(mine.shared.torch_threads)
-        with Store(mine.shared.dsn, "service") as store:
+        with Store(mine.shared.dsn, "service", mine.shared.device) as store:
             asyncio.run(_serve(mine, store))
     except TensileError as error:
         print(f"tensile service: {error.message}", file=sys.stderr)  # noqa: T201 - what a person reads

@@ -14,6 +14,7 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.errors import DeviceLostError, LostClaimError, RequestError, TensileError
+from indb_tensile.executor.cuda import CudaRegions
 from indb_tensile.job import JobId
 from indb_tensile.link import Assign, Failed, Finished, Link, Ready
 
@@ -36,16 +37,27 @@ def main() -> int:
     die_with_parent()
     os.nice(NICENESS)
     torch.set_num_threads(settings.torch_threads)
+    regions = None
+    if inherited.regions_fd is not None:
+        regions = CudaRegions(int(settings.device.partition(":")[2]), inherited.regions_fd)
+        os.close(inherited.regions_fd)
     link = Link(socket.socket(fileno=inherited.link_fd))
     inbox = Inbox(link)
     link.send(Ready(pid=os.getpid()))
-    return _serve(settings, inherited.device_fd, link, inbox, inbox.expect(Assign))
+    return _serve(settings, inherited.device_fd, regions, link, inbox, inbox.expect(Assign))
 
 
-def _serve(settings: config.Settings, device_fd: int, link: Link, inbox: Inbox, assigned: Assign) -> int:
+def _serve(
+    settings: config.Settings,
+    device_fd: int,
+    regions: CudaRegions | None,
+    link: Link,
+    inbox: Inbox,
+    assigned: Assign,
+) -> int:
     job = assigned.job.job
     try:
-        TrainingRun(settings, device_fd, link, inbox, assigned).go()
+        TrainingRun(settings, device_fd, link, inbox, assigned, regions).go()
     except LostClaimError as error:
         log.warning("job %s: %s", job, error)  # somebody else goes on with it: there is nobody to tell
         return error.exit_code

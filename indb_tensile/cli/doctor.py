@@ -25,6 +25,7 @@ from indb_tensile.cli.output import Row, out, plain, print_json
 from indb_tensile.cli.place import Place, find_place
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import TensileError
+from indb_tensile.executor.backend import torch_cuda
 from indb_tensile.executor.hardware import room_bytes
 
 FOUND_FAULTS = 1
@@ -106,12 +107,17 @@ def _gpu() -> tuple[bool, str, str]:
     if "why" in found:
         none = found["why"] in ("no driver", "no device")
         return none, f"none: {found['reason']}" if none else found["reason"], found["hint"]
+    has_cuda = torch_cuda()
     version = f"driver for CUDA {found['driver_version'] // 1000}.{found['driver_version'] % 1000 // 10}"
     devices = found["devices"]
     names = ", ".join(f"{each['name']} with {each['memory_bytes'] // config.MIB} MB" for each in devices)
-    usable = all(each["virtual_memory"] for each in devices)
-    mend = "take a GPU whose driver can map memory (virtual memory management)"
-    return usable, f"{names}, {version}" + ("" if usable else ": its memory cannot be mapped in regions"), mend
+    if not all(each["virtual_memory"] and each["shareable"] for each in devices):
+        mend = "take a GPU whose driver can map memory and share it (virtual memory management)"
+        return False, f"{names}, {version}: its memory cannot be mapped in regions", mend
+    if has_cuda is None:
+        mend = "install a build of torch with CUDA (https://pytorch.org/get-started/locally); until then emulated"
+        return True, f"{names}, {version}, not used: the installed torch has no CUDA", mend
+    return True, f"{names}, {version}, torch for CUDA {has_cuda}", ""
 
 
 def _shared_memory() -> tuple[bool, str]:

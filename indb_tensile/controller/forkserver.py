@@ -24,7 +24,7 @@ from indb_tensile.scheduler.admission.pool import TrainerId
 
 log = logging.getLogger("controller")
 
-REQUEST = struct.Struct("=q")  # the trainer; beside it two descriptors: its link, its life
+REQUEST = struct.Struct("=q")  # the trainer; beside it descriptors: its link, its life, a GPU's regions
 ANSWER = struct.Struct("=qi")  # the trainer and its process id, 0 where it could not be forked
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -58,12 +58,13 @@ class ForkServer:
         """The server's process id."""
         return None if self._process is None else self._process.pid
 
-    def ask(self, trainer: TrainerId, link_fd: int, life_fd: int) -> None:
-        """Have a trainer forked that has these two descriptors. Raises OSError where no server can be asked."""
+    def ask(self, trainer: TrainerId, link_fd: int, life_fd: int, regions_fd: int | None = None) -> None:
+        """Have a trainer forked that has these descriptors. Raises OSError where no server can be asked."""
         if self._control is None:
             self._start()
         assert self._control is not None
-        socket.send_fds(self._control, [REQUEST.pack(trainer)], [link_fd, life_fd])
+        descriptors = [fd for fd in (link_fd, life_fd, regions_fd) if fd is not None]
+        socket.send_fds(self._control, [REQUEST.pack(trainer)], descriptors)
         self._asked.append(trainer)
 
     def receive(self) -> list[Forked]:

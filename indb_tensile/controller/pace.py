@@ -1,12 +1,14 @@
-"""The links of an emulated device: as they are set, else those of the GPU that it stands for, slowed down.
+"""The links of a device: measured on a GPU; of an emulated one as set, else those of its GPU, slowed down.
 
 How much slower this machine is than the GPU is measured by one reference step, when a kind of device is met for the
 first time, and kept in the catalog: controllers on equal machines then have equal devices, whose plans and times can
 be compared, and one that starts again, perhaps beside other work, has the device that it had.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from subprocess import DEVNULL, run
+from dataclasses import replace
+from subprocess import DEVNULL, PIPE, run
 
 from indb_tensile.config import Settings, variable
 from indb_tensile.errors import DeviceError, MissingError
@@ -30,6 +32,22 @@ def emulated_link(settings: Settings, known: Callable[[str], Pace | None], measu
         out_bytes_per_s = out_bytes_per_s or link.out_bytes_per_s
         in_bytes_per_s = in_bytes_per_s or link.in_bytes_per_s
     return Link(out_bytes_per_s=out_bytes_per_s, in_bytes_per_s=in_bytes_per_s)
+
+
+def measured_link(settings: Settings, command: Sequence[str], environment: Mapping[str, str]) -> Link:
+    """A GPU's link as a process of its own measures it; a rate that is set stays. Raises DeviceError."""
+    done = run(tuple(command), env=dict(environment), stdin=DEVNULL, stdout=PIPE, check=False)
+    if done.returncode:
+        raise DeviceError(
+            f"the link of {settings.device} could not be measured: its process ended with code {done.returncode}",
+            hint="Its own line in this log says why.",
+        )
+    found = Link(**json.loads(done.stdout))
+    return replace(
+        found,
+        out_bytes_per_s=settings.link_out_bytes_per_s or found.out_bytes_per_s,
+        in_bytes_per_s=settings.link_in_bytes_per_s or found.in_bytes_per_s,
+    )
 
 
 def measure_apart(command: Sequence[str], environment: Mapping[str, str]) -> None:

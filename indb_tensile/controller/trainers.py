@@ -61,6 +61,18 @@ class _Waitable(Protocol):
     def fileno(self) -> int: ...
 
 
+class Regions(Protocol):
+    """A GPU's regions, as far as trainers have to do with them."""
+
+    def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
+        """Send them all, and return at once; the socket is closed when they have gone."""
+        ...
+
+    def in_use_by(self, pid: int) -> bool:
+        """Whether the device still has something of a process that has ended."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class _Trainer:
     frames: Frames
@@ -72,6 +84,7 @@ class _Trainer:
     doomed: bool = False
     kill_at_s: float | None = None
     free_at_s: float | None = None
+    lingers: bool = False  # on the device, as its driver says
 
 
 class Trainers:
@@ -85,10 +98,13 @@ class Trainers:
         device_fd: int,
         grace_s: float,
         wake: _Waitable | None = None,
+        regions: Regions | None = None,
     ) -> None:
+        """`regions` are a GPU's, which each trainer maps as it starts."""
         self._server = ForkServer(module=module, environment=environment, device_fd=device_fd)
         self._server_fd: int | None = None  # as the selector has it
         self._grace_s = grace_s
+        self._regions = regions
         self._trainers: dict[TrainerId, _Trainer] = {}
         self._unstarted: list[Ended | Gone] = []
         self._reaping = threading.Lock()
@@ -100,9 +116,10 @@ class Trainers:
         """Have a process begin; where that fails, `poll` tells of its end."""
         ours, theirs = socket.socketpair()
         life, held = os.pipe()
+        broker, taker = (None, None) if self._regions is None else socket.socketpair()
         found = _Trainer(frames=Frames(ours), life=life)
         try:
-            self._server.ask(trainer, theirs.fileno(), held)
+            self._server.ask(trainer, theirs.fileno(), held, None if taker is None else taker.fileno())
         except OSError as error:
             log.error("trainer %s could not be started: %s", trainer, error)  # noqa: TRY400 - one line says it all
             self._give_up(trainer, found)
@@ -111,6 +128,10 @@ class Trainers:
         finally:
             theirs.close()
             os.close(held)
+            if taker is not None:
+                taker.close()
+        if self._regions is not None and broker is not None:
+            self._regions.hand_to(trainer, broker)
         self._watch_server()
 
     def pid(self, trainer: TrainerId) -> int:
@@ -254,13 +275,24 @@ class Trainers:
         due = [t for t, found in self._trainers.items() if found.free_at_s is not None and found.free_at_s <= now_s]
         told = []
         for trainer in due:
-            found = self._trainers.pop(trainer)
+            found = self._trainers[trainer]
+            if self._lingers(found):
+                found.free_at_s = now_s + QUARANTINE_S
+                continue
+            del self._trainers[trainer]
             os.close(found.life)
             assert found.pid is not None
             assert found.code is not None
             _reap_group(found.pid)
             told.append(Gone(trainer=trainer, code=found.code))
         return told
+
+    def _lingers(self, found: _Trainer) -> bool:
+        """Whether the device still knows the process, or has only just forgotten it."""
+        if self._regions is None or found.pid is None:
+            return False
+        before, found.lingers = found.lingers, self._regions.in_use_by(found.pid)
+        return before or found.lingers
 
     def _watch(self, trainer: TrainerId, found: _Trainer) -> None:
         """Have the selector wait for what can happen: a closed link would be ready for ever."""

@@ -177,7 +177,16 @@ def _needed_bytes(step: CapturedStep, call: Call) -> int:
 @cache
 def _arena() -> Serving | None:
     """One for the process: what it serves is never given back to the system."""
-    return Serving.private()
+    return Serving.private() if _gpu is None else _gpu[1]
+
+
+_gpu: tuple[torch.device, Serving] | None = None
+
+
+def calibrate_on(gpu: torch.device, serving: Serving) -> None:
+    """Measure on a GPU from now on, in the job's own memory: called once, before anything is measured."""
+    global _gpu
+    _gpu = gpu, serving
 
 
 def _measure_memory(work: _Work) -> dict[str, _Memory]:
@@ -321,13 +330,21 @@ def _time(step: CapturedStep, call: Call, runs: int = _TIMED_RUNS) -> int:
     taken: list[int] = []
     with _mode(step, call):
         while len(taken) < runs:
+            _settle()
             start = perf_counter_ns()
             result = call.target(*args, **kwargs)
             if call.stage is Stage.UPLOAD:
                 result.zero_()  # the bytes have to be written, too
+            _settle()
             taken.append(perf_counter_ns() - start)
             del result
     return int(median(taken))
+
+
+def _settle() -> None:
+    """On a GPU the host is ahead: wait until nothing is queued."""
+    if _gpu is not None:
+        torch.cuda.synchronize(_gpu[0])
 
 
 @contextmanager
@@ -373,7 +390,8 @@ class _Inputs:
         if shape.storage not in self._memory:
             self._memory[shape.storage] = self._fill(shape)
         memory = self._memory[shape.storage].untyped_storage()
-        return torch.empty(0, dtype=shape.dtype).set_(memory, shape.offset, shape.shape, shape.stride)
+        empty = torch.empty(0, dtype=shape.dtype, device=memory.device)
+        return empty.set_(memory, shape.offset, shape.shape, shape.stride)
 
     def _produce(self, name: str) -> None:
         """What only its own kernel knows how to write is made by it."""
@@ -386,10 +404,12 @@ class _Inputs:
     def _fill(self, shape: Shape) -> torch.Tensor:
         tensor_id = self._step.tensor_of.get(shape.storage)
         size_bytes = 0 if tensor_id is None else self._step.graph.tensors[tensor_id].size_bytes
-        memory = torch.zeros(size_bytes // shape.dtype.itemsize, dtype=shape.dtype)
+        place = None if _gpu is None else _gpu[0]
+        memory = torch.zeros(size_bytes // shape.dtype.itemsize, dtype=shape.dtype, device=place)
         if shape.dtype.is_floating_point and memory.numel():
             # Positive, so that roots and logarithms are numbers; drawn once and repeated, which is fast.
             drawn = torch.rand(min(_PATTERN, memory.numel()), generator=self._generator) + 0.1
+            drawn = drawn.to(memory.device)
             whole = memory.numel() // drawn.numel() * drawn.numel()
             memory[:whole].view(-1, drawn.numel()).copy_(drawn)
             memory[whole:].copy_(drawn[: memory.numel() - whole])

@@ -7,13 +7,17 @@ here has run on a GPU yet: `tests/gpu` is what will.
 import ctypes
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from indb_tensile import _native
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.device import ArenaUsage, HostUsage, Usage, arena_usage, host_usage, job_usage
-
-OWN_MEMORY: Final = -1  # instead of a socket: no broker's regions, the process makes memory of its own
+from indb_tensile.executor.device import (
+    Ticket,
+    native_arena_range,
+    native_arena_usage,
+    native_host_usage,
+    native_usage,
+)
 
 
 class Absence(StrEnum):
@@ -83,19 +87,27 @@ def probe() -> Gpus | NoGpu:
 class CudaBroker(_native.CudaBroker):
     """All regions of a device, held without a context of its own: the controller's end.
 
-    `send(socket)` hands them to a trainer at the other end of a Unix stream socket, which makes its `CudaDevice`
-    from them. Raises DeviceError where the region size does not suit the device, DeviceMemoryError where it has not
-    so much.
+    `send(socket)` hands them to a trainer at the other end of a Unix stream socket, which takes them as its
+    `CudaRegions`. Raises DeviceError where the region size does not suit the device, DeviceMemoryError where it has
+    not so much.
+    """
+
+
+class CudaRegions(_native.CudaRegions):
+    """All the broker's regions, mapped in this process, which needs no context for it nor to know its job.
+
+    `socket` leads to the broker and stays the caller's. Raises DeviceError where that ends before all have come.
     """
 
 
 class CudaDevice(_native.CudaDevice):
     """One job's device: the protocol of `executor/device.py`, and the order of computation and copies.
 
-    Bound to one claim of the ledger behind `ledger_fd`; `socket` leads to the broker, or is `OWN_MEMORY`, and both
-    stay the caller's. Beyond the protocol: `compute_on(stream)` says where computation is queued,
-    `compute_after(ticket)` lets it wait for a copy while the host goes on, `host_prepare(size_bytes)` pins host
-    memory ahead of the first iteration, `trim()` gives up memory of its own in regions that it has no more.
+    Bound to one claim of the ledger behind `ledger_fd`, which stays the caller's. `regions` become this device's;
+    without them the process makes memory of its own. Beyond the protocol: `compute_on(stream)` says where computation
+    is queued, `host_prepare(size_bytes)` pins host memory ahead of the first iteration, `allow_outside(size_bytes)`
+    lets torch have so much beside the regions for what no plan foresees (`outside_bytes()` says how much it has),
+    `trim()` gives up memory of its own in regions that it has no more.
     `allocate`, `allocate_at` and `free` are ordered on the device: what is freed may be taken anew at once. Raises
     DeviceLostError when the device, or this process's hold on it, is gone.
     """
@@ -108,27 +120,20 @@ class CudaDevice(_native.CudaDevice):
         host_pool_bytes: int,
         *,
         device: int = 0,
-        socket: int = OWN_MEMORY,
+        regions: CudaRegions | None = None,
         chunk_bytes: int = _native.CUDA_CHUNK_BYTES,
     ) -> None:
-        super().__init__(ledger_fd, slot, epoch, host_pool_bytes, device, socket, chunk_bytes)
+        super().__init__(ledger_fd, slot, epoch, host_pool_bytes, device, regions, chunk_bytes)
 
-    @property
-    def arena_range(self) -> range:
-        """All the device's memory as addresses of this process."""
-        return range(*self._arena_range())
+    arena_range = property(native_arena_range)
+    arena_usage = native_arena_usage
+    usage = native_usage
+    host_usage = native_host_usage
 
-    def arena_usage(self) -> ArenaUsage:
-        """What is allocated, and what was set aside for it."""
-        return arena_usage(self._arena())
-
-    def usage(self) -> Usage:
-        """What the ledger says of this job."""
-        return job_usage(self._slot())
-
-    def host_usage(self) -> HostUsage:
-        """What this process holds of the host pool."""
-        return host_usage(self._host())
+    def compute_after(self, ticket: Ticket) -> int:
+        """The computing stream waits, and the host goes on."""
+        self._compute_after(ticket)
+        return 0
 
     def __enter__(self) -> Self:
         return self

@@ -59,6 +59,10 @@ class Device(Protocol):
         """Block (without the interpreter lock) until that copy is done; return the nanoseconds waited."""
         ...
 
+    def compute_after(self, ticket: Ticket) -> int:
+        """What is computed from now on starts after that copy; returns the nanoseconds that the host waited."""
+        ...
+
     def host_allocate(self, size_bytes: int) -> HostBuffer:
         """Take a buffer from the host pool; raises DeviceMemoryError when its limit is reached."""
         ...
@@ -184,6 +188,58 @@ class DeviceUsage:
     in_lane: LaneUsage
 
 
+class _Native(Protocol):
+    """What the native back ends say of themselves, in tuples."""
+
+    def _slot(self) -> tuple[int, int, int, int, int, int, int]: ...
+    def _arena(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
+    def _arena_range(self) -> tuple[int, int]: ...
+    def _host(self) -> tuple[int, int, int, int]: ...
+
+
+# Methods of every native back end. A class of the native library takes no second base class.
+
+
+def native_arena_range(self: _Native) -> range:
+    """All the device's memory as addresses of this process."""
+    return range(*self._arena_range())
+
+
+def native_usage(self: _Native) -> Usage:
+    """What the ledger says of this job."""
+    _, _, _, granted_bytes, _, used_bytes, high_water_bytes = self._slot()
+    return Usage(granted_bytes=granted_bytes, used_bytes=used_bytes, high_water_bytes=high_water_bytes)
+
+
+def native_arena_usage(self: _Native) -> ArenaUsage:
+    """What is allocated, and what was set aside for it."""
+    (owned, reserved, allocated, requested, high_water, reserved_high_water, largest, fallbacks, unaccounted) = (
+        self._arena()
+    )
+    return ArenaUsage(
+        owned_bytes=owned,
+        reserved_bytes=reserved,
+        allocated_bytes=allocated,
+        requested_bytes=requested,
+        high_water_bytes=high_water,
+        reserved_high_water_bytes=reserved_high_water,
+        largest_free_bytes=largest,
+        fallbacks=fallbacks,
+        unaccounted_bytes=unaccounted,
+    )
+
+
+def native_host_usage(self: _Native) -> HostUsage:
+    """What this process holds of the host pool."""
+    limit_bytes, used_bytes, high_water_bytes, resident_bytes = self._host()
+    return HostUsage(
+        limit_bytes=limit_bytes,
+        used_bytes=used_bytes,
+        high_water_bytes=high_water_bytes,
+        resident_bytes=resident_bytes,
+    )
+
+
 class EmulatedDevice(_native.EmulatedDevice):
     """A device for machines without one: memory in a file that all map, copies by two threads at the links' rates.
 
@@ -211,14 +267,12 @@ class EmulatedDevice(_native.EmulatedDevice):
         super().__init__(ledger_fd, slot, epoch, host_pool_bytes, chunk_bytes, alignment_bytes, strict)
         _open_devices.add(self)
 
-    @property
-    def arena_range(self) -> range:
-        """All the device's memory as addresses of this process."""
-        return range(*self._arena_range())
+    arena_range = property(native_arena_range)
+    arena_usage = native_arena_usage
+    usage = native_usage
+    host_usage = native_host_usage
 
-    def arena_usage(self) -> ArenaUsage:
-        """What is allocated, and what was set aside for it."""
-        return arena_usage(self._arena())
+    compute_after = _native.EmulatedDevice.wait  # computation is the calling thread
 
     def prove(self, size_bytes: int) -> None:
         """Raise DeviceLostError where the machine has not the memory for so much more, whatever was granted."""
@@ -232,52 +286,11 @@ class EmulatedDevice(_native.EmulatedDevice):
             for address in taken:
                 self.free(address)
 
-    def usage(self) -> Usage:
-        """What the ledger says of this job."""
-        return job_usage(self._slot())
-
-    def host_usage(self) -> HostUsage:
-        """What this process holds of the host pool."""
-        return host_usage(self._host())
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def job_usage(row: tuple[int, int, int, int, int, int, int]) -> Usage:
-    """What a native device says of its slot."""
-    _, _, _, granted_bytes, _, used_bytes, high_water_bytes = row
-    return Usage(granted_bytes=granted_bytes, used_bytes=used_bytes, high_water_bytes=high_water_bytes)
-
-
-def arena_usage(row: tuple[int, int, int, int, int, int, int, int, int]) -> ArenaUsage:
-    """What a native device says of its arena."""
-    owned, reserved, allocated, requested, high_water, reserved_high_water, largest, fallbacks, unaccounted = row
-    return ArenaUsage(
-        owned_bytes=owned,
-        reserved_bytes=reserved,
-        allocated_bytes=allocated,
-        requested_bytes=requested,
-        high_water_bytes=high_water,
-        reserved_high_water_bytes=reserved_high_water,
-        largest_free_bytes=largest,
-        fallbacks=fallbacks,
-        unaccounted_bytes=unaccounted,
-    )
-
-
-def host_usage(row: tuple[int, int, int, int]) -> HostUsage:
-    """What a native device says of its host pool."""
-    limit_bytes, used_bytes, high_water_bytes, resident_bytes = row
-    return HostUsage(
-        limit_bytes=limit_bytes,
-        used_bytes=used_bytes,
-        high_water_bytes=high_water_bytes,
-        resident_bytes=resident_bytes,
-    )
 
 
 class Ledger:

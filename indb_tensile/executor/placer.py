@@ -16,7 +16,7 @@ from indb_tensile.executor.offsets import Offsets, plan_offsets
 from indb_tensile.executor.pieces import Piece
 from indb_tensile.executor.program import Program
 from indb_tensile.executor.serving import Served, Serving
-from indb_tensile.executor.state import State
+from indb_tensile.executor.state import HOST, State, bytes_of
 from indb_tensile.scheduler.graph import TensorId
 
 log = logging.getLogger("executor")
@@ -77,14 +77,14 @@ class Placer:
             self._do_without(block_bytes, lifted, state)
         for piece, memory in lifted.items():
             self.take(piece, state.storage(piece))
-            torch.empty(0, dtype=torch.uint8).set_(state.storage(piece)).copy_(memory)
+            bytes_of(state.storage(piece)).copy_(memory)
 
     def take(self, piece: Piece, storage: torch.UntypedStorage) -> None:
         """Give a storage that is nowhere its memory on the device."""
-        if self._serving is None or self._current is None:
+        if self._serving is None or (self._current is None and not self._serving.alone):
             storage.resize_(piece.size_bytes)
             return
-        offset = self._current.offset_of(piece)
+        offset = None if self._current is None else self._current.offset_of(piece)
         sheet = None if offset is None else _native.Sheet([[(piece.size_bytes, offset)]])
         self._serving.position[0] = 0
         with self._serving.on(sheet):
@@ -92,10 +92,10 @@ class Placer:
 
     def running(self, program: Program) -> AbstractContextManager[None]:
         """Around an iteration of the program that the runner last went home to."""
-        if self._serving is None or self._current is None:
+        if self._serving is None or (self._current is None and not self._serving.alone):
             return nullcontext()
-        assert self._current.program is program
-        return self._serving.on(self._current.sheet)
+        assert self._current is None or self._current.program is program
+        return self._serving.on(None if self._current is None else self._current.sheet)
 
     def close(self) -> None:
         """Give the block back, once nothing is in it."""
@@ -112,14 +112,18 @@ class Placer:
         return address != offset or offset + piece.size_bytes > kept_bytes
 
     def _do_without(self, block_bytes: int, lifted: dict[Piece, torch.Tensor], state: State) -> None:
-        """Ordinary memory until other plans come: tensors all over the regions would keep these from other jobs."""
+        """Ordinary memory until other plans come: tensors all over the regions would keep these from other jobs.
+
+        On a GPU they are all over the regions all the same: there is nowhere else.
+        """
         assert self._serving is not None
         lifted |= {piece: _lift(state.storage(piece)) for piece in sorted(state.resident - lifted.keys())}
         self._serving.reserve(0)
         self._placed, self._current = [], None
         if self._prove is not None:
             self._prove(block_bytes)
-        log.warning("the device has no room for the plan's %d bytes: tensors are in ordinary memory", block_bytes)
+        where = "anywhere in the job's regions" if self._serving.alone else "in ordinary memory"
+        log.warning("the device has no room for the plan's %d bytes: tensors are %s", block_bytes, where)
 
 
 class _Placed:
@@ -143,6 +147,6 @@ class _Placed:
 
 
 def _lift(storage: torch.UntypedStorage) -> torch.Tensor:
-    memory = torch.empty(0, dtype=torch.uint8).set_(storage).clone()
+    memory = bytes_of(storage).to(HOST, copy=True)
     storage.resize_(0)
     return memory

@@ -111,7 +111,7 @@ def bind(
     wiring = program.wiring
     scope: dict[str, Any] = {
         "move": device.move,
-        "wait": device.wait,
+        "wait": device.compute_after,
         "copy_out": lanes.copy_out,
         "copy_in": lanes.copy_in,
         "clock": clock,
@@ -275,7 +275,7 @@ class _Writer:
             self._view(line)
         for name, local in turn.returns:
             slot = 0 if name == self._step.loss else 1
-            self._emit(f"returned[{slot}].copy_({local})")
+            self._emit(f"returned[{slot}].copy_({local}, non_blocking=True)")
         for tensor, local in turn.arrived:
             if tensor in self._moved:
                 self._emit(f"s{tensor} = movable({local}, {self._size(tensor)})")

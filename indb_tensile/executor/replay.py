@@ -119,7 +119,7 @@ class _Uploads:
             _aten.empty.memory_format,
             list(fake.shape),
             dtype=fake.dtype,
-            device=torch.device("cpu"),
+            device=fake.device,
             name=name,
         )
         self._recorder.storages[self._recorder.key_of(uploaded)].role = Role.INPUT

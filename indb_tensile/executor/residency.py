@@ -2,14 +2,12 @@
 
 import ctypes
 
-import torch
-
 from indb_tensile.executor.device import Device, Ticket
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.pieces import Piece
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.program import Program
-from indb_tensile.executor.state import State, host_bytes
+from indb_tensile.executor.state import HOST, State, bytes_of, host_bytes
 from indb_tensile.scheduler.graph import TensorId
 
 
@@ -100,8 +98,7 @@ class Residency:
         state = self._state
         for piece in pieces:
             if piece in state.resident:
-                memory = torch.empty(0, dtype=torch.uint8).set_(state.storage(piece))
-                state.seeds[piece] = memory.clone()
+                state.seeds[piece] = bytes_of(state.storage(piece)).to(HOST, copy=True)
                 state.storage(piece).resize_(0)
                 state.resident.discard(piece)
             elif piece in state.host:

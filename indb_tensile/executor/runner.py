@@ -17,6 +17,7 @@ from indb_tensile.executor.program import Program, bind, compile_program, empty_
 from indb_tensile.executor.replay import INPUTS
 from indb_tensile.executor.residency import Residency
 from indb_tensile.executor.state import State
+from indb_tensile.executor.timing import EventClock
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import captured_latency
 
@@ -59,10 +60,12 @@ class Runner:
         sample_after_ns: int | None = None,
         clock: Clock = perf_counter_ns,
         placer: Placer | None = None,
+        operator_clock: EventClock | None = None,
     ) -> None:
         """`steps` come in the order of the plans: the training step first.
 
-        `placer` puts the tensors where the plans say; without one they are in ordinary memory.
+        `placer` puts the tensors where the plans say; without one they are in ordinary memory. `operator_clock` times
+        operators that run while the host is ahead of them; without one `clock` does.
 
         Every `sample_every`-th training iteration is timed, and so is one that starts `sample_after_ns` or more after
         the last one that was: long iterations are few while a plan is followed, and timing costs them nothing.
@@ -73,6 +76,7 @@ class Runner:
         self._state = state
         self._steps = steps
         self._clock = clock
+        self._operator_clock = operator_clock
         self._sample_every = sample_every
         self._sample_after_ns = sample_after_ns
         self._sampled_ns = 0  # when the last timed iteration started, or these plans were adopted
@@ -166,7 +170,9 @@ class Runner:
             self._leave()
             self._enter(program)
         _stage(program, (x, y))
-        returned = tuple(_result(program.step, name) for name in (program.step.loss, program.step.outputs) if name)
+        pinned = self._state.device.type == "cuda"
+        names = [name for name in (program.step.loss, program.step.outputs) if name]
+        returned = tuple(_result(program.step, name, pinned=pinned) for name in names)
         training = program.step.kind is Kind.TRAINING
         self._state.whole = False
         with torch.set_grad_enabled(training), self._placer.running(program):
@@ -177,6 +183,8 @@ class Runner:
             else:
                 assert program.plain is not None
                 program.plain(lr, self._state.steps == 0, self._carried, returned, None, None)
+        if pinned:  # the host was ahead of the device, and goes on with what that has computed
+            torch.cuda.current_stream(self._state.device).synchronize()
         self._state.whole = True
         self._residency.finished(program)
         return returned
@@ -186,9 +194,12 @@ class Runner:
         count = len(program.wiring.turns)
         times, stalls = [0] * (count + 1), [0] * (count + 1)
         stall_ns = program.timed(lr, self._state.steps == 0, self._carried, returned, times, stalls)
+        started_ns = times[0]
+        if self._operator_clock is not None:
+            times = self._operator_clock.read(times)
         taken_ns = [times[k + 1] - times[k] - (stalls[k + 1] - stalls[k]) for k in range(count)]
         latency_ns = captured_latency(taken_ns, program.plan)
-        self._sampled_ns = times[0]
+        self._sampled_ns = started_ns if self._operator_clock is None else self._clock()
         self._samples.append(_Sample(latency_ns, times[-1] - times[0], stall_ns))
 
     def _leave(self) -> None:
@@ -199,7 +210,8 @@ class Runner:
     def _enter(self, program: Program) -> None:
         self._residency.go_home(program)
         if program.plain is None:
-            bind(program, self._state, self._device, self._lanes, self._clock, self._placer.position)
+            clock = self._operator_clock or self._clock
+            bind(program, self._state, self._device, self._lanes, clock, self._placer.position)
         self._carried = empty_carried(program)
         self._residency.start_outgoing(program, self._carried)
         self._state.changed = False
@@ -233,6 +245,6 @@ def fill(program: Program, name: str, tensor: torch.Tensor) -> None:
         ctypes.memmove(program.staging[name], dense.data_ptr(), dense.nbytes)
 
 
-def _result(step: CapturedStep, name: str) -> torch.Tensor:
+def _result(step: CapturedStep, name: str, *, pinned: bool) -> torch.Tensor:
     value = step.values[name]
-    return torch.empty(value.shape, dtype=value.dtype)
+    return torch.empty(value.shape, dtype=value.dtype, pin_memory=pinned)

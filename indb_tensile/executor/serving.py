@@ -64,21 +64,26 @@ class Record:
 
 
 class Serving:
-    """Serves one thread's tensors from one arena. `position[0]` is where the program is."""
+    """Serves one thread's tensors from one arena. `position[0]` is where the program is.
 
-    def __init__(self, hook_address: int, shim_address: int) -> None:
-        self._script = _native.Script.create(hook_address, shim_address)
+    Where the block is made of `pieces_address`'s (native/pieces.hpp) the arena is a GPU's, and there are no tensors
+    in ordinary memory.
+    """
+
+    def __init__(self, hook_address: int, shim_address: int, pieces_address: int = 0) -> None:
+        self.alone = pieces_address != 0
+        self._script = _native.Script.create(hook_address, shim_address, pieces_address)
         word = (ctypes.c_uint64 * 1).from_address(self._script.position_address())
         self.position = memoryview(word).cast("B").cast("Q")
 
     @classmethod
-    def of(cls, hook_address: int) -> "Serving | None":
+    def of(cls, hook_address: int, pieces_address: int = 0) -> "Serving | None":
         """Serve from the arena behind a `tensile_arena_hook`; None, said once, where the shim is not preloaded."""
         shim_address = _exported("tensile_shim_serve")
         if shim_address is None:
             _say_missing()
             return None
-        return cls(hook_address, shim_address)
+        return cls(hook_address, shim_address, pieces_address)
 
     @classmethod
     def private(cls) -> "Serving | None":

@@ -18,6 +18,7 @@ from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.pieces import Piece, whole
 from indb_tensile.scheduler.graph import TensorId
 
+HOST = torch.device("cpu")
 STEPS_NAME = "steps"  # no module path or optimizer state is called so: one has a dot or a slash, or is a tensor's
 
 
@@ -29,7 +30,8 @@ class State:
     them. `steps` counts finished training iterations.
     """
 
-    def __init__(self, stored: tuple[Stored, ...]) -> None:
+    def __init__(self, stored: tuple[Stored, ...], device: torch.device = HOST) -> None:
+        self.device = device
         self.layout = tuple(s for s in stored if s.size_bytes > 0)
         self.tensors: dict[str, torch.Tensor] = {}
         self.pieces: dict[TensorId, tuple[Piece, ...]] = {}
@@ -46,12 +48,12 @@ class State:
             self._make(TensorId(position), one)
         for one in stored:
             if one.size_bytes == 0:
-                self.tensors.update({v.name: torch.empty(v.shape, dtype=v.dtype) for v in one.values})
+                self.tensors.update({v.name: torch.empty(v.shape, dtype=v.dtype, device=device) for v in one.values})
 
     @classmethod
-    def create(cls, module: nn.Module, optimizer: OptimizerSettings) -> "State":
+    def create(cls, module: nn.Module, optimizer: OptimizerSettings, device: torch.device = HOST) -> "State":
         """The state a module starts with; optimizer state is zero. The module keeps its own tensors."""
-        state = cls(layout(module, optimizer))
+        state = cls(layout(module, optimizer), device)
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         state._write({name: tensor.detach() for name, tensor in named.items()})
         return state
@@ -70,7 +72,7 @@ class State:
             exported.update(
                 {v.name: _value_in(memory, v).clone(memory_format=torch.contiguous_format) for v in one.values}
             )
-        exported.update({name: t.clone() for name, t in self.tensors.items() if t.numel() == 0})
+        exported.update({name: t.cpu().clone() for name, t in self.tensors.items() if t.numel() == 0})
         return exported
 
     def load(self, values: Mapping[str, torch.Tensor]) -> None:
@@ -96,7 +98,7 @@ class State:
             values = self.layout[piece.tensor].values
             # Views of several types may share a storage that is never cut.
             dtype = values[0].dtype if len(values) == 1 else torch.uint8
-            self._flat[piece] = torch.empty(piece.size_bytes // dtype.itemsize, dtype=dtype)
+            self._flat[piece] = torch.empty(piece.size_bytes // dtype.itemsize, dtype=dtype, device=self.device)
             self.storage(piece).resize_(0)
         return self._flat[piece]
 
@@ -115,7 +117,7 @@ class State:
 
     def _make(self, tensor: TensorId, one: Stored) -> None:
         piece = whole(tensor, one.size_bytes)
-        memory = torch.empty(one.size_bytes, dtype=torch.uint8)
+        memory = torch.empty(one.size_bytes, dtype=torch.uint8, device=self.device)
         self.tensors.update({value.name: _value_in(memory, value) for value in one.values})
         self.pieces[tensor] = (piece,)
         self._flat[piece] = memory
@@ -133,13 +135,17 @@ class State:
             self._put(tensor, memory)
 
     def _bytes(self, tensor: TensorId) -> torch.Tensor:
-        """The present bytes of a storage, wherever they are; of one that is cut a copy."""
+        """The present bytes of a storage, on the host; of one that is cut, or on a GPU, a copy."""
         parts = [self._piece_bytes(piece) for piece in self.pieces[tensor]]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _piece_bytes(self, piece: Piece) -> torch.Tensor:
+        return self._place_of(piece).cpu()
+
+    def _place_of(self, piece: Piece) -> torch.Tensor:
+        """Its bytes where they are."""
         if piece in self.resident:
-            return torch.empty(0, dtype=torch.uint8).set_(self.storage(piece))
+            return bytes_of(self.storage(piece))
         if piece in self.host:
             return host_bytes(self.host[piece], piece.size_bytes)
         seed = self.seeds.get(piece)
@@ -150,7 +156,7 @@ class State:
         for piece in self.pieces[tensor]:
             part = memory[piece.start_bytes : piece.stop_bytes]
             if piece in self.resident or piece in self.host:
-                self._piece_bytes(piece).copy_(part)
+                self._place_of(piece).copy_(part)
             else:
                 self.seeds[piece] = part
             if piece in self.resident:
@@ -163,14 +169,22 @@ class State:
             self.lanes.drain()
 
 
-def rng_state() -> torch.Tensor:
-    """Where torch's random numbers are, to be kept beside an exported state."""
-    return torch.get_rng_state()
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """A storage as a tensor of bytes that shares it."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def restore_rng_state(saved: torch.Tensor) -> None:
+def rng_state(device: torch.device = HOST) -> torch.Tensor:
+    """Where the random numbers are that the steps on this device draw, to be kept beside an exported state."""
+    return torch.get_rng_state() if device == HOST else torch.cuda.get_rng_state(device)
+
+
+def restore_rng_state(saved: torch.Tensor, device: torch.device = HOST) -> None:
     """Go on with the random numbers from there."""
-    torch.set_rng_state(saved)
+    if device == HOST:
+        torch.set_rng_state(saved)
+    else:
+        torch.cuda.set_rng_state(saved, device)
 
 
 def host_bytes(buffer: HostBuffer, size_bytes: int) -> torch.Tensor:
@@ -179,4 +193,5 @@ def host_bytes(buffer: HostBuffer, size_bytes: int) -> torch.Tensor:
 
 
 def _value_in(memory: torch.Tensor, value: Value) -> torch.Tensor:
-    return torch.empty(0, dtype=value.dtype).set_(memory.untyped_storage(), value.offset, value.shape, value.stride)
+    empty = torch.empty(0, dtype=value.dtype, device=memory.device)
+    return empty.set_(memory.untyped_storage(), value.offset, value.shape, value.stride)

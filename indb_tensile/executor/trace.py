@@ -73,7 +73,7 @@ class _WithLoss(nn.Module):
         self._outputs = outputs
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
-        with torch.autocast("cpu", dtype=self._autocast, enabled=self._autocast is not None):
+        with torch.autocast(x.device.type, dtype=self._autocast, enabled=self._autocast is not None):
             predicted = self.module(x)
             loss = self._loss[0](predicted, y)
         return (loss, predicted) if self._outputs else (loss,)

@@ -74,7 +74,7 @@ def _like_parameter(recorder: Recorder, name: str, gradient: torch.Tensor) -> to
         list(parameter.shape),
         list(parameter.stride()),
         dtype=parameter.dtype,
-        device=torch.device("cpu"),
+        device=parameter.device,
         name=f"grad_{name}",
     )
     return _write(recorder, Stage.BACKWARD, _aten.copy_.default, ordered, gradient)

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -80,23 +81,46 @@ void bind_broker(nb::module_& module) {
       .def("send", &RegionBroker::send, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
 }
 
+// Until a device takes them.
+struct Regions {
+  std::optional<RegionMap> map;
+};
+
+void bind_regions(nb::module_& module) {
+  nb::class_<Regions>(module, "CudaRegions")
+      .def(
+          "__init__",
+          [](Regions* place, int device, int socket) {
+            new (place) Regions{RegionMap::receive(cuda::required_driver(), device, socket)};
+          },
+          "device"_a, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
+}
+
+RegionMap taken(Regions& regions) {
+  if (!regions.map) throw Fault(Fault::Kind::invariant, "another device has these regions");
+  RegionMap map = std::move(*regions.map);
+  regions.map.reset();
+  return map;
+}
+
 void make_device(CudaDevice* place, int ledger_fd, std::uint32_t slot, std::uint64_t epoch,
-                 std::uint64_t host_pool_bytes, int device, int socket, std::size_t chunk_bytes) {
+                 std::uint64_t host_pool_bytes, int device, Regions* regions, std::size_t chunk_bytes) {
   const cuda::Driver& driver = cuda::required_driver();
   Ledger ledger = Ledger::attach(ledger_fd);
   const PoolUsage pool = ledger.usage();
   const RegionShape own{device, pool.region_bytes, pool.capacity_bytes / pool.region_bytes};
-  RegionMap map = socket < 0 ? RegionMap::reserve(driver, own) : RegionMap::receive(driver, device, socket);
+  RegionMap map = regions == nullptr ? RegionMap::reserve(driver, own) : taken(*regions);
   new (place) CudaDevice(driver, std::move(ledger), {slot, epoch}, std::move(map), host_pool_bytes, chunk_bytes);
 }
 
 void bind_cuda_device(nb::module_& module) {
   nb::class_<CudaDevice> bound(module, "CudaDevice");
-  bound.def("__init__", &make_device, "ledger_fd"_a, "slot"_a, "epoch"_a, "host_pool_bytes"_a, "device"_a, "socket"_a,
-            "chunk_bytes"_a = CudaDevice::default_chunk_bytes, nb::call_guard<nb::gil_scoped_release>());
+  bound.def("__init__", &make_device, "ledger_fd"_a, "slot"_a, "epoch"_a, "host_pool_bytes"_a, "device"_a,
+            "regions"_a.none(), "chunk_bytes"_a = CudaDevice::default_chunk_bytes,
+            nb::call_guard<nb::gil_scoped_release>());
   bind_device(bound);
   bound.def("compute_on", &CudaDevice::compute_on, "stream"_a)
-      .def("compute_after", &CudaDevice::compute_after, "ticket"_a)
+      .def("_compute_after", &CudaDevice::compute_after, "ticket"_a)
       .def("host_prepare", &CudaDevice::host_prepare, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("trim", &CudaDevice::trim, nb::call_guard<nb::gil_scoped_release>())
       .def("hook_address", [](CudaDevice& device) { return reinterpret_cast<std::uint64_t>(&device.arena().hook()); })
@@ -115,6 +139,7 @@ void bind_cuda(nb::module_& module) {
   module.def("cuda_serve_address", [] { return reinterpret_cast<std::uint64_t>(&tensile_cuda_serve); });
   module.attr("CUDA_CHUNK_BYTES") = CudaDevice::default_chunk_bytes;
   bind_broker(module);
+  bind_regions(module);
   bind_cuda_device(module);
 }
 

@@ -322,6 +322,13 @@ void CudaDevice::close() noexcept {
   in_.finish();
 }
 
+bool CudaDevice::holds(DeviceAddress device, std::size_t size_bytes) const {
+  const auto one = outside_.upper_bound(device);
+  const bool beside =
+      one != outside_.begin() && device + size_bytes <= std::prev(one)->first + std::prev(one)->second;
+  return beside || map_.holds(device, size_bytes) || shown_.holds(device, size_bytes);
+}
+
 void CudaDevice::check(const CopyLane::Copy& copy) const {
   if (closed_) throw Fault(Fault::Kind::invariant, "the device is closed, it copies nothing more");
   const std::uint64_t buffer_bytes = pool_.size_bytes(copy.host);
@@ -329,8 +336,7 @@ void CudaDevice::check(const CopyLane::Copy& copy) const {
     throw Fault(Fault::Kind::invariant,
                 text("a copy of ", copy.size_bytes, " bytes and a host buffer of ", buffer_bytes));
   }
-  if (copy.size_bytes != 0 && !map_.holds(copy.device, copy.size_bytes) &&
-      !shown_.holds(copy.device, copy.size_bytes)) {
+  if (copy.size_bytes != 0 && !holds(copy.device, copy.size_bytes)) {
     throw Fault(Fault::Kind::invariant, text("a copy of ", copy.size_bytes, " bytes at device address ", copy.device,
                                              ", which are not all in mapped regions"));
   }

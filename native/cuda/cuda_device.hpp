@@ -2,9 +2,9 @@
 // ledger, swapped over two copy lanes beside the computation.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "account.hpp"
@@ -98,6 +98,7 @@ class CudaDevice final : public Device {
   DeviceAddress handed(DeviceAddress address, std::uint64_t size_bytes, StreamHandle stream);
   void back(Range bytes);
   void order(StreamHandle first, StreamHandle second);
+  bool holds(DeviceAddress device, std::size_t size_bytes) const;
   void check(const CopyLane::Copy& copy) const;
   void* show(std::uint64_t offset);
   void hide(void* taken, std::uint64_t offset);
@@ -117,7 +118,7 @@ class CudaDevice final : public Device {
   mutable CopyLane out_;
   mutable CopyLane in_;
   StreamHandle compute_ = 0;
-  std::unordered_map<DeviceAddress, std::uint64_t> outside_;
+  std::map<DeviceAddress, std::uint64_t> outside_;
   std::uint64_t outside_bytes_ = 0;
   std::uint64_t outside_limit_bytes_ = 0;
   bool closed_ = false;

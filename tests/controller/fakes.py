@@ -1,6 +1,7 @@
 """A catalog and a device ledger in memory, and a controller around them."""
 
 import os
+import socket
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ from indb_tensile.errors import DeviceError, DeviceMemoryError, LostClaimError
 from indb_tensile.executor.device import DeviceUsage, LaneUsage, Ledger, SlotUsage
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
 from indb_tensile.scheduler.admission.orders import CancelJob, FailJob, RequeueJob
-from indb_tensile.scheduler.admission.pool import Planner, Pool
+from indb_tensile.scheduler.admission.pool import Planner, Pool, TrainerId
 from indb_tensile.scheduler.link import Link
 
 MIB = 1 << 20
@@ -207,6 +208,21 @@ class FakeAccount:
         os.close(self._file)
 
 
+class FakeRegions:
+    """A GPU's regions that nobody takes; what `listed` holds has not let go of the device yet."""
+
+    def __init__(self) -> None:
+        self.listed: set[int] = set()
+        self.taken: list[TrainerId] = []
+
+    def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
+        self.taken.append(trainer)
+        taker.close()
+
+    def in_use_by(self, pid: int) -> bool:
+        return pid in self.listed
+
+
 class Stage:
     """A controller with fakes around it, turned by the test."""
 
@@ -220,6 +236,7 @@ class Stage:
         lease_s: float,
         grace_s: float,
         account: "FakeAccount | Ledger",
+        regions: FakeRegions | None = None,
         **pool: Any,
     ) -> None:
         self.records = FakeRecords()
@@ -231,6 +248,7 @@ class Stage:
             device_fd=self.account.fd,
             grace_s=grace_s,
             wake=self.mailbox,
+            regions=regions,
         )
         thinks = planner or PolicyPlanner(link=LINK, policy=policy)
         self.planner = ThinkingPlanner(thinks, self.mailbox.post)
@@ -285,6 +303,7 @@ def stage(
     lease_s: float = 30.0,
     grace_s: float = 5.0,
     account: FakeAccount | Ledger | None = None,
+    regions: FakeRegions | None = None,
     **pool: Any,
 ) -> Iterator[Stage]:
     made = Stage(
@@ -295,6 +314,7 @@ def stage(
         lease_s=lease_s,
         grace_s=grace_s,
         account=account or FakeAccount(budget * MIB),
+        regions=regions,
         **pool,
     )
     try:

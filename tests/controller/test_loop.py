@@ -20,7 +20,7 @@ from indb_tensile.scheduler.admission.orders import FailJob, RecordAdoption, Rec
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
-from tests.controller.fakes import LINK, MIB, alive, stage
+from tests.controller.fakes import LINK, MIB, FakeRegions, alive, stage
 from tests.remains import nothing_remains
 
 
@@ -89,6 +89,24 @@ def test_what_a_dead_trainer_had_is_nobodys_while_a_process_of_it_is_left() -> N
         os.kill(stray, signal.SIGKILL)
         s.until_state(job, "requeued")
         assert s.account.grants == {}
+
+
+def test_what_a_dead_trainer_had_is_nobodys_while_the_gpus_driver_still_lists_it() -> None:
+    regions = FakeRegions()
+    with stage(regions=regions) as s:
+        job = s.records.enqueue("train", 4 * MIB)
+        s.until_adopted(job)
+        pid = s.pid_of(job)
+        regions.listed.add(pid)
+        os.kill(pid, signal.SIGKILL)
+        s.until(lambda: s.account.revoked and not alive(pid))
+        for _ in range(20):
+            s.controller.turn(s.heartbeat)
+        assert list(s.account.grants.values()) == [4 * MIB]
+        regions.listed.clear()
+        s.until_state(job, "requeued")
+        assert s.account.grants == {}
+        assert len(regions.taken) == len(set(regions.taken)) >= 2, "each trainer is handed the regions once"
 
 
 def test_a_trainer_that_sends_nonsense_is_killed_and_its_job_tried_again() -> None:

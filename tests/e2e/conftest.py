@@ -30,6 +30,7 @@ class Service:
     database: Database
     directory: Path
     settings: dict[str, str]
+    command: list[str] = field(default_factory=lambda: ["-m", "indb_tensile.worker.controller"])
     process: subprocess.Popen[bytes] | None = None
     connection: psycopg.Connection = field(init=False)
 
@@ -49,7 +50,7 @@ class Service:
         """Start the controller and wait until it beats and its service answers."""
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "indb_tensile.worker.controller"],
+                [sys.executable, *self.command],
                 env=os.environ | self.settings,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

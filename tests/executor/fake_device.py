@@ -91,6 +91,9 @@ class FakeDevice:
             raise InvariantError(f"copy {ticket} was never queued")
         return 0
 
+    def compute_after(self, ticket: Ticket) -> int:
+        return self.wait(ticket)
+
     def host_allocate(self, size_bytes: int) -> HostBuffer:
         if size_bytes == 0:
             raise InvariantError("a host buffer of 0 bytes")

@@ -44,6 +44,9 @@ class MemoryDevice:
             waited += size_bytes
         return waited
 
+    def compute_after(self, ticket: Ticket) -> int:
+        return self.wait(ticket)
+
     def host_allocate(self, size_bytes: int) -> HostBuffer:
         buffer = ctypes.create_string_buffer(size_bytes)
         self.buffers[ctypes.addressof(buffer)] = buffer

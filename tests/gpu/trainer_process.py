@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from indb_tensile.executor.cuda import CudaDevice, serve_torch
+from indb_tensile.executor.cuda import CudaDevice, CudaRegions, serve_torch
 
 PATTERN = 0x5A
 HOST_POOL_BYTES = 1 << 30
@@ -16,7 +16,8 @@ HOST_POOL_BYTES = 1 << 30
 def open_device(told: dict[str, Any]) -> tuple[CudaDevice, float]:
     """The job's device, and how long it took to map every region."""
     start_s = time.perf_counter()
-    device = CudaDevice(told["ledger"], told["slot"], told["epoch"], HOST_POOL_BYTES, socket=told["socket"])
+    regions = CudaRegions(0, told["socket"])
+    device = CudaDevice(told["ledger"], told["slot"], told["epoch"], HOST_POOL_BYTES, regions=regions)
     return device, time.perf_counter() - start_s
 
 

@@ -83,9 +83,9 @@ def test_why_there_is_no_gpu_is_a_value_with_the_way_out(
 
 TRAINER = """
 import ctypes, sys
-from indb_tensile.executor.cuda import CudaDevice
-ledger, slot, epoch, regions = map(int, sys.argv[1:])
-with CudaDevice(ledger, slot, epoch, 1 << 20, socket=regions) as device:
+from indb_tensile.executor.cuda import CudaDevice, CudaRegions
+ledger, slot, epoch, socket = map(int, sys.argv[1:])
+with CudaDevice(ledger, slot, epoch, 1 << 20, regions=CudaRegions(0, socket)) as device:
     device.host_prepare(1 << 20)
     tensor = device.allocate(100_000)
     assert device.arena_range[0] == tensor
@@ -203,7 +203,7 @@ _native.cuda_end_torch()
 
 def test_doctor_says_which_gpu_there_is_and_whether_it_can_be_used(library: Path) -> None:
     source = "from indb_tensile.cli.doctor import _gpu; print(_gpu())"
-    assert run(source, environment(library)).startswith("(True, 'Fake GPU 0 with 256 MB, driver for CUDA 12.8', ")
+    assert run(source, environment(library)).startswith("(True, 'Fake GPU 0 with 256 MB, driver for CUDA 12.8, ")
     assert run(source, environment(library, FAKE_CUDA_VERSION="11080")).startswith(
         "(False, 'the driver supports CUDA 11.8, and 12.0 is needed', "
     )

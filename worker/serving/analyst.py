@@ -40,7 +40,7 @@ def main() -> int:
         level=mine.log_level.upper(), format="%(asctime)s analyst[%(process)d] %(levelname)s %(message)s"
     )
     torch.set_num_threads(mine.torch_threads)
-    with socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link, Store(mine.dsn, "analyst") as store:
+    with socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link, Store(mine.dsn, "analyst", mine.device) as store:
         _serve(link, Desk(store, Explainer(store.latencies, store.latency_predictor, mine)).answer)
     return 0
 

@@ -9,7 +9,7 @@ import psycopg
 from indb_tensile.catalog import models, plans, predictors
 from indb_tensile.catalog.connection import Connection, Session
 from indb_tensile.errors import DatabaseError
-from indb_tensile.executor import hardware, predictor
+from indb_tensile.executor import backend, predictor
 from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.artifacts import Predictor
 
@@ -30,7 +30,8 @@ class Loaded:
 class Store:
     """Loads versions. Belongs to one thread at a time."""
 
-    def __init__(self, dsn: str, purpose: str) -> None:
+    def __init__(self, dsn: str, purpose: str, device: str = backend.EMULATED) -> None:
+        self._device = device
         self.session = Session(dsn, application_name=f"tensile {purpose}", patience_s=_PATIENCE_S)
 
     def load(self, version: ModelVersionId) -> Loaded:
@@ -40,12 +41,12 @@ class Store:
 
     def latencies(self, signatures: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Nanoseconds and workspace bytes of the operators that have run on this kind of device."""
-        kind = hardware.emulated_kind()
+        kind = backend.kind_of(self._device)
         return self._run(lambda connection: plans.known_latencies(connection, kind, signatures), "latencies")
 
     def latency_predictor(self) -> predictor.Predictor | None:
         """Foretells operators that have not run on this kind of device; None where none is trained yet."""
-        kind = hardware.emulated_kind()
+        kind = backend.kind_of(self._device)
         stored = self._run(lambda connection: predictors.load_predictor(connection, kind), "the latency predictor")
         return None if stored is None else predictor.usable(stored.model)
 

@@ -11,7 +11,6 @@ from indb_tensile.catalog import models, plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.errors import InvariantError
-from indb_tensile.executor.hardware import emulated_kind
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
@@ -171,7 +170,7 @@ class Loop:
             )
             for o, ns in zip(operators, latency_ns, strict=True)
         ]
-        self.diary.session.run(lambda c: plans.record_latencies(c, emulated_kind(), rows))
+        self.diary.session.run(lambda c: plans.record_latencies(c, self.steps.kind, rows))
 
     def _progress(
         self, step: int, steps: int, loss: float, figures: dict[str, float | None] | None = None
@@ -218,7 +217,7 @@ class Loop:
         checkpoint = Checkpoint(
             weights=weights | {_BEST + name: tensor for name, tensor in self._best.items()},
             optimizer=optimizer,
-            random={"torch": rng_state()},
+            random={"torch": rng_state(self.state.device)},
             position=position,
         )
         data = checkpoint.to_bytes()
@@ -238,7 +237,7 @@ class Loop:
         best = {name: tensor for name, tensor in checkpoint.weights.items() if name.startswith(_BEST)}
         present = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
         self.state.load(present | checkpoint.optimizer)
-        restore_rng_state(checkpoint.random["torch"])
+        restore_rng_state(checkpoint.random["torch"], self.state.device)
         self._best = {name.removeprefix(_BEST): tensor for name, tensor in best.items()}
         self.early_stop = EarlyStop.from_json(position["early_stop"])
         self.epochs_done = int(position["epochs_done"])

@@ -1,6 +1,7 @@
 """One job from its claimed row to its published version."""
 
 import logging
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -8,10 +9,10 @@ from indb_tensile import config
 from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.connection import Session
 from indb_tensile.executor.calibrate import add_scripts
-from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.executor.cuda import CudaRegions
+from indb_tensile.executor.opening import Opened, capturing_on, open_device, torch_device
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
-from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.state import State
 from indb_tensile.job import Phase
 from indb_tensile.learning.training import Prepared, prepare
@@ -32,12 +33,21 @@ SAMPLE_EVERY = 3  # an emulated device's operators take milliseconds: timing eve
 class TrainingRun:
     """Reads, captures, is admitted, trains and publishes; everything written carries the job's claim."""
 
-    def __init__(self, settings: config.Settings, device_fd: int, link: Link, inbox: Inbox, assigned: Assign) -> None:
+    def __init__(
+        self,
+        settings: config.Settings,
+        device_fd: int,
+        link: Link,
+        inbox: Inbox,
+        assigned: Assign,
+        regions: CudaRegions | None = None,
+    ) -> None:
         self._settings = settings
         self._device_fd = device_fd
         self._link = link
         self._inbox = inbox
         self._assigned = assigned
+        self._regions = regions
         self._job = assigned.job
 
     def go(self) -> None:
@@ -47,13 +57,21 @@ class TrainingRun:
         name = f"tensile trainer {self._job.job}"
         with Session(self._settings.dsn, application_name=name, patience_s=patience_s) as session:
             diary = Diary(session, self._link, self._job)
-            prepared = self._read(session, diary)
-            steps = self._capture(session, diary, prepared)
-            first = self._be_admitted(diary, steps)
-            weights = self._train(session, diary, prepared, steps, first)
+            with self._open() as opened:
+                prepared = self._read(session, diary)
+                with capturing_on(opened.torch_device):
+                    steps = self._capture(session, diary, prepared)
+                first = self._be_admitted(diary, steps)
+                weights = self._train(session, diary, prepared, steps, first, opened)
             diary.enter(Phase.PUBLISHING)
             found = publication(self._job, prepared, judge(session, self._job, prepared, weights))
             session.run(lambda c: models.publish_version(c, self._job, found))
+
+    def _open(self) -> AbstractContextManager[Opened]:
+        """First of all: on a GPU nothing may have used CUDA before."""
+        name, assigned = self._settings.device, self._assigned
+        claim = (self._device_fd, assigned.slot, assigned.epoch)
+        return open_device(name, claim, self._settings.host_pool_bytes, self._regions, torch_device(name))
 
     def _read(self, session: Session, diary: Diary) -> Prepared:
         diary.enter(Phase.READING)
@@ -62,7 +80,7 @@ class TrainingRun:
 
     def _capture(self, session: Session, diary: Diary, prepared: Prepared) -> Steps:
         diary.enter(Phase.CAPTURING)
-        steps = Steps.capture(prepared)
+        steps = Steps.capture(prepared, self._settings.device)
         steps.look_up(session)
         return steps
 
@@ -93,40 +111,39 @@ class TrainingRun:
         return message
 
     def _train(
-        self, session: Session, diary: Diary, prepared: Prepared, steps: Steps, first: Adopt
+        self, session: Session, diary: Diary, prepared: Prepared, steps: Steps, first: Adopt, opened: Opened
     ) -> dict[str, torch.Tensor]:
-        assigned = self._assigned
-        state = State.create(prepared.module, optimizer_settings(prepared.settings))
+        device = opened.device
+        state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
+        scripted = add_scripts(steps.captured)
         torch.manual_seed(prepared.settings.seed)
-        with EmulatedDevice(self._device_fd, assigned.slot, assigned.epoch, self._settings.host_pool_bytes) as device:
-            placer = Placer(
-                Serving.of(device.hook_address()), region_bytes=self._settings.region_bytes, prove=device.prove
+        placer = Placer(opened.serving, region_bytes=self._settings.region_bytes, prove=opened.prove)
+        runner = Runner(
+            device,
+            state,
+            scripted,
+            sample_every=SAMPLE_EVERY,
+            sample_after_ns=SAMPLE_AFTER_NS,
+            placer=placer,
+            operator_clock=opened.clock,
+        )
+        try:
+            runner.adopt(first.plans, first.generation, first.grant_bytes)
+            self._link.send(Adopted(job=self._job.job, generation=first.generation))
+            session.run(lambda c: jobs.start_running(c, self._job.job, self._job.claim))
+            loop = Loop(
+                prepared=prepared,
+                state=state,
+                runner=runner,
+                inbox=self._inbox,
+                diary=diary,
+                steps=steps,
+                checkpoint_s=self._settings.checkpoint_s,
+                host_bytes=lambda: device.host_usage().used_bytes,
             )
-            runner = Runner(
-                device,
-                state,
-                add_scripts(steps.captured),
-                sample_every=SAMPLE_EVERY,
-                sample_after_ns=SAMPLE_AFTER_NS,
-                placer=placer,
-            )
-            try:
-                runner.adopt(first.plans, first.generation, first.grant_bytes)
-                self._link.send(Adopted(job=self._job.job, generation=first.generation))
-                session.run(lambda c: jobs.start_running(c, self._job.job, self._job.claim))
-                loop = Loop(
-                    prepared=prepared,
-                    state=state,
-                    runner=runner,
-                    inbox=self._inbox,
-                    diary=diary,
-                    steps=steps,
-                    checkpoint_s=self._settings.checkpoint_s,
-                    host_bytes=lambda: device.host_usage().used_bytes,
-                )
-                loop.go()
-                return loop.weights()
-            finally:
-                runner.close()
-                if placer.served is not None:
-                    log.info("job %s: allocations on the device: %s", self._job.job, placer.served)
+            loop.go()
+            return loop.weights()
+        finally:
+            runner.close()
+            if placer.served is not None:
+                log.info("job %s: allocations on the device: %s", self._job.job, placer.served)

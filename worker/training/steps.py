@@ -7,9 +7,9 @@ import torch
 from indb_tensile.catalog import plans, predictors
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.plans import OpMeasurement
+from indb_tensile.executor.backend import EMULATED, kind_of, speed_of
 from indb_tensile.executor.calibrate import apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
-from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import Passes
 from indb_tensile.executor.predictor import Predictor, foretell, usable
@@ -22,15 +22,17 @@ from indb_tensile.scheduler.graph import StepGraph
 class Steps:
     """The training step, the last smaller batch where there is one, and the validation pass, in this order."""
 
-    def __init__(self, captured: tuple[CapturedStep, ...], evaluation_rows: int) -> None:
+    def __init__(self, captured: tuple[CapturedStep, ...], evaluation_rows: int, device: str = EMULATED) -> None:
         self.captured = captured
+        self.kind = kind_of(device)
+        self._speed = speed_of(device)
         self.evaluation_rows = evaluation_rows
         self._known: dict[str, tuple[int, int]] = {}
         self._predictor: Predictor | None = None
 
     @classmethod
-    def capture(cls, prepared: Prepared) -> "Steps":
-        """Every graph that the job's epochs run."""
+    def capture(cls, prepared: Prepared, device: str = EMULATED) -> "Steps":
+        """Every graph that the job's epochs run, on the device of that name (executor/backend.py)."""
         settings = optimizer_settings(prepared.settings)
         plan = batch_plan(prepared.train.rows, prepared.settings)
         module, loss, part = prepared.module, prepared.loss, prepared.train
@@ -39,7 +41,7 @@ class Steps:
         trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings, passes) for rows in sizes]
         rows = plan.full_rows
         evaluated = capture_evaluation(module, loss, part.x[:rows], part.y[:rows], settings)
-        return cls((*trained, evaluated), rows)
+        return cls((*trained, evaluated), rows, device)
 
     @property
     def graphs(self) -> tuple[StepGraph, ...]:
@@ -58,9 +60,9 @@ class Steps:
 
     def look_up(self, session: Session) -> None:
         """Ask the catalog what earlier jobs learned about these operators."""
-        found = session.run(lambda c: plans.known_latencies(c, emulated_kind(), self.unknown))
+        found = session.run(lambda c: plans.known_latencies(c, self.kind, self.unknown))
         self._learn(found)
-        stored = session.run(lambda c: predictors.load_predictor(c, emulated_kind())) if self.unknown else None
+        stored = session.run(lambda c: predictors.load_predictor(c, self.kind)) if self.unknown else None
         self._predictor = None if stored is None else usable(stored.model)
 
     def calibrate(self, session: Session, grant_bytes: int) -> int:
@@ -83,7 +85,7 @@ class Steps:
         ]
         descriptions = self._descriptions(outcome.measured)
         session.run(lambda c: predictors.describe(c, descriptions))
-        session.run(lambda c: plans.record_latencies(c, emulated_kind(), rows))
+        session.run(lambda c: plans.record_latencies(c, self.kind, rows))
         self.captured = outcome.steps
         self._learn(outcome.measured)
         return 0
@@ -97,7 +99,7 @@ class Steps:
         return tuple(self._known[o.signature][0] if o.signature in self._known else guess for o, guess in pairs)
 
     def _foretold(self, step: CapturedStep) -> tuple[int, ...]:
-        return foretell(step.graph, step.descriptions, EMULATED_SPEED, self._predictor)
+        return foretell(step.graph, step.descriptions, self._speed, self._predictor)
 
     def _predictions(self) -> dict[str, int]:
         return {

@@ -1,0 +1,101 @@
+"""Opens one job's device in a trainer, and says where torch's tensors are while its step program runs.
+
+On the emulated device they are CPU tensors that the preloaded shim places (serving.py). On a GPU they are CUDA
+tensors, and torch's pluggable allocator asks the same script for their addresses. Neither back end is known to who
+runs the program. That torch computes on a GPU here has not been tried yet; the rest runs on a double of the driver.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from indb_tensile import _native
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.calibrate import calibrate_on
+from indb_tensile.executor.cuda import CudaDevice, CudaRegions, serve_torch
+from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.executor.serving import Serving
+from indb_tensile.executor.timing import EventClock
+
+OUTSIDE_BYTES = 256 << 20  # beside its regions, for cuBLAS's workspace and whatever else no plan foresees
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """One job's device. `torch_device` is where its tensors live, `clock` times its operators.
+
+    `prove` raises where the machine has not the memory that was granted; None where it is there.
+    """
+
+    device: EmulatedDevice | CudaDevice
+    serving: Serving | None
+    torch_device: torch.device
+    clock: EventClock | None = None
+    prove: Callable[[int], None] | None = None
+
+
+def torch_device(name: str) -> torch.device:
+    """Where torch computes for the device of this name. Raises DeviceError where torch cannot use it."""
+    if not name.startswith("cuda"):
+        return torch.device("cpu")
+    if torch.version.cuda is None:
+        raise DeviceError(
+            f"the controller chose {name}, and this torch has no CUDA",
+            hint="Run trainers and controller from one environment.",
+        )
+    return torch.device(name)
+
+
+@contextmanager
+def open_device(
+    name: str, claim: tuple[int, int, int], host_pool_bytes: int, regions: CudaRegions | None, place: torch.device
+) -> Iterator[Opened]:
+    """The device of that name for a claim: the ledger's descriptor, slot and epoch.
+
+    On a GPU it must come before anything in the process uses CUDA.
+    """
+    if not name.startswith("cuda"):
+        with EmulatedDevice(*claim, host_pool_bytes) as emulated:
+            serving = Serving.of(emulated.hook_address())
+            yield Opened(device=emulated, serving=serving, torch_device=place, prove=emulated.prove)
+        return
+    with CudaDevice(*claim, host_pool_bytes, device=_ordinal(name), regions=regions) as gpu:
+        yield _on_gpu(gpu, place) if place.type == "cuda" else _on_host(gpu, place)
+
+
+def capturing_on(place: torch.device) -> AbstractContextManager[object]:
+    """Around capturing: a step's operators are those of the device that its tensors are on."""
+    return nullcontext() if place.type == "cpu" else place
+
+
+def settle_results() -> None:
+    """Equal inputs give equal bits on a GPU: before CUDA starts, and in every process whose bits are compared."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(mode=True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def _on_gpu(device: CudaDevice, place: torch.device) -> Opened:
+    settle_results()
+    device.allow_outside(OUTSIDE_BYTES)
+    serve_torch(device)
+    torch.cuda.set_device(place)
+    device.compute_on(torch.cuda.current_stream(place).cuda_stream)
+    serving = Serving(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
+    calibrate_on(place, serving)
+    return Opened(device=device, serving=serving, torch_device=place, clock=EventClock(place))
+
+
+def _on_host(device: CudaDevice, place: torch.device) -> Opened:
+    """The driver's double: its device memory is the host's, and torch computes there."""
+    serving = Serving.of(device.hook_address(), device.pieces_address())
+    return Opened(device=device, serving=serving, torch_device=place)
+
+
+def _ordinal(name: str) -> int:
+    return int(name.partition(":")[2] or 0)

@@ -1,0 +1,110 @@
+"""Which device is taken, why not another, and what it is asked to give."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from indb_tensile.config import GIB, MIB, Settings
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.backend import Emulated, choose, fitted, kind_of, named, roofline, speed_of, torch_cuda
+from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu
+from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
+
+A6000 = Gpu(
+    ordinal=0,
+    name="NVIDIA RTX A6000",
+    uuid="GPU-0",
+    memory_bytes=48 * GIB,
+    capability=(8, 6),
+    multiprocessors=84,
+    clock_khz=1_800_000,
+    memory_clock_khz=8_001_000,
+    memory_bus_bits=384,
+    copy_engines=2,
+    virtual_memory=True,
+    shareable=True,
+    granularity_bytes=2 * MIB,
+)
+SECOND = replace(A6000, ordinal=1, uuid="GPU-1")
+TWO = Gpus(driver_version=12080, devices=(A6000, SECOND))
+NONE = NoGpu(why=Absence.NO_DRIVER, reason="libcuda.so.1 is not there", hint="install a driver")
+
+
+@pytest.mark.parametrize(
+    ("setting", "chosen", "name"),
+    [("auto", A6000, "cuda:0"), ("cuda", A6000, "cuda:0"), ("cuda:1", SECOND, "cuda:1")],
+)
+def test_a_gpu_is_taken_where_driver_and_torch_have_cuda(setting: str, chosen: Gpu, name: str) -> None:
+    assert choose(setting, TWO, "12.8") == chosen
+    assert named(chosen) == name
+
+
+@pytest.mark.parametrize(
+    ("found", "cuda", "reason"),
+    [
+        (NONE, "12.8", "libcuda.so.1 is not there"),
+        (TWO, None, "there is NVIDIA RTX A6000, but the installed torch has no CUDA"),
+        (
+            replace(TWO, devices=(replace(A6000, shareable=False),)),
+            "12.8",
+            "NVIDIA RTX A6000 cannot map its memory in regions that processes share",
+        ),
+    ],
+)
+def test_where_it_cannot_be_used_the_device_is_emulated_or_the_demand_refused(
+    found: Gpus | NoGpu, cuda: str | None, reason: str
+) -> None:
+    emulated = choose("auto", found, cuda)
+    assert isinstance(emulated, Emulated)
+    assert (emulated.reason, named(emulated)) == (reason, "emulated")
+    with pytest.raises(DeviceError) as refused:
+        choose("cuda", found, cuda)
+    assert refused.value.message == f"device (TENSILE_DEVICE) is 'cuda', and {reason}"
+    assert refused.value.hint
+
+
+def test_a_number_that_no_gpu_has_is_named() -> None:
+    with pytest.raises(DeviceError, match="the driver sees 2 GPUs and none of number 7"):
+        choose("cuda:7", TWO, "12.8")
+
+
+def test_an_emulated_device_is_taken_where_it_is_asked_for_whatever_there_is() -> None:
+    assert isinstance(choose("emulated", TWO, "12.8"), Emulated)
+
+
+def test_a_gpu_gives_all_it_has_but_its_headroom() -> None:
+    found = fitted(Settings(), A6000, frozenset())
+    assert (found.capacity_bytes, found.budget_bytes, found.region_bytes) == (46 * GIB, 46 * GIB, 64 * MIB)
+
+
+def test_what_is_set_stays_as_far_as_regions_allow() -> None:
+    asked = Settings(capacity_bytes=GIB + 1, budget_bytes=GIB, region_bytes=6 * MIB)
+    found = fitted(asked, A6000, frozenset({"capacity_bytes", "budget_bytes", "region_bytes"}))
+    assert (found.capacity_bytes, found.budget_bytes) == (1020 * MIB, 1020 * MIB)
+    with pytest.raises(DeviceError, match=r"region_bytes .* is 3145728: NVIDIA RTX A6000 gives memory in units of"):
+        fitted(replace(asked, region_bytes=3 * MIB), A6000, frozenset({"region_bytes"}))
+
+
+def test_a_gpus_first_guess_is_its_data_sheet() -> None:
+    speed = roofline(A6000)
+    assert speed.flops_per_s == pytest.approx(38.7e12, rel=0.01)
+    assert speed.bytes_per_s == pytest.approx(768e9, rel=0.01)
+
+
+def test_an_emulated_device_keeps_its_kind_and_guess() -> None:
+    assert (kind_of("emulated"), speed_of("emulated")) == (emulated_kind(), EMULATED_SPEED)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("cuda: Optional[str] = '12.8'\n", "12.8"),
+        ("cuda = '13.0'\n", "13.0"),
+        ("cuda: Optional[str] = None\n", None),
+        ("__version__ = '2.13.0'\n", None),
+    ],
+)
+def test_torchs_cuda_is_read_without_importing_it(tmp_path: Path, text: str, version: str | None) -> None:
+    (tmp_path / "version.py").write_text(f"from typing import Optional\n{text}")
+    assert torch_cuda(tmp_path) == version

@@ -1,0 +1,46 @@
+"""A process that measures a GPU's link and prints it as one line of JSON; the controller, which has no context, asks.
+
+Exit codes as the controller's.
+"""
+
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict
+
+from indb_tensile import config
+from indb_tensile.errors import TensileError
+from indb_tensile.executor.cuda import CudaDevice
+from indb_tensile.executor.device import Ledger
+from indb_tensile.executor.lanespeed import measure_link
+
+from .serving.processes import die_with_parent
+
+_REGIONS = 4
+
+log = logging.getLogger("link")
+
+
+def main() -> int:
+    """Measure and print; return the exit code."""
+    settings = config.load(os.environ)
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s link %(levelname)s %(message)s")
+    die_with_parent()
+    copy_bytes = settings.region_bytes
+    try:
+        with Ledger.create(_REGIONS * copy_bytes, copy_bytes, 1, 1) as ledger:
+            slot, epoch = ledger.claim_slot(os.getpid())
+            ledger.grant(slot, _REGIONS * copy_bytes)
+            number = int(settings.device.partition(":")[2] or 0)
+            with CudaDevice(ledger.fd, slot, epoch, 4 * copy_bytes, device=number) as device:
+                device.host_prepare(2 * copy_bytes)
+                print(json.dumps(asdict(measure_link(device, copy_bytes))))  # noqa: T201 - what the controller reads
+    except TensileError as error:
+        log.error("the link was not measured: %s", error)  # noqa: TRY400 - one line says it all
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
