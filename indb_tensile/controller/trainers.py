@@ -149,9 +149,16 @@ class Trainers:
             self._watch(trainer, found)
 
     def end(self, trainer: TrainerId, manner: Manner) -> None:
-        """See that it goes: at once, by SIGTERM, or by itself; by SIGKILL after the grace in any case."""
+        """See that it goes: at once, by SIGTERM, or by itself; by SIGKILL after the grace in any case.
+
+        One that has not begun, and may not for seconds, is gone at once: it had nothing.
+        """
         found = self._trainers.get(trainer)
         if found is None or found.ended:
+            return
+        if found.pid is None:
+            del self._trainers[trainer]
+            self._give_up(trainer, found)
             return
         if manner is Manner.KILL:
             self._signal(found, signal.SIGKILL)
@@ -208,10 +215,13 @@ class Trainers:
         self._selector.close()
 
     def _begin(self, forked: list[Forked]) -> None:
-        """Those that were forked are watched from now on; one that was to end meanwhile does."""
+        """Those that were forked are watched from now on; one that was given up meanwhile is ended."""
         self._watch_server()  # first: a closed socket's number may be another's by now
         for one in forked:
-            found = self._trainers[one.trainer]
+            found = self._trainers.get(one.trainer)
+            if found is None:
+                _discard(one.pid)
+                continue
             if one.pid is None:
                 del self._trainers[one.trainer]
                 self._give_up(one.trainer, found)
@@ -221,7 +231,7 @@ class Trainers:
             self._selector.register(found.pidfd, selectors.EVENT_READ, one.trainer)
             self._selector.register(found.frames.fileno(), selectors.EVENT_READ, one.trainer)
             self._watch(one.trainer, found)
-            if found.doomed or found.kill_at_s is not None:
+            if found.doomed:
                 self._signal(found, signal.SIGKILL)
 
     def _give_up(self, trainer: TrainerId, found: _Trainer) -> None:
@@ -312,7 +322,7 @@ class Trainers:
     def _kill_late(self) -> None:
         now_s = time.monotonic()
         for trainer, found in self._trainers.items():
-            if found.pid is None or found.kill_at_s is None or found.kill_at_s > now_s:
+            if found.kill_at_s is None or found.kill_at_s > now_s:
                 continue
             found.kill_at_s = float("inf")
             if found.code is not None:
@@ -332,6 +342,13 @@ class Trainers:
 def _ended(pidfd: int) -> bool:
     """Whether the process has ended; it stays a zombie, so that its id and its group's stay its own."""
     return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _discard(pid: int | None) -> None:
+    """End one that nobody waits for any more, and that has started nothing yet."""
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _reap_group(group: int) -> None:

@@ -53,7 +53,8 @@ def within_machine(settings: Settings, machine: Callable[[], int] = machine_byte
             "the memory of this machine, of which an emulated device takes its own",
             hint="Set a budget that leaves memory for the database and the trainers.",
         )
-    if settings.memory_directory and (left_bytes := room_bytes(settings)) < settings.budget_bytes:
+    left_bytes = room_bytes(settings)
+    if settings.memory_directory and 0 < left_bytes < settings.budget_bytes:  # 0: there can be no device at all
         log.warning(
             "memory_directory %s has %d bytes free, less than the budget of %d: jobs go back to the queue when it is "
             "full. Free some, enlarge it (mount -o remount,size=…), or lower budget_bytes.",

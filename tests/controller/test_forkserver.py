@@ -18,6 +18,7 @@ from indb_tensile.controller.trainers import UNSTARTED, Ended, Gone, Trainers
 from indb_tensile.scheduler.admission.orders import Manner
 from indb_tensile.scheduler.admission.pool import TrainerId
 from tests.controller.fakes import DEADLINE_S, FAKE_TRAINER
+from tests.remains import nothing_remains
 
 FIRST, SECOND = TrainerId(1), TrainerId(2)
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -98,18 +99,25 @@ def until(trainers: Trainers, told: Ended | Gone) -> None:
         assert time.monotonic() < end_s, f"{told} was not told within {DEADLINE_S} s"
 
 
+def children() -> set[str]:
+    """The processes that are ours to wait for."""
+    return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+
+
 @pytest.mark.parametrize("manner", list(Manner))
-def test_a_trainer_that_is_to_end_before_it_has_begun_ends(manner: Manner) -> None:
-    with Path(os.devnull).open() as device:
+def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: Manner) -> None:
+    before = children()
+    with nothing_remains(), Path(os.devnull).open() as device:
         trainers = Trainers(
             module=FAKE_TRAINER, environment=ENVIRONMENT, device_fd=device.fileno(), grace_s=DEADLINE_S
         )
         trainers.spawn(FIRST)
-        assert trainers.pid(FIRST) == 0
         trainers.end(FIRST, manner)
-        until(trainers, Ended(trainer=FIRST))
-        trainers.bury(FIRST)
-        until(trainers, Gone(trainer=FIRST, code=-signal.SIGKILL))
+        assert trainers.poll(DEADLINE_S) == [Gone(trainer=FIRST, code=UNSTARTED)]
+        trainers.spawn(SECOND)  # is forked after the first, for which nobody waits any more
+        while not trainers.pid(SECOND):
+            assert all(told.trainer == SECOND for told in trainers.poll(DEADLINE_S))
+        assert len(children() - before) == 2, "not just the server and the second"
         trainers.close()
 
 

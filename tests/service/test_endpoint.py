@@ -76,3 +76,9 @@ def test_a_directory_of_another_user_is_refused(directory: Path) -> None:
 def test_a_path_that_is_too_long_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="the system allows 107"):
         Endpoint(tmp_path / ("d" * 100), "worker-1")
+
+
+def test_a_directory_that_cannot_be_made_is_named_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UnavailableError, match=r"file/below cannot be made: Not a directory"):
+        Endpoint(tmp_path / "file" / "below", "worker-1")

@@ -43,9 +43,15 @@ class Endpoint:
 
 
 def _prepare(directory: Path) -> None:
-    if not directory.exists():
-        directory.mkdir(parents=True)
-        directory.chmod(0o755)  # whatever the umask: the server's user must be able to enter
+    try:
+        if not directory.exists():
+            directory.mkdir(parents=True)
+            directory.chmod(0o755)  # whatever the umask: the server's user must be able to enter
+    except OSError as error:
+        raise UnavailableError(
+            f"the service's directory {directory} cannot be made: {error.strerror}",
+            hint="make it, or name another (TENSILE_SERVICE_DIRECTORY)",
+        ) from error
     facts = directory.stat()
     mode = facts.st_mode & 0o777
     if facts.st_uid not in (0, os.geteuid()):
