@@ -15,7 +15,7 @@ from indb_tensile.scheduler.search.descent import LARGE, PRUNED, SLOWEST, Descen
 from indb_tensile.scheduler.search.orders import Orders
 from indb_tensile.scheduler.search.rung import Rung, envelope, fastest, rung_of
 
-RUNGS = (0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the way from the floor to the peak by liveness
+RUNGS = (0.95, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the way from the floor to the peak by liveness
 _MEDIUM = 1_000  # operators from which on a curve is climbed down from rung to rung
 
 
