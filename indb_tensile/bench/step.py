@@ -31,6 +31,7 @@ is not.
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -123,6 +124,7 @@ def _asked(given: argparse.Namespace, name: str) -> tuple[Subject, Network, Aske
 
 def measure(subject: Subject, asked: Asked, network: Network | None = None) -> list[Row]:
     """Everyone's row, eager's first; checkpoints only of a known network."""
+    tell = partial(_tell, subject.name, time.perf_counter())
     step = subject.capture()
     link = slowed_link(subject, step, machine(asked.machine), 3)
     region_bytes = _region_bytes(peak(step.graph, LIVENESS))
@@ -130,24 +132,33 @@ def measure(subject: Subject, asked: Asked, network: Network | None = None) -> l
         trial = Trial(subject, step, device, placer=placer(device, step))
         work = workload(step, trial.run(LIVENESS, 3).latency_ns)
         trial.runner.close()
+        tell(f"{len(step.graph.operators)} operators are captured and measured")
         shared = Torch(subject, device)
         entries = [
             _measured(one, shared)
             for one in rivals(shared, network, device, segments=asked.segments, compiled=asked.compiled)
         ]
+        tell(f"{len(entries)} of PyTorch's ways have run")
         shared.restart()  # ours starts from the same parameters
         ours = _Ours(subject, trial, device, grant)
         plans = _plans(work, link, asked.budgets, [entry.peak_bytes for entry in entries])
         entries += [ours.entry(plan) for plan in plans]
+        tell(f"{len(plans)} plans are made")
         trained = frozenset(name for name, _ in subject.module.named_parameters())
         take_turns(entries, trained, asked.pace, ours.finished)
+        tell(f"{len(entries[0].step_ns)} rounds have been run")
         duel(entries[0], next(entry for entry in entries if entry.contender.method == UNSAVING), asked.pace)
+        tell(f"{len(entries[0].duel_ns)} rounds of two have been run")
         ours.close()
         shared.close()
     starting_ns = EMULATED_SPEED.launch_ns * len(step.graph.operators)
     labels = {"model": subject.name, "batch": len(subject.x), "row": list(subject.x.shape[1:])}
     labels |= {"machine": asked.machine, "link_bytes_per_s": link.out_bytes_per_s}
     return [_row(labels, entry, entries[0], starting_ns, ours) for entry in entries]
+
+
+def _tell(name: str, started_s: float, what: str) -> None:
+    print(f"{name} after {time.perf_counter() - started_s:.0f} s: {what}", file=sys.stderr, flush=True)
 
 
 def _region_bytes(size_bytes: int) -> int:

@@ -22,9 +22,9 @@ class Pace:
     """How long is measured: rounds of all, then rounds of two, each of turns of at least this long."""
 
     rounds: int = 9  # of all, at most; at least three, whatever time they take
-    all_s: float = 75.0  # for them
+    all_s: float = 60.0  # for them
     duels: int = 41  # of two, at most; at least nine
-    duels_s: float = 45.0
+    duels_s: float = 40.0
     turn_s: float = 1.0
 
 
