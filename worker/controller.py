@@ -135,7 +135,9 @@ def _choose(settings: Settings) -> Gpu | Emulated:
     """The device to run on, said once in the log. Raises DeviceError where the one that is set cannot be had."""
     found = NoGpu(why=Absence.NO_DEVICE, reason="", hint="") if settings.device == EMULATED else probe()
     chosen = choose(settings.device, found, torch_cuda())
-    if isinstance(chosen, Emulated):
+    if isinstance(chosen, Emulated) and isinstance(found, NoGpu) and found.is_fault:
+        log.warning("the device is emulated: %s. %s", chosen.reason, found.hint)
+    elif isinstance(chosen, Emulated):
         log.info("the device is emulated: %s", chosen.reason)
     else:
         log.info("the device is %s with %d bytes", chosen.name, chosen.memory_bytes)

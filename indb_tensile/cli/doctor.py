@@ -25,7 +25,7 @@ from indb_tensile.cli.output import Row, out, plain, print_json
 from indb_tensile.cli.place import Place, find_place
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import TensileError
-from indb_tensile.executor.backend import torch_cuda
+from indb_tensile.executor.backend import EMULATED, torch_cuda
 from indb_tensile.executor.hardware import room_bytes
 
 FOUND_FAULTS = 1
@@ -158,6 +158,8 @@ def _device_memory(place: Place) -> Iterator[Row]:
     except TensileError as error:
         yield _check("settings", False, error.message, error.hint or f"correct {place.settings}")
         return
+    if settings.device != EMULATED and torch_cuda() is not None:
+        return  # a GPU has memory of its own
     room, budget = room_bytes(settings) // config.MIB, settings.budget_bytes // config.MIB
     where = f"free in {settings.memory_directory}" if settings.memory_directory else "in this machine"
     mend = f"mount -o remount,size={budget}M {settings.memory_directory}" if settings.memory_directory else ""
