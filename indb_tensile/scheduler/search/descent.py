@@ -77,7 +77,9 @@ class Descent:
         found = [self._settled(self._bettered(way)) for way in ways]
         slow = self._top.iteration_ns * (_CLOSE if self._effort is Effort.FULL else SLOWEST)
         hard = all(rung.order not in self._orders.loose for rung in rungs)  # where most may be made again
-        return fastest((*found, self._pressed()) if hard or fastest(found).iteration_ns > slow else found)
+        if hard or fastest(found).iteration_ns > slow:
+            found += [rung for rung in (self._pressed(),) if rung.peak_bytes <= self._limit_bytes]
+        return fastest(found)
 
     def _lowered_in_turn(self) -> list[Rung]:
         """What the manners find in every order, while there is work left."""
