@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from indb_tensile import config
 from indb_tensile.errors import TensileError
-from indb_tensile.executor.cuda import CudaDevice
+from indb_tensile.executor.cuda import CudaDevice, ordinal
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.lanespeed import measure_link
 
@@ -32,7 +32,7 @@ def main() -> int:
         with Ledger.create(_REGIONS * copy_bytes, copy_bytes, 1, 1) as ledger:
             slot, epoch = ledger.claim_slot(os.getpid())
             ledger.grant(slot, _REGIONS * copy_bytes)
-            number = int(settings.device.partition(":")[2] or 0)
+            number = ordinal(settings.device)
             with CudaDevice(ledger.fd, slot, epoch, 4 * copy_bytes, device=number) as device:
                 device.host_prepare(2 * copy_bytes)
                 print(json.dumps(asdict(measure_link(device, copy_bytes))))  # noqa: T201 - what the controller reads

@@ -14,7 +14,7 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.errors import DeviceLostError, LostClaimError, RequestError, TensileError
-from indb_tensile.executor.cuda import CudaRegions
+from indb_tensile.executor.cuda import CudaRegions, ordinal
 from indb_tensile.job import JobId
 from indb_tensile.link import Assign, Failed, Finished, Link, Ready
 
@@ -39,7 +39,7 @@ def main() -> int:
     torch.set_num_threads(settings.torch_threads)
     regions = None
     if inherited.regions_fd is not None:
-        regions = CudaRegions(int(settings.device.partition(":")[2]), inherited.regions_fd)
+        regions = CudaRegions(ordinal(settings.device), inherited.regions_fd)
         os.close(inherited.regions_fd)
     link = Link(socket.socket(fileno=inherited.link_fd))
     inbox = Inbox(link)

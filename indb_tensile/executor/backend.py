@@ -14,7 +14,7 @@ from typing import Final
 
 from indb_tensile.config import GIB, MIB, Settings, variable
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.cuda import Gpu, Gpus, NoGpu, probe
+from indb_tensile.executor.cuda import Gpu, Gpus, NoGpu, ordinal, probe
 from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
 from indb_tensile.scheduler.latency import DeviceSpeed
 
@@ -35,7 +35,7 @@ def choose(setting: str, found: Gpus | NoGpu, torch_cuda: str | None) -> Gpu | E
     """The device for the setting `device`. Raises DeviceError where a GPU is asked for and cannot be used."""
     if setting == EMULATED:
         return Emulated(reason=f"{variable('device')} is {EMULATED}")
-    chosen = _usable(_ordinal(setting), found, torch_cuda)
+    chosen = _usable(ordinal(setting), found, torch_cuda)
     if isinstance(chosen, Emulated) and setting != "auto":
         raise DeviceError(
             f"device ({variable('device')}) is {setting!r}, and {chosen.reason}",
@@ -116,16 +116,12 @@ def _torch() -> Path | None:
     return None if found is None or found.origin is None else Path(found.origin).parent
 
 
-def _ordinal(setting: str) -> int:
-    return int(setting.partition(":")[2] or 0)
-
-
-def _usable(ordinal: int, found: Gpus | NoGpu, torch_cuda: str | None) -> Gpu | Emulated:
+def _usable(number: int, found: Gpus | NoGpu, torch_cuda: str | None) -> Gpu | Emulated:
     if isinstance(found, NoGpu):
         return Emulated(reason=found.reason, hint=found.hint)
-    gpu = next((one for one in found.devices if one.ordinal == ordinal), None)
+    gpu = next((one for one in found.devices if one.ordinal == number), None)
     if gpu is None:
-        return Emulated(reason=f"the driver sees {len(found.devices)} GPUs and none of number {ordinal}")
+        return Emulated(reason=f"the driver sees {len(found.devices)} GPUs and none of number {number}")
     if not gpu.virtual_memory or not gpu.shareable:
         return Emulated(reason=f"{gpu.name} cannot map its memory in regions that processes share")
     if torch_cuda is None:
@@ -148,4 +144,4 @@ def _gpu(device: str) -> Gpu | None:
     found = probe()
     if isinstance(found, NoGpu):
         raise DeviceError(f"{device} is gone: {found.reason}", hint=found.hint)
-    return next(one for one in found.devices if one.ordinal == _ordinal(device))
+    return next(one for one in found.devices if one.ordinal == ordinal(device))

@@ -71,6 +71,11 @@ class Gpus:
     devices: tuple[Gpu, ...]
 
 
+def ordinal(name: str) -> int:
+    """The number of the GPU that is called so in the setting `device`: `cuda` is the first, as `cuda:0`."""
+    return int(name.partition(":")[2] or 0)
+
+
 def probe() -> Gpus | NoGpu:
     """The GPUs that this process may use. A process that has asked must not be forked and used on."""
     try:

@@ -15,7 +15,7 @@ import torch
 from indb_tensile import _native
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.calibrate import calibrate_on
-from indb_tensile.executor.cuda import CudaDevice, CudaRegions, serve_torch
+from indb_tensile.executor.cuda import CudaDevice, CudaRegions, ordinal, serve_torch
 from indb_tensile.executor.device import EmulatedDevice
 from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timing import EventClock
@@ -62,7 +62,7 @@ def open_device(
             serving = Serving.of(emulated.hook_address())
             yield Opened(device=emulated, serving=serving, torch_device=place, prove=emulated.prove)
         return
-    with CudaDevice(*claim, host_pool_bytes, device=_ordinal(name), regions=regions) as gpu:
+    with CudaDevice(*claim, host_pool_bytes, device=ordinal(name), regions=regions) as gpu:
         yield _on_gpu(gpu, place) if place.type == "cuda" else _on_host(gpu, place)
 
 
@@ -72,9 +72,12 @@ def capturing_on(place: torch.device) -> AbstractContextManager[object]:
 
 
 def settle_results() -> None:
-    """Equal inputs give equal bits on a GPU: before CUDA starts, and in every process whose bits are compared."""
+    """Equal inputs give equal bits on a GPU: before CUDA starts, and in every process whose bits are compared.
+
+    A kernel that torch has in no deterministic form warns and runs all the same.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(mode=True)
+    torch.use_deterministic_algorithms(mode=True, warn_only=True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -95,7 +98,3 @@ def _on_host(device: CudaDevice, place: torch.device) -> Opened:
     """The driver's double: its device memory is the host's, and torch computes there."""
     serving = Serving.of(device.hook_address(), device.pieces_address())
     return Opened(device=device, serving=serving, torch_device=place)
-
-
-def _ordinal(name: str) -> int:
-    return int(name.partition(":")[2] or 0)

@@ -1,5 +1,6 @@
 """The suite for a machine with a GPU; anywhere else it skips and says why.
 
+It has not run on a GPU yet: what of it needs no torch runs on the driver's double (tests/native/test_cuda.py).
 It needs torch, pytest and this package built there, and none of psycopg, SQLAlchemy and msgspec. What it measures it
 prints as one JSON object per line (`-s` shows them), and asserts nothing of it but its sense:
 
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ from indb_tensile.executor.cuda import CudaBroker, Gpu, NoGpu, probe
 from indb_tensile.executor.device import Ledger
 
 REGION_BYTES = 64 << 20
-TRAINER = Path(__file__).with_name("trainer_process.py")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +53,8 @@ class Bench:
         here, there = socket.socketpair()
         told = {"ledger": self.ledger.fd, "slot": slot, "epoch": epoch, "socket": there.fileno(), **settings}
         process = subprocess.Popen(
-            [sys.executable, str(TRAINER), role, json.dumps(told)],
+            [sys.executable, "-m", "tests.gpu.trainer_process", role, json.dumps(told)],
+            cwd=ROOT,
             pass_fds=(self.ledger.fd, there.fileno()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -75,12 +78,12 @@ def bench(gpu: Gpu) -> Bench:
     return Bench(ledger, CudaBroker(gpu.ordinal, REGION_BYTES, 16), REGION_BYTES)
 
 
-def answer(process: subprocess.Popen[str]) -> dict[str, float]:
+def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
     """The next line that a trainer printed."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, f"the trainer ended with {process.wait()}"
-    found: dict[str, float] = json.loads(line)
+    found: dict[str, Any] = json.loads(line)
     return found
 
 

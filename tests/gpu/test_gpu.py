@@ -1,4 +1,7 @@
-"""The device on a real GPU: regions, lanes, torch's allocator, and processes that die in the middle of it."""
+"""The device on a GPU: regions, lanes, torch's allocator, planned steps, and processes that die in the middle of it.
+
+Written for a real one, and not yet run there.
+"""
 
 import os
 import shutil
@@ -11,6 +14,8 @@ from indb_tensile.executor.cuda import CudaBroker, Gpu
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.nvml import NoNvml, Nvml
 from tests.gpu.conftest import Bench, answer, report, say
+
+RIVALS = ("eager", "checkpoint", "save_on_cpu", "compile")
 
 pytestmark = pytest.mark.gpu
 
@@ -102,3 +107,20 @@ def test_training_from_our_allocator_ends_with_the_same_bits(bench: Bench, monke
             found.setdefault(allocator, []).append(answer(trainer))
     report("allocator", **{name: [each["step_ms"] for each in rows] for name, rows in found.items()})
     assert len({each["bits"] for rows in found.values() for each in rows}) == 1
+
+
+def test_planned_steps_keep_their_peaks_and_bits_beside_what_torch_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    granted = 14
+    with bench.trainer("planned", granted, method="planned", grant_bytes=granted * bench.region_bytes) as trainer:
+        rows = answer(trainer)["rows"]
+    for row in rows:
+        report("planned", **row)
+    for method in RIVALS:
+        with bench.trainer("planned", 1, method=method) as trainer:
+            report("rival", **answer(trainer))
+    ran = [row for row in rows if "infeasible" not in row]
+    assert len({row["bits"] for row in ran}) == 1
+    assert [row["share"] for row in ran if row["peak_bytes"] > 1.01 * row["planned_peak_bytes"]] == []

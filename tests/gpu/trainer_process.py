@@ -1,4 +1,7 @@
-"""What a trainer of the GPU suite does, by its role: `python trainer_process.py ROLE SETTINGS`."""
+"""What a trainer of the GPU suite does, by its role: `python -m tests.gpu.trainer_process ROLE SETTINGS`.
+
+Nothing of this has run on a GPU yet but on its driver's double.
+"""
 
 import ctypes
 import json
@@ -90,6 +93,25 @@ def spin(told: dict[str, Any]) -> None:
     sys.stdin.readline()
 
 
+def planned(told: dict[str, Any]) -> None:
+    """One captured step under the plans for some budgets: what was foreseen and what came, and whether bits differ.
+
+    `method` is ours, or one of torch's own ways to train in less memory, on the same network and batch.
+    """
+    import torch
+
+    from tests.gpu import steps
+
+    torch.manual_seed(3)
+    if told["method"] != "planned":
+        CudaRegions(0, told["socket"])  # the broker waits until somebody has taken them
+        say(**steps.rival(told["method"]))
+        return
+    regions = CudaRegions(0, told["socket"])
+    claim = (told["ledger"], told["slot"], told["epoch"])
+    say(rows=steps.planned(claim, regions, told["grant_bytes"]))
+
+
 def train(told: dict[str, Any]) -> None:
     """A few steps of a small network, from torch's own allocator or ours: the bits it ends with, and its pace."""
     import torch
@@ -98,6 +120,8 @@ def train(told: dict[str, Any]) -> None:
     if own:
         device, _ = open_device(told)
         serve_torch(device)
+    else:
+        CudaRegions(0, told["socket"])  # the broker waits until somebody has taken them
     torch.manual_seed(3)
     torch.use_deterministic_algorithms(mode=True)
     layers = [torch.nn.Linear(1024, 1024), torch.nn.ReLU()] * 4
@@ -118,7 +142,7 @@ def train(told: dict[str, Any]) -> None:
 
 
 ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
-    role.__name__: role for role in (map_regions, round_trip, copy, spin, train)
+    role.__name__: role for role in (map_regions, round_trip, copy, spin, planned, train)
 }
 
 if __name__ == "__main__":

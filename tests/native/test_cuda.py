@@ -218,6 +218,7 @@ import sys
 for name in ("psycopg", "sqlalchemy", "msgspec"):
     sys.modules[name] = None
 import pytest
+import tests.gpu.steps, tests.gpu.trainer_process  # what needs torch, without what it must not need
 options = ["-q", "-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"]
 sys.exit(pytest.main([*options, "-k", "swapped or broker"]))
 """

@@ -1,0 +1,145 @@
+"""One training step on a GPU, planned by us or trained by torch's own means. Not yet run on one."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
+
+from indb_tensile.executor.calibrate import calibrate, unknown_signatures
+from indb_tensile.executor.capture import capture_training
+from indb_tensile.executor.cuda import CudaRegions
+from indb_tensile.executor.lanespeed import measure_link
+from indb_tensile.executor.opening import Opened, capturing_on, open_device, settle_results
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.placer import Placer
+from indb_tensile.executor.runner import Runner
+from indb_tensile.executor.state import State
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.peak import LIVENESS, peak
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.planner import plan_jobs
+from indb_tensile.scheduler.workload import Workload
+
+GPU = "cuda:0"
+HOST_POOL_BYTES = 4 << 30
+ROWS, CHANNELS, PIXELS, CLASSES = 128, 128, 32, 10
+DEPTH = 12
+RATE = 1e-3
+WARM, TIMED = 5, 20
+SHARES = (1.0, 0.8, 0.6)  # of the peak without savings
+
+
+def network() -> nn.Sequential:
+    """Convolutions that keep a GPU busy, each with activations worth moving."""
+    body: list[nn.Module] = [nn.Conv2d(3, CHANNELS, 3, padding=1)]
+    for _ in range(DEPTH):
+        body += [nn.ReLU(), nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)]
+    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, CLASSES))
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """The one batch that is trained on again and again."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(ROWS, 3, PIXELS, PIXELS, generator=generator)
+    return x, torch.randint(CLASSES, (ROWS,), generator=generator)
+
+
+def planned(claim: tuple[int, int, int], regions: CudaRegions, grant_bytes: int) -> list[dict[str, Any]]:
+    """A row for each share of the peak: plan and execution, and a digest of the parameters it ends with."""
+    place = torch.device(GPU)
+    module, (x, y) = network(), batch()
+    with open_device(GPU, claim, HOST_POOL_BYTES, regions, place) as opened:
+        link = measure_link(opened.device)
+        with capturing_on(place):
+            captured = (capture_training(module, nn.CrossEntropyLoss(), x, y, OptimizerSettings(kind="adam")),)
+        found = calibrate(captured, unknown_signatures(captured, {}), {}, grant_bytes)
+        (step,) = found.steps
+        latency_ns = (tuple(found.measured[o.signature][0] for o in step.graph.operators),)
+        work = Workload(job=JobId(1), graphs=(step.graph,), latency_ns=latency_ns)
+        rows: list[dict[str, Any]] = []
+        for share in SHARES:
+            budget_bytes = round(share * peak(step.graph, LIVENESS))
+            plans = plan_jobs((work,), budget_bytes=budget_bytes, link=link)
+            if isinstance(plans, Infeasible):
+                rows.append({"share": share, "infeasible": plans.reason})
+                continue
+            torch.manual_seed(3)
+            state = State.create(module, OptimizerSettings(kind="adam"), place)
+            placer = Placer(opened.serving, region_bytes=64 << 20)
+            runner = Runner(opened.device, state, (step,), sample_every=4, placer=placer, operator_clock=opened.clock)
+            runner.adopt(plans[0].plans, 1)
+            rows.append({"share": share, "planned_peak_bytes": plans[0].peak_bytes} | _run(opened, runner, x, y))
+            runner.close()
+            rows[-1] |= {
+                "planned_ms": plans[0].forecast.iteration_ns / 1e6,
+                "bits": _digest(list(state.export().values())),
+                "unplanned": placer.served.unplanned if placer.served else None,
+            }
+    return rows
+
+
+def rival(method: str) -> dict[str, Any]:
+    """The same network trained by torch, from torch's own allocator."""
+    settle_results()
+    module, (x, y) = network().to(GPU), batch()
+    loss = nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(module.parameters(), lr=RATE, fused=True)
+    forward = _forward(method, module)
+    saving = torch.autograd.graph.save_on_cpu(pin_memory=True) if method == "save_on_cpu" else nullcontext()
+
+    def iterate() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with saving:
+            loss(forward(x.to(GPU)), y.to(GPU)).backward()
+        optimizer.step()
+
+    step_ms = _paced(iterate)
+    return {
+        "method": method,
+        "step_ms": step_ms,
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+    }
+
+
+def _forward(method: str, module: nn.Sequential) -> Callable[[torch.Tensor], Any]:
+    if method == "checkpoint":
+        return lambda x: checkpoint_sequential(module, 4, x, use_reentrant=False)  # type: ignore[no-untyped-call]
+    if method == "compile":
+        torch._functorch.config.activation_memory_budget = SHARES[-1]
+        return torch.compile(module)
+    return module
+
+
+def _run(opened: Opened, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+    step_ms = _paced(lambda: runner.train(x, y, RATE))
+    measured = runner.measured()
+    arena = opened.device.arena_usage()
+    return {
+        "step_ms": step_ms,
+        "peak_bytes": None if measured is None else measured.peak_bytes,
+        "stall_ms": None if measured is None else measured.stall_ns / 1e6,
+        "peak_allocated_bytes": arena.high_water_bytes,
+        "peak_reserved_bytes": arena.reserved_high_water_bytes,
+    }
+
+
+def _paced(iterate: Callable[[], object]) -> float:
+    for _ in range(WARM):
+        iterate()
+    torch.cuda.synchronize()
+    start_s = perf_counter()
+    for _ in range(TIMED):
+        iterate()
+    torch.cuda.synchronize()
+    return (perf_counter() - start_s) * 1000 / TIMED
+
+
+def _digest(values: list[torch.Tensor]) -> int:
+    """Equal for equal bits, whatever they mean."""
+    parts = [value.contiguous().flatten().view(torch.uint8).to(torch.int64) for value in values if value.numel()]
+    return sum(int((part * torch.arange(1, part.numel() + 1)).sum()) for part in parts)
