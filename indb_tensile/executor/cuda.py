@@ -4,10 +4,9 @@ The driver is loaded by the native library when asked for; a machine without one
 here has run on a GPU yet: `tests/gpu` is what will.
 """
 
-import ctypes
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from indb_tensile import _native
 from indb_tensile.errors import DeviceError
@@ -145,21 +144,3 @@ class CudaDevice(_native.CudaDevice):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def serve_torch(device: CudaDevice) -> None:
-    """Let torch take all its CUDA memory from this device; call it before anything in the process uses CUDA.
-
-    Raises RuntimeError, torch's own, when CUDA was used already. The device must outlive every tensor.
-    """
-    import torch  # takes seconds, and only this needs it
-
-    device.serve_torch()
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(
-        _native.__file__, "tensile_cuda_allocate", "tensile_cuda_free"
-    )
-    # Without it torch's record_stream silently does nothing.
-    record = ctypes.cast(ctypes.CDLL(_native.__file__).tensile_cuda_record_stream, ctypes.c_void_p).value
-    native: Any = allocator._allocator  # noqa: SLF001 - torch gives the function no name of its own, nor a type
-    native.set_record_stream_fn(record)
-    torch.cuda.memory.change_current_allocator(allocator)

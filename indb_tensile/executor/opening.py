@@ -5,17 +5,19 @@ tensors, and torch's pluggable allocator asks the same script for their addresse
 runs the program. That torch computes on a GPU here has not been tried yet; the rest runs on a double of the driver.
 """
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from indb_tensile import _native
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.calibrate import calibrate_on
-from indb_tensile.executor.cuda import CudaDevice, CudaRegions, ordinal, serve_torch
+from indb_tensile.executor.cuda import CudaDevice, CudaRegions, ordinal
 from indb_tensile.executor.device import EmulatedDevice
 from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timing import EventClock
@@ -81,6 +83,22 @@ def settle_results() -> None:
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def serve_torch(device: CudaDevice) -> None:
+    """Let torch take all its CUDA memory from this device; call it before anything in the process uses CUDA.
+
+    Raises RuntimeError, torch's own, when CUDA was used already. The device must outlive every tensor.
+    """
+    device.serve_torch()
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(
+        _native.__file__, "tensile_cuda_allocate", "tensile_cuda_free"
+    )
+    # Without it torch's record_stream silently does nothing.
+    record = ctypes.cast(ctypes.CDLL(_native.__file__).tensile_cuda_record_stream, ctypes.c_void_p).value
+    native: Any = allocator._allocator  # noqa: SLF001 - torch gives the function no name of its own, nor a type
+    native.set_record_stream_fn(record)
+    torch.cuda.memory.change_current_allocator(allocator)
 
 
 def _on_gpu(device: CudaDevice, place: torch.device) -> Opened:

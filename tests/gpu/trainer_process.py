@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from indb_tensile.executor.cuda import CudaDevice, CudaRegions, serve_torch
+from indb_tensile.executor.cuda import CudaDevice, CudaRegions
 
 PATTERN = 0x5A
 HOST_POOL_BYTES = 1 << 30
@@ -83,6 +83,8 @@ def spin(told: dict[str, Any]) -> None:
     """A kernel that does not end soon, in memory of the job's regions."""
     import torch
 
+    from indb_tensile.executor.opening import serve_torch
+
     device, _ = open_device(told)
     serve_torch(device)
     torch.empty(1 << 20, device="cuda").fill_(1)
@@ -118,6 +120,8 @@ def train(told: dict[str, Any]) -> None:
 
     own = told["allocator"] == "own"
     if own:
+        from indb_tensile.executor.opening import serve_torch
+
         device, _ = open_device(told)
         serve_torch(device)
     else:
