@@ -58,6 +58,9 @@ comment on type tensile.job_phase is
 create type tensile.task as enum ('classification', 'regression');
 comment on type tensile.task is 'classification: a label out of a set; regression: a number';
 
+create type tensile.copy_way as enum ('out', 'in');
+comment on type tensile.copy_way is 'out: from the device to its host; in: from the host to the device';
+
 -- Roles belong to the cluster, not to the database: another database may have made them already.
 do $$
 begin

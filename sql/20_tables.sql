@@ -358,6 +358,32 @@ comment on column tensile.device_paces.here_ns is 'what the reference step takes
 comment on column tensile.device_paces.there_ns is 'what it takes on the GPU, by its roofline';
 comment on column tensile.device_paces.measured_at is 'when it was measured: once, when the kind of device was first met';
 
+create table tensile.device_links (
+  host text not null,
+  device_kind text not null,
+  way tensile.copy_way not null,
+  beside boolean not null,
+  size_bytes bigint not null,
+  latency_ns bigint not null,
+  copy_ns bigint not null,
+  emulated_bytes_per_s bigint,
+  measured_at timestamptz not null default now(),
+  primary key (host, device_kind, way, beside, size_bytes),
+  constraint device_links_are_positive
+    check (size_bytes > 0 and latency_ns > 0 and copy_ns > 0 and emulated_bytes_per_s > 0)
+);
+comment on table tensile.device_links is
+  'how fast copies go between a device and its host, measured when its controller starts: what plans count on';
+comment on column tensile.device_links.host is 'machine that the device is in';
+comment on column tensile.device_links.device_kind is 'kind of the device';
+comment on column tensile.device_links.way is 'where the copies go';
+comment on column tensile.device_links.beside is 'whether the other lane copied as much at the same time';
+comment on column tensile.device_links.size_bytes is 'size of each copy';
+comment on column tensile.device_links.latency_ns is 'one copy on free lanes, until the host knows of its end';
+comment on column tensile.device_links.copy_ns is 'what each of several copies in a row adds';
+comment on column tensile.device_links.emulated_bytes_per_s is 'rate that an emulated link is set to; null for a real one';
+comment on column tensile.device_links.measured_at is 'when it was measured';
+
 create table tensile.device_jobs (
   worker_id bigint not null references tensile.workers on delete cascade,
   job_id bigint not null references tensile.jobs on delete cascade,

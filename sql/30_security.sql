@@ -41,7 +41,7 @@ alter table tensile.device_jobs enable row level security;
 
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.artifacts, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
-  tensile.devices, tensile.device_jobs, tensile.op_latency, tensile.plans to tensile_user;
+  tensile.devices, tensile.device_jobs, tensile.device_links, tensile.op_latency, tensile.plans to tensile_user;
 
 -- The owner is never among the columns: it comes from the default, which is whoever asks.
 grant insert (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
@@ -96,7 +96,7 @@ create policy device_use_of_job on tensile.device_jobs for select to tensile_use
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.checkpoints, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
   tensile.devices, tensile.device_jobs, tensile.graphs, tensile.op_latency, tensile.plans,
-  tensile.device_paces to tensile_monitor;
+  tensile.device_paces, tensile.device_links to tensile_monitor;
 
 create policy jobs_monitored on tensile.jobs for select to tensile_monitor using (true);
 create policy models_monitored on tensile.models for select to tensile_monitor using (true);
@@ -114,7 +114,7 @@ create policy device_use_monitored on tensile.device_jobs for select to tensile_
 grant insert, update, delete on tensile.settings to tensile_admin;
 grant select on tensile.artifacts to tensile_admin;
 grant delete on tensile.jobs, tensile.job_events, tensile.graphs, tensile.op_latency, tensile.op_descriptions,
-  tensile.predictors, tensile.device_paces, tensile.workers to tensile_admin;
+  tensile.predictors, tensile.device_paces, tensile.device_links, tensile.workers to tensile_admin;
 
 create policy jobs_administered on tensile.jobs for update to tensile_admin using (true) with check (true);
 create policy jobs_cleared on tensile.jobs for delete to tensile_admin
@@ -137,7 +137,7 @@ grant update (state, phase, attempt, claim, worker_id, waits_for, error_sqlstate
   error_hint, not_before, started_at, finished_at, version_id) on tensile.jobs to tensile_worker;
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.artifacts, tensile.graphs, tensile.op_latency, tensile.op_descriptions,
-  tensile.predictors, tensile.plans to tensile_worker;
+  tensile.predictors, tensile.plans, tensile.device_links to tensile_worker;
 grant insert on tensile.job_events, tensile.models, tensile.model_versions, tensile.device_paces to tensile_worker;
 grant update (last_spec) on tensile.models to tensile_worker;
 grant update (deployed) on tensile.model_versions to tensile_worker;

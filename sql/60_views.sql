@@ -95,6 +95,17 @@ select d.worker_id, d.job_id, j.model_name as model, j.owner_name as owner, d.gr
   join tensile.jobs as j on j.job_id = d.job_id;
 comment on view tensile.stat_device_jobs is 'memory of each device by job';
 
+create view tensile.stat_link with (security_invoker) as
+select l.host, l.device_kind as device, l.way, l.beside, l.size_bytes, l.latency_ns / 1e3 as latency_us,
+       l.copy_ns / 1e3 as copy_us, round(1e3 * l.size_bytes / l.copy_ns, 1) as mb_per_s,
+       round(l.emulated_bytes_per_s / 1e6, 1) as emulated_mb_per_s, l.measured_at
+  from tensile.device_links as l;
+comment on view tensile.stat_link is
+  'how fast copies go between a device and its host: each way, alone and beside copies the other way, by size; '
+  'measured anew whenever its controller starts. Plans count on the rates of the largest copies, on the start-up of '
+  'the smallest, and on what a lane keeps of its rate beside the other; of an emulated link that comes within a tenth '
+  'of what it is set to, on that';
+
 create view tensile.stat_workers with (security_invoker) as
 select w.worker_id, w.host, w.pid, w.device, w.version, w.service_name,
        w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s) as alive,
@@ -221,6 +232,16 @@ comment on column tensile.stat_device_jobs.granted_bytes is 'the most it may use
 comment on column tensile.stat_device_jobs.used_bytes is 'what it uses now';
 comment on column tensile.stat_device_jobs.high_water_bytes is 'the most it has used at once';
 comment on column tensile.stat_device_jobs.updated_at is 'when this was written';
+comment on column tensile.stat_link.host is 'machine that the device is in';
+comment on column tensile.stat_link.device is 'kind of device';
+comment on column tensile.stat_link.way is 'out: from the device to its host; in: from the host to the device';
+comment on column tensile.stat_link.beside is 'whether the other lane copied as much at the same time';
+comment on column tensile.stat_link.size_bytes is 'size of each copy';
+comment on column tensile.stat_link.latency_us is 'one copy on free lanes, until the host knows of its end';
+comment on column tensile.stat_link.copy_us is 'what each of several copies in a row adds';
+comment on column tensile.stat_link.mb_per_s is 'bandwidth of copies of this size in a row, in units of 10^6 bytes';
+comment on column tensile.stat_link.emulated_mb_per_s is 'what an emulated link is set to; null for a real one';
+comment on column tensile.stat_link.measured_at is 'when it was measured';
 comment on column tensile.stat_workers.worker_id is 'the worker';
 comment on column tensile.stat_workers.host is 'machine that it runs on';
 comment on column tensile.stat_workers.pid is 'its process there';
@@ -279,5 +300,6 @@ comment on column tensile.model_list.created_at is 'when it was defined or first
 comment on column tensile.model_list.trained_at is 'when its last version was published';
 
 grant select on tensile.stat_progress_train, tensile.stat_jobs, tensile.stat_queue, tensile.stat_device,
-  tensile.stat_device_jobs, tensile.stat_workers, tensile.stat_plan, tensile.stat_latency, tensile.model_list
+  tensile.stat_device_jobs, tensile.stat_link, tensile.stat_workers, tensile.stat_plan, tensile.stat_latency,
+  tensile.model_list
   to tensile_user, tensile_monitor, tensile_worker;

@@ -22,7 +22,7 @@ from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.loop import Controller, Mail
 from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.memory import DeviceMemory
-from indb_tensile.controller.pace import emulated_link, measure_apart, measured_link
+from indb_tensile.controller.pace import emulated_link, measure_apart, measured_copies
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.regions import BrokeredRegions
@@ -31,6 +31,7 @@ from indb_tensile.controller.thinking import ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.backend import EMULATED, Emulated, choose, fitted, kind_of, named, torch_cuda
+from indb_tensile.executor.bandwidth import measure_emulated
 from indb_tensile.executor.cuda import Absence, Gpu, NoGpu, probe
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.hardware import within_machine
@@ -38,7 +39,7 @@ from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
-from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.link import Link, link_of, trusted
 
 TRAINER = "indb_tensile.worker.trainer"
 
@@ -81,6 +82,8 @@ def _run(settings: Settings) -> None:
             settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s
         )
         ledger = stack.enter_context(_ledger(settings))
+        if isinstance(chosen, Emulated):
+            link = _borne_out(ledger, link, records)
         regions = None
         if isinstance(chosen, Gpu):
             regions = BrokeredRegions(
@@ -154,13 +157,30 @@ def _on(chosen: Gpu | Emulated, settings: Settings) -> Settings:
 
 
 def _link(settings: Settings, records: CatalogRecords) -> Link:
-    """A GPU's link as it is measured, or the one that is emulated."""
+    """A GPU's link as it is measured, where no rate is set, or the one that is emulated."""
     environment = _environment(settings)
     if settings.device == EMULATED:
         link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), environment))
     else:
-        link = measured_link(settings, _worker("link"), environment)
+        copies = measured_copies(settings.device, _worker("link"), environment)
+        records.save_links(copies, None)
+        link = link_of(copies)
+        link = replace(
+            link,
+            out_bytes_per_s=settings.link_out_bytes_per_s or link.out_bytes_per_s,
+            in_bytes_per_s=settings.link_in_bytes_per_s or link.in_bytes_per_s,
+        )
     log.info("the links copy %d bytes/s out and %d in", link.out_bytes_per_s, link.in_bytes_per_s)
+    return link
+
+
+def _borne_out(ledger: Ledger, nominal: Link, records: CatalogRecords) -> Link:
+    """An emulated link as plans may count on it; the catalog keeps what was measured."""
+    copies = measure_emulated(ledger, nominal)
+    records.save_links(copies, nominal)
+    link = trusted(link_of(copies), nominal)
+    if link is not nominal:
+        log.warning("this machine does not keep up with its links, and plans count on less: %s", link)
     return link
 
 

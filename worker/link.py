@@ -1,4 +1,4 @@
-"""A process that measures a GPU's link and prints it as one line of JSON; the controller, which has no context, asks.
+"""A process that measures a GPU's copies and prints them as a line of JSON; the controller, without a context, asks.
 
 Exit codes as the controller's.
 """
@@ -11,9 +11,9 @@ from dataclasses import asdict
 
 from indb_tensile import config
 from indb_tensile.errors import TensileError
+from indb_tensile.executor.bandwidth import measure_copies
 from indb_tensile.executor.cuda import CudaDevice, ordinal
 from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.lanespeed import measure_link
 
 from .serving.processes import die_with_parent
 
@@ -35,7 +35,8 @@ def main() -> int:
             number = ordinal(settings.device)
             with CudaDevice(ledger.fd, slot, epoch, 4 * copy_bytes, device=number) as device:
                 device.host_prepare(2 * copy_bytes)
-                print(json.dumps(asdict(measure_link(device, copy_bytes))))  # noqa: T201 - what the controller reads
+                found = measure_copies(device, copy_bytes)
+                print(json.dumps([asdict(row) for row in found]))  # noqa: T201 - what the controller reads
     except TensileError as error:
         log.error("the link was not measured: %s", error)  # noqa: TRY400 - one line says it all
         return error.exit_code

@@ -305,6 +305,17 @@ insert into tensile.device_paces (device_kind, machine, here_ns, there_ns)
 values (%(device_kind)s, %(machine)s, %(here_ns)s, %(there_ns)s)
 on conflict (device_kind, machine) do nothing
 
+-- forget_links --
+delete from tensile.device_links where host = %(host)s and device_kind = %(device_kind)s
+
+-- save_links --
+insert into tensile.device_links
+  (host, device_kind, way, beside, size_bytes, latency_ns, copy_ns, emulated_bytes_per_s)
+select %(host)s, %(device_kind)s, r.way::tensile.copy_way, r.beside, r.size_bytes, r.latency_ns, r.copy_ns, r.emulated
+  from unnest(%(ways)s::text[], %(beside)s::boolean[], %(sizes)s::bigint[], %(latencies)s::bigint[],
+              %(copies)s::bigint[], %(emulated)s::bigint[])
+    as r (way, beside, size_bytes, latency_ns, copy_ns, emulated)
+
 -- record_graph --
 insert into tensile.graphs (signature, summary) values (%(signature)s, %(summary)s) on conflict (signature) do nothing
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from itertools import groupby
 
 import click
 import psycopg
@@ -27,6 +28,7 @@ from indb_tensile.cli.statements import statement
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.backend import EMULATED, torch_cuda
 from indb_tensile.executor.hardware import room_bytes
+from indb_tensile.scheduler.link import BORNE_OUT, Copying, Way, link_of
 
 FOUND_FAULTS = 1
 _TORCH = ((2, 11), (2, 14))  # the versions that pyproject.toml allows: from, below
@@ -196,6 +198,7 @@ def _catalog(connection: Connection) -> Iterator[Row]:
     with connection.cursor(row_factory=dict_row) as cursor:
         yield from _roles(cursor)
         yield from _workers(cursor)
+        yield from _links(cursor)
         for row in cursor.execute(statement("check")).fetchall():
             if row["item"] != "catalog":
                 yield _check(row["item"], row["ok"], row["detail"] or "", row["hint"] or "")
@@ -222,3 +225,31 @@ def _workers(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
         same = row["version"] == install.VERSION
         found = where if same else f"{where}: version {row['version']}, not {install.VERSION}"
         yield _check(f"controller {row['worker_id']}", same, found, "start it again from this version")
+
+
+def _links(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
+    """What controllers measured when they started."""
+    found = cursor.execute(statement("links")).fetchall()
+    for (host, device), rows in groupby(found, key=lambda row: (row["host"], row["device"])):
+        yield _link(f"link of {device} on {host}", list(rows))
+
+
+def _link(name: str, rows: list[Row]) -> Row:
+    measured = link_of(
+        Copying(
+            way=Way(row["way"]),
+            beside=row["beside"],
+            size_bytes=row["size_bytes"],
+            latency_ns=row["latency_ns"],
+            copy_ns=row["copy_ns"],
+        )
+        for row in rows
+    )
+    rates = {Way.OUT: measured.out_bytes_per_s, Way.IN: measured.in_bytes_per_s}
+    told = ", ".join(f"{rate / 1e6:.1f} MB/s {way}" for way, rate in rates.items())
+    found = f"{told}, {measured.duplex:.0%} of it both at once, measured {rows[0]['measured']}"
+    share = min([1.0, *(rates[Way(r["way"])] / r["emulated_bytes_per_s"] for r in rows if r["emulated_bytes_per_s"])])
+    if share < BORNE_OUT:
+        found += f": {share:.0%} of what it is set to"
+    mend = "start the controller again while this machine has less to do: it measures its link then"
+    return _check(name, share >= BORNE_OUT, found, mend)

@@ -58,6 +58,11 @@ select count(*) as tables, count(*) filter (where t.readable) as readable,
 -- workers --
 select w.worker_id, w.host, w.pid, w.version, w.device from tensile.stat_workers as w where w.alive order by w.worker_id;
 
+-- links --
+select l.host, l.device_kind as device, l.way::text, l.beside, l.size_bytes, l.latency_ns, l.copy_ns,
+       l.emulated_bytes_per_s, to_char(l.measured_at, 'YYYY-MM-DD HH24:MI') as measured
+  from tensile.device_links as l order by l.host, l.device_kind, l.way, l.beside, l.size_bytes;
+
 -- versions --
 select tensile_version(), current_setting('server_version');
 

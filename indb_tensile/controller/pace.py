@@ -7,12 +7,11 @@ be compared, and one that starts again, perhaps beside other work, has the devic
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from subprocess import DEVNULL, PIPE, run
 
 from indb_tensile.config import Settings, variable
 from indb_tensile.errors import DeviceError, MissingError
-from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.link import Copying, Link, Way
 from indb_tensile.scheduler.machines import MACHINES, Pace, slowed
 
 
@@ -34,20 +33,15 @@ def emulated_link(settings: Settings, known: Callable[[str], Pace | None], measu
     return Link(out_bytes_per_s=out_bytes_per_s, in_bytes_per_s=in_bytes_per_s)
 
 
-def measured_link(settings: Settings, command: Sequence[str], environment: Mapping[str, str]) -> Link:
-    """A GPU's link as a process of its own measures it; a rate that is set stays. Raises DeviceError."""
+def measured_copies(device: str, command: Sequence[str], environment: Mapping[str, str]) -> tuple[Copying, ...]:
+    """A GPU's copies as a process of its own measures them. Raises DeviceError."""
     done = run(tuple(command), env=dict(environment), stdin=DEVNULL, stdout=PIPE, check=False)
     if done.returncode:
         raise DeviceError(
-            f"the link of {settings.device} could not be measured: its process ended with code {done.returncode}",
+            f"the link of {device} could not be measured: its process ended with code {done.returncode}",
             hint="Its own line in this log says why.",
         )
-    found = Link(**json.loads(done.stdout))
-    return replace(
-        found,
-        out_bytes_per_s=settings.link_out_bytes_per_s or found.out_bytes_per_s,
-        in_bytes_per_s=settings.link_in_bytes_per_s or found.in_bytes_per_s,
-    )
+    return tuple(Copying(**(row | {"way": Way(row["way"])})) for row in json.loads(done.stdout))
 
 
 def measure_apart(command: Sequence[str], environment: Mapping[str, str]) -> None:

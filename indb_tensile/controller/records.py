@@ -4,14 +4,14 @@ A statement is tried once: the controller never blocks on a database that is res
 is kept and written later, or, where the lease ran out meanwhile, is no longer ours to write.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 import psycopg
 
-from indb_tensile.catalog import install, jobs, paces, plans
+from indb_tensile.catalog import install, jobs, links, paces, plans
 from indb_tensile.catalog.connection import Connection, Session, UnreachableError
 from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
@@ -30,6 +30,7 @@ from indb_tensile.scheduler.admission.orders import (
     SetWaitsFor,
 )
 from indb_tensile.scheduler.admission.pool import Fault
+from indb_tensile.scheduler.link import Copying, Link
 from indb_tensile.scheduler.machines import Pace
 
 Writing = (
@@ -127,6 +128,10 @@ class CatalogRecords:
     def pace(self, machine: str) -> Pace | None:
         """How much slower this kind of device is than a machine; None where nobody has measured it."""
         return self._run(lambda c: paces.load_pace(c, self._device_kind, machine))
+
+    def save_links(self, measured: Sequence[Copying], emulated: Link | None) -> None:
+        """Replace what is known of this device's link to its host."""
+        self._run(lambda c: links.save_links(c, self._host, self._device_kind, measured, emulated))
 
     def close(self) -> None:
         """End the connection."""

@@ -6,12 +6,15 @@ import psycopg
 import pytest
 
 from indb_tensile.job import JobState, Phase, Task
+from indb_tensile.scheduler.link import Way
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
 
+ENUMS = [("job_state", JobState), ("job_phase", Phase), ("task", Task), ("copy_way", Way)]
 
-@pytest.mark.parametrize(("name", "labels"), [("job_state", JobState), ("job_phase", Phase), ("task", Task)])
+
+@pytest.mark.parametrize(("name", "labels"), ENUMS)
 def test_enums_equal_the_types_in_python(database: Database, name: str, labels: type[StrEnum]) -> None:
     with database.connect() as connection:
         rows = connection.execute(
@@ -75,7 +78,7 @@ def test_every_foreign_key_has_an_index_on_its_own_side(database: Database) -> N
 
 
 def test_every_table_of_users_rows_has_row_level_security(database: Database) -> None:
-    public = {"settings", "workers", "devices", "device_paces", "graphs", "op_latency"}
+    public = {"settings", "workers", "devices", "device_paces", "device_links", "graphs", "op_latency"}
     public |= {"op_descriptions", "predictors"}
     with database.connect() as connection:
         rows = connection.execute(

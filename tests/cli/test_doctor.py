@@ -38,6 +38,16 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
             """insert into tensile.workers (host, pid, device, version, lease_s)
                values ('elsewhere', 7, 'gpu', '0.0.9', 60)"""
         )
+        # A link as it is set, half of which is left beside the other way; and one that is far too slow.
+        admin.execute(
+            """insert into tensile.device_links
+                 (host, device_kind, way, beside, size_bytes, latency_ns, copy_ns, emulated_bytes_per_s, measured_at)
+               select 'here', kind, way, beside, size, 2 * size, size * slow * case when beside then 2 else 1 end,
+                      1000000000, '2026-11-21 10:00'
+                 from (values ('cpu', 1), ('slow cpu', 2)) as d (kind, slow),
+                      unnest('{out,in}'::tensile.copy_way[]) as way,
+                      unnest('{f,t}'::boolean[]) as beside, unnest('{1000,100000}'::bigint[]) as size"""
+        )
     try:
         done = tensile("doctor", "--json", "--dsn", database.dsn("alice"))
     finally:
@@ -50,6 +60,8 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
         "catalog": "go on; or lose all models: tensile down --purge, then tensile up",
         "grants": "grant select on secret to tensile_worker;",
         "controller 1": "start it again from this version",
+        "link of slow cpu on here": "start the controller again while this machine has less to do: it measures its "
+        "link then",
         "worker's role": "As a superuser: alter role tensile_worker login;",
         "socket directory": "As a member of tensile_admin: "
         """select tensile_set_setting('socket_directory', '"/run/tensile"');""",
@@ -57,6 +69,11 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
     }
     assert found["grants"]["found"] == "the worker may read 0 of the 2 tables that you may read"
     assert "process 7 on elsewhere, gpu: version 0.0.9, not 0.1.0" in found["controller 1"]["found"]
+
+    assert found["link of cpu on here"]["found"] == (
+        "1000.0 MB/s out, 1000.0 MB/s in, 50% of it both at once, measured 2026-11-21 10:00"
+    )
+    assert found["link of slow cpu on here"]["found"].endswith("10:00: 50% of what it is set to")
 
     with database.connect("alice") as alice:
         alice.execute("grant select on secret to tensile_worker")

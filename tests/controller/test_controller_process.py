@@ -143,6 +143,8 @@ def test_a_device_that_is_met_for_the_first_time_is_measured_before_jobs_start(d
             until(lambda: adopted(connection, job))
         slower = "select here_ns > there_ns from tensile.device_paces where machine = 'h200' and device_kind = %s"
         assert scalar(connection, slower, emulated_kind())
+        measured = "select bool_and(mb_per_s <= emulated_mb_per_s) from tensile.stat_link where device = %s"
+        assert scalar(connection, measured, emulated_kind())
 
 
 def test_a_controller_that_shall_emulate_what_nobody_knows_ends_with_2(database: Database) -> None:

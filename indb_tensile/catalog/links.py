@@ -1,0 +1,29 @@
+"""How fast copies go between devices and their hosts, as controllers measure it when they start."""
+
+from collections.abc import Sequence
+
+from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.queries import query
+from indb_tensile.scheduler.link import Copying, Link, Way
+
+
+def save_links(
+    connection: Connection, host: str, device_kind: str, measured: Sequence[Copying], emulated: Link | None
+) -> None:
+    """Replace what is known of this device's link; `emulated` is what it was set to, None for a real one."""
+    device = {"host": host, "device_kind": device_kind}
+    rates = {} if emulated is None else {Way.OUT: emulated.out_bytes_per_s, Way.IN: emulated.in_bytes_per_s}
+    with connection.transaction():
+        connection.execute(query("forget_links"), device)
+        connection.execute(
+            query("save_links"),
+            {
+                **device,
+                "ways": [row.way.value for row in measured],
+                "beside": [row.beside for row in measured],
+                "sizes": [row.size_bytes for row in measured],
+                "latencies": [row.latency_ns for row in measured],
+                "copies": [row.copy_ns for row in measured],
+                "emulated": [rates.get(row.way) for row in measured],
+            },
+        )
