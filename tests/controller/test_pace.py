@@ -1,13 +1,15 @@
 """Where the rates of an emulated device's links come from."""
 
+import json
 import sys
+from dataclasses import asdict
 
 import pytest
 
 from indb_tensile.config import Settings
-from indb_tensile.controller.pace import emulated_link, measure_apart, measured_link
+from indb_tensile.controller.pace import emulated_link, measure_apart, measured_copies
 from indb_tensile.errors import DeviceError, MissingError
-from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.link import Copying, Link, Way
 from indb_tensile.scheduler.machines import Pace, link
 
 PACE = Pace(here_ns=500_000_000, there_ns=2_000_000)
@@ -66,12 +68,11 @@ def test_what_could_not_be_measured_is_said_with_the_way_out() -> None:
     assert raised.value.detail == "the process that measures it ended with code 4"
 
 
-def test_a_gpus_link_is_what_its_own_process_measured_but_for_a_rate_that_is_set() -> None:
-    measured = '{"out_bytes_per_s": 7, "in_bytes_per_s": 8, "per_copy_ns": 9, "duplex": 0.75}'
-    found = measured_link(Settings(device="cuda:0", link_in_bytes_per_s=5), ("echo", measured), {})
-    assert found == Link(out_bytes_per_s=7, in_bytes_per_s=5, per_copy_ns=9, duplex=0.75)
+def test_a_gpus_copies_are_what_its_own_process_measured() -> None:
+    copying = Copying(way=Way.IN, beside=True, size_bytes=7, latency_ns=9, copy_ns=8)
+    assert measured_copies("cuda:0", ("echo", json.dumps([asdict(copying)])), {}) == (copying,)
 
 
 def test_a_link_that_could_not_be_measured_names_the_device() -> None:
     with pytest.raises(DeviceError, match="the link of cuda:1 could not be measured: its process ended with code 1"):
-        measured_link(Settings(device="cuda:1"), ("false",), {})
+        measured_copies("cuda:1", ("false",), {})

@@ -9,16 +9,17 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
+from indb_tensile.executor.bandwidth import SIZES_BYTES, measure_copies
 from indb_tensile.executor.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.capture import capture_training
 from indb_tensile.executor.cuda import CudaRegions
-from indb_tensile.executor.lanespeed import measure_link
 from indb_tensile.executor.opening import Opened, capturing_on, open_device, settle_results
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
 from indb_tensile.job import JobId
+from indb_tensile.scheduler.link import link_of
 from indb_tensile.scheduler.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import plan_jobs
@@ -53,7 +54,7 @@ def planned(claim: tuple[int, int, int], regions: CudaRegions, grant_bytes: int)
     place = torch.device(GPU)
     module, (x, y) = network(), batch()
     with open_device(GPU, claim, HOST_POOL_BYTES, regions, place) as opened:
-        link = measure_link(opened.device)
+        link = link_of(measure_copies(opened.device, SIZES_BYTES[-1]))
         with capturing_on(place):
             captured = (capture_training(module, nn.CrossEntropyLoss(), x, y, OptimizerSettings(kind="adam")),)
         found = calibrate(captured, unknown_signatures(captured, {}), {}, grant_bytes)
