@@ -65,6 +65,9 @@ class Settings:
     answer_s: float = 600.0  # longer than one iteration, and than a trainer takes to start, on any machine
     service_directory: str = ""
     state_dir: str = ".tensile"
+    strict: bool = (
+        False  # for debugging, on the emulated device: whoever touches memory that is away ends, and says so
+    )
     survey_s: float = 28.0  # some 4,000 operators on one core, within a minute
     log_level: str = "info"
     torch_threads: int = 1
@@ -179,6 +182,7 @@ _KINDS: dict[str, str] = {
     "answer_s": "a number of seconds",
     "service_directory": "a directory",
     "state_dir": "a directory",
+    "strict": "true or false",
     "survey_s": "a number of seconds",
     "log_level": "a level",
     "torch_threads": "a whole number",
@@ -248,13 +252,18 @@ def _convert(name: str, value: object, where: str) -> object:
                 return value if _is_integer(value) else parse_bytes(_text(value))
             case "a whole number":
                 return value if _is_integer(value) else int(_text(value))
+            case "true or false":
+                return value if isinstance(value, bool) else _TRUTHS[_text(value).lower()]
             case "a number" | "a number of seconds":
                 return _finite(value)
             case _:
                 return _text(value)
-    except ValueError:
+    except (ValueError, KeyError):
         example = ", such as 512MB or 2GB" if kind == "a size" else ""
         raise RequestError(f"{where} is {value!r}: {kind} is needed{example}") from None
+
+
+_TRUTHS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
 def _is_integer(value: object) -> bool:

@@ -27,9 +27,19 @@ bool Script::reserve(std::uint64_t size_bytes) {
   });
   if (lost != 0) throw Fault(Fault::Kind::invariant, text(lost, " tensors are in the part of a block that changes"));
   const std::uint64_t before_bytes = window_.size_bytes();
-  if (window_.resize(size_bytes)) return true;
-  window_.resize(before_bytes);
-  return false;
+  const bool resized = window_.resize(size_bytes);
+  if (!resized) window_.resize(before_bytes);
+  if (guard_) guard_->cover(window_.size_bytes());
+  return resized;
+}
+
+void Script::be_strict(std::string who) {
+  const std::lock_guard lock(changing_);
+  guard_ = std::make_unique<Guard>(std::move(who), block());
+  for (const Block& one : alive_) {
+    if (is_planned(one.address)) guard_->open(one.address, one.size_bytes, "a tensor", position_);
+  }
+  guard_->cover(window_.size_bytes());
 }
 
 int Script::serve(const Sheet* sheet) {
@@ -79,6 +89,7 @@ void* Script::allocate(std::uint64_t size_bytes) {
   std::uintptr_t address = mine && sheet_ != nullptr ? planned(size_bytes) : 0;
   if (address == 0) address = unplanned(size_bytes);
   if (address == 0) return nullptr;
+  if (guard_ && is_planned(address)) guard_->open(address, size_bytes, name_of(next_ - 1), position_);
   usage_.elsewhere += !mine;
   alive_.insert(at(address), {address, size_bytes});
   usage_.used_bytes += size_bytes;
@@ -100,6 +111,7 @@ int Script::release(std::uintptr_t address) {
     records_[record->second].released_at = moment_++;
     open_.erase(record);
   }
+  if (guard_ && is_planned(address)) guard_->shut(address, position_);
   return is_planned(address) ? 0 : arena_.release(arena_.context, reinterpret_cast<void*>(address));
 }
 
@@ -125,6 +137,10 @@ std::uintptr_t Script::planned(std::uint64_t size_bytes) {
   }
   ++usage_.planned;
   return address;
+}
+
+std::string Script::name_of(std::uint32_t entry) const {
+  return entry < sheet_->names.size() ? sheet_->names[entry] : "a tensor";
 }
 
 std::uintptr_t Script::unplanned(std::uint64_t size_bytes) {

@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "arena_hook.h"
+#include "guard.hpp"
 #include "window.hpp"
 
 namespace tensile {
@@ -29,6 +31,7 @@ struct Placed {
 struct Sheet {
   std::vector<std::uint32_t> first{0};
   std::vector<Placed> placed;
+  std::vector<std::string> names;  // of what each is, for strict mode; none, or one for each
 };
 
 // One allocation as it was made; moments count allocations and releases alike, `never` where it is still there.
@@ -74,6 +77,9 @@ class Script {
   std::uint64_t kept(std::uint64_t size_bytes) const { return window_.kept(size_bytes); }
   std::uintptr_t block() const noexcept { return window_.begin(); }
 
+  // From now on what is not there cannot be touched in the block; `who` says whose it is (see Guard).
+  void be_strict(std::string who);
+
   // Serve the calling thread from now on; `sheet` may be null, and must outlive `rest`. Returns what the shim says.
   int serve(const Sheet* sheet);
   int rest();
@@ -93,6 +99,7 @@ class Script {
   void* allocate(std::uint64_t size_bytes);
   int release(std::uintptr_t address);
   std::uintptr_t planned(std::uint64_t size_bytes);
+  std::string name_of(std::uint32_t entry) const;
   std::uintptr_t unplanned(std::uint64_t size_bytes);
   std::vector<Block>::iterator at(std::uintptr_t address);
   bool is_free(std::uintptr_t address, std::uint64_t size_bytes);
@@ -101,6 +108,7 @@ class Script {
   const tensile_arena_hook arena_;
   const Shim shim_;
   Window window_;
+  std::unique_ptr<Guard> guard_;  // in strict mode
   tensile_arena_hook hook_;
   tensile_arena_hook block_hook_;  // the same, for what is given back to the block
   bool known_ = false;             // to the shim

@@ -1,10 +1,12 @@
 #include "script_bindings.hpp"
 
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -47,10 +49,11 @@ void bind_script(nb::module_& module) {
   nb::class_<Sheet>(module, "Sheet")
       .def(
           "__init__",
-          [](Sheet* place, const std::vector<std::vector<PlacedRow>>& positions) {
+          [](Sheet* place, const std::vector<std::vector<PlacedRow>>& positions, std::vector<std::string> names) {
             new (place) Sheet(sheet_of(positions));
+            place->names = std::move(names);
           },
-          "positions"_a);
+          "positions"_a, "names"_a = std::vector<std::string>());
   nb::class_<Script>(module, "Script")
       .def_static("create", &create, "hook_address"_a, "shim_address"_a, "pieces_address"_a = 0,
                   nb::rv_policy::reference)
@@ -58,6 +61,7 @@ void bind_script(nb::module_& module) {
       .def("reserve", &Script::reserve, "size_bytes"_a)
       .def("kept", &Script::kept, "size_bytes"_a)
       .def("block", &Script::block)
+      .def("be_strict", &Script::be_strict, "who"_a)
       .def("serve", &Script::serve, "sheet"_a.none())
       .def("rest", &Script::rest)
       .def("record", &Script::record)

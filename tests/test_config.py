@@ -40,6 +40,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         state_dir="/var/lib/tensile",
         survey_s=3.0,
         log_level="debug",
+        strict=True,
         torch_threads=2,
     )
     defaults = Settings()

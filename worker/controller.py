@@ -94,7 +94,10 @@ def _run(settings: Settings) -> None:
         service, learner = _service(settings, environment), _learner(settings, environment)
         for part in (service, learner):
             stack.callback(part.stop)
-        planner = ThinkingPlanner(PolicyPlanner(link=link, policy=settings.policy), mailbox.post)
+        planner = ThinkingPlanner(
+            PolicyPlanner(link=link, policy=settings.policy, host_bytes=settings.host_pool_bytes),
+            mailbox.post,
+        )
         stack.callback(planner.close)
         trainers = Trainers(
             module=TRAINER,

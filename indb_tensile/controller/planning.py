@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from indb_tensile.scheduler.host_memory import host_bytes, within_host
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import peak
 from indb_tensile.scheduler.placement import place_plan
@@ -20,10 +21,17 @@ class PolicyPlanner:
 
     link: Link
     policy: str
+    host_bytes: int | None = None  # of the pinned pool, for all jobs together; None: as much as they like
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
-        """Plans for all of them together."""
-        return plan_jobs(workloads, budget_bytes=budget_bytes, link=self.link, policy=self.policy)
+        """Plans for all of them together; where the host pool is too small for them, such as swap less."""
+
+        def plan_at(link: Link) -> tuple[JobPlan, ...] | Infeasible:
+            return plan_jobs(workloads, budget_bytes=budget_bytes, link=link, policy=self.policy)
+
+        if self.host_bytes is None:
+            return plan_at(self.link)
+        return within_host(workloads, plan_at, link=self.link, limit_bytes=self.host_bytes)
 
     def renew(
         self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
@@ -35,7 +43,11 @@ class PolicyPlanner:
         if self.policy != DEFAULT_POLICY:
             return None
         small = sum(len(graph.operators) for w in workloads for graph in w.graphs) <= _QUICKLY_PLANNED
-        return (improve if small else renew)(workloads, plans, budget_bytes=budget_bytes, link=self.link)
+        found = (improve if small else renew)(workloads, plans, budget_bytes=budget_bytes, link=self.link)
+        if found is None or self.host_bytes is None:
+            return found
+        kept_bytes = sum(host_bytes(w.graphs, p.plans) for w, p in zip(workloads, found, strict=True))
+        return found if kept_bytes <= self.host_bytes else None
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """The plans with new forecasts."""

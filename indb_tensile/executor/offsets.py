@@ -21,13 +21,18 @@ from indb_tensile.scheduler.residency import Interval, intervals
 from indb_tensile.scheduler.rewrite import captured_order, effective
 
 Placed = tuple[int, int]  # size and offset of one allocation
+_Named = tuple[int, int, str]  # and whose it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
-    """By position the allocations, in order. `home`: where each persistent tensor lies between two iterations."""
+    """By position the allocations, in order. `home`: where each persistent tensor lies between two iterations.
+
+    `names` are those of all positions' allocations, one after the other: for whoever has to say what lies where.
+    """
 
     positions: tuple[tuple[Placed, ...], ...]
+    names: tuple[str, ...]
     home: dict[TensorId, int]
     size_bytes: int
 
@@ -43,8 +48,10 @@ def plan_offsets(step: CapturedStep, plan: Plan, timeline: Timeline, region_byte
     held = intervals(step.graph, plan)
     placed = place_plan(step.graph, plan, region_bytes=region_bytes)
     found = _Found(step, plan, graph, timeline, held, placed.offsets)
+    named = (*(found.at(k) for k in range(count)), tuple(found.returning(count)))
     return Offsets(
-        positions=(*(found.at(k) for k in range(count)), tuple(found.returning(count))),
+        positions=tuple(tuple((size_bytes, offset) for size_bytes, offset, _ in rows) for rows in named),
+        names=tuple(name for rows in named for _, _, name in rows),
         home={
             one.tensor: offset
             for one, offset in zip(held, placed.offsets, strict=True)
@@ -83,18 +90,18 @@ class _Found:
         self._scripts = _scripts(step, plan)
         self._offset = {(one.tensor, one.first): offset for one, offset in zip(held, offsets, strict=True)}
 
-    def at(self, k: int) -> tuple[Placed, ...]:
+    def at(self, k: int) -> tuple[_Named, ...]:
         """What comes back at boundary k, then what operator k takes."""
         script = self._scripts[k]
         return (*self.returning(k), *(() if script is None else self._taken(k, self._executions[k], script)))
 
-    def returning(self, k: int) -> Iterator[Placed]:
+    def returning(self, k: int) -> Iterator[_Named]:
         """What comes back at boundary k."""
         for gap in self._timeline.boundaries[k].ins:
-            size_bytes = self._graph.tensors[gap.tensor].size_bytes
-            yield size_bytes, self._offset[gap.tensor, OpIndex(k % len(self._graph.operators))]
+            tensor = self._graph.tensors[gap.tensor]
+            yield tensor.size_bytes, self._offset[gap.tensor, OpIndex(k % len(self._graph.operators))], tensor.name
 
-    def _taken(self, k: int, execution: Execution, script: Script) -> Iterator[Placed]:
+    def _taken(self, k: int, execution: Execution, script: Script) -> Iterator[_Named]:
         scratch, _ = script.packed
         lodged = script.lodged
         workspace = self._offset.get((None, OpIndex(k)))
@@ -102,16 +109,17 @@ class _Found:
         for index, one in enumerate(script.allocations):
             if index in scratch:
                 if workspace is not None and scratch[index] + one.size_bytes <= room_bytes:
-                    yield one.size_bytes, workspace + scratch[index]
+                    yield one.size_bytes, workspace + scratch[index], f"scratch of {self._graph.operators[k].name}"
                 continue
             host = script.allocations[lodged.get(index, index)]
-            offset = None if host.result is None else self._of_result(k, execution, host.result)
-            if offset is not None:
-                yield one.size_bytes, offset
+            tensor = None if host.result is None else self._result(k, execution, host.result)
+            offset = None if tensor is None else self._offset.get((tensor, OpIndex(k)))
+            if tensor is not None and offset is not None:
+                yield one.size_bytes, offset, self._graph.tensors[tensor].name
 
-    def _of_result(self, k: int, execution: Execution, result: int) -> int | None:
+    def _result(self, k: int, execution: Execution, result: int) -> TensorId | None:
         name = self._step.steps[execution.operator].kernel.results[result]
         captured = self._step.graph.operators[execution.operator].writes
         here = dict(zip(captured, self._graph.operators[k].writes, strict=True))
         tensor = None if name is None else self._step.tensor_of.get(self._step.values[name].storage)
-        return None if tensor is None else self._offset.get((here[tensor], OpIndex(k)))
+        return None if tensor is None else here[tensor]

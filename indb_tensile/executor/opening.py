@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from indb_tensile import _native
+from indb_tensile.config import variable
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.calibrate import calibrate_on
 from indb_tensile.executor.cuda import CudaDevice, CudaRegions, ordinal
@@ -53,15 +54,23 @@ def torch_device(name: str) -> torch.device:
 
 @contextmanager
 def open_device(
-    name: str, claim: tuple[int, int, int], host_pool_bytes: int, regions: CudaRegions | None, place: torch.device
+    name: str,
+    claim: tuple[int, int, int],
+    host_pool_bytes: int,
+    regions: CudaRegions | None,
+    place: torch.device,
+    strict_for: str | None = None,
 ) -> Iterator[Opened]:
     """The device of that name for a claim: the ledger's descriptor, slot and epoch.
 
-    On a GPU it must come before anything in the process uses CUDA.
+    On a GPU it must come before anything in the process uses CUDA. On the emulated device strict mode may be had,
+    for a job of this name.
     """
     if not name.startswith("cuda"):
-        with EmulatedDevice(*claim, host_pool_bytes) as emulated:
+        with EmulatedDevice(*claim, host_pool_bytes, strict=strict_for is not None) as emulated:
             serving = Serving.of(emulated.hook_address())
+            if strict_for is not None:
+                _be_strict(serving, strict_for)
             yield Opened(device=emulated, serving=serving, torch_device=place, prove=emulated.prove)
         return
     with CudaDevice(*claim, host_pool_bytes, device=ordinal(name), regions=regions) as gpu:
@@ -116,3 +125,12 @@ def _on_host(device: CudaDevice, place: torch.device) -> Opened:
     """The driver's double: its device memory is the host's, and torch computes there."""
     serving = Serving.of(device.hook_address(), device.pieces_address())
     return Opened(device=device, serving=serving, torch_device=place)
+
+
+def _be_strict(serving: Serving | None, who: str) -> None:
+    if serving is None:
+        raise DeviceError(
+            "strict mode needs tensors in the device's memory, and the library for that is not preloaded",
+            hint=f"Turn {variable('strict')} off, or build the package with its native library.",
+        )
+    serving.be_strict(who)

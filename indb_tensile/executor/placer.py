@@ -84,8 +84,11 @@ class Placer:
         if self._serving is None or (self._current is None and not self._serving.alone):
             storage.resize_(piece.size_bytes)
             return
-        offset = None if self._current is None else self._current.offset_of(piece)
-        sheet = None if offset is None else _native.Sheet([[(piece.size_bytes, offset)]])
+        offset, names = None, list[str]()
+        if self._current is not None:
+            offset = self._current.offset_of(piece)
+            names = [self._current.program.step.graph.tensors[piece.tensor].name]
+        sheet = None if offset is None else _native.Sheet([[(piece.size_bytes, offset)]], names)
         self._serving.position[0] = 0
         with self._serving.on(sheet):
             storage.resize_(piece.size_bytes)
@@ -132,7 +135,7 @@ class _Placed:
     def __init__(self, program: Program, region_bytes: int) -> None:
         self.program = program
         self.offsets: Offsets = plan_offsets(program.step, program.plan, program.timeline, region_bytes)
-        self.sheet = _native.Sheet([list(rows) for rows in self.offsets.positions])
+        self.sheet = _native.Sheet([list(rows) for rows in self.offsets.positions], list(self.offsets.names))
         pieces = program.wiring.pieces
         self._home: dict[TensorId, list[tuple[Piece, int]]] = {}
         for tensor, offset in self.offsets.home.items():

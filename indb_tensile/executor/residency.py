@@ -122,15 +122,16 @@ class Residency:
         taken_bytes = sum(piece.size_bytes for piece in coming)
         if taken_bytes:
             self._device.move(0, taken_bytes)
-        for piece in coming:
-            self._placer.take(piece, state.storage(piece))
-            self._buffer(piece)
-            self._lanes.copy_in(state.storage(piece).data_ptr(), state.host[piece], piece.size_bytes)
-        self._lanes.drain()
-        state.resident.update(coming)
-        for piece in coming:
-            if piece not in self._wanted:
-                self._drop_buffer(piece)
+        for together in _batches(coming):
+            for piece in together:
+                self._placer.take(piece, state.storage(piece))
+                self._buffer(piece)
+                self._lanes.copy_in(state.storage(piece).data_ptr(), state.host[piece], piece.size_bytes)
+            self._lanes.drain()
+            state.resident.update(together)
+            for piece in together:
+                if piece not in self._wanted:
+                    self._drop_buffer(piece)
 
     def _seed(self, piece: Piece) -> None:
         state = self._state
@@ -169,6 +170,20 @@ class Residency:
             if name in program.step.constants:
                 dense = program.step.constants[name].detach().contiguous()
                 ctypes.memmove(program.staging[name], dense.data_ptr(), dense.nbytes)
+
+
+def _batches(pieces: list[Piece]) -> list[list[Piece]]:
+    """So many at a time as the largest alone takes of the host pool: a state may be more than all of that."""
+    most_bytes = max((piece.size_bytes for piece in pieces), default=0)
+    found: list[list[Piece]] = []
+    room_bytes = 0
+    for piece in pieces:
+        if piece.size_bytes > room_bytes:
+            found.append([])
+            room_bytes = most_bytes
+        found[-1].append(piece)
+        room_bytes -= piece.size_bytes
+    return found
 
 
 def uploads(program: Program) -> list[str]:

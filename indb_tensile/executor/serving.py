@@ -91,6 +91,13 @@ class Serving:
         shim_address = _exported("tensile_shim_serve")
         return None if shim_address is None else cls(_native.private_arena(_PRIVATE_BYTES), shim_address)
 
+    def be_strict(self, who: str) -> None:
+        """From now on whoever touches what is away, in the block, ends the process by SIGSEGV.
+
+        What lay there is said on the standard error output before, after `who`.
+        """
+        self._script.be_strict(who)
+
     @contextmanager
     def on(self, sheet: _native.Sheet | None = None) -> Iterator[None]:
         """Serve what this thread allocates meanwhile, at the sheet's addresses where it names any.

@@ -4,6 +4,7 @@ from indb_tensile import config
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import floor, liveness_peak
 from indb_tensile.scheduler.plan import Infeasible
@@ -11,6 +12,7 @@ from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.workload import Workload
 
 MIB = 1 << 20
+SLOW = Link(out_bytes_per_s=4 * 10**9, in_bytes_per_s=4 * 10**9)  # a tensor in a quarter of an operator
 LINK = Link(out_bytes_per_s=10**12, in_bytes_per_s=10**12)
 
 
@@ -36,6 +38,28 @@ def test_tensile_plans_below_the_liveness_peak_and_says_the_floor_is_the_least()
     plans = planner.plan((workload,), budget_bytes=peak_bytes - MIB)
     assert not isinstance(plans, Infeasible)
     assert plans[0].peak_bytes < peak_bytes
+
+
+def test_where_the_host_pool_is_small_plans_swap_less_and_where_nothing_helps_it_is_named() -> None:
+    workload = chain(8)
+    budget_bytes = liveness_peak(workload.graphs[0]) - 3 * MIB
+    free = PolicyPlanner(link=SLOW, policy="tensile+").plan((workload,), budget_bytes=budget_bytes)
+    assert not isinstance(free, Infeasible)
+    kept_bytes = host_bytes(workload.graphs, free[0].plans)
+    assert kept_bytes >= 3 * MIB
+    small = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=kept_bytes)
+    assert small.plan((workload,), budget_bytes=budget_bytes) == free
+    smaller = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=kept_bytes - MIB)
+    found = smaller.plan((workload,), budget_bytes=budget_bytes)
+    assert not isinstance(found, Infeasible)
+    assert found[0].peak_bytes <= budget_bytes
+    assert host_bytes(workload.graphs, found[0].plans) < kept_bytes
+    assert found == smaller.foresee((workload,), found)
+    nothing = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=0)
+    refused = nothing.plan((workload,), budget_bytes=floor(workload.graphs[0]))
+    assert isinstance(refused, Infeasible)
+    assert refused.needed_bytes == liveness_peak(workload.graphs[0])
+    assert "host_pool_bytes" in refused.reason
 
 
 def test_drifted_plans_are_renewed_within_the_budget_and_no_slower() -> None:

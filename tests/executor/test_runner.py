@@ -18,6 +18,7 @@ from indb_tensile.executor.passes import Passes
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State, restore_rng_state, rng_state
 from indb_tensile.job import JobId
+from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.latency import estimate
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, VANILLA, floor, peak, resident_at_start
@@ -29,7 +30,7 @@ from tests.executor.eager import Eager
 from tests.executor.fake_device import FakeDevice
 from tests.executor.memory_device import MemoryDevice
 from tests.executor.models import SHAPES
-from tests.executor.plans import random_plan
+from tests.executor.plans import random_plan, random_rewritten_plan
 
 SETTINGS = (
     OptimizerSettings(),
@@ -391,3 +392,22 @@ def test_the_high_water_mark_of_a_plan_is_its_own_whatever_came_before() -> None
     measured = runner.measured()
     assert measured is not None
     assert measured.peak_bytes == peak(steps[0].graph, LIVENESS) < peak(steps[0].graph, VANILLA)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_plan_keeps_to_the_host_pool_that_it_was_planned_for(seed: int) -> None:
+    """A pool of just that size: its buffers, and no more of the state at once than one tensor takes."""
+    job, steps = prepared("cnn")
+    plans = tuple(random_rewritten_plan(step.graph, seed) for step in steps)
+    rounding_bytes = 64 * sum(len(step.graph.tensors) for step in steps)
+    limit_bytes = host_bytes([step.graph for step in steps], plans) + rounding_bytes
+    with Ledger.create(64 * REGION_BYTES, REGION_BYTES, 10**12, 10**12) as ledger:
+        slot, epoch = ledger.claim_slot(1)
+        ledger.grant(slot, 64 * REGION_BYTES)
+        with EmulatedDevice(ledger.fd, slot, epoch, limit_bytes) as device:
+            runner = Runner(device, job.state(), steps)
+            runner.adopt(plans, 1)
+            assert bits(drive(runner, job, 1)) == bits(drive(Eager(job), job, 1))
+            usage = device.host_usage()
+            runner.close()
+    assert 0 < usage.high_water_bytes <= limit_bytes

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <thread>
@@ -212,4 +214,33 @@ TEST(other_threads_take_what_is_free_and_give_back_what_is_not_theirs) {
   CHECK_EQUAL(usage.planned, 1000U);
   CHECK_EQUAL(usage.elsewhere, 4000U);
   CHECK_EQUAL(usage.used_bytes, 0U);
+}
+
+TEST(in_strict_mode_a_block_holds_only_what_is_there) {
+  Driven driven;
+  const Sheet plan{{0, 2, 3}, {{100, 0}, {9000, 512}, {64, 4096}}, {"small", "large", "late"}};
+  CHECK(driven.script.reserve(16384));
+  driven.script.serve(&plan);
+  const std::uintptr_t before = driven.allocate(100);
+  driven.script.be_strict("job 7");
+  const std::uintptr_t large = driven.allocate(9000);
+  CHECK_EQUAL(*reinterpret_cast<std::uint8_t*>(large), 0xDBU);
+  *reinterpret_cast<std::uint8_t*>(large + 8999) = 1;
+  driven.release(large);
+  *driven.script.position() = 1;
+  const std::uintptr_t late = driven.allocate(64);
+  *reinterpret_cast<std::uint8_t*>(late) = 1;
+  CHECK_EQUAL(*reinterpret_cast<std::uint8_t*>(before + 600), 0xDBU);  // beside what is there: no page of its own
+  CHECK(driven.script.reserve(16384));                                 // as where another program begins
+  *reinterpret_cast<std::uint8_t*>(before) = 2;
+  *reinterpret_cast<std::uint8_t*>(late) = 2;
+  driven.release(before);
+  driven.release(late);
+  int ends[2];
+  CHECK_EQUAL(::pipe(ends), 0);
+  // By the system, which reports what cannot be read: a fault would end the tests.
+  CHECK_EQUAL(::write(ends[1], reinterpret_cast<const void*>(late), 1), -1);
+  CHECK_EQUAL(::write(ends[1], reinterpret_cast<const void*>(before), 1), -1);
+  ::close(ends[0]);
+  ::close(ends[1]);
 }

@@ -71,7 +71,9 @@ class TrainingRun:
         """First of all: on a GPU nothing may have used CUDA before."""
         name, assigned = self._settings.device, self._assigned
         claim = (self._device_fd, assigned.slot, assigned.epoch)
-        return open_device(name, claim, self._settings.host_pool_bytes, self._regions, torch_device(name))
+        strict_for = f"job {self._job.job}" if self._settings.strict else None
+        place = torch_device(name)
+        return open_device(name, claim, self._settings.host_pool_bytes, self._regions, place, strict_for)
 
     def _read(self, session: Session, diary: Diary) -> Prepared:
         diary.enter(Phase.READING)

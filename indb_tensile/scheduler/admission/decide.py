@@ -69,6 +69,7 @@ from indb_tensile.scheduler.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 NEW_WEIGHT = 0.5  # of a measurement against what was believed; reports are means already
+_SIGSEGV = 11  # by which strict mode ends a process that touches memory that is away
 _TIMEOUT = "57014"  # query_canceled: what statement_timeout raises
 
 
@@ -302,10 +303,15 @@ def _exited(draft: Draft, exit_: Exit) -> None:
         return
     draft.order(ReleaseTrainer(trainer=exit_.trainer))
     if member.outcome is None:
-        reason = f"its trainer ended with code {exit_.code} before the job was done"
+        reason = f"its trainer ended with {_how(exit_.code)} before the job was done"
         member = replace(member, stage=Stage.ENDING, outcome=Interrupted(reason=reason), target=None)
     _drop(draft, member)
     draft.plan_anew(PlanReason.END)
+
+
+def _how(code: int) -> str:
+    """An exit code for a reader."""
+    return "a memory fault (SIGSEGV, see the controller's log)" if code == -_SIGSEGV else f"code {code}"
 
 
 def _spare_exited(draft: Draft, trainer: TrainerId) -> None:

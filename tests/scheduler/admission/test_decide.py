@@ -911,6 +911,17 @@ def test_a_job_claimed_while_stopping_goes_straight_back() -> None:
     )
 
 
+def test_a_trainer_that_died_by_a_memory_fault_costs_an_attempt_and_its_job_says_so() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    drive.send(Exit(trainer=trainer, code=-11))
+    (requeued,) = [o for o in drive.orders if isinstance(o, RequeueJob)]
+    assert requeued.counts
+    assert requeued.reason == (
+        "its trainer ended with a memory fault (SIGSEGV, see the controller's log) before the job was done"
+    )
+
+
 def test_late_messages_of_unknown_trainers_change_nothing() -> None:
     drive = Drive(10)
     drive.send(Tick())
