@@ -1,0 +1,26 @@
+"""What a machine with a GPU runs needs nothing of the database: there may be neither client nor messages there."""
+
+import subprocess
+import sys
+
+_IMPORT_ALL = """
+import importlib, pkgutil, sys
+
+for absent in ("psycopg", "sqlalchemy", "msgspec"):
+    sys.modules[absent] = None  # importing it fails
+names = ["indb_tensile._native", "indb_tensile._planner"]
+for package in ("executor", "scheduler"):
+    found = importlib.import_module(f"indb_tensile.{package}")
+    names += [module.name for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}.")]
+names += [f"indb_tensile.bench.{name}" for name in ("step", "exact", "forecast")]
+names += [f"tests.gpu.{name}" for name in ("conftest", "test_gpu", "trainer_process")]
+for name in names:
+    importlib.import_module(name)
+print(len(names))
+"""
+
+
+def test_executor_scheduler_benchmarks_of_steps_and_the_gpu_suite_import_without_a_database() -> None:
+    done = subprocess.run([sys.executable, "-c", _IMPORT_ALL], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 50
