@@ -206,7 +206,7 @@ def _declare_missing_operators() -> None:
     if _declared is not None or found is None or found.origin is None:
         return
     try:
-        torch.ops.load_library(Path(found.origin).with_name("_C.so"))
+        torch.ops.load_library(Path(found.origin).with_name("_C.so"))  # type: ignore[no-untyped-call]
     except OSError:
         library: Any = torch.library.Library
         _declared = library("torchvision", "FRAGMENT")

@@ -41,12 +41,14 @@ def within_host(
     Their forecasts are those of the link as it is.
     """
     least_bytes = 0
+    plans: tuple[JobPlan, ...] = ()
     for slower in _SLOWER:
-        plans = plan_at(
+        found = plan_at(
             Link(out_bytes_per_s=link.out_bytes_per_s // slower, in_bytes_per_s=link.in_bytes_per_s // slower)
         )
-        if isinstance(plans, Infeasible):
-            return plans
+        if isinstance(found, Infeasible):
+            return found
+        plans = found
         kept_bytes = sum(host_bytes(w.graphs, p.plans) for w, p in zip(workloads, plans, strict=True))
         if kept_bytes <= limit_bytes:
             return plans if slower == 1 else foresee(workloads, plans, link=link)
