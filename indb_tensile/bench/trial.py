@@ -101,22 +101,22 @@ class Subject:
 
 
 @contextmanager
-def emulated(link: Link, capacity_bytes: int) -> Iterator[EmulatedDevice]:
-    """A device with such a link, all of which is one job's, and as much host memory for it as is asked for."""
-    with lent(link, capacity_bytes) as (device, _):
+def emulated(link: Link, capacity_bytes: int, host_bytes: int | None = None) -> Iterator[EmulatedDevice]:
+    """A device with such a link, all of which is one job's, and so much host memory, or four times the device's."""
+    with lent(link, capacity_bytes, host_bytes=host_bytes) as (device, _):
         yield device
 
 
 @contextmanager
 def lent(
-    link: Link, capacity_bytes: int, region_bytes: int = REGION_BYTES
+    link: Link, capacity_bytes: int, region_bytes: int = REGION_BYTES, host_bytes: int | None = None
 ) -> Iterator[tuple[EmulatedDevice, Callable[[int], int]]]:
     """The same, and how much of it the job has from now on: empty regions beyond that go back at once."""
     whole_bytes = -(-capacity_bytes // region_bytes) * region_bytes
     with Ledger.create(whole_bytes, region_bytes, link.out_bytes_per_s, link.in_bytes_per_s) as ledger:
         slot, epoch = ledger.claim_slot(1)
         ledger.grant(slot, whole_bytes)
-        with EmulatedDevice(ledger.fd, slot, epoch, 4 * whole_bytes) as device:
+        with EmulatedDevice(ledger.fd, slot, epoch, 4 * whole_bytes if host_bytes is None else host_bytes) as device:
             yield device, partial(ledger.grant, slot)
 
 
