@@ -20,6 +20,8 @@ _WORK_PER_OPERATOR = 8  # layouts for each operator of a small graph, which has 
 _TRIES = 2  # rations after which no further manner is tried
 _DEEP = 3  # rations for an improvement
 _PATIENT = 3  # rations for a limit that no manner comes down to
+_STAGES = (0.16, 0.08, 0.04, 0.02, 0.01, 0.005, 0.0)  # of the way up from a limit
+_STARTS = 3  # plans for more memory, from which one for a stage's is tried
 _NEAR = 0.1  # of the way up from such a limit, from where pressing the rest down costs least
 _CLOSE = 1.02  # of the time that doing nothing takes
 _SETTLINGS = 3  # orders that follow from one plan after the other
@@ -67,7 +69,9 @@ class Descent:
 
     def best(self) -> Rung:
         """The fastest plan found within the limit, or the least memory where none is."""
-        rungs = self._lowered_in_turn() or self._once_more()
+        rungs = self._lowered_in_turn()
+        rungs += self._lowered_in_stages({rung.order for rung in rungs})
+        rungs = rungs or self._once_more()
         if not rungs:
             return self._pressed()
         if self._effort is Effort.QUICK or self._costs_nothing(rungs):
@@ -94,6 +98,39 @@ class Descent:
                 rungs += self._lowered(order, manner, self._ration)
                 spent += search.layouts - start
         return rungs
+
+    def _lowered_in_stages(self, reached: set[int]) -> list[Rung]:
+        """From one limit to the next, improved each time, where most may be made again and no manner came down.
+
+        What is made again needs memory itself, so a greedy way down ends where each step alone makes room for none.
+        A good plan for a little more memory is seldom such an end.
+        """
+        if self._effort is Effort.QUICK or self._operators >= LARGE:
+            return []
+        return [rung for order in self._orders.loose if order not in reached for rung in self._staged(order)]
+
+    def _staged(self, order: int) -> list[Rung]:
+        search = self._orders.search(order)
+        search.clear()
+        for stage, fraction in enumerate(_STAGES):
+            limit_bytes = self._limit_bytes + round(fraction * (self._top.peak_bytes - self._limit_bytes))
+            if not self._stepped(search, limit_bytes, seed=search.operators + stage):
+                return []
+        return [rung_of(order, search)]
+
+    def _stepped(self, search: StepSearch, limit_bytes: int, *, seed: int) -> bool:
+        """A little lower, and improved; where that is not found, from another plan as good as this one."""
+        first = manners_of(self._operators, drops=self._drops)[0]
+        above_bytes = search.peak_bytes
+        for attempt in range(_STARTS):
+            before = search.choices
+            if search.lower(limit_bytes, self._patient, most=_PATIENT * self._ration):
+                search.prune(limit_bytes, PRUNED)
+                search.improve(limit_bytes, first, most=self._ration, seed=seed)
+                return True
+            search.choose(before)
+            search.improve(above_bytes, self._patient, most=self._ration, seed=seed + _STARTS * (attempt + 1))
+        return False
 
     def _once_more(self) -> list[Rung]:
         """With more patience, where no manner came down."""
