@@ -2,8 +2,8 @@
 
 Importing torch takes a processor seconds and hundreds of megabytes; a copy takes milliseconds, and memory only for
 what it writes. The server (worker/forkserver.py) forks twice: the one between ends at once, and the trainer becomes
-the child of the nearest ancestor that asked for orphans, which is this process. So it is ours to wait for, its id
-stays its own until we do, and it neither needs nor notices the server's end.
+the child of the nearest ancestor that adopts orphans, which this process is while one is being forked. So it is ours
+to wait for, its id stays its own until we do, and it neither needs nor notices the server's end.
 
 Nothing here waits: a request lies in the socket until the server has imported everything.
 """
@@ -19,7 +19,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from indb_tensile.errors import UnavailableError
 from indb_tensile.scheduler.admission.pool import TrainerId
 
 log = logging.getLogger("controller")
@@ -60,6 +59,7 @@ class ForkServer:
 
     def ask(self, trainer: TrainerId, link_fd: int, life_fd: int, regions_fd: int | None = None) -> None:
         """Have a trainer forked that has these descriptors. Raises OSError where no server can be asked."""
+        _adopt_orphans(True)
         if self._control is None:
             self._start()
         assert self._control is not None
@@ -74,6 +74,8 @@ class ForkServer:
             code = self._reap()
             log.error("the process that trainers are forked from ended with code %s", code)
             found += self._unanswered()
+        if found and not self._asked:
+            _adopt_orphans(False)
         return found
 
     def close(self) -> list[Forked]:
@@ -84,6 +86,7 @@ class ForkServer:
         self._control.settimeout(None)  # what it has forked says so within an instant, and lets go
         found, _ = self._read()
         self._reap()
+        _adopt_orphans(False)
         return found + self._unanswered()
 
     def _read(self) -> tuple[list[Forked], bool]:
@@ -103,7 +106,6 @@ class ForkServer:
         return found, True
 
     def _start(self) -> None:
-        adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -131,7 +133,7 @@ class ForkServer:
         return [Forked(trainer=trainer, pid=None) for trainer in asked]
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends. Raises UnavailableError where that is refused."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise UnavailableError(f"orphans cannot be adopted: {os.strerror(ctypes.get_errno())}")
+def _adopt_orphans(adopting: bool) -> None:
+    """Become the parent of every descendant whose own parent ends, or no longer. Raises OSError."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopting), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "orphans cannot be adopted")

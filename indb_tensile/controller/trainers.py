@@ -291,9 +291,7 @@ class Trainers:
                 continue
             del self._trainers[trainer]
             os.close(found.life)
-            assert found.pid is not None
             assert found.code is not None
-            _reap_group(found.pid)
             told.append(Gone(trainer=trainer, code=found.code))
         return told
 
@@ -349,10 +347,3 @@ def _discard(pid: int | None) -> None:
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
-
-def _reap_group(group: int) -> None:
-    """Reap what a trainer had started: its orphans are our children (`adopt_orphans`), and were killed with it."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-group, os.WNOHANG)[0]:
-            pass

@@ -1,5 +1,6 @@
 """Processes forked from one that has imported what they need; all of them real."""
 
+import ctypes
 import os
 import select
 import signal
@@ -62,6 +63,24 @@ def test_a_copy_is_our_own_child_in_a_group_of_its_own_with_one_thread() -> None
         assert link.recv(100).decode() == f"{forked.pid} {os.getpid()} {forked.pid} 1"
         link.sendall(b"7")
         assert os.waitstatus_to_exitcode(os.waitpid(forked.pid, 0)[1]) == 7
+
+
+def test_other_orphans_are_not_adopted_once_all_who_were_asked_for_have_begun() -> None:
+    """Nobody would wait for them."""
+    with server() as asked, ExitStack() as owned:
+        link = ask(asked, FIRST, owned)
+        assert adopts_orphans()
+        (forked,) = begun(asked)
+        assert not adopts_orphans()
+        link.sendall(b"0")
+        assert forked.pid is not None
+        os.waitpid(forked.pid, 0)
+
+
+def adopts_orphans() -> bool:
+    found = ctypes.c_int()
+    ctypes.CDLL(None).prctl(37, ctypes.byref(found), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
+    return bool(found.value)
 
 
 def test_copies_neither_need_nor_notice_their_servers_end_and_the_next_gets_a_new_one() -> None:
