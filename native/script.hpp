@@ -31,7 +31,7 @@ struct Placed {
 struct Sheet {
   std::vector<std::uint32_t> first{0};
   std::vector<Placed> placed;
-  std::vector<std::string> names;  // of what each is, for strict mode; none, or one for each
+  std::vector<std::string> names{};  // of what each is, for strict mode; none, or one for each
 };
 
 // One allocation as it was made; moments count allocations and releases alike, `never` where it is still there.

@@ -94,7 +94,7 @@ TEST(a_script_places_torchs_tensors_at_their_planned_addresses) {
   void* before = tensile_cuda_allocate(100, 0, nullptr);
   CHECK(script.reserve(4096));
   const std::uintptr_t block = script.block();
-  const Sheet sheet{{0, 2}, {{1000, 2048}, {500, 0}}, {}};
+  const Sheet sheet{{0, 2}, {{1000, 2048}, {500, 0}}};
   CHECK_EQUAL(script.serve(&sheet), 0);
   *script.position() = 0;
   void* first = tensile_cuda_allocate(1000, 0, nullptr);
