@@ -12,11 +12,12 @@ bin=.venv/bin
 say "ruff"
 $bin/ruff format --check --quiet . || die "these files are not formatted: run .venv/bin/ruff format ."
 $bin/ruff check --quiet .
-say "mypy"
-$bin/mypy --no-error-summary indb_tensile worker tests
-say "import contracts"
-$bin/lint-imports >.cache/imports.log || { cat .cache/imports.log; exit 1; }
-say "native library: warnings as errors, sanitizers"
-sh tests/native/run.sh
+say "native library: warnings as errors, sanitizers; beside it mypy and import contracts, which use one core"
+sh tests/native/run.sh >.cache/native.log 2>&1 &
+native=$!
+$bin/mypy --no-error-summary indb_tensile worker tests || { kill $native; exit 1; }
+$bin/lint-imports >.cache/imports.log || { kill $native; cat .cache/imports.log; exit 1; }
+wait $native || { cat .cache/native.log; exit 1; }
+grep "tests passed" .cache/native.log
 say "suite"
 exec $bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"

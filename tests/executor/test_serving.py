@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from indb_tensile.executor import serving
 from indb_tensile.executor.serving import LIBRARY, Serving, preloading
 from tests.executor.preloaded import ask
 
@@ -60,6 +61,7 @@ def test_the_shim_is_preloaded_before_whatever_else_is() -> None:
 
 
 def test_without_the_shim_nothing_is_served_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    serving._say_missing.cache_clear()  # another test may have heard it
     assert Serving.private() is None
     assert Serving.of(0) is None
     assert Serving.of(0) is None
