@@ -78,6 +78,10 @@ class DeviceLostError(DeviceError):
     """The device, or this process's hold on it, is gone: the job runs again in another process."""
 
 
+class ComputationError(DeviceError):
+    """What the job computed broke there, and with it this process's hold on the device: an attempt that failed."""
+
+
 class UnavailableError(TensileError):
     """A process that should answer does not run."""
 

@@ -40,6 +40,8 @@ void translate(const std::exception_ptr& thrown, void* /*payload*/) {
         return raise_python("DeviceMemoryError", fault.what(), fault.hint().c_str());
       case Fault::Kind::lost:
         return raise_python("DeviceLostError", fault.what(), fault.hint().c_str());
+      case Fault::Kind::broken:
+        return raise_python("ComputationError", fault.what(), fault.hint().c_str());
       case Fault::Kind::invariant:
         return raise_python("InvariantError", fault.what(), fault.hint().c_str());
     }

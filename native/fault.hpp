@@ -12,7 +12,8 @@ class Fault : public std::exception {
  public:
   // The class of indb_tensile/errors.py that a Python caller sees.
   // `lost`: the device, or this process's hold on it, is gone; the job can run again in another process.
-  enum class Kind { device, memory, lost, invariant };
+  // `broken`: what this process computed took its hold on the device from it, and another attempt may do so again.
+  enum class Kind { device, memory, lost, broken, invariant };
 
   Fault(Kind kind, std::string message, std::string hint = {})
       : kind_(kind), message_(std::move(message)), hint_(std::move(hint)) {}

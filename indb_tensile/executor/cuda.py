@@ -113,7 +113,8 @@ class CudaDevice(_native.CudaDevice):
     lets torch have so much beside the regions for what no plan foresees (`outside_bytes()` says how much it has),
     `trim()` gives up memory of its own in regions that it has no more.
     `allocate`, `allocate_at` and `free` are ordered on the device: what is freed may be taken anew at once. Raises
-    DeviceLostError when the device, or this process's hold on it, is gone.
+    DeviceLostError when the device, or this process's hold on it, is gone, ComputationError when what the process
+    computed took that hold from it; `check_context()` asks.
     """
 
     def __init__(

@@ -30,7 +30,8 @@ OUTSIDE_BYTES = 256 << 20  # beside its regions, for cuBLAS's workspace and what
 class Opened:
     """One job's device. `torch_device` is where its tensors live, `clock` times its operators.
 
-    `prove` raises where the machine has not the memory that was granted; None where it is there.
+    `prove` raises where the machine has not the memory that was granted; None where it is there. `check` raises what
+    has befallen the device; None where torch tells of nothing that it should be asked about.
     """
 
     device: EmulatedDevice | CudaDevice
@@ -38,6 +39,7 @@ class Opened:
     torch_device: torch.device
     clock: EventClock | None = None
     prove: Callable[[int], None] | None = None
+    check: Callable[[], None] | None = None
 
 
 def torch_device(name: str) -> torch.device:
@@ -74,7 +76,11 @@ def open_device(
             yield Opened(device=emulated, serving=serving, torch_device=place, prove=emulated.prove)
         return
     with CudaDevice(*claim, host_pool_bytes, device=ordinal(name), regions=regions) as gpu:
-        yield _on_gpu(gpu, place) if place.type == "cuda" else _on_host(gpu, place)
+        try:
+            yield _on_gpu(gpu, place) if place.type == "cuda" else _on_host(gpu, place)
+        except RuntimeError:  # torch's own word for whatever befell the device, whoever's fault it is
+            gpu.check_context()
+            raise
 
 
 def capturing_on(place: torch.device) -> AbstractContextManager[object]:
@@ -118,7 +124,9 @@ def _on_gpu(device: CudaDevice, place: torch.device) -> Opened:
     device.compute_on(torch.cuda.current_stream(place).cuda_stream)
     serving = Serving(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
     calibrate_on(place, serving)
-    return Opened(device=device, serving=serving, torch_device=place, clock=EventClock(place))
+    return Opened(
+        device=device, serving=serving, torch_device=place, clock=EventClock(place), check=device.check_context
+    )
 
 
 def _on_host(device: CudaDevice, place: torch.device) -> Opened:

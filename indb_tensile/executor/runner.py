@@ -2,13 +2,15 @@
 
 import ctypes
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 from time import perf_counter_ns
 
 import torch
 
-from indb_tensile.errors import InvariantError
+from indb_tensile.errors import ComputationError, InvariantError
 from indb_tensile.executor.capture import CapturedStep, Kind, check_alike
 from indb_tensile.executor.device import Clock, Device, Ticket
 from indb_tensile.executor.lanes import Lanes
@@ -61,11 +63,13 @@ class Runner:
         clock: Clock = perf_counter_ns,
         placer: Placer | None = None,
         operator_clock: EventClock | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         """`steps` come in the order of the plans: the training step first.
 
         `placer` puts the tensors where the plans say; without one they are in ordinary memory. `operator_clock` times
-        operators that run while the host is ahead of them; without one `clock` does.
+        operators that run while the host is ahead of them; without one `clock` does. `check` raises what the device
+        has to say where torch tells of an error of it in words of its own.
 
         Every `sample_every`-th training iteration is timed, and so is one that starts `sample_after_ns` or more after
         the last one that was: long iterations are few while a plan is followed, and timing costs them nothing.
@@ -77,6 +81,7 @@ class Runner:
         self._steps = steps
         self._clock = clock
         self._operator_clock = operator_clock
+        self._check = check
         self._sample_every = sample_every
         self._sample_after_ns = sample_after_ns
         self._sampled_ns = 0  # when the last timed iteration started, or these plans were adopted
@@ -175,7 +180,7 @@ class Runner:
         returned = tuple(_result(program.step, name, pinned=pinned) for name in names)
         training = program.step.kind is Kind.TRAINING
         self._state.whole = False
-        with torch.set_grad_enabled(training), self._placer.running(program):
+        with self._naming_culprits(program), torch.set_grad_enabled(training), self._placer.running(program):
             # Forward runs with gradients on, as in eager: some kernels choose their path by it. No tensor here
             # requires a gradient, so nothing is recorded.
             if timed:
@@ -183,11 +188,29 @@ class Runner:
             else:
                 assert program.plain is not None
                 program.plain(lr, self._state.steps == 0, self._carried, returned, None, None)
-        if pinned:  # the host was ahead of the device, and goes on with what that has computed
-            torch.cuda.current_stream(self._state.device).synchronize()
+            if pinned:  # the host was ahead of the device, and goes on with what that has computed
+                torch.cuda.current_stream(self._state.device).synchronize()
         self._state.whole = True
         self._residency.finished(program)
         return returned
+
+    @contextmanager
+    def _naming_culprits(self, program: Program) -> Iterator[None]:
+        """Name the operator whose kernel broke the device. The host was ahead: it may have been an earlier one."""
+        try:
+            try:
+                yield
+            except RuntimeError:
+                if self._check is not None:
+                    self._check()
+                raise
+        except ComputationError as error:
+            operators, position = program.wiring.graph.operators, self._placer.position
+            last = operators[-1 if position is None else min(position[0], len(operators) - 1)]
+            step = f"the {program.step.kind} step for {program.step.batch_size} rows"
+            raise ComputationError(
+                f"{step}, in operator {last.name} or one before it: {error.message}", hint=error.hint
+            ) from error
 
     def _run_timed(self, program: Program, lr: float, returned: tuple[torch.Tensor, ...]) -> None:
         assert program.timed is not None

@@ -122,6 +122,7 @@ void bind_cuda_device(nb::module_& module) {
   bound.def("compute_on", &CudaDevice::compute_on, "stream"_a)
       .def("_compute_after", &CudaDevice::compute_after, "ticket"_a)
       .def("host_prepare", &CudaDevice::host_prepare, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("check_context", &CudaDevice::check_context, nb::call_guard<nb::gil_scoped_release>())
       .def("trim", &CudaDevice::trim, nb::call_guard<nb::gil_scoped_release>())
       .def("hook_address", [](CudaDevice& device) { return reinterpret_cast<std::uint64_t>(&device.arena().hook()); })
       .def("pieces_address",

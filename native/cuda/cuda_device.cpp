@@ -188,6 +188,12 @@ void CudaDevice::back(Range bytes) {
   driver_.cuMemsetD8Async("clearing a region", address, 0, bytes.size_bytes, pointer(compute_));
 }
 
+void CudaDevice::check_context() const {
+  const std::lock_guard lock(mutex_);
+  const Current current(context_);
+  driver_.cuCtxSynchronize("waiting for what was queued");
+}
+
 void CudaDevice::trim() {
   const std::lock_guard lock(mutex_);
   const Current current(context_);

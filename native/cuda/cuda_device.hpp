@@ -54,6 +54,10 @@ class CudaDevice final : public Device {
   // What any stream is given this memory for from now on starts after what `stream` was given.
   void take_from(StreamHandle stream);
 
+  // Raise the fault for what has befallen this process's hold on the device, if anything; waits for all that is
+  // queued. A context that a kernel broke answers every call so, whoever made the one that found it.
+  void check_context() const;
+
   // Without a broker: give up the memory of regions that this job no longer has. Waits for all that is queued.
   void trim();
 

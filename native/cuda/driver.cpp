@@ -16,17 +16,31 @@ constexpr const char* no_driver_hint =
 constexpr const char* new_driver_hint = "Install NVIDIA's driver 525.60.13 or newer.";
 constexpr const char* broken_driver_hint = "Install NVIDIA's driver again, and one version of it only.";
 
-// After these a process can do nothing more with CUDA, or its device is not there: the documentation says of most
-// of them that the process must be terminated and started again.
+// The device or its driver is not there, or not in order: whoever came, the same would have befallen them. Hardware
+// errors are among them also where the documentation speaks of one process alone.
 constexpr std::array lost_results{
-    Result::deinitialized,         Result::device_unavailable,    Result::no_device,
-    Result::ecc_uncorrectable,     Result::nvlink_uncorrectable,  Result::contained,
-    Result::illegal_address,       Result::launch_timeout,        Result::context_is_destroyed,
-    Result::device_assert,         Result::hardware_stack_error,  Result::illegal_instruction,
-    Result::misaligned_address,    Result::invalid_address_space, Result::invalid_pc,
-    Result::launch_failed,         Result::tensor_memory_leak,    Result::system_not_ready,
-    Result::mps_connection_failed, Result::mps_rpc_failure,       Result::mps_server_not_ready,
-    Result::mps_client_terminated, Result::external_device,       Result::unknown,
+    Result::deinitialized,
+    Result::device_unavailable,
+    Result::no_device,
+    Result::ecc_uncorrectable,
+    Result::nvlink_uncorrectable,
+    Result::contained,
+    Result::system_not_ready,
+    Result::mps_connection_failed,
+    Result::mps_rpc_failure,
+    Result::mps_server_not_ready,
+    Result::mps_client_terminated,
+    Result::external_device,
+    Result::unknown,
+};
+
+// A kernel of this process did what it must not, and its context is of no more use. The documentation says of each
+// that the process is left in an inconsistent state, and must be ended and started again to use CUDA.
+constexpr std::array broken_results{
+    Result::illegal_address,    Result::launch_timeout,        Result::context_is_destroyed,
+    Result::device_assert,      Result::hardware_stack_error,  Result::illegal_instruction,
+    Result::misaligned_address, Result::invalid_address_space, Result::invalid_pc,
+    Result::launch_failed,      Result::tensor_memory_leak,
 };
 
 std::string spelled(int version) { return text(version / 1000, ".", version % 1000 / 10); }
@@ -38,15 +52,23 @@ const char* hint_for(Fault::Kind kind) {
     case Fault::Kind::lost:
       return "The job runs again in another process; nvidia-smi and the kernel's log (Xid) say what befell the "
              "device.";
+    case Fault::Kind::broken:
+      return "Other jobs go on. Where it happens again, a kernel of this network is at fault: train it under "
+             "compute-sanitizer, or on the emulated device, and look at its inputs.";
     default:
       return "Report this with the version of NVIDIA's driver (nvidia-smi).";
   }
 }
 
+template <std::size_t count>
+bool contains(const std::array<Result, count>& results, Result result) {
+  return std::find(results.begin(), results.end(), result) != results.end();
+}
+
 Fault::Kind kind_of(Result result) {
   if (result == Result::out_of_memory) return Fault::Kind::memory;
-  const bool lost = std::find(lost_results.begin(), lost_results.end(), result) != lost_results.end();
-  return lost ? Fault::Kind::lost : Fault::Kind::device;
+  if (contains(lost_results, result)) return Fault::Kind::lost;
+  return contains(broken_results, result) ? Fault::Kind::broken : Fault::Kind::device;
 }
 
 Absent no_library(const char* library) {

@@ -69,7 +69,8 @@ class Driver {
   // The name that the driver gives a result, and its own words for it.
   std::string words(Result result) const;
 
-  // Raise the fault for a call that failed: a memory fault, a lost device, or another refusal.
+  // Raise the fault for a call that failed: a memory fault, a lost device, a computation that broke, or another
+  // refusal.
   [[noreturn]] void fail(std::string_view purpose, const char* call, Result result) const;
 
 #define TENSILE_CUDA_MEMBER(name, version, ...) Call<__VA_ARGS__> name{*this, #name};

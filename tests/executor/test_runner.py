@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,7 +11,7 @@ from itertools import accumulate, chain, repeat
 import pytest
 import torch
 
-from indb_tensile.errors import DeviceMemoryError, InvariantError
+from indb_tensile.errors import ComputationError, DeviceMemoryError, InvariantError
 from indb_tensile.executor.device import REGION_BYTES, Device, EmulatedDevice, Ledger
 from indb_tensile.executor.hardware import EMULATED_SPEED
 from indb_tensile.executor.optimizer import OptimizerSettings
@@ -379,6 +380,28 @@ def test_the_learning_rate_is_an_input_of_every_iteration() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before if name != "steps")
     runner.train(*job.batches[0], 0.1)
     assert not torch.equal(state.export()["0.weight"], before["0.weight"])
+
+
+def test_who_broke_the_device_is_named_by_its_operator_whatever_words_torch_has_for_it() -> None:
+    class Broken(MemoryDevice):
+        def move(self, freed_bytes: int, taken_bytes: int) -> None:
+            if freed_bytes == 0:
+                return  # the state comes before any step runs
+            raise RuntimeError("CUDA error: misaligned address")
+
+    def check() -> None:
+        raise ComputationError("waiting: cuX failed: CUDA_ERROR_MISALIGNED_ADDRESS", hint="look at it")
+
+    job, steps = prepared("mlp")
+    runner = Runner(Broken(), job.state(), steps, check=check)
+    runner.adopt((LIVENESS,) * 3, 1)
+    with pytest.raises(ComputationError) as raised:
+        runner.train(*job.batches[0], 0.1)
+    assert re.fullmatch(
+        r"the training step for 8 rows, in operator \S+ or one before it: waiting: cuX failed: \S+_ADDRESS",
+        raised.value.message,
+    )
+    assert raised.value.hint == "look at it"
 
 
 def test_the_high_water_mark_of_a_plan_is_its_own_whatever_came_before() -> None:

@@ -175,6 +175,31 @@ except DeviceLostError as error:
     assert "failed: CUDA_ERROR_ECC_UNCORRECTABLE (the fake driver's words) 58000" in printed
 
 
+def test_what_a_job_does_to_its_own_context_is_no_lost_device(library: Path) -> None:
+    source = """
+import ctypes
+import torch
+from indb_tensile.errors import ComputationError, DeviceLostError
+from indb_tensile.executor.device import Ledger
+from indb_tensile.executor.opening import open_device
+ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
+for number, result in enumerate((719, 214)):
+    try:
+        claim = (ledger.fd, *ledger.claim_slot(number + 1))
+        with open_device("cuda:0", claim, 1 << 20, None, torch.device("cpu")):
+            ctypes.CDLL("libcuda.so.1")._ZN9fake_cuda4loseEN7tensile4cuda6ResultE(result)
+            raise RuntimeError("CUDA error: unspecified launch failure")  # as torch tells of both
+    except (ComputationError, DeviceLostError) as error:
+        print(type(error).__name__, error.message)
+        ctypes.CDLL("libcuda.so.1")._ZN9fake_cuda4loseEN7tensile4cuda6ResultE(0)
+"""
+    told = "cuCtxPushCurrent failed: CUDA_ERROR_{} (the fake driver's words)"
+    assert run(source, environment(library)).splitlines() == [
+        f"ComputationError using the device from this thread: {told.format('LAUNCH_FAILED')}",
+        f"DeviceLostError using the device from this thread: {told.format('ECC_UNCORRECTABLE')}",
+    ]
+
+
 def test_what_torch_calls_is_there_by_name(library: Path) -> None:
     source = """
 import ctypes

@@ -317,7 +317,7 @@ TEST(every_call_that_fails_once_is_named_and_leaves_nothing_behind) {
                                         "cuStreamWaitEvent"}));
 }
 
-TEST(a_device_that_is_lost_at_any_moment_is_said_to_be_and_leaves_nothing_behind) {
+TEST(a_device_that_is_lost_or_a_context_that_is_broken_at_any_moment_is_said_to_be_and_leaves_nothing_behind) {
   for (std::uint64_t number = 1; number < 100; number += 3) {
     const Checked checked(static_cast<unsigned int>(number));
     Scene scene;
@@ -325,10 +325,19 @@ TEST(a_device_that_is_lost_at_any_moment_is_said_to_be_and_leaves_nothing_behind
     const DeviceAddress memory = device.regions().base();
     std::byte* host = device.host_allocate(1000);
     for (std::uint64_t copies = 0; copies < number / 10; ++copies) device.copy_out(host, memory, 1000);
-    fake_cuda::lose(number % 2 == 0 ? Result::ecc_uncorrectable : Result::launch_failed);
-    CHECK_FAULT(lost, "failed: CUDA_ERROR_", device.copy_out(host, memory, 1000));
-    CHECK_FAULT(lost, "failed: CUDA_ERROR_", device.drain_for(60s));
-    CHECK_FAULT(lost, "failed: CUDA_ERROR_", device.compute_after(0));
+    const bool lost = number % 2 == 0;
+    fake_cuda::lose(lost ? Result::ecc_uncorrectable : Result::launch_failed);
+    const auto check = [lost](auto call) {
+      if (lost) {
+        CHECK_FAULT(lost, "failed: CUDA_ERROR_ECC", call());
+      } else {
+        CHECK_FAULT(broken, "failed: CUDA_ERROR_LAUNCH_FAILED", call());
+      }
+    };
+    check([&] { device.copy_out(host, memory, 1000); });
+    check([&] { device.drain_for(60s); });
+    check([&] { device.compute_after(0); });
+    check([&] { device.check_context(); });
   }
 }
 

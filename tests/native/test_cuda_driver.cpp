@@ -107,9 +107,15 @@ TEST(results_are_told_apart_by_whose_fault_they_are) {
   CHECK_FAULT(memory, "copying: cuX failed: CUDA_ERROR_OUT_OF_MEMORY",
               driver().fail("copying", "cuX", Result::out_of_memory));
   CHECK_FAULT(device, "CUDA_ERROR_INVALID_VALUE", driver().fail("copying", "cuX", Result::invalid_value));
-  for (const Result lost : {Result::device_unavailable, Result::ecc_uncorrectable, Result::launch_failed,
-                            Result::illegal_address, Result::mps_client_terminated, Result::unknown}) {
+  for (const Result lost :
+       {Result::deinitialized, Result::device_unavailable, Result::ecc_uncorrectable, Result::contained,
+        Result::no_device, Result::mps_client_terminated, Result::system_not_ready, Result::unknown}) {
     CHECK_FAULT(lost, "cuX failed", driver().fail("copying", "cuX", lost));
+  }
+  for (const Result broken :
+       {Result::illegal_address, Result::misaligned_address, Result::device_assert, Result::illegal_instruction,
+        Result::launch_failed, Result::launch_timeout, Result::invalid_pc, Result::context_is_destroyed}) {
+    CHECK_FAULT(broken, "cuX failed", driver().fail("copying", "cuX", broken));
   }
 }
 

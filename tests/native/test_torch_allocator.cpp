@@ -158,8 +158,8 @@ TEST(a_lost_device_is_told_at_an_allocation_and_not_at_a_release) {
   const Checked checked;
   const Served served;
   void* tensor = tensile_cuda_allocate(1000, 0, nullptr);
-  fake_cuda::lose(Result::launch_failed);
+  fake_cuda::lose(Result::device_unavailable);
   tensile_cuda_free(tensor, 1000, 0, fake_cuda::side_stream());
-  CHECK_FAULT(lost, "cuCtxPushCurrent failed: CUDA_ERROR_LAUNCH_FAILED",
+  CHECK_FAULT(lost, "cuCtxPushCurrent failed: CUDA_ERROR_DEVICE_UNAVAILABLE",
               tensile_cuda_allocate(1000, 0, fake_cuda::side_stream()));
 }

@@ -128,6 +128,7 @@ class TrainingRun:
             sample_after_ns=SAMPLE_AFTER_NS,
             placer=placer,
             operator_clock=opened.clock,
+            check=opened.check,
         )
         try:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
