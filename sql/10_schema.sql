@@ -53,7 +53,7 @@ create type tensile.job_phase as enum (
   'reading', 'capturing', 'calibrating', 'waiting for memory', 'training', 'validating', 'publishing');
 comment on type tensile.job_phase is
   'reading: the table becomes tensors; capturing: one step becomes a graph; calibrating: unknown operators are '
-  'measured; waiting for memory: planned, not yet admitted; training; validating; publishing: the version is stored';
+  'measured; waiting for memory: to be measured in, or to train in; training; validating; publishing: the version is stored';
 
 create type tensile.task as enum ('classification', 'regression');
 comment on type tensile.task is 'classification: a label out of a set; regression: a number';

@@ -93,7 +93,7 @@ class TrainingRun:
             Captured(job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, unknown=len(steps.unknown))
         )
         while True:
-            message = self._inbox.next() if steps.unknown else self._waiting(diary)
+            message = self._waiting(diary)
             if isinstance(message, Adopt):
                 return message
             if isinstance(message, Calibrate):
