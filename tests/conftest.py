@@ -1,5 +1,6 @@
 """What the whole suite shares: one private PostgreSQL cluster, and a fresh database for each test that asks."""
 
+import contextlib
 import itertools
 import shutil
 import tempfile
@@ -80,6 +81,13 @@ def template(cluster: Cluster) -> str:
 @pytest.fixture
 def database(cluster: Cluster, template: str) -> Iterator[Database]:
     """A fresh database for one test."""
+    with fresh_database(cluster, template) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def fresh_database(cluster: Cluster, template: str) -> Iterator[Database]:
+    """A fresh database for as long as the caller wants it."""
     made = Database(name=f"test_{next(_numbers)}", cluster=cluster)
     name = sql.Identifier(made.name)
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:

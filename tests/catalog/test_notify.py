@@ -11,7 +11,7 @@ from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def test_a_commit_wakes_the_listener_with_the_job(database: Database) -> None:

@@ -19,7 +19,7 @@ from indb_tensile.cli.cluster import Cluster, find_programs, system_user
 from indb_tensile.cli.main import main
 from tests.conftest import Database
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 COMMAND = (sys.executable, "-c", "from indb_tensile.cli.main import main; main()")
 _ONLY_ASK = {"jobs", "job", "train", "wait", "cancel", "models", "predict", "plan", "version", "init"}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act for other system users")

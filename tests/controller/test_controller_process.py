@@ -31,7 +31,7 @@ PROGRAM = (
     f"controller.TRAINER = {FAKE_TRAINER!r}\n"
     "sys.exit(controller.main())\n"
 )
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture

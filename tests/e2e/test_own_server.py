@@ -17,7 +17,7 @@ pytestmark = pytest.mark.postgres
 
 NAME = "own_server"
 PASSWORD = "correct horse"  # of a server that is thrown away
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 TENSILE = str(Path(sys.executable).with_name("tensile"))
 
 

@@ -9,15 +9,40 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from tests.e2e.conftest import MIB, Service
+from indb_tensile.cli.cluster import Cluster
+from tests.conftest import Database, fresh_database
+from tests.e2e.conftest import MIB, Service, service_on
 
 pytestmark = pytest.mark.postgres
 
 WIDE = '{"type": "mlp", "hidden": [512, 512, 512], "dropout": 0.2}'
-# Model, table and epochs: long enough that each is still training when the last one starts.
-THREE = (("first", "digits", 40), ("second", "breast_cancer", 110), ("third", "diabetes", 110))
-THREE_SETTINGS = {"TENSILE_CAPACITY_BYTES": str(24 * MIB), "TENSILE_SPARE_TRAINERS": "3"}
+THREE = {"first": "digits", "second": "breast_cancer", "third": "diabetes"}
+TOO_MANY = """
+select job_id from tensile.jobs
+ where phase = 'waiting for memory' and waits_for ~ 'of device memory, held by job .* and job '
+   and (select count(*) from tensile.jobs where state = 'running') = 2"""
+ENDLESS = 100_000  # epochs: it trains until it is cancelled
+BUDGET_BYTES = 24 * MIB  # what the three could not share unplanned
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster, template: str) -> Iterator[Service]:
+    """One controller for all who leave its settings alone, with the data sets loaded: it takes seconds to start."""
+    with fresh_database(cluster, template) as database, service_on(database) as made:
+        made.settings |= {"TENSILE_CAPACITY_BYTES": str(BUDGET_BYTES), "TENSILE_SPARE_TRAINERS": "3"}
+        made.start()
+        with database.connect("demo") as connection:
+            load(connection, "digits", "breast_cancer", "diabetes")
+        yield made
+
+
+@pytest.fixture
+def service(running: Service) -> Service:
+    """The controller, with nothing to do."""
+    running.until(lambda: device_is_free(running), "the device to be free")
+    return running
 
 
 @pytest.fixture
@@ -45,10 +70,13 @@ def load(demo: psycopg.Connection, *names: str) -> None:
 
 
 def train_three(demo: psycopg.Connection) -> list[int]:
-    """Enqueue the three in one transaction."""
-    load(demo, *(table for _, table, _ in THREE))
+    """Enqueue the three in one transaction; they train until they are cancelled."""
     with demo.transaction():
-        return [train(demo, model, table, epochs=epochs) for model, table, epochs in THREE]
+        return [train(demo, model, table, epochs=ENDLESS) for model, table in THREE.items()]
+
+
+def cancel(demo: psycopg.Connection, job: int) -> None:
+    assert demo.execute("select tensile_cancel(%s)", (job,)).fetchone() == (True,)
 
 
 def weights(service: Service, job: int) -> str:
@@ -63,16 +91,13 @@ def weights(service: Service, job: int) -> str:
     return hashlib.sha256(b"".join(row[0] for row in rows)).hexdigest()
 
 
-def undisturbed(service: Service, demo: psycopg.Connection) -> str:
-    """The weights of a training on digits that nobody disturbs: the same on every database, so it runs once."""
-    if not _UNDISTURBED:
+@pytest.fixture(scope="module")
+def undisturbed(running: Service) -> str:
+    """The weights of a training on digits that nobody disturbs."""
+    with running.database.connect("demo") as demo:
         job = train(demo, "undisturbed", "digits", epochs=12)
-        assert service.until_ended(job) == ["succeeded"]
-        _UNDISTURBED.append(weights(service, job))
-    return _UNDISTURBED[0]
-
-
-_UNDISTURBED: list[str] = []
+        assert running.until_ended(job) == ["succeeded"]
+    return weights(running, job)
 
 
 def children(service: Service, module: str) -> list[int]:
@@ -100,68 +125,69 @@ def in_training(service: Service, job: int, epochs: int = 1) -> None:
     assert service.state(job) == "running"
 
 
+def device(service: Service, *columns: str) -> tuple[int, ...] | None:
+    """What the catalog says of the device of the worker that runs."""
+    return service.connection.execute(
+        sql.SQL(
+            "select {} from tensile.devices as d join tensile.workers as w using (worker_id)"
+            " where w.stopped_at is null order by w.worker_id desc limit 1"
+        ).format(sql.SQL(", ").join(sql.Identifier("d", column) for column in columns))
+    ).fetchone()
+
+
 def device_is_free(service: Service) -> bool:
     """The worker's device has nothing granted and nothing in use."""
-    row = service.connection.execute(
-        "select d.granted_bytes, d.used_bytes from tensile.devices as d join tensile.workers as w using (worker_id)"
-        " where w.stopped_at is null order by w.worker_id desc limit 1"
-    ).fetchone()
-    return row is not None and tuple(row) == (0, 0)
+    return device(service, "granted_bytes", "used_bytes") == (0, 0)
 
 
 def test_three_jobs_share_a_device_that_could_not_hold_them_unplanned(
     service: Service, demo: psycopg.Connection
 ) -> None:
-    service.settings |= THREE_SETTINGS
-    service.start()
     jobs = train_three(demo)
-    together = "select count(*) from tensile.jobs where state = 'running'"
-    service.until(lambda: service.value(together) == 3, "all three to run at once")
-    service.until(lambda: service.value("select host_bytes > 0 from tensile.devices"), "something to be swapped out")
-    assert service.until_ended(*jobs) == ["succeeded"] * 3
+    for job in jobs:
+        in_training(service, job)
+    assert [service.state(job) for job in jobs] == ["running"] * 3
+    service.until(lambda: device(service, "host_bytes") != (0,), "something to be swapped out")
+    for job in jobs:
+        cancel(demo, job)
+    assert service.until_ended(*jobs) == ["cancelled"] * 3
     plans = service.connection.execute(
         "select job_id, max(liveness_peak_bytes), max(swaps + recomputed), min(predicted_peak_bytes)"
-        " from tensile.plans group by job_id"
+        " from tensile.plans where job_id = any(%s) group by job_id",
+        (jobs,),
     ).fetchall()
     assert all(given_up > 0 for _, _, given_up, _ in plans)
-    assert sum(liveness for _, liveness, _, _ in plans) > 24 * MIB
+    assert sum(liveness for _, liveness, _, _ in plans) > BUDGET_BYTES
     measured = service.connection.execute(
-        "select predicted_peak_bytes, measured_peak_bytes from tensile.plans where measured_peak_bytes is not null"
+        "select predicted_peak_bytes, measured_peak_bytes from tensile.plans"
+        " where job_id = any(%s) and measured_peak_bytes is not null",
+        (jobs,),
     ).fetchall()
     assert measured
     assert all(peak <= predicted for predicted, peak in measured)
-    budget, high_water = service.connection.execute(
-        "select budget_bytes, high_water_bytes from tensile.devices"
-    ).fetchone() or (0, 0)
-    assert 0 < high_water <= budget == 24 * MIB
+    budget, high_water = device(service, "budget_bytes", "high_water_bytes") or (0, 0)
+    assert 0 < high_water <= budget == BUDGET_BYTES
     service.until(lambda: device_is_free(service), "the device to be free")
 
 
-def test_without_planning_the_same_three_do_not_run_together(service: Service, demo: psycopg.Connection) -> None:
-    service.settings |= THREE_SETTINGS | {"TENSILE_POLICY": "liveness"}
-    service.start()
-    jobs = train_three(demo)
-    most = 0
-    ended = "select count(*) from tensile.jobs where state in ('succeeded', 'failed', 'cancelled')"
-
-    def all_ended() -> bool:
-        nonlocal most
-        most = max(most, service.value("select count(*) from tensile.jobs where state = 'running'"))
-        return bool(service.value(ended) == 3)
-
-    service.until(all_ended, "all three to end")
-    assert [service.state(job) for job in jobs] == ["succeeded"] * 3
-    assert most < 3
-    assert service.value("select max(swaps) from tensile.plans") == 0
+def test_without_planning_the_same_three_do_not_run_together(database: Database) -> None:
+    with service_on(database) as unplanned, database.connect("demo") as demo:
+        unplanned.settings |= {"TENSILE_CAPACITY_BYTES": str(BUDGET_BYTES), "TENSILE_POLICY": "liveness"}
+        unplanned.start()
+        load(demo, "digits", "breast_cancer", "diabetes")
+        jobs = train_three(demo)
+        third = unplanned.until(lambda: unplanned.value(TOO_MANY), "two to run while one waits for their memory")
+        first, second = (job for job in jobs if job != third)
+        in_training(unplanned, second)
+        cancel(demo, first)
+        in_training(unplanned, third)
+        assert unplanned.value("select max(swaps) from tensile.plans") == 0
 
 
 @pytest.mark.parametrize("victim", ["trainer", "controller", "service", "database"])
 def test_a_job_survives_a_kill_and_ends_with_the_same_bits(
-    service: Service, demo: psycopg.Connection, victim: str
+    service: Service, demo: psycopg.Connection, undisturbed: str, victim: str
 ) -> None:
-    service.start()
-    load(demo, "digits")
-    expected = undisturbed(service, demo)
     disturbed = train(demo, "disturbed", "digits", epochs=12)
     in_training(service, disturbed)
     match victim:
@@ -178,7 +204,7 @@ def test_a_job_survives_a_kill_and_ends_with_the_same_bits(
             service.database.cluster.restart("immediate")
             service.reconnect()
     assert service.until_ended(disturbed) == ["succeeded"]
-    assert weights(service, disturbed) == expected
+    assert weights(service, disturbed) == undisturbed
     attempts = service.value("select attempt from tensile.jobs where job_id = %s", disturbed)
     assert attempts == (2 if victim in ("trainer", "controller") else 1), (
         "it was not disturbed as it should have been"
@@ -189,36 +215,30 @@ def test_a_job_survives_a_kill_and_ends_with_the_same_bits(
 def test_a_cancelled_job_stops_within_a_heartbeat_and_leaves_nothing(
     service: Service, demo: psycopg.Connection
 ) -> None:
-    service.start()
-    load(demo, "digits")
-    job = train(demo, "endless", "digits", epochs=100_000)
+    job = train(demo, "endless", "digits", epochs=ENDLESS)
     in_training(service, job)
-    assert demo.execute("select tensile_cancel(%s)", (job,)).fetchone() == (True,)
+    cancel(demo, job)
     assert service.until_ended(job) == ["cancelled"]
     service.until(lambda: device_is_free(service), "the device to be free")
-    assert service.value("select count(*) from tensile.model_versions") == 0
+    assert service.value("select count(*) from tensile.model_versions where job_id = %s", job) == 0
 
 
 def test_a_job_that_can_never_fit_says_how_much_it_needs(service: Service, demo: psycopg.Connection) -> None:
-    service.settings |= {"TENSILE_CAPACITY_BYTES": str(2 * MIB)}
-    service.start()
-    load(demo, "digits")
-    job = train(demo, "wide", "digits", architecture='{"type": "mlp", "hidden": [1024, 1024]}')
+    job = train(demo, "wide", "digits", architecture='{"type": "mlp", "hidden": [2048, 2048]}')
     assert service.until_ended(job) == ["failed"]
     row = service.connection.execute(
         "select error_sqlstate, error_message, error_hint from tensile.jobs where job_id = %s", (job,)
     ).fetchone()
     assert row is not None
     assert row[0] == "53200"
-    assert "needs at least 17.0 MB of device memory, more than the budget of 2.0 MB" in row[1]
+    assert "needs at least 65.0 MB of device memory, more than the budget of 24.0 MB" in row[1]
     assert "batch_size" in row[2]
 
 
 def test_a_table_dropped_before_its_turn_fails_the_job_and_no_other(
     service: Service, demo: psycopg.Connection
 ) -> None:
-    service.start()
-    load(demo, "digits", "iris")
+    load(demo, "iris")
     service.stop()
     lost = train(demo, "lost", "iris")
     kept = train(demo, "kept", "digits")
@@ -230,28 +250,24 @@ def test_a_table_dropped_before_its_turn_fails_the_job_and_no_other(
 
 
 def test_a_clean_stop_hands_jobs_back_and_they_go_on_where_they_were(
-    service: Service, demo: psycopg.Connection
+    service: Service, demo: psycopg.Connection, undisturbed: str
 ) -> None:
-    service.start()
-    load(demo, "digits")
-    expected = undisturbed(service, demo)
     job = train(demo, "stopped", "digits", epochs=12)
     in_training(service, job)
     assert service.stop() == 0
     assert service.state(job) == "queued"
     service.start()
     assert service.until_ended(job) == ["succeeded"]
-    assert weights(service, job) == expected
+    assert weights(service, job) == undisturbed
     assert service.value("select attempt from tensile.jobs where job_id = %s", job) == 1
 
 
 def test_a_model_predicts_from_sql_what_it_was_evaluated_with(service: Service, demo: psycopg.Connection) -> None:
-    service.start()
-    load(demo, "digits", "diabetes")
-    assert service.until_ended(train(demo, "digits", "digits", epochs=15)) == ["succeeded"]
+    job = train(demo, "digits", "digits", epochs=15)
+    assert service.until_ended(job) == ["succeeded"]
     accuracy = demo.execute("select value from tensile_evaluate('digits') where metric = 'accuracy'").fetchone()
     assert accuracy is not None
-    assert accuracy[0] == service.value("select metric from tensile.model_versions")
+    assert accuracy[0] == service.value("select metric from tensile.model_versions where job_id = %s", job)
     right = demo.execute(
         "select avg((tensile_predict('digits', d) = d.label)::int)::float8 from (select * from digits limit 50) as d"
     ).fetchone()

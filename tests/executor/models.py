@@ -178,7 +178,7 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm": (Lstm, (7, 6)),
     "deep lstm": (DeepLstm, (4, 6)),
     "recurrent": (Recurrent, (5, 6)),
-    "deep gru": (DeepGru, (4, 6)),
+    "deep gru": (DeepGru, (2, 6)),
     "constant": (Constant, (6,)),
     "stretched": (Stretched, (6,)),
     "tied": (Tied, (6,)),

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog import jobs, models
@@ -21,9 +20,9 @@ from indb_tensile.cli.cluster import Cluster
 from indb_tensile.job import ModelVersionId, WorkerId
 from indb_tensile.learning.artifacts import ModelBundle, Predictor
 from indb_tensile.learning.training import Prepared, prepare
-from tests.conftest import Database
+from tests.conftest import Database, fresh_database
 
-from .fakes import Client, eventually
+from .fakes import DEADLINE_S, Client, eventually
 
 COMMAND = (sys.executable, "-m", "worker.service")
 
@@ -82,7 +81,7 @@ class Service:
             return None
         process, self.process = self.process, None
         process.send_signal(number)
-        return process.wait(30)
+        return process.wait(DEADLINE_S)
 
     def client(self) -> Client:
         return Client(self.socket)
@@ -91,13 +90,8 @@ class Service:
 @pytest.fixture(scope="module")
 def database(cluster: Cluster, template: str) -> Iterator[Database]:
     """One database for all tests of a module: a service takes seconds to start."""
-    made = Database(name="test_service", cluster=cluster)
-    names = (sql.Identifier(made.name), sql.Identifier(template))
-    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL("create database {} template {} strategy file_copy").format(*names))
-    yield made
-    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL("drop database {} with (force)").format(names[0]))
+    with fresh_database(cluster, template) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

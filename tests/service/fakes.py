@@ -11,7 +11,7 @@ from typing import Any, Self
 from indb_tensile.errors import RequestError
 from worker.serving.frames import FrameBuffer, frame
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 def eventually(is_so: Callable[[], bool]) -> None:

@@ -14,7 +14,7 @@ from .conftest import Connection, Refused, refused, value
 pytestmark = pytest.mark.postgres
 
 TRAIN = "select tensile_train('flowers', 'iris', target => 'species')"
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 @contextmanager
