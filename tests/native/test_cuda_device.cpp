@@ -138,12 +138,12 @@ TEST(copies_of_one_buffer_in_both_directions_keep_their_order) {
 }
 
 TEST(random_swapping_ends_with_every_tensor_as_it_was_computed) {
-  constexpr std::size_t tensor_bytes = 120'000;
+  constexpr std::size_t tensor_bytes = 12'000;
   constexpr std::size_t places = 4;
   for (unsigned int seed = 1; seed <= 40; ++seed) {
     const Checked checked(seed);
     std::minstd_rand random(seed);
-    Scene scene(4 * mib, 50'000);
+    Scene scene(4 * mib, 5'000);
     CudaDevice& device = *scene.device;
     struct Tensor {
       std::byte* host;
@@ -153,7 +153,7 @@ TEST(random_swapping_ends_with_every_tensor_as_it_was_computed) {
     std::vector<Tensor> tensors;
     for (int i = 0; i < 8; ++i) tensors.push_back({device.host_allocate(tensor_bytes)});
     std::array<Tensor*, places> resident{};
-    const auto address = [&](std::size_t place) { return device.regions().base() + place * 150'000; };
+    const auto address = [&](std::size_t place) { return device.regions().base() + place * 15'000; };
     std::vector<std::pair<std::vector<std::byte>, std::byte>> read_back(100);
     for (std::size_t turn = 0; turn < 100; ++turn) {
       Tensor& tensor = tensors[random() % tensors.size()];
