@@ -106,14 +106,14 @@ class Inheritance:
     regions_fd: int | None = None
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
-        """All of them."""
-        return tuple(one for one in (self.link_fd, self.device_fd, self.regions_fd) if one is not None)
+    def descriptors(self) -> dict[str, int]:
+        """All of them, by the variables that name them to the trainer."""
+        found = {"TENSILE_LINK_FD": self.link_fd, "TENSILE_DEVICE_FD": self.device_fd}
+        return found if self.regions_fd is None else found | {"TENSILE_REGIONS_FD": self.regions_fd}
 
     def environment(self) -> dict[str, str]:
-        """The variables that name them to a child process."""
-        found = {"TENSILE_LINK_FD": str(self.link_fd), "TENSILE_DEVICE_FD": str(self.device_fd)}
-        return found if self.regions_fd is None else found | {"TENSILE_REGIONS_FD": str(self.regions_fd)}
+        """These variables."""
+        return {name: str(descriptor) for name, descriptor in self.descriptors.items()}
 
 
 def load(environ: Mapping[str, str]) -> Settings:

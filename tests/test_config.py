@@ -127,7 +127,7 @@ def test_a_trainer_reads_the_descriptors_it_inherited() -> None:
     assert inheritance(given_fds.environment()) == given_fds
     on_gpu = Inheritance(link_fd=5, device_fd=6, regions_fd=7)
     assert inheritance(on_gpu.environment()) == on_gpu
-    assert (given_fds.descriptors, on_gpu.descriptors) == ((5, 6), (5, 6, 7))
+    assert on_gpu.descriptors == given_fds.descriptors | {"TENSILE_REGIONS_FD": 7}
 
 
 @pytest.mark.parametrize("device", ["auto", "emulated", "cuda", "cuda:0", "cuda:11"])

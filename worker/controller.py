@@ -16,6 +16,7 @@ from dataclasses import replace
 from indb_tensile import config
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.config import Settings
+from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.learner import LearnerProcess
 from indb_tensile.controller.listener import ListenerThread
@@ -42,6 +43,7 @@ from indb_tensile.scheduler.admission.pool import Pool
 from indb_tensile.scheduler.link import Link, link_of, trusted
 
 TRAINER = "indb_tensile.worker.trainer"
+SERVICE = "indb_tensile.worker.service"
 
 log = logging.getLogger("controller")
 
@@ -91,7 +93,8 @@ def _run(settings: Settings) -> None:
             )
             stack.callback(regions.close)
         environment = _environment(settings)
-        service, learner = _service(settings, environment), _learner(settings, environment)
+        forks = stack.enter_context(closing(ForkServer(preloading(environment))))
+        service, learner = _service(settings, forks), _learner(settings, environment)
         for part in (service, learner):
             stack.callback(part.stop)
         planner = ThinkingPlanner(
@@ -100,8 +103,8 @@ def _run(settings: Settings) -> None:
         )
         stack.callback(planner.close)
         trainers = Trainers(
+            forks=forks,
             module=TRAINER,
-            environment=preloading(environment),
             device_fd=ledger.fd,
             grace_s=settings.stop_grace_s,
             wake=mailbox,
@@ -234,11 +237,11 @@ def _pool(settings: Settings) -> Pool:
     )
 
 
-def _service(settings: Settings, environment: dict[str, str]) -> ServiceProcess | NoService:
+def _service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoService:
     if not settings.service_directory:
         log.warning("no service: set %s to where its socket shall be", config.variable("service_directory"))
         return NoService()
-    return ServiceProcess(command=_worker("service"), environment=environment, grace_s=settings.stop_grace_s)
+    return ServiceProcess(forks=forks, module=SERVICE, grace_s=settings.stop_grace_s)
 
 
 def _learner(settings: Settings, environment: dict[str, str]) -> LearnerProcess | NoService:

@@ -2,7 +2,7 @@
 
 It listens on a Unix socket, answers nobody but the system user of its own database server, and dies with its
 controller. Predictions are computed in this process, by one thread; the rest goes to the analyst, a process
-beside it.
+beside it, forked from what this one was before it began.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import psycopg
 import torch
@@ -19,10 +19,12 @@ import torch
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.install import VERSION
+from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ModelVersionId
 
-from .serving import settings
+from .forkserver import nursery
+from .serving import analyst, settings
 from .serving.analyst_process import AnalystProcess
 from .serving.answers import Answers
 from .serving.batches import Batches
@@ -48,9 +50,10 @@ def main() -> int:
             level=mine.shared.log_level.upper(), format="%(asctime)s service[%(process)d] %(levelname)s %(message)s"
         )
         die_with_parent(signal.SIGTERM)
-        torch.set_num_threads(mine.shared.torch_threads)
-        with Store(mine.shared.dsn, "service", mine.shared.device) as store:
-            asyncio.run(_serve(mine, store))
+        with closing(nursery()) as forks:  # while this process is as it was forked
+            torch.set_num_threads(mine.shared.torch_threads)
+            with Store(mine.shared.dsn, "service", mine.shared.device) as store:
+                asyncio.run(_serve(mine, store, forks))
     except TensileError as error:
         print(f"tensile service: {error.message}", file=sys.stderr)  # noqa: T201 - what a person reads
         for more in filter(None, (error.detail, error.hint)):
@@ -59,14 +62,14 @@ def main() -> int:
     return 0
 
 
-async def _serve(mine: ServiceSettings, store: Store) -> None:
+async def _serve(mine: ServiceSettings, store: Store, forks: ForkServer) -> None:
     told = _told_to_stop()
     uid = mine.peer_uid if mine.peer_uid is not None else store.session.run(server_uid)
-    analyst, batches = AnalystProcess(), Batches()
+    second, batches = AnalystProcess(forks, analyst.__name__), Batches()
     front = Front(
         residents=Residents(_loader(store), mine.resident_bytes),
         batches=batches,
-        analyst=analyst,
+        analyst=second,
         code_version=VERSION,
     )
     endpoint = Endpoint(mine.directory, mine.name)
@@ -75,11 +78,11 @@ async def _serve(mine: ServiceSettings, store: Store) -> None:
         await server.start()
         store.session.run(lambda connection: jobs.announce_service(connection, mine.worker, mine.name))
         _log.info("answering system user %s on %s", user_name(uid), endpoint.path)
-        await analyst.start()
+        await second.start()
         await told.wait()
     finally:
         await server.stop(_GRACE_S)
-        analyst.stop()
+        second.stop()
         batches.close()
         _withdraw(mine)
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from indb_tensile import config
 from indb_tensile.bench.soak_victim import DAMAGED
+from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.trainers import Ended, Gone, Trainers
 from indb_tensile.errors import DeviceMemoryError
@@ -74,7 +75,7 @@ def soak(kills: int, *, at_once: int, survivors: int, seed: int) -> dict[str, An
         try:
             crowd.kill(kills, at_once)
         finally:
-            crowd.trainers.close()
+            crowd.close()
         digests = [digest for training in trainings for digest in training.stop()]
         lost = sum(region.state is not RegionState.FREE for region in ledger.regions())
         row = {
@@ -113,9 +114,10 @@ class _Crowd:
     regranted: int = 0
 
     def __post_init__(self) -> None:
+        self._forks = ForkServer(os.environ)
         self.trainers = Trainers(
+            forks=self._forks,
             module="indb_tensile.bench.soak_victim",
-            environment=os.environ,
             device_fd=self.ledger.fd,
             grace_s=10.0,
         )
@@ -125,6 +127,11 @@ class _Crowd:
         self._claims: dict[TrainerId, tuple[Slot, int]] = {}
         self._kill_at_s: dict[TrainerId, float] = {}
         self._dying: set[TrainerId] = set()
+
+    def close(self) -> None:
+        """End whoever is left."""
+        self.trainers.close()
+        self._forks.close()
 
     def kill(self, kills: int, at_once: int) -> None:
         """Start jobs and kill them until so many are dead."""

@@ -22,11 +22,10 @@ from indb_tensile.bench.rows import stamped
 from indb_tensile.config import MIB, Inheritance
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.link import Link, Ready
-from indb_tensile.scheduler.admission.pool import TrainerId
 
 _MODULE = "indb_tensile.worker.trainer"
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-Start = Callable[[int, int], None]  # with its link's and its life's descriptor
+Start = Callable[[Inheritance], object]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,32 +43,29 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     """Rows of those forked, those started anew, and the server."""
     seen: dict[str, list[dict[str, float]]] = {"forked": [], "anew": []}
     with Path(os.devnull).open() as device:
-        server = ForkServer(module=_MODULE, environment=os.environ, device_fd=device.fileno())
-        trainers = map(TrainerId, range(1 << 20))
+        server = ForkServer(os.environ)
         ways: dict[str, Start] = {
-            "forked": lambda link_fd, life_fd: server.ask(next(trainers), link_fd, life_fd),
-            "anew": lambda link_fd, _: _start_anew(link_fd, device.fileno()),
+            "forked": lambda inherited: server.ask(_MODULE, descriptors=inherited.descriptors),
+            "anew": _start_anew,
         }
         started_s = time.perf_counter()
-        _one(ways["forked"])  # waits for the server
+        _one(ways["forked"], device.fileno())  # waits for the server
         import_ms = (time.perf_counter() - started_s) * 1e3
         for _ in range(rounds):
             for way, start in ways.items():
-                seen[way].append(_one(start))
+                seen[way].append(_one(start, device.fileno()))
         assert server.pid is not None
         told = {"ready_ms": import_ms} | _weight(server.pid)
         server.close()
     return [_row(way, found) for way, found in seen.items()] + [_row("server", [told])]
 
 
-def _one(start: Start) -> dict[str, float]:
+def _one(start: Start, device_fd: int) -> dict[str, float]:
     """Start a trainer, weigh it when it is ready, and have it end by itself."""
     ours, theirs = socket.socketpair()
-    life, held = os.pipe()
     started_s = time.perf_counter()
-    start(theirs.fileno(), held)
+    start(Inheritance(link_fd=theirs.fileno(), device_fd=device_fd))
     theirs.close()
-    os.close(held)
     link = Link(ours)
     ready = link.receive()
     told = {"ready_ms": (time.perf_counter() - started_s) * 1e3}
@@ -77,15 +73,14 @@ def _one(start: Start) -> dict[str, float]:
     told |= _weight(ready.pid)
     ours.close()  # the trainer ends: nobody is there to assign it a job
     os.waitpid(ready.pid, 0)
-    os.close(life)
     return told
 
 
-def _start_anew(link_fd: int, device_fd: int) -> None:
+def _start_anew(inherited: Inheritance) -> None:
     subprocess.Popen(
         (sys.executable, "-c", f"import sys; from {_MODULE} import main; sys.exit(main())"),
-        env=os.environ | Inheritance(link_fd=link_fd, device_fd=device_fd).environment(),
-        pass_fds=(link_fd, device_fd),
+        env=os.environ | inherited.environment(),
+        pass_fds=tuple(inherited.descriptors.values()),
         stderr=subprocess.DEVNULL,
     )
 

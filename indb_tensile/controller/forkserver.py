@@ -1,16 +1,18 @@
-"""Trainers by fork: one process has imported what takes long, and each trainer starts as a copy of it.
+"""Processes by fork: one has imported what takes long, and trainers, the service and its analyst start as its copies.
 
 Importing torch takes a processor seconds and hundreds of megabytes; a copy takes milliseconds, and memory only for
-what it writes. The server (worker/forkserver.py) forks twice: the one between ends at once, and the trainer becomes
+what it writes. The server (worker/forkserver.py) forks twice: the one between ends at once, and the copy becomes
 the child of the nearest ancestor that adopts orphans, which this process is while one is being forked. So it is ours
 to wait for, its id stays its own until we do, and it neither needs nor notices the server's end.
 
-Nothing here waits: a request lies in the socket until the server has imported everything.
+Nothing here waits: a request lies in the socket until the server has imported what it names.
 """
 
 import ctypes
+import itertools
 import logging
 import os
+import select
 import signal
 import socket
 import struct
@@ -19,118 +21,188 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from indb_tensile.scheduler.admission.pool import TrainerId
+import msgspec
 
-log = logging.getLogger("controller")
+log = logging.getLogger(__name__)
 
-REQUEST = struct.Struct("=q")  # the trainer; beside it descriptors: its link, its life, a GPU's regions
-ANSWER = struct.Struct("=qi")  # the trainer and its process id, 0 where it could not be forked
+REQUEST_BYTES = 1 << 16  # a request is one datagram
+DESCRIPTORS = 8  # that come with a request, at most
+ANSWER = struct.Struct("=qi")  # the copy's number and its process id, 0 where it could not be forked
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forked:
-    """A trainer's process has begun; without an id it never will."""
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One copy, as the server is asked for it."""
 
-    trainer: TrainerId
-    pid: int | None
+    number: int
+    module: str  # whose `main() -> int` it runs
+    environment: dict[str, str]  # beside the server's own
+    descriptors: tuple[str, ...]  # the variables that name those that come along, in their order
+
+
+@dataclass(slots=True, kw_only=True)
+class Copy:
+    """A process that was asked for. It is this process's child, in a group of its own."""
+
+    pid: int | None = None  # not begun
+    failed: bool = False  # and never will
+    unwanted: bool = False
+
+    def ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether it ended in time; it stays a zombie, so that its id and its group's stay its own."""
+        assert self.pid is not None
+        pidfd = os.pidfd_open(self.pid)
+        try:
+            return bool(select.select([pidfd], [], [], timeout_s)[0])
+        finally:
+            os.close(pidfd)
+
+    def reap(self) -> int:
+        """Kill it and whatever of its group is left; its exit code."""
+        assert self.pid is not None
+        os.killpg(self.pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def abandon(self) -> None:
+        """It was asked for in vain: if it has begun, or when it does, it is ended."""
+        self.unwanted = True
+        if self.pid is not None:
+            self.reap()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A running server: its process, our child in a group of its own, and our end of its socket."""
+
+    pid: int
+    control: socket.socket
 
 
 class ForkServer:
-    """Forks processes that run `main()` of one module. The server is started when it is asked and there is none."""
+    """Has processes forked that run `main()` of a module. Belongs to one thread.
 
-    def __init__(self, *, module: str, environment: Mapping[str, str], device_fd: int) -> None:
-        self._module = module
-        self._environment = dict(environment) | {"OPENBLAS_NUM_THREADS": "1"}  # a process with threads is no template
-        self._device_fd = device_fd
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._asked: list[TrainerId] = []
+    A server is started when one is asked and there is none; `environment` is its own, and so its copies'.
+    """
 
-    @property
-    def control(self) -> socket.socket | None:
-        """Readable when there is something to receive; None while nothing was asked for."""
-        return self._control
+    def __init__(self, environment: Mapping[str, str], server: Server | None = None) -> None:
+        """`server` already runs."""
+        self._environment = dict(environment)
+        self._server: Server | None = None
+        self._epoll = select.epoll()
+        self._numbers = itertools.count()
+        self._asked: dict[int, Copy] = {}
+        if server is not None:
+            self._adopt(server)
+
+    def fileno(self) -> int:
+        """Readable when there is something to receive, whichever server runs."""
+        return self._epoll.fileno()
 
     @property
     def pid(self) -> int | None:
-        """The server's process id."""
-        return None if self._process is None else self._process.pid
+        """The server's process id; None where none runs."""
+        return None if self._server is None else self._server.pid
 
-    def ask(self, trainer: TrainerId, link_fd: int, life_fd: int, regions_fd: int | None = None) -> None:
-        """Have a trainer forked that has these descriptors. Raises OSError where no server can be asked."""
-        _adopt_orphans(True)
-        if self._control is None:
-            self._start()
-        assert self._control is not None
-        descriptors = [fd for fd in (link_fd, life_fd, regions_fd) if fd is not None]
-        socket.send_fds(self._control, [REQUEST.pack(trainer)], descriptors)
-        self._asked.append(trainer)
+    def ask(
+        self, module: str, *, environment: Mapping[str, str] | None = None, descriptors: Mapping[str, int]
+    ) -> Copy:
+        """Have a process forked with these variables, and these descriptors under the variables' names.
 
-    def receive(self) -> list[Forked]:
-        """Who has begun since; with the server's end, whoever it was still asked for has not."""
-        found, over = self._read()
-        if over:
-            code = self._reap()
-            log.error("the process that trainers are forked from ended with code %s", code)
-            found += self._unanswered()
-        if found and not self._asked:
-            _adopt_orphans(False)
-        return found
-
-    def close(self) -> list[Forked]:
-        """End the server. Whoever it forked until then lives on, and is told of."""
-        if self._control is None or self._process is None:
-            return []
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._control.settimeout(None)  # what it has forked says so within an instant, and lets go
-        found, _ = self._read()
-        self._reap()
-        _adopt_orphans(False)
-        return found + self._unanswered()
-
-    def _read(self) -> tuple[list[Forked], bool]:
-        """What it has answered, and whether it has ended."""
-        found: list[Forked] = []
-        if self._control is None:
-            return found, False
+        Where nobody can be asked, it has failed.
+        """
+        self.receive()  # one that has ended is not asked
+        number, copy = next(self._numbers), Copy()
+        request = Request(
+            number=number, module=module, environment=dict(environment or {}), descriptors=tuple(descriptors)
+        )
+        self._asked[number] = copy
         try:
-            while answer := self._control.recv(ANSWER.size):
-                trainer, pid = ANSWER.unpack(answer)
-                self._asked.remove(trainer)
-                found.append(Forked(trainer=trainer, pid=pid or None))
+            _adopt_orphans(True)
+            control = self._running().control
+            socket.send_fds(control, [msgspec.msgpack.encode(request)], list(descriptors.values()))
+        except OSError as error:
+            log.error("%s cannot be forked: %s", module, error)  # noqa: TRY400 - one line says it all
+            self._settle(number, 0)
+        return copy
+
+    def receive(self) -> None:
+        """Hear who has begun since; with the server's end, whoever it was still asked for has failed."""
+        if self._read():
+            log.error("the process that others are forked from ended with code %s", self._reap())
+
+    def close(self) -> None:
+        """End the server. Whoever it forked until then lives on, and is heard of."""
+        if self._server is not None:
+            os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.control.setblocking(True)  # what it has forked says so within an instant, and lets go
+            self._read()
+            self._reap()
+        self._epoll.close()
+
+    def _read(self) -> bool:
+        """Settle what was answered; whether the server has ended."""
+        if self._server is None:
+            return False
+        try:
+            while answer := self._server.control.recv(ANSWER.size):
+                self._settle(*ANSWER.unpack(answer))
         except BlockingIOError:
-            return found, False
+            return False
         except ConnectionError:
             pass  # it left requests unread
-        return found, True
+        return True
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                (sys.executable, "-m", "indb_tensile.worker.forkserver", self._module, str(theirs.fileno())),
-                env=self._environment | {"TENSILE_DEVICE_FD": str(self._device_fd)},
-                pass_fds=(theirs.fileno(), self._device_fd),
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno(),
-                process_group=0,
-            )
-        ours.setblocking(False)
-        self._control = ours
+    def _settle(self, number: int, pid: int) -> None:
+        copy = self._asked.pop(number)
+        copy.pid, copy.failed = pid or None, not pid
+        if copy.unwanted and pid:
+            copy.reap()
+        if not self._asked:
+            _adopt_orphans(False)
+
+    def _running(self) -> Server:
+        """The server there is, or a new one. Raises OSError."""
+        if self._server is None:
+            self._adopt(_start(self._environment))
+        assert self._server is not None
+        return self._server
+
+    def _adopt(self, server: Server) -> None:
+        self._server = server
+        server.control.setblocking(False)
+        self._epoll.register(server.control, select.EPOLLIN)
 
     def _reap(self) -> int:
-        assert self._process is not None
-        assert self._control is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
-        code = self._process.wait()
-        self._control.close()
-        self._process = self._control = None
+        assert self._server is not None
+        ended, self._server = self._server, None
+        os.killpg(ended.pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(ended.pid, 0)[1])
+        self._epoll.unregister(ended.control)
+        ended.control.close()
+        for number in tuple(self._asked):
+            self._settle(number, 0)
         return code
 
-    def _unanswered(self) -> list[Forked]:
-        asked, self._asked = self._asked, []
-        return [Forked(trainer=trainer, pid=None) for trainer in asked]
+
+def control_pair() -> tuple[socket.socket, socket.socket]:
+    """The two ends between a server and who asks it: one datagram is one request or answer, and an end is seen."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _start(environment: Mapping[str, str]) -> Server:
+    """Start a server that has yet to import everything."""
+    ours, theirs = control_pair()
+    with theirs:
+        process = subprocess.Popen(
+            (sys.executable, "-m", "indb_tensile.worker.forkserver", str(theirs.fileno())),
+            env={**environment, "OPENBLAS_NUM_THREADS": "1"},  # a process with threads is no template
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            process_group=0,
+        )
+    process.returncode = 0  # whoever has the server waits for it, by its id
+    return Server(pid=process.pid, control=ours)
 
 
 def _adopt_orphans(adopting: bool) -> None:

@@ -17,11 +17,11 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from indb_tensile.controller.forkserver import Forked, ForkServer
+from indb_tensile.config import Inheritance
+from indb_tensile.controller.forkserver import Copy, ForkServer
 from indb_tensile.controller.frames import Frames
 from indb_tensile.errors import InvariantError
 from indb_tensile.link import Message
@@ -75,9 +75,9 @@ class Regions(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Trainer:
+    copy: Copy
     frames: Frames
     life: int  # the end of the pipe that reads as over once no process has the other
-    pid: int | None = None  # not yet forked
     pidfd: int = -1
     ended: bool = False
     code: int | None = None  # not yet reaped
@@ -86,6 +86,11 @@ class _Trainer:
     free_at_s: float | None = None
     lingers: bool = False  # on the device, as its driver says
 
+    @property
+    def pid(self) -> int | None:
+        """None where it has not begun to be watched."""
+        return None if self.pidfd < 0 else self.copy.pid
+
 
 class Trainers:
     """All trainers of one controller. `kill_all` may be called from any thread, the rest from one."""
@@ -93,22 +98,24 @@ class Trainers:
     def __init__(
         self,
         *,
+        forks: ForkServer,
         module: str,
-        environment: Mapping[str, str],
         device_fd: int,
         grace_s: float,
         wake: _Waitable | None = None,
         regions: Regions | None = None,
     ) -> None:
         """`regions` are a GPU's, which each trainer maps as it starts."""
-        self._server = ForkServer(module=module, environment=environment, device_fd=device_fd)
-        self._server_fd: int | None = None  # as the selector has it
+        self._forks = forks
+        self._module = module
+        self._device_fd = device_fd
         self._grace_s = grace_s
         self._regions = regions
         self._trainers: dict[TrainerId, _Trainer] = {}
         self._unstarted: list[Ended | Gone] = []
         self._reaping = threading.Lock()
         self._selector = selectors.DefaultSelector()
+        self._selector.register(forks.fileno(), selectors.EVENT_READ, None)
         if wake is not None:
             self._selector.register(wake.fileno(), selectors.EVENT_READ, None)
 
@@ -117,22 +124,17 @@ class Trainers:
         ours, theirs = socket.socketpair()
         life, held = os.pipe()
         broker, taker = (None, None) if self._regions is None else socket.socketpair()
-        found = _Trainer(frames=Frames(ours), life=life)
-        try:
-            self._server.ask(trainer, theirs.fileno(), held, None if taker is None else taker.fileno())
-        except OSError as error:
-            log.error("trainer %s could not be started: %s", trainer, error)  # noqa: TRY400 - one line says it all
-            self._give_up(trainer, found)
-        else:
-            self._trainers[trainer] = found
-        finally:
-            theirs.close()
-            os.close(held)
-            if taker is not None:
-                taker.close()
+        inherited = Inheritance(
+            link_fd=theirs.fileno(), device_fd=self._device_fd, regions_fd=None if taker is None else taker.fileno()
+        )
+        copy = self._forks.ask(self._module, descriptors={**inherited.descriptors, "TENSILE_LIFE_FD": held})
+        theirs.close()
+        os.close(held)
+        if taker is not None:
+            taker.close()
+        self._trainers[trainer] = _Trainer(copy=copy, frames=Frames(ours), life=life)
         if self._regions is not None and broker is not None:
             self._regions.hand_to(trainer, broker)
-        self._watch_server()
 
     def pid(self, trainer: TrainerId) -> int:
         """The process id; 0 for one that has not begun or is gone."""
@@ -157,8 +159,7 @@ class Trainers:
         if found is None or found.ended:
             return
         if found.pid is None:
-            del self._trainers[trainer]
-            self._give_up(trainer, found)
+            self._give_up(trainer)
             return
         if manner is Manner.KILL:
             self._signal(found, signal.SIGKILL)
@@ -175,8 +176,8 @@ class Trainers:
 
     def poll(self, timeout_s: float) -> list[Said | Ended | Gone]:
         """What trainers said and which of them ended, waiting until there is something or the time is over."""
-        ready = self._selector.select(0.0 if self._unstarted else self._patience_s(timeout_s))
-        self._begin(self._server.receive())
+        ready = self._selector.select(self._patience_s(timeout_s))
+        self._begin()
         told: list[Said | Ended | Gone] = list(self._unstarted)
         self._unstarted.clear()
         for trainer in sorted({key.data for key, _ in ready if key.data is not None}):
@@ -202,7 +203,9 @@ class Trainers:
 
     def close(self) -> None:
         """Kill what is left and wait for it."""
-        self._begin(self._server.close())
+        self._begin()
+        for trainer in [t for t, found in self._trainers.items() if found.pid is None]:
+            self._give_up(trainer)
         self.kill_all()
         for trainer, found in tuple(self._trainers.items()):
             if found.code is None:
@@ -214,42 +217,35 @@ class Trainers:
             os.close(found.life)
         self._selector.close()
 
-    def _begin(self, forked: list[Forked]) -> None:
-        """Those that were forked are watched from now on; one that was given up meanwhile is ended."""
-        self._watch_server()  # first: a closed socket's number may be another's by now
-        for one in forked:
-            found = self._trainers.get(one.trainer)
-            if found is None:
-                _discard(one.pid)
+    def _begin(self) -> None:
+        """Those that were forked are watched from now on."""
+        self._forks.receive()
+        for trainer in self._settled():
+            found = self._trainers[trainer]
+            if found.copy.pid is None:
+                self._give_up(trainer)
                 continue
-            if one.pid is None:
-                del self._trainers[one.trainer]
-                self._give_up(one.trainer, found)
-                continue
-            found.pidfd = os.pidfd_open(one.pid)
-            found.pid = one.pid
-            self._selector.register(found.pidfd, selectors.EVENT_READ, one.trainer)
-            self._selector.register(found.frames.fileno(), selectors.EVENT_READ, one.trainer)
-            self._watch(one.trainer, found)
+            found.pidfd = os.pidfd_open(found.copy.pid)
+            self._selector.register(found.pidfd, selectors.EVENT_READ, trainer)
+            self._selector.register(found.frames.fileno(), selectors.EVENT_READ, trainer)
+            self._watch(trainer, found)
             if found.doomed:
                 self._signal(found, signal.SIGKILL)
 
-    def _give_up(self, trainer: TrainerId, found: _Trainer) -> None:
+    def _settled(self) -> list[TrainerId]:
+        """Who has begun, or never will, and was not looked at since."""
+        return [
+            trainer
+            for trainer, found in self._trainers.items()
+            if found.pid is None and (found.copy.pid is not None or found.copy.failed)
+        ]
+
+    def _give_up(self, trainer: TrainerId) -> None:
+        found = self._trainers.pop(trainer)
+        found.copy.abandon()
         found.frames.close()
         os.close(found.life)
         self._unstarted.append(Gone(trainer=trainer, code=UNSTARTED))
-
-    def _watch_server(self) -> None:
-        """Have the selector wait for the server there is."""
-        control = self._server.control
-        descriptor = None if control is None else control.fileno()
-        if descriptor == self._server_fd:
-            return
-        if self._server_fd is not None:
-            self._selector.unregister(self._server_fd)
-        if descriptor is not None:
-            self._selector.register(descriptor, selectors.EVENT_READ, None)
-        self._server_fd = descriptor
 
     def _attend(self, trainer: TrainerId) -> list[Said | Ended | Gone]:
         found = self._trainers[trainer]
@@ -332,6 +328,8 @@ class Trainers:
             self._signal(found, signal.SIGKILL)
 
     def _patience_s(self, timeout_s: float) -> float:
+        if self._unstarted or self._settled():
+            return 0.0
         due_s = [at_s for t in self._trainers.values() for at_s in (t.kill_at_s, t.free_at_s) if at_s is not None]
         nearest_s = min(due_s, default=None)
         return timeout_s if nearest_s is None else max(0.0, min(timeout_s, nearest_s - time.monotonic()))
@@ -340,10 +338,3 @@ class Trainers:
 def _ended(pidfd: int) -> bool:
     """Whether the process has ended; it stays a zombie, so that its id and its group's stay its own."""
     return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _discard(pid: int | None) -> None:
-    """End one that nobody waits for any more, and that has started nothing yet."""
-    if pid is not None:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)

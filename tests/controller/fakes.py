@@ -14,6 +14,7 @@ from typing import Any
 from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.loop import Controller, Mail
 from indb_tensile.controller.mailbox import Mailbox
@@ -242,9 +243,10 @@ class Stage:
         self.records = FakeRecords()
         self.account: Any = account
         self.mailbox: Mailbox[Mail] = Mailbox()
+        self.forks = ForkServer(os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
         self.trainers = Trainers(
+            forks=self.forks,
             module=FAKE_TRAINER,
-            environment=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             device_fd=self.account.fd,
             grace_s=grace_s,
             wake=self.mailbox,
@@ -322,6 +324,7 @@ def stage(
     finally:
         made.heartbeat.close()
         made.trainers.close()
+        made.forks.close()
         made.planner.close()
         made.account.close()
         made.mailbox.close()
@@ -333,3 +336,8 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def children() -> set[int]:
+    """The processes that are ours to wait for."""
+    return set(map(int, Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()))

@@ -9,72 +9,69 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from indb_tensile.controller.forkserver import Forked, ForkServer
+from indb_tensile.config import Inheritance
+from indb_tensile.controller.forkserver import Copy, ForkServer
 from indb_tensile.controller.trainers import UNSTARTED, Ended, Gone, Trainers
 from indb_tensile.scheduler.admission.orders import Manner
 from indb_tensile.scheduler.admission.pool import TrainerId
-from tests.controller.fakes import DEADLINE_S, FAKE_TRAINER
+from tests.controller.fakes import DEADLINE_S, FAKE_TRAINER, children
 from tests.remains import nothing_remains
 
 FIRST, SECOND = TrainerId(1), TrainerId(2)
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
+MODULE = "tests.controller.forked"
+
+
 @contextmanager
-def server(module: str = "tests.controller.forked") -> Iterator[ForkServer]:
-    with Path(os.devnull).open() as device:
-        made = ForkServer(module=module, environment=ENVIRONMENT, device_fd=device.fileno())
-        try:
-            yield made
-        finally:
-            made.close()
+def server() -> Iterator[ForkServer]:
+    with closing(ForkServer(ENVIRONMENT)) as made:
+        yield made
 
 
-def ask(asked: ForkServer, trainer: TrainerId, owned: ExitStack) -> socket.socket:
+def ask(asked: ForkServer, owned: ExitStack, module: str = MODULE) -> tuple[Copy, socket.socket]:
     """Have one forked; our end of its link."""
     ours, theirs = socket.socketpair()
     owned.enter_context(ours)
-    life, held = os.pipe()
-    asked.ask(trainer, theirs.fileno(), held)
-    theirs.close()
-    for descriptor in (life, held):
-        os.close(descriptor)
-    return ours
+    with theirs, Path(os.devnull).open() as device:
+        inherited = Inheritance(link_fd=theirs.fileno(), device_fd=device.fileno())
+        return asked.ask(module, descriptors=inherited.descriptors), ours
 
 
-def begun(asked: ForkServer) -> list[Forked]:
-    """What it answers next."""
-    assert asked.control is not None
-    assert select.select([asked.control], [], [], DEADLINE_S)[0], f"no answer within {DEADLINE_S} s"
-    return asked.receive()
+def hear(asked: ForkServer) -> None:
+    """What it says next."""
+    assert select.select([asked.fileno()], [], [], DEADLINE_S)[0], f"no answer within {DEADLINE_S} s"
+    asked.receive()
 
 
-def test_a_copy_is_our_own_child_in_a_group_of_its_own_with_one_thread() -> None:
+def test_a_copy_is_our_own_child_in_a_group_of_its_own_with_one_thread_and_what_it_was_given() -> None:
     with server() as asked, ExitStack() as owned:
-        link = ask(asked, FIRST, owned)
-        (forked,) = begun(asked)
-        assert forked.trainer == FIRST
-        assert forked.pid is not None
-        assert link.recv(100).decode() == f"{forked.pid} {os.getpid()} {forked.pid} 1"
+        copy, link = ask(asked, owned)
+        hear(asked)
+        own = os.getpid()
+        assert (
+            link.recv(100).decode() == f"{copy.pid} {own} {copy.pid} 1 {len(('in', 'out', 'err', 'link', 'device'))}"
+        )
+        assert Path(f"/proc/{copy.pid}/comm").read_text() == "tensile forked\n"
         link.sendall(b"7")
-        assert os.waitstatus_to_exitcode(os.waitpid(forked.pid, 0)[1]) == 7
+        assert copy.ended(DEADLINE_S)
+        assert copy.reap() == 7
 
 
 def test_other_orphans_are_not_adopted_once_all_who_were_asked_for_have_begun() -> None:
     """Nobody would wait for them."""
     with server() as asked, ExitStack() as owned:
-        link = ask(asked, FIRST, owned)
+        copy, _ = ask(asked, owned)
         assert adopts_orphans()
-        (forked,) = begun(asked)
+        hear(asked)
         assert not adopts_orphans()
-        link.sendall(b"0")
-        assert forked.pid is not None
-        os.waitpid(forked.pid, 0)
+        copy.reap()
 
 
 def adopts_orphans() -> bool:
@@ -85,30 +82,76 @@ def adopts_orphans() -> bool:
 
 def test_copies_neither_need_nor_notice_their_servers_end_and_the_next_gets_a_new_one() -> None:
     with server() as asked, ExitStack() as owned:
-        first = ask(asked, FIRST, owned)
-        (one,) = begun(asked)
-        assert one.pid is not None
+        one, first = ask(asked, owned)
+        hear(asked)
         first.recv(100)
         killed = asked.pid
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
-        assert begun(asked) == []
-        assert asked.control is None
-        second = ask(asked, SECOND, owned)
-        (other,) = begun(asked)
-        assert other.pid is not None
+        hear(asked)
+        assert asked.pid is None
+        other, second = ask(asked, owned)
+        hear(asked)
         assert asked.pid not in (None, killed)
-        for link, pid in ((first, one.pid), (second, other.pid)):
+        for link, copy in ((first, one), (second, other)):
             link.sendall(b"0")
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            assert copy.ended(DEADLINE_S)
+            assert copy.reap() == 0
 
 
 def test_what_cannot_be_imported_is_said_and_nobody_waits_for_it(capfd: pytest.CaptureFixture[str]) -> None:
-    with server("tests.controller.absent") as asked, ExitStack() as owned:
-        ask(asked, FIRST, owned)
-        ask(asked, SECOND, owned)
-        assert begun(asked) == [Forked(trainer=FIRST, pid=None), Forked(trainer=SECOND, pid=None)]
+    with server() as asked, ExitStack() as owned:
+        copies = [ask(asked, owned, "tests.controller.absent")[0] for _ in range(2)]
+        hear(asked)
+        assert copies == [Copy(failed=True), Copy(failed=True)]
     assert "tests.controller.absent cannot be imported" in capfd.readouterr().err
+
+
+def test_one_that_is_not_wanted_any_more_ends_whether_it_has_begun_or_not() -> None:
+    before = children()
+    with server() as asked, ExitStack() as owned:
+        for heard_first in (True, False):
+            copy, _ = ask(asked, owned)
+            if heard_first:
+                hear(asked)
+            copy.abandon()
+            if not heard_first:
+                hear(asked)
+            assert children() - before == {asked.pid}
+
+
+NURSERY = """
+import os, signal, threading
+from indb_tensile.worker.forkserver import nursery
+from tests.controller import forked
+
+def code_of_one():
+    copy = forks.ask(forked.__name__, descriptors={})
+    while copy.pid is None:
+        forks.receive()
+    assert copy.ended(20.0)
+    return copy.reap()
+
+forked.main = lambda: 5  # as nobody else has it
+forks = nursery()
+print(code_of_one())
+os.kill(forks.pid, signal.SIGKILL)
+os.waitid(os.P_PID, forks.pid, os.WEXITED | os.WNOWAIT)
+print(code_of_one())
+forks.close()
+over = threading.Event()
+threading.Thread(target=over.wait).start()
+forks = nursery()
+print(forks.pid)
+forks.close()
+over.set()
+"""
+
+
+def test_a_nursery_forks_copies_of_the_process_itself_and_where_it_cannot_of_one_started_anew() -> None:
+    failed = 70  # what is started anew knows the real main, which misses its link
+    told = subprocess.check_output([sys.executable, "-c", NURSERY], env=ENVIRONMENT, text=True, timeout=DEADLINE_S)
+    assert told == f"5\n{failed}\nNone\n"
 
 
 def until(trainers: Trainers, told: Ended | Gone) -> None:
@@ -118,18 +161,20 @@ def until(trainers: Trainers, told: Ended | Gone) -> None:
         assert time.monotonic() < end_s, f"{told} was not told within {DEADLINE_S} s"
 
 
-def children() -> set[str]:
-    """The processes that are ours to wait for."""
-    return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+@contextmanager
+def trainers_of(forks: ForkServer, module: str) -> Iterator[Trainers]:
+    with Path(os.devnull).open() as device:
+        made = Trainers(forks=forks, module=module, device_fd=device.fileno(), grace_s=DEADLINE_S)
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 @pytest.mark.parametrize("manner", list(Manner))
 def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: Manner) -> None:
     before = children()
-    with nothing_remains(), Path(os.devnull).open() as device:
-        trainers = Trainers(
-            module=FAKE_TRAINER, environment=ENVIRONMENT, device_fd=device.fileno(), grace_s=DEADLINE_S
-        )
+    with nothing_remains(), server() as forks, trainers_of(forks, FAKE_TRAINER) as trainers:
         trainers.spawn(FIRST)
         trainers.end(FIRST, manner)
         assert trainers.poll(DEADLINE_S) == [Gone(trainer=FIRST, code=UNSTARTED)]
@@ -137,21 +182,16 @@ def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: Ma
         while not trainers.pid(SECOND):
             assert all(told.trainer == SECOND for told in trainers.poll(DEADLINE_S))
         assert len(children() - before) == 2, "not just the server and the second"
-        trainers.close()
 
 
 def test_trainers_whose_server_dies_before_they_begin_are_told_as_gone() -> None:
-    with Path(os.devnull).open() as device:
-        trainers = Trainers(
-            module="tests.controller.absent", environment=ENVIRONMENT, device_fd=device.fileno(), grace_s=1.0
-        )
+    with server() as forks, trainers_of(forks, "tests.controller.absent") as trainers:
         trainers.spawn(FIRST)
         until(trainers, Gone(trainer=FIRST, code=UNSTARTED))
-        trainers.close()
 
 
-def test_what_trainers_are_copies_of_has_one_thread() -> None:
+def test_what_trainers_and_the_service_are_copies_of_has_one_thread() -> None:
     """Locks that another thread holds at the fork are held for ever in the copy."""
-    program = "import os; from indb_tensile.worker import trainer; print(len(os.listdir('/proc/self/task')))"
+    program = "import os; from indb_tensile.worker import service, trainer; print(len(os.listdir('/proc/self/task')))"
     environment = ENVIRONMENT | {"OPENBLAS_NUM_THREADS": "1"}
     assert subprocess.check_output([sys.executable, "-c", program], env=environment, text=True) == "1\n"

@@ -1,37 +1,56 @@
+"""The service process comes, goes and comes again; what is forked is a small one."""
+
 import os
 import select
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.service import ServiceProcess
 from indb_tensile.job import WorkerId
-from tests.controller.fakes import alive
+from tests.controller.fakes import DEADLINE_S, alive, children
 
-PROGRAM = (
-    "import os, sys, time; open(sys.argv[1], 'a').write(os.environ['TENSILE_WORKER_ID'] + '\\n'); time.sleep(60)"
-)
-FAILING = "import sys; open(sys.argv[1], 'a').write('x'); sys.exit(3)"
+MODULE = "tests.controller.fake_service"
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @contextmanager
-def service(program: str, path: Path, grace_s: float = 5.0) -> Iterator[ServiceProcess]:
-    made = ServiceProcess(
-        command=(sys.executable, "-c", program, str(path)), environment=dict(os.environ), grace_s=grace_s
-    )
-    try:
-        yield made
-    finally:
-        made.stop()
+def service(path: Path | None, module: str = MODULE) -> Iterator[ServiceProcess]:
+    """One that lasts and writes here; without a path, one that ends at once."""
+    environment = ENVIRONMENT if path is None else ENVIRONMENT | {"FAKE_SERVICE_OUT": str(path)}
+    with closing(ForkServer(environment)) as forks:
+        made = ServiceProcess(forks=forks, module=module, grace_s=5.0)
+        try:
+            yield made
+        finally:
+            made.stop()
+
+
+def begun(s: ServiceProcess, now_s: float) -> int:
+    """Its process id, once it has begun; the clock stands still."""
+    end = time.monotonic() + DEADLINE_S
+    while s.pid is None:
+        assert time.monotonic() < end
+        s.attend(now_s)
+    return s.pid
+
+
+def buried(s: ServiceProcess, now_s: float) -> None:
+    """Wait until it has ended; the clock stands still."""
+    end = time.monotonic() + DEADLINE_S
+    while s.asked:
+        assert time.monotonic() < end
+        s.attend(now_s)
 
 
 def wait_for_end(pid: int) -> None:
     """Wait until our child has ended, without reaping it."""
     descriptor = os.pidfd_open(pid)
-    assert select.select([descriptor], [], [], 10.0)[0]
+    assert select.select([descriptor], [], [], DEADLINE_S)[0]
     os.close(descriptor)
 
 
@@ -44,44 +63,40 @@ def wait_for_text(path: Path, text: str) -> None:
 
 def test_it_runs_for_the_worker_it_is_told_and_again_for_the_next(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with service(PROGRAM, path) as s:
+    with service(path) as s:
         s.attend(0.0)
         assert s.pid is None
         s.serve(WorkerId(4))
-        s.attend(0.0)
+        begun(s, 0.0)
         wait_for_text(path, "4\n")
         s.serve(WorkerId(5))
-        s.attend(0.0)
+        begun(s, 0.0)
         wait_for_text(path, "4\n5\n")
 
 
 def test_one_that_dies_is_started_again_after_a_pause(tmp_path: Path) -> None:
-    with service(PROGRAM, tmp_path / "out") as s:
+    with service(tmp_path / "out") as s:
         s.serve(WorkerId(4))
-        s.attend(100.0)
-        first = s.pid
-        assert first is not None
+        first = begun(s, 100.0)
         os.kill(first, signal.SIGKILL)
         wait_for_end(first)
         s.attend(101.0)
         assert s.pid is None
         s.attend(101.4)
-        assert s.pid is None
+        assert not s.asked
         s.attend(101.5)
-        assert s.pid not in (None, first)
+        assert begun(s, 101.5) != first
 
 
-def test_pauses_grow_while_it_keeps_dying(tmp_path: Path) -> None:
-    with service(FAILING, tmp_path / "out") as s:
+def test_pauses_grow_while_it_keeps_dying() -> None:
+    with service(None) as s:
         s.serve(WorkerId(4))
-        s.attend(0.0)
         now_s, pauses = 0.0, []
+        s.attend(now_s)
         for _ in range(3):
-            assert s.pid is not None
-            wait_for_end(s.pid)
-            s.attend(now_s)
+            buried(s, now_s)
             died_s = now_s
-            while s.pid is None:
+            while not s.asked:
                 now_s += 0.25
                 s.attend(now_s)
             pauses.append(now_s - died_s)
@@ -90,21 +105,44 @@ def test_pauses_grow_while_it_keeps_dying(tmp_path: Path) -> None:
 
 def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with service(PROGRAM, path) as s:
+    with service(path) as s:
         s.serve(WorkerId(4))
-        s.attend(0.0)
+        pid = begun(s, 0.0)
         wait_for_text(path, "4\n")
-        pid = s.pid
         s.stop()
-        assert pid is not None
         assert not alive(pid)
 
 
-def test_one_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
-    s = ServiceProcess(command=(str(tmp_path / "missing"),), environment={}, grace_s=1.0)
-    s.serve(WorkerId(4))
-    s.attend(0.0)
-    assert s.pid is None
-    s.attend(10.0)
-    assert s.pid is None
-    s.stop()
+def test_one_that_is_stopped_before_it_has_begun_does_not_stay(tmp_path: Path) -> None:
+    before = children()
+    with service(tmp_path / "out") as s:
+        s.serve(WorkerId(4))
+        s.attend(0.0)
+        s.serve(WorkerId(5))
+        assert {begun(s, 0.0), s.forks.pid} == children() - before
+
+
+def test_it_outlives_what_it_was_forked_from(tmp_path: Path) -> None:
+    with service(tmp_path / "out") as s:
+        s.serve(WorkerId(4))
+        first, forks = begun(s, 0.0), s.forks.pid
+        assert forks is not None
+        os.kill(forks, signal.SIGKILL)
+        wait_for_end(forks)
+        s.attend(100.0)
+        assert s.pid == first
+        os.kill(first, signal.SIGKILL)
+        wait_for_end(first)
+        s.attend(200.0)
+        begun(s, 300.0)
+        assert s.forks.pid not in (None, forks)
+
+
+def test_one_that_cannot_be_started_is_tried_again() -> None:
+    with service(None, "tests.controller.absent") as s:
+        s.serve(WorkerId(4))
+        s.attend(0.0)
+        buried(s, 0.0)
+        s.attend(10.0)
+        assert s.asked
+        assert s.pid is None

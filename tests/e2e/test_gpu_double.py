@@ -53,7 +53,7 @@ def test_a_job_on_a_gpus_double_survives_a_kill_and_ends_with_the_bits_of_an_unp
         load(demo, "digits")
         killed = digits(demo, "on_gpu")
         in_training(service, killed)
-        for trainer in children(service, TRAINER):  # the job's, and the spare one
+        for trainer in children(service, "tensile gpu_dou"):  # the job's, and the spare one
             os.kill(trainer, signal.SIGKILL)
         assert service.until_ended(killed) == ["succeeded"]
         service.until(lambda: device_is_free(service), "the regions to come back")

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -100,20 +101,18 @@ def undisturbed(running: Service) -> str:
     return weights(running, job)
 
 
-def children(service: Service, module: str) -> list[int]:
-    """The process ids of the controller's children that run this module."""
+def children(service: Service, name: str) -> list[int]:
+    """The process ids of the controller's children of this name."""
     assert service.process is not None
-    return [pid for pid, parent, command in _processes() if parent == service.process.pid and module in command]
+    return [pid for pid, parent, called in _processes() if (parent, called) == (service.process.pid, name)]
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:
-    """Process id, parent's process id and command line of whatever runs."""
+    """Process id, parent's process id and name of whatever runs."""
     for path in Path("/proc").glob("[0-9]*"):
-        try:
-            stat, command = (path / "stat").read_text(), (path / "cmdline").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended since
-        yield int(path.name), int(stat[stat.rindex(")") + 2 :].split()[1]), command
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            before, after = (path / "stat").read_text().rsplit(")", 1)
+            yield int(path.name), int(after.split()[1]), before.partition("(")[2]
 
 
 def in_training(service: Service, job: int, epochs: int = 1) -> None:
@@ -192,13 +191,13 @@ def test_a_job_survives_a_kill_and_ends_with_the_same_bits(
     in_training(service, disturbed)
     match victim:
         case "trainer":
-            for trainer in children(service, "indb_tensile.worker.trainer"):  # the job's, and the spare one
+            for trainer in children(service, "tensile trainer"):  # the job's, and the spare one
                 os.kill(trainer, signal.SIGKILL)
         case "controller":
             service.kill()
             service.start()
         case "service":
-            (process,) = children(service, "indb_tensile.worker.service")
+            (process,) = children(service, "tensile service")
             os.kill(process, signal.SIGKILL)
         case "database":
             service.database.cluster.restart("immediate")

@@ -2,10 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.models import Publication
 from indb_tensile.cli.cluster import Cluster
+from indb_tensile.controller.forkserver import Copy, ForkServer
 from indb_tensile.job import ModelVersionId, WorkerId
 from indb_tensile.learning.artifacts import ModelBundle, Predictor
 from indb_tensile.learning.training import Prepared, prepare
@@ -24,9 +24,9 @@ from tests.conftest import Database, fresh_database
 
 from .fakes import DEADLINE_S, Client, eventually
 
-COMMAND = (sys.executable, "-m", "worker.service")
+MODULE = "indb_tensile.worker.service"
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
 @dataclass(slots=True)
@@ -37,18 +37,17 @@ class Service:
     directory: Path
     worker: WorkerId
     log: Path
+    forks: ForkServer
     peer_uid: int | None = None
-    process: subprocess.Popen[bytes] | None = None
+    process: Copy | None = None
 
     @property
     def socket(self) -> Path:
         return self.directory / f"worker-{self.worker}.sock"
 
     @property
-    def environment(self) -> dict[str, str]:
+    def settings(self) -> dict[str, str]:
         return {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(_REPOSITORY),
             "TENSILE_DSN": self.database.dsn(user="tensile_worker"),
             "TENSILE_SERVICE_DIRECTORY": str(self.directory),
             **{
@@ -67,21 +66,25 @@ class Service:
 
     def start(self) -> None:
         self.socket.unlink(missing_ok=True)  # of a killed service: what appears is the new one's
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(COMMAND, env=self.environment, cwd="/", stderr=log)
+        with errors_to(self.log):  # the fork server's, and so its copies'
+            self.process = self.forks.ask(MODULE, environment=self.settings, descriptors={})
         eventually(self.answers)
 
     def answers(self) -> bool:
+        self.forks.receive()
         assert self.process is not None
-        assert self.process.poll() is None, self.log.read_text()
+        assert not self.process.failed, self.log.read_text()
+        assert self.process.pid is None or not self.process.ended(), self.log.read_text()
         return self.socket.exists()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int | None:
         if self.process is None:
             return None
         process, self.process = self.process, None
-        process.send_signal(number)
-        return process.wait(DEADLINE_S)
+        assert process.pid is not None
+        os.kill(process.pid, number)
+        assert process.ended(DEADLINE_S)
+        return process.reap()
 
     def client(self) -> Client:
         return Client(self.socket)
@@ -103,9 +106,24 @@ def _service(database: Database) -> Iterator[Service]:
             worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
         with database.connect() as connection:
             connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(directory))])
-        made = Service(database=database, directory=directory, worker=worker, log=Path(name) / "service.log")
-        yield made
-        made.stop()
+        with closing(ForkServer(ENVIRONMENT)) as forks:
+            log = Path(name) / "service.log"
+            made = Service(database=database, directory=directory, worker=worker, log=log, forks=forks)
+            yield made
+            made.stop()
+
+
+@contextmanager
+def errors_to(path: Path) -> Iterator[None]:
+    """What is started meanwhile has this file as its standard error output."""
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 @pytest.fixture

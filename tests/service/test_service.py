@@ -18,7 +18,7 @@ from indb_tensile.errors import MissingError
 from tests.conftest import Database
 from worker import service as program
 
-from .conftest import Published, Service, fill, publish
+from .conftest import ENVIRONMENT, MODULE, Published, Service, fill, publish
 from .fakes import DEADLINE_S, Client, eventually
 
 pytestmark = pytest.mark.postgres
@@ -208,7 +208,9 @@ def test_a_session_goes_on_when_the_service_was_killed_and_started_again(
 
 def test_told_to_stop_it_leaves_nothing(database: Database, service: Service) -> None:
     with database.connect() as connection:
-        told = one(connection, "select tensile.call('ping', '{}')")
+        asked = "select tensile.call('ping', '{}')"
+        eventually(lambda: one(connection, asked)["analyst_pid"] is not None)
+        told = one(connection, asked)
         named = f"select service_name from tensile.workers where worker_id = {service.worker}"
         assert one(connection, named) == f"worker-{service.worker}"
         assert service.stop() == 0
@@ -219,9 +221,10 @@ def test_told_to_stop_it_leaves_nothing(database: Database, service: Service) ->
 
 def test_it_ends_with_the_process_that_started_it(service: Service) -> None:
     assert service.stop() == 0
-    command = "import subprocess, sys; subprocess.Popen([sys.executable, '-m', 'worker.service']).wait()"
+    command = f"import subprocess, sys; subprocess.Popen([sys.executable, '-m', {MODULE!r}]).wait()"
     with service.log.open("ab") as log:
-        parent = subprocess.Popen([sys.executable, "-c", command], env=service.environment, cwd="/", stderr=log)
+        environment = ENVIRONMENT | service.settings
+        parent = subprocess.Popen([sys.executable, "-c", command], env=environment, cwd="/", stderr=log)
     eventually(service.socket.exists)
     parent.kill()
     parent.wait()

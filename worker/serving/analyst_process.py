@@ -7,19 +7,14 @@ and a new process is started.
 
 import asyncio
 import logging
-import os
 import socket
-import subprocess
-import sys
-from collections.abc import Sequence
 
+from indb_tensile.controller.forkserver import Copy, ForkServer
 from indb_tensile.errors import UnavailableError
 
 from .frames import frame
 
 FD_VARIABLE = "TENSILE_ANALYST_FD"
-COMMAND = (sys.executable, "-m", f"{__package__}.analyst")
-
 LIMIT_S = 300.0  # of one request: others wait for it
 _LENGTH_BYTES = 4
 
@@ -27,25 +22,28 @@ _log = logging.getLogger(__name__)
 
 
 class AnalystProcess:
-    """The analyst, seen from the service. `command` is given the socket's descriptor in FD_VARIABLE."""
+    """The analyst, seen from the service: `module`, run with its end of a socket pair in FD_VARIABLE."""
 
-    def __init__(self, command: Sequence[str] = COMMAND, *, limit_s: float = LIMIT_S) -> None:
-        self._command = tuple(command)
+    def __init__(self, forks: ForkServer, module: str, *, limit_s: float = LIMIT_S) -> None:
+        self._forks = forks
+        self._module = module
         self._limit_s = limit_s
         self._turn = asyncio.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._heard = asyncio.Event()
+        self._process: Copy | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
     @property
     def pid(self) -> int | None:
         """The process's id, None where none runs."""
-        return self._process.pid if self._process is not None else None
+        return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the process ahead of its first request."""
+        """Start the process ahead of its first request; waits for nothing."""
         async with self._turn:
-            await self._ensure()
+            if self._process is None:
+                self._process = await self._ask()
 
     async def ask(self, body: bytes) -> bytes:
         """The answer's body to the request's body; requests take turns.
@@ -85,23 +83,38 @@ class AnalystProcess:
         if process is None:
             return None
         self._writer.close()
-        process.kill()
-        return process.wait()
+        if process.pid is None:
+            process.abandon()
+            return None
+        return process.reap()
 
     async def _ensure(self) -> None:
-        if self._process is not None and self._process.poll() is not None:
-            _log.warning("the analyst (process %d) ended with code %d", self._process.pid, self._process.returncode)
+        """Have it run. Raises UnavailableError where it could not be started."""
+        process = self._process
+        if process is not None and process.pid is not None and process.ended():
+            code = self.stop()
+            _log.warning("the analyst (process %d) ended with code %s", process.pid, code)
+        if self._process is None:
+            self._process = await self._ask()
+        process = self._process
+        while process.pid is None and not process.failed:
+            self._heard.clear()
+            await self._heard.wait()
+        if process.failed:
             self.stop()
-        if self._process is not None:
-            return
+            raise UnavailableError(
+                "the service's second process could not be started",
+                hint="ask again; if it fails again, the service's log says why",
+            )
+
+    async def _ask(self) -> Copy:
         ours, theirs = socket.socketpair()
         with theirs:
             ours.setblocking(False)
             self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-            self._process = subprocess.Popen(
-                self._command,
-                env={**os.environ, FD_VARIABLE: str(theirs.fileno())},
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
-        _log.info("the analyst is process %d", self._process.pid)
+            asyncio.get_running_loop().add_reader(self._forks.fileno(), self._hear)
+            return self._forks.ask(self._module, descriptors={FD_VARIABLE: theirs.fileno()})
+
+    def _hear(self) -> None:
+        self._forks.receive()
+        self._heard.set()
