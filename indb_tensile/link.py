@@ -106,16 +106,12 @@ class Measured(Message, frozen=True, kw_only=True):
 
 
 class Progressed(Message, frozen=True, kw_only=True):
-    """Where the job is. The trainer has already written it to the catalog.
-
-    `host_bytes` is what it holds of the host pool, which the device's ledger does not know.
-    """
+    """Where the job is. The trainer has already written it to the catalog."""
 
     job: JobId
     phase: Phase
     epoch: int
     step: int
-    host_bytes: int = 0
 
 
 class Finished(Message, frozen=True, kw_only=True):

@@ -16,6 +16,24 @@ void Account::reset_high_water() {
   ledger_.reset_high_water(claim_);
 }
 
+HostSupply Account::counted(HostSupply supply) {
+  HostShares& shares = ledger_.host_shares();
+  return {[this, &shares, add = std::move(supply.add)](std::byte* address, std::size_t size_bytes) {
+            ledger_.check(claim_);
+            shares.take(claim_, size_bytes);
+            try {
+              add(address, size_bytes);
+            } catch (...) {
+              shares.give(claim_, size_bytes);
+              throw;
+            }
+          },
+          [this, &shares, remove = std::move(supply.remove)](std::byte* address, std::size_t size_bytes) {
+            remove(address, size_bytes);
+            shares.give(claim_, size_bytes);
+          }};
+}
+
 SlotUsage Account::usage() const {
   const std::lock_guard lock(moving_);
   ledger_.check(claim_);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "host_pool.hpp"
 #include "ledger.hpp"
 
 namespace tensile {
@@ -20,6 +21,9 @@ class Account {
   std::uint64_t move(std::uint64_t freed_bytes, std::uint64_t taken_bytes);
   void reset_high_water();
   SlotUsage usage() const;
+
+  // Memory for a host pool, which is counted before it is taken and for as long as it is there. Outlives none of this.
+  HostSupply counted(HostSupply supply);
 
   layout::Lane& out_lane() const noexcept { return ledger_.words().out; }
   layout::Lane& in_lane() const noexcept { return ledger_.words().in; }

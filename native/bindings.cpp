@@ -55,11 +55,13 @@ void bind_ledger(nb::module_& module) {
       .def_static(
           "create",
           [](std::uint64_t capacity_bytes, std::uint64_t region_bytes, std::uint64_t out_bytes_per_s,
-             std::uint64_t in_bytes_per_s, std::optional<std::string> memory_directory) {
-            return Ledger::create(
-                {capacity_bytes, region_bytes, out_bytes_per_s, in_bytes_per_s, std::move(memory_directory)});
+             std::uint64_t in_bytes_per_s, std::optional<std::string> memory_directory,
+             std::optional<std::uint64_t> host_bytes) {
+            return Ledger::create({capacity_bytes, region_bytes, out_bytes_per_s, in_bytes_per_s,
+                                   std::move(memory_directory), host_bytes.value_or(layout::max_bytes)});
           },
-          "capacity_bytes"_a, "region_bytes"_a, "out_bytes_per_s"_a, "in_bytes_per_s"_a, "memory_directory"_a.none())
+          "capacity_bytes"_a, "region_bytes"_a, "out_bytes_per_s"_a, "in_bytes_per_s"_a, "memory_directory"_a.none(),
+          "host_bytes"_a.none())
       .def_static("attach", &Ledger::attach, "fd"_a)
       .def("fd", &Ledger::fd)
       .def(
@@ -93,7 +95,7 @@ void bind_ledger(nb::module_& module) {
            [](const Ledger& ledger) {
              const PoolUsage u = ledger.usage();
              return std::make_tuple(u.capacity_bytes, u.region_bytes, u.granted_bytes, u.used_bytes,
-                                    u.high_water_bytes);
+                                    u.high_water_bytes, u.host_bytes, u.host_limit_bytes);
            })
       .def("out_lane", [](const Ledger& ledger) { return as_tuple(ledger.words().out); })
       .def("in_lane", [](const Ledger& ledger) { return as_tuple(ledger.words().in); });

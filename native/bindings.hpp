@@ -2,10 +2,12 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/tuple.h>
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <tuple>
 
 #include "arena.hpp"
@@ -36,7 +38,8 @@ std::uint64_t blocked_ns(Waiter waiter) {
 }
 
 inline auto as_tuple(const SlotUsage& u) {
-  return std::make_tuple(u.slot, u.epoch, u.pid, u.granted_bytes, u.held_bytes, u.used_bytes, u.high_water_bytes);
+  return std::make_tuple(u.slot, u.epoch, u.pid, u.granted_bytes, u.held_bytes, u.used_bytes, u.high_water_bytes,
+                         u.host_bytes);
 }
 
 inline auto as_tuple(const layout::Owner& owner) {
@@ -103,6 +106,15 @@ void bind_device(nb::class_<Back>& bound) {
           "size_bytes"_a)
       .def(
           "host_free", [](Back& device, std::uint64_t buffer) { device.host_free(pointer(buffer)); }, "buffer"_a)
+      .def("host_pack",
+           [](Back& device) {
+             std::map<std::uint64_t, std::uint64_t> moved;
+             for (const HostMove& move : device.host_pack()) {
+               moved[reinterpret_cast<std::uint64_t>(move.from)] = reinterpret_cast<std::uint64_t>(move.to);
+             }
+             return moved;
+           })
+      .def("host_fit", &Back::host_fit, "free_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("_slot", [](const Back& device) { return as_tuple(device.usage()); })
       .def("_host",
            [](const Back& device) {

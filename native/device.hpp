@@ -59,6 +59,10 @@ class Device {
   virtual void host_free(const std::byte* host) = 0;
   virtual HostUsage host_usage() const = 0;
 
+  // HostPool's, between two iterations: a buffer that a queued copy still uses is not moved but refused.
+  virtual std::vector<HostMove> host_pack() = 0;
+  virtual void host_fit(std::uint64_t free_bytes) = 0;
+
   // Finish what is queued; afterwards nothing can be copied.
   virtual void close() noexcept = 0;
 };

@@ -21,7 +21,7 @@ EmulatedDevice::EmulatedDevice(Ledger ledger, const Claim& claim, std::uint64_t 
     : account_(Ledger::attach(ledger.fd()), claim),
       arena_(ledger.words().header.memory_offset == 0 ? nullptr
                                                       : std::make_shared<Arena>(std::move(ledger), claim, arena)),
-      pool_(host_pool_bytes),
+      pool_(host_pool_bytes, account_.counted({})),
       out_("tensile-out", LaneClock(account_.out_lane()), chunk_bytes),
       in_("tensile-in", LaneClock(account_.in_lane()), chunk_bytes) {}
 
@@ -105,16 +105,22 @@ void EmulatedDevice::host_free(const std::byte* host) {
   const std::lock_guard lock(copying_);
   const auto used = uses_.find(host);
   if (used != uses_.end()) {
-    if (!out_.done(used->second.out) || !in_.done(used->second.in)) {
-      throw Fault(Fault::Kind::invariant,
-                  text("host buffer ", static_cast<const void*>(host), " is freed while a copy still uses it"));
-    }
+    check_over(*used, "freed");
     uses_.erase(used);
   }
   pool_.free(host);
 }
 
 HostUsage EmulatedDevice::host_usage() const { return pool_.usage(); }
+
+std::vector<HostMove> EmulatedDevice::host_pack() {
+  const std::lock_guard lock(copying_);
+  for (const auto& use : uses_) check_over(use, "moved");
+  uses_.clear();
+  return pool_.pack();
+}
+
+void EmulatedDevice::host_fit(std::uint64_t free_bytes) { pool_.fit(free_bytes); }
 
 void EmulatedDevice::close() noexcept {
   out_.close();
@@ -138,6 +144,12 @@ void EmulatedDevice::check_device(Range range) const {
     throw Fault(Fault::Kind::invariant,
                 text("device memory at address ", range.offset, " is freed while a copy still uses it"));
   }
+}
+
+void EmulatedDevice::check_over(const std::pair<const std::byte* const, Uses>& use, const char* what) const {
+  if (out_.done(use.second.out) && in_.done(use.second.in)) return;
+  throw Fault(Fault::Kind::invariant, text("host buffer ", static_cast<const void*>(use.first), " is ", what,
+                                           " while a copy still uses it"));
 }
 
 void EmulatedDevice::check_host(const std::byte* host, std::size_t size_bytes) const {

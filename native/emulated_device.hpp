@@ -48,6 +48,8 @@ class EmulatedDevice final : public Device {
   std::byte* host_allocate(std::uint64_t size_bytes) override;
   void host_free(const std::byte* host) override;
   HostUsage host_usage() const override;
+  std::vector<HostMove> host_pack() override;
+  void host_fit(std::uint64_t free_bytes) override;
 
   void close() noexcept override;
 
@@ -67,6 +69,7 @@ class EmulatedDevice final : public Device {
 
   void check_device(Range range) const;
   static void note(std::deque<Pending>& pending, const Lane& lane, const Pending& copy);
+  void check_over(const std::pair<const std::byte* const, Uses>& use, const char* what) const;
   void check_host(const std::byte* host, std::size_t size_bytes) const;
 
   Account account_;

@@ -1,6 +1,9 @@
 #include "host_pool.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstring>
 
 #include "fault.hpp"
 
@@ -12,10 +15,20 @@ constexpr std::uint64_t step_bytes = std::uint64_t{16} << 20;  // about 4 ms of 
 
 }  // namespace
 
-HostPool::HostPool(std::uint64_t limit_bytes, Supply supply)
+HostPool::HostPool(std::uint64_t limit_bytes, HostSupply supply)
     : limit_bytes_(limit_bytes / alignment_bytes * alignment_bytes),
       range_(reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes()), page_bytes()))),
-      supply_(std::move(supply)) {}
+      supply_(std::move(supply)),
+      owner_(::getpid()) {}
+
+HostPool::~HostPool() {
+  if (resident_bytes_ == 0 || ::getpid() != owner_) return;  // a forked child has a copy, and gives nothing back
+  try {
+    supply_.remove(range_.address(), rounded_up(resident_bytes_, page_bytes()));
+  } catch (const Fault&) {
+    // Its job is over, and with it all that is counted.
+  }
+}
 
 void HostPool::prepare(std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
@@ -29,12 +42,7 @@ std::byte* HostPool::allocate(std::uint64_t size_bytes) {
   const std::uint64_t taken_bytes = size_bytes > limit_bytes_ ? size_bytes : rounded_up(size_bytes, alignment_bytes);
   std::optional<Range> found = free_.best_fit(taken_bytes);
   if (!found && grow(taken_bytes)) found = free_.best_fit(taken_bytes);
-  if (!found) {
-    throw Fault(Fault::Kind::memory,
-                text("the host pool has no ", taken_bytes, " bytes in one piece: ", used_bytes_, " of its limit of ",
-                     limit_bytes_, " bytes are in use"),
-                "Raise the host pool's limit, or swap less.");
-  }
+  if (!found) throw_full(taken_bytes);
   std::byte* buffer = range_.address() + found->offset;
   live_.emplace(buffer, taken_bytes);
   free_.take({found->offset, taken_bytes});
@@ -56,6 +64,40 @@ std::uint64_t HostPool::size_bytes(const std::byte* buffer) const {
   return find(buffer)->second;
 }
 
+std::vector<HostMove> HostPool::pack() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<const std::byte*, std::uint64_t>> buffers(live_.begin(), live_.end());
+  std::sort(buffers.begin(), buffers.end());
+  std::vector<HostMove> moved;
+  std::uint64_t end_bytes = 0;
+  live_.clear();
+  for (const auto& [buffer, size_bytes] : buffers) {
+    std::byte* const from = range_.address() + (buffer - range_.address());
+    std::byte* const to = range_.address() + end_bytes;
+    if (to != from) moved.push_back({from, static_cast<std::byte*>(std::memmove(to, from, size_bytes))});
+    live_.emplace(to, size_bytes);
+    end_bytes += size_bytes;
+  }
+  free_ = {};
+  if (resident_bytes_ > end_bytes) free_.add({end_bytes, resident_bytes_ - end_bytes});
+  return moved;
+}
+
+void HostPool::fit(std::uint64_t free_bytes) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t live_end_bytes = resident_bytes_ - tail_bytes();
+  if (free_bytes > limit_bytes_ - live_end_bytes) throw_full(free_bytes);
+  const std::uint64_t end_bytes = std::min(rounded_up(live_end_bytes + free_bytes, page_bytes()), limit_bytes_);
+  if (end_bytes > resident_bytes_) supply(end_bytes);
+  if (end_bytes == resident_bytes_) return;
+  const std::uint64_t start_bytes = rounded_up(end_bytes, page_bytes());
+  free_.take({end_bytes, resident_bytes_ - end_bytes});
+  const std::uint64_t before_bytes = std::exchange(resident_bytes_, end_bytes);
+  if (before_bytes > start_bytes) {
+    supply_.remove(range_.address() + start_bytes, rounded_up(before_bytes, page_bytes()) - start_bytes);
+  }
+}
+
 HostUsage HostPool::usage() const {
   const std::lock_guard lock(mutex_);
   return {limit_bytes_, used_bytes_, high_water_bytes_, resident_bytes_};
@@ -63,17 +105,37 @@ HostUsage HostPool::usage() const {
 
 // Fault in more at the end, where the last free range may already begin. False when the limit is in the way.
 bool HostPool::grow(std::uint64_t needed_bytes) {
-  const std::optional<Range> last = free_.last();
-  const std::uint64_t tail_bytes = last && last->end() == resident_bytes_ ? last->size_bytes : 0;
-  if (needed_bytes - tail_bytes > limit_bytes_ - resident_bytes_) return false;
-  supply(std::min(resident_bytes_ + rounded_up(needed_bytes - tail_bytes, step_bytes), limit_bytes_));
+  const std::uint64_t missing_bytes = needed_bytes - tail_bytes();
+  if (missing_bytes > limit_bytes_ - resident_bytes_) return false;
+  const auto to = [&](std::uint64_t unit_bytes) {
+    supply(std::min(resident_bytes_ + rounded_up(missing_bytes, unit_bytes), limit_bytes_));
+  };
+  try {
+    to(step_bytes);
+  } catch (const Fault& fault) {
+    if (fault.kind() != Fault::Kind::memory) throw;
+    to(page_bytes());  // not a step ahead, then
+  }
   return true;
+}
+
+// What is free at the end.
+std::uint64_t HostPool::tail_bytes() const {
+  const std::optional<Range> last = free_.last();
+  return last && last->end() == resident_bytes_ ? last->size_bytes : 0;
+}
+
+void HostPool::throw_full(std::uint64_t size_bytes) const {
+  throw Fault(Fault::Kind::memory,
+              text("the host pool has no ", size_bytes, " bytes in one piece: ", used_bytes_, " of its limit of ",
+                   limit_bytes_, " bytes are in use"),
+              "Raise the host pool's limit, or swap less.");
 }
 
 void HostPool::supply(std::uint64_t end_bytes) {
   // The start is a whole number of pages: only the last step, to the limit itself, may end within one, and then
   // the rest of that page is nobody else's.
-  supply_(range_.address() + resident_bytes_, rounded_up(end_bytes - resident_bytes_, page_bytes()));
+  supply_.add(range_.address() + resident_bytes_, rounded_up(end_bytes - resident_bytes_, page_bytes()));
   const std::uint64_t start_bytes = std::exchange(resident_bytes_, end_bytes);
   free_.add({start_bytes, end_bytes - start_bytes});
 }

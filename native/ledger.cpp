@@ -104,7 +104,8 @@ Ledger::Ledger(SharedMemory memory)
     : memory_(std::move(memory)),
       words_(std::launder(reinterpret_cast<layout::Ledger*>(memory_.address()))),
       regions_(std::launder(reinterpret_cast<Word*>(memory_.address() + sizeof(layout::Ledger))),
-               words_->header.region_count) {}
+               words_->header.region_count),
+      host_shares_(words_->host_shares.data(), words_->header.host_bytes) {}
 
 Ledger Ledger::create(const DeviceShape& shape) {
   check_shape(shape);
@@ -124,9 +125,11 @@ Ledger Ledger::create(const DeviceShape& shape) {
   words->header.region_bytes = shape.region_bytes;
   words->header.region_count = region_count;
   words->header.memory_offset = memory_offset;
+  words->header.host_bytes = std::min(shape.host_bytes, layout::max_bytes);
   words->out.bytes_per_s = shape.out_bytes_per_s;
   words->in.bytes_per_s = shape.in_bytes_per_s;
   for (layout::Slot& slot : words->slots) slot.epoch = 1;
+  for (Word& share : words->host_shares) share = layout::HostShare{1, 0}.packed();
   words->header.magic = layout::magic;
   return Ledger(std::move(memory));
 }
@@ -238,6 +241,7 @@ void Ledger::release_slot(std::uint32_t slot) {
   record.tally = Tally{last, slot, 0}.packed();
   record.granted_bytes = 0;
   regions_.take_all(slot, wipe());
+  host_shares_.begin(slot, record.epoch);
   record.high_water_bytes = 0;
   record.pid = 0;
   record.state = layout::state_free;
@@ -329,7 +333,8 @@ SlotUsage Ledger::usage(std::uint32_t slot) const {
           .granted_bytes = record.granted_bytes,
           .held_bytes = regions_.held_count({slot, record.epoch}) * words_->header.region_bytes,
           .used_bytes = used_bytes,
-          .high_water_bytes = std::max(record.high_water_bytes.load(), used_bytes)};
+          .high_water_bytes = std::max(record.high_water_bytes.load(), used_bytes),
+          .host_bytes = host_shares_.of(slot)};
 }
 
 PoolUsage Ledger::usage() const {
@@ -338,7 +343,9 @@ PoolUsage Ledger::usage() const {
           .region_bytes = words_->header.region_bytes,
           .granted_bytes = (regions_.count() - regions_.free_count()) * words_->header.region_bytes,
           .used_bytes = used_bytes,
-          .high_water_bytes = std::max(words_->pool.high_water_bytes.load(), used_bytes)};
+          .high_water_bytes = std::max(words_->pool.high_water_bytes.load(), used_bytes),
+          .host_bytes = host_shares_.sum(),
+          .host_limit_bytes = host_shares_.limit_bytes()};
 }
 
 std::vector<SlotUsage> Ledger::claimed_slots() const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "host_shares.hpp"
 #include "ledger_layout.hpp"
 #include "regions.hpp"
 #include "shared_memory.hpp"
@@ -24,6 +25,9 @@ struct DeviceShape {
   // Where the device's memory is: in the ledger's own file, which has no name ("") or lies, without a name too, in
   // a directory such as /dev/shm. Nothing: each process's memory is private, and the ledger only counts.
   std::optional<std::string> memory_directory = std::nullopt;
+
+  // What the pinned host memory of all processes keeps to.
+  std::uint64_t host_bytes = layout::max_bytes;
 };
 
 struct SlotUsage {
@@ -34,6 +38,7 @@ struct SlotUsage {
   std::uint64_t held_bytes;  // its regions: more than its grant while those that it must give back hold something
   std::uint64_t used_bytes;
   std::uint64_t high_water_bytes;
+  std::uint64_t host_bytes;  // of the pinned host pool
 };
 
 struct PoolUsage {
@@ -42,6 +47,8 @@ struct PoolUsage {
   std::uint64_t granted_bytes;  // all regions that are not free, those in quarantine too
   std::uint64_t used_bytes;
   std::uint64_t high_water_bytes;
+  std::uint64_t host_bytes;
+  std::uint64_t host_limit_bytes;
 };
 
 class Ledger {
@@ -86,6 +93,8 @@ class Ledger {
   layout::Ledger& words() const noexcept { return *words_; }
   const Regions& regions() const noexcept { return regions_; }
   Regions& regions() noexcept { return regions_; }
+  const HostShares& host_shares() const noexcept { return host_shares_; }
+  HostShares& host_shares() noexcept { return host_shares_; }
 
  private:
   explicit Ledger(SharedMemory memory);
@@ -103,6 +112,7 @@ class Ledger {
   SharedMemory memory_;
   layout::Ledger* words_;
   Regions regions_;
+  HostShares host_shares_;
 };
 
 }  // namespace tensile

@@ -1,12 +1,13 @@
-// The device's file, version 2: every process that maps it reads and writes exactly this.
+// The device's file, version 3: every process that maps it reads and writes exactly this.
 //
 //   offset  bytes  record
-//        0     64  Header   magic, version, slots, capacity, region, regions, memory
+//        0     64  Header   magic, version, slots, capacity, region, regions, memory, host pool
 //       64     64  Lane     device to host: rate, clock, totals
 //      128     64  Lane     host to device
 //      192     64  Pool     the device as a whole: tally, high water
 //      256  64*64  Slot     one job each: state, epoch, pid, granted, tally, intent, posted, high water
-//     4352    8*n  Word     one region each, n of them: its owner
+//     4352   64*8  Word     one job each: its share of the pinned host pool (host_shares.hpp)
+//     4864    8*n  Word     one region each, n of them: its owner
 //   memory  n*region        the device's memory, from a whole page on, where the device has memory of its own
 //
 // One record per cache line, so that two jobs never fight over a line that belongs to one of them. Owners change
@@ -55,7 +56,7 @@ namespace tensile::layout {
 using Word = std::atomic<std::uint64_t>;
 
 inline constexpr std::uint64_t magic = 0x31454c49534e4554;  // "TENSILE1" as bytes in memory
-inline constexpr std::uint32_t version = 2;
+inline constexpr std::uint32_t version = 3;
 inline constexpr std::uint32_t slot_count = 64;
 inline constexpr std::size_t line_bytes = 64;
 
@@ -74,6 +75,7 @@ struct alignas(line_bytes) Header {
   std::uint64_t region_bytes;
   std::uint64_t region_count;   // whole regions in the capacity
   std::uint64_t memory_offset;  // where in this file the memory begins; 0 where processes have private memory
+  std::uint64_t host_bytes;     // that the pinned memory of all processes keeps to
 };
 
 struct alignas(line_bytes) Lane {
@@ -105,14 +107,16 @@ struct Ledger {
   Lane in;
   Pool pool;
   std::array<Slot, slot_count> slots;
+  std::array<Word, slot_count> host_shares;
 };
 
 static_assert(Word::is_always_lock_free && sizeof(Word) == 8 && alignof(Word) == 8);
 static_assert(sizeof(Header) == 64 && offsetof(Header, capacity_bytes) == 16);
 static_assert(sizeof(Lane) == 64 && sizeof(Pool) == 64 && sizeof(Slot) == 64);
 static_assert(offsetof(Ledger, out) == 64 && offsetof(Ledger, in) == 128 && offsetof(Ledger, pool) == 192);
-static_assert(offsetof(Header, memory_offset) == 40);
-static_assert(offsetof(Ledger, slots) == 256 && sizeof(Ledger) == 256 + slot_count * sizeof(Slot));
+static_assert(offsetof(Header, memory_offset) == 40 && offsetof(Header, host_bytes) == 48);
+static_assert(offsetof(Ledger, slots) == 256 && offsetof(Ledger, host_shares) == 256 + slot_count * sizeof(Slot));
+static_assert(sizeof(Ledger) == offsetof(Ledger, host_shares) + slot_count * sizeof(Word));
 
 // Sequence numbers count a slot's moves and wrap; they are only ever compared for equality with the latest one.
 inline constexpr unsigned sequence_bits = 14;
@@ -145,6 +149,15 @@ struct Intent {
   static constexpr Intent unpacked(std::uint64_t word) {
     return {word >> 50, static_cast<std::int64_t>(word << sequence_bits) >> sequence_bits};
   }
+};
+
+// How much of the host pool is a slot's, and in which epoch, of which the word holds the low bits: 20 bits, 44 bits.
+struct HostShare {
+  std::uint64_t epoch;
+  std::uint64_t size_bytes;
+
+  constexpr std::uint64_t packed() const { return epoch << used_bits | size_bytes; }
+  static constexpr HostShare unpacked(std::uint64_t word) { return {word >> used_bits, word & max_bytes}; }
 };
 
 enum class RegionState : std::uint64_t { free = 0, empty = 1, used = 2, wiping = 3 };

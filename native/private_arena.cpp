@@ -29,7 +29,7 @@ int release(void* context, void* address) {
 }  // namespace
 
 PrivateArena::PrivateArena(std::uint64_t limit_bytes)
-    : pool_(limit_bytes, [](std::byte*, std::size_t) {}),
+    : pool_(limit_bytes, {[](std::byte*, std::size_t) {}, [](std::byte*, std::size_t) {}}),
       hook_{&pool_, &allocate, &release, pool_.begin(), pool_.begin() + limit_bytes} {
   // Shared with nobody, but only shared memory can be mapped twice (window.hpp).
   void* const whole = reinterpret_cast<void*>(pool_.begin());

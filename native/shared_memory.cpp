@@ -158,4 +158,10 @@ void populate(std::byte* address, std::size_t size_bytes) {
   }
 }
 
+void discard(std::byte* address, std::size_t size_bytes) {
+  if (::madvise(address, size_bytes, MADV_DONTNEED) != 0) {
+    throw_system_fault("madvise", text("giving back ", size_bytes, " bytes of the host pool"), errno);
+  }
+}
+
 }  // namespace tensile

@@ -105,4 +105,7 @@ Mapping reserve_address_space(std::size_t size_bytes);
 // system has none left.
 void populate(std::byte* address, std::size_t size_bytes);
 
+// Give whole pages of a private range back to the system.
+void discard(std::byte* address, std::size_t size_bytes);
+
 }  // namespace tensile

@@ -339,7 +339,7 @@ comment on column tensile.devices.budget_bytes is 'memory that jobs may use toge
 comment on column tensile.devices.granted_bytes is 'sum of what the jobs were granted';
 comment on column tensile.devices.used_bytes is 'what they use now';
 comment on column tensile.devices.high_water_bytes is 'the most that was in use at once';
-comment on column tensile.devices.host_bytes is 'host memory that holds what was swapped out';
+comment on column tensile.devices.host_bytes is 'pinned host memory that jobs have, for what is swapped out and for their batches; at most host_pool_bytes';
 comment on column tensile.devices.updated_at is 'when this was written';
 
 create table tensile.device_paces (

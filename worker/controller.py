@@ -197,6 +197,7 @@ def _ledger(settings: Settings) -> Ledger:
         settings.link_out_bytes_per_s,
         settings.link_in_bytes_per_s,
         settings.memory_directory,
+        settings.host_pool_bytes,
     )
 
 
@@ -231,6 +232,7 @@ def _pool(settings: Settings) -> Pool:
     return Pool(
         budget_bytes=settings.budget_bytes,
         region_bytes=settings.region_bytes,
+        host_pool_bytes=settings.host_pool_bytes,
         spare_trainers=settings.spare_trainers,
         max_jobs=settings.max_jobs,
         drift_threshold=settings.drift_threshold,

@@ -29,7 +29,6 @@ from indb_tensile.link import (
     Calibrate,
     Failed,
     Message,
-    Progressed,
 )
 from indb_tensile.scheduler.admission.decide import decide, finished
 from indb_tensile.scheduler.admission.facts import (
@@ -217,8 +216,6 @@ class Controller:
     def _listen(self, trainer: TrainerId, message: Message) -> None:
         if isinstance(message, Failed) and message.lost:
             log.error("the device is lost to trainer %s: %s %s", trainer, message.message, message.hint)
-        if isinstance(message, Progressed):
-            self._memory.note_host(trainer, message.host_bytes)
         try:
             event = fact(trainer, message)
         except InvariantError as error:

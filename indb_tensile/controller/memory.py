@@ -55,7 +55,6 @@ class DeviceMemory:
         self._kind = kind
         self._slots: dict[TrainerId, Slot] = {}
         self._revoked: dict[TrainerId, Slot] = {}
-        self._host_bytes: dict[TrainerId, int] = {}
 
     @property
     def fd(self) -> int:
@@ -84,7 +83,6 @@ class DeviceMemory:
 
     def revoke(self, trainer: TrainerId) -> None:
         """The trainer is dead: nothing of it can use its slot, if it has one, which stays taken."""
-        self._host_bytes.pop(trainer, None)
         slot = self._slots.pop(trainer, None)
         if slot is not None:
             self._account.revoke_slot(slot)
@@ -97,13 +95,8 @@ class DeviceMemory:
         if slot is not None:
             self._account.release_slot(slot)
 
-    def note_host(self, trainer: TrainerId, host_bytes: int) -> None:
-        """What a trainer that has a slot says it holds of the host pool."""
-        if trainer in self._slots:
-            self._host_bytes[trainer] = host_bytes
-
     def use(self, pool: Pool) -> tuple[DeviceUse, tuple[JobUse, ...]]:
-        """Who uses how much, for the catalog; of the host pool, as the trainers said last."""
+        """Who uses how much, for the catalog."""
         whole = self._account.device_usage()
         shares = tuple(
             share for member in pool.members if (share := self._share(member.job.job, member.trainer)) is not None
@@ -115,7 +108,7 @@ class DeviceMemory:
             granted_bytes=whole.granted_bytes,
             used_bytes=whole.used_bytes,
             high_water_bytes=whole.high_water_bytes,
-            host_bytes=sum(self._host_bytes.values()),
+            host_bytes=whole.host_bytes,
         )
         return use, shares
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from indb_tensile.scheduler.host_memory import host_bytes, within_host
+from indb_tensile.scheduler.host_memory import passing_bytes, within_host
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import peak
 from indb_tensile.scheduler.placement import place_plan
@@ -27,7 +27,7 @@ class PolicyPlanner:
         """Plans for all of them together; where the host pool is too small for them, such as swap less."""
 
         def plan_at(link: Link) -> tuple[JobPlan, ...] | Infeasible:
-            return plan_jobs(workloads, budget_bytes=budget_bytes, link=link, policy=self.policy)
+            return plan_jobs(_plain(workloads), budget_bytes=budget_bytes, link=link, policy=self.policy)
 
         if self.host_bytes is None:
             return plan_at(self.link)
@@ -43,11 +43,10 @@ class PolicyPlanner:
         if self.policy != DEFAULT_POLICY:
             return None
         small = sum(len(graph.operators) for w in workloads for graph in w.graphs) <= _QUICKLY_PLANNED
-        found = (improve if small else renew)(workloads, plans, budget_bytes=budget_bytes, link=self.link)
+        found = (improve if small else renew)(_plain(workloads), plans, budget_bytes=budget_bytes, link=self.link)
         if found is None or self.host_bytes is None:
             return found
-        kept_bytes = sum(host_bytes(w.graphs, p.plans) for w, p in zip(workloads, found, strict=True))
-        return found if kept_bytes <= self.host_bytes else None
+        return found if passing_bytes(workloads, found) <= self.host_bytes else None
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """The plans with new forecasts."""
@@ -68,3 +67,8 @@ class PolicyPlanner:
         alone = replace(workload, limit_bytes=None, max_swapping_rate=1.0)
         (plans,) = POLICIES[self.policy]((alone,), budget_bytes=0, link=self.link)
         return max(peak(graph, plan) for graph, plan in zip(workload.graphs, plans, strict=True))
+
+
+def _plain(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
+    """As policies know them: host memory is not theirs to plan."""
+    return tuple(replace(w, host_bytes=0) for w in workloads)

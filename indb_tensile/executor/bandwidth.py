@@ -63,7 +63,8 @@ def measure_emulated(ledger: Ledger, nominal: Link) -> tuple[Copying, ...]:
     """
     usage = ledger.device_usage()
     free_bytes = usage.capacity_bytes - usage.granted_bytes
-    most_bytes = min(free_bytes // 4, SIZES_BYTES[-1])
+    free_host_bytes = usage.host_limit_bytes - usage.host_bytes
+    most_bytes = min(free_bytes // 4, free_host_bytes // 4, SIZES_BYTES[-1])
     slot, epoch = ledger.claim_slot(os.getpid())
     try:
         # Half of it would do, were it not for what rounding to regions leaves in between.

@@ -71,6 +71,18 @@ class Device(Protocol):
         """Give a buffer back to the host pool."""
         ...
 
+    def host_pack(self) -> dict[HostBuffer, HostBuffer]:
+        """Move buffers together, none of them in use by a copy, so that what is free is in one piece; where to."""
+        ...
+
+    def host_fit(self, free_bytes: int) -> None:
+        """Have so much free behind the last buffer: what is more goes back to the machine, what is missing comes.
+
+        What was there before is counted in the device's ledger, and what is to come must have room beside what others
+        have. Raises DeviceMemoryError where it has not.
+        """
+        ...
+
     def usage(self) -> Usage:
         """What the ledger says of this job."""
         ...
@@ -149,7 +161,7 @@ class HostUsage:
     limit_bytes: int
     used_bytes: int
     high_water_bytes: int
-    resident_bytes: int  # faulted in so far; stays for reuse
+    resident_bytes: int  # faulted in; stays for reuse until `host_fit`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +175,7 @@ class SlotUsage:
     held_bytes: int  # regions: above the grant while those that are due back hold something
     used_bytes: int
     high_water_bytes: int
+    host_bytes: int  # of the pinned host pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +197,8 @@ class DeviceUsage:
     granted_bytes: int
     used_bytes: int
     high_water_bytes: int  # of all jobs together at one moment, since the ledger was made
+    host_bytes: int  # pinned host memory that jobs have
+    host_limit_bytes: int
     out_lane: LaneUsage
     in_lane: LaneUsage
 
@@ -191,7 +206,7 @@ class DeviceUsage:
 class _Native(Protocol):
     """What the native back ends say of themselves, in tuples."""
 
-    def _slot(self) -> tuple[int, int, int, int, int, int, int]: ...
+    def _slot(self) -> tuple[int, int, int, int, int, int, int, int]: ...
     def _arena(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
     def _arena_range(self) -> tuple[int, int]: ...
     def _host(self) -> tuple[int, int, int, int]: ...
@@ -207,7 +222,7 @@ def native_arena_range(self: _Native) -> range:
 
 def native_usage(self: _Native) -> Usage:
     """What the ledger says of this job."""
-    _, _, _, granted_bytes, _, used_bytes, high_water_bytes = self._slot()
+    _, _, _, granted_bytes, _, used_bytes, high_water_bytes, _ = self._slot()
     return Usage(granted_bytes=granted_bytes, used_bytes=used_bytes, high_water_bytes=high_water_bytes)
 
 
@@ -246,7 +261,8 @@ class EmulatedDevice(_native.EmulatedDevice):
     Bound to one claim of the ledger behind `ledger_fd`, which stays the caller's and may be closed afterwards.
     Raises DeviceError when the claim's epoch is over, here and at every move. Beyond the protocol: `done(ticket)`
     asks without blocking, `drain()` waits for all copies, `close()` drains and ends the copying threads, which
-    the end of the process does too. The pool's limit is this process's own. Strict, it fills what is freed with a
+    the end of the process does too. The pool's limit is this process's own, and the
+    ledger's that of all together. Strict, it fills what is freed with a
     pattern, and touching whole pages that are not allocated ends the process by SIGSEGV. `hook_address()` is that of
     a `tensile_arena_hook` (native/arena_hook.h), by which a preloaded library allocates here for as long as the
     process lives. A forked child does not have the device's memory. Where the ledger has none, whatever concerns the
@@ -311,15 +327,19 @@ class Ledger:
         out_bytes_per_s: int,
         in_bytes_per_s: int,
         memory_directory: str | None = "",
+        host_bytes: int | None = None,
     ) -> Self:
         """A new device; the rates are those of its links, from device to host and from host to device.
 
         Its memory is a file without a name: the system's own, or one in a directory such as /dev/shm, whose size
         bounds it. None: processes have private memory and only bytes are counted. The machine sets memory aside
         when a region is first used, not before. Raises DeviceError where a region is no multiple of a page.
+        `host_bytes` is what the pinned host memory of all processes keeps to; None: what each keeps to alone.
         """
         return cls(
-            _native.Ledger.create(capacity_bytes, region_bytes, out_bytes_per_s, in_bytes_per_s, memory_directory)
+            _native.Ledger.create(
+                capacity_bytes, region_bytes, out_bytes_per_s, in_bytes_per_s, memory_directory, host_bytes
+            )
         )
 
     @classmethod
@@ -375,13 +395,17 @@ class Ledger:
 
     def device_usage(self) -> DeviceUsage:
         """The device as a whole; while jobs move bytes, not all of one instant."""
-        capacity_bytes, region_bytes, granted_bytes, used_bytes, high_water_bytes = self._open.pool()
+        capacity_bytes, region_bytes, granted_bytes, used_bytes, high_water_bytes, host_bytes, host_limit_bytes = (
+            self._open.pool()
+        )
         return DeviceUsage(
             capacity_bytes=capacity_bytes,
             region_bytes=region_bytes,
             granted_bytes=granted_bytes,
             used_bytes=used_bytes,
             high_water_bytes=high_water_bytes,
+            host_bytes=host_bytes,
+            host_limit_bytes=host_limit_bytes,
             out_lane=_lane_usage(self._open.out_lane()),
             in_lane=_lane_usage(self._open.in_lane()),
         )
@@ -403,8 +427,8 @@ class Ledger:
         return self._held
 
 
-def _slot_usage(row: tuple[int, int, int, int, int, int, int]) -> SlotUsage:
-    slot, epoch, pid, granted_bytes, held_bytes, used_bytes, high_water_bytes = row
+def _slot_usage(row: tuple[int, int, int, int, int, int, int, int]) -> SlotUsage:
+    slot, epoch, pid, granted_bytes, held_bytes, used_bytes, high_water_bytes, host_bytes = row
     return SlotUsage(
         slot=Slot(slot),
         epoch=epoch,
@@ -413,6 +437,7 @@ def _slot_usage(row: tuple[int, int, int, int, int, int, int]) -> SlotUsage:
         held_bytes=held_bytes,
         used_bytes=used_bytes,
         high_water_bytes=high_water_bytes,
+        host_bytes=host_bytes,
     )
 
 

@@ -9,6 +9,7 @@ from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.program import Program
 from indb_tensile.executor.state import HOST, State, bytes_of, host_bytes
 from indb_tensile.scheduler.graph import TensorId
+from indb_tensile.scheduler.host_memory import pooled_bytes
 
 
 class Residency:
@@ -22,11 +23,18 @@ class Residency:
         self._wanted: frozenset[Piece] = frozenset()  # those whose host buffer the plans need
 
     def exchange(self, old: tuple[Program, ...], new: tuple[Program, ...]) -> None:
-        """Take the host buffers of new programs, after giving back those that only the old ones needed."""
+        """Take the host buffers of new programs, after giving back those that only the old ones needed.
+
+        At no time does the pool hold more than the programs that it holds the more for: bytes that only the old ones
+        kept there wait in ordinary memory for their place on the device.
+        """
         _free_buffers(self._device, old)
         self._wanted = frozenset[Piece]().union(*(p.pieces(p.timeline.swapped) for p in new))
-        for piece in sorted(set(self._state.host) - self._wanted - self._only_there()):
-            self._drop_buffer(piece)
+        for piece in sorted(set(self._state.host) - self._wanted):
+            self._put_aside(piece)
+        moved = self._device.host_pack()
+        self._state.host = {piece: moved.get(buffer, buffer) for piece, buffer in self._state.host.items()}
+        self._device.host_fit(self._coming_bytes(new))
         for piece in sorted(self._wanted):
             self._buffer(piece)
         for program in new:
@@ -90,9 +98,19 @@ class Residency:
             if piece in self._state.host and piece not in self._wanted and piece not in pieces:
                 self._drop_buffer(piece)
 
-    def _only_there(self) -> set[Piece]:
-        """The pieces whose bytes are in their host buffer and nowhere else."""
-        return {p for pieces in self._state.pieces.values() for p in pieces if p not in self._state.resident}
+    def _put_aside(self, piece: Piece) -> None:
+        """Give up a host buffer; bytes that are nowhere else go where those of a state without a plan are."""
+        state = self._state
+        if piece in state.pieces[piece.tensor] and piece not in state.resident:
+            state.seeds[piece] = host_bytes(state.host[piece], piece.size_bytes).clone()
+        self._drop_buffer(piece)
+
+    def _coming_bytes(self, programs: tuple[Program, ...]) -> int:
+        """What the programs' host buffers take, and what of the state passes through the pool at a time."""
+        passing_bytes = max((stored.size_bytes for stored in self._state.layout), default=0)
+        kept = [piece.size_bytes for piece in self._wanted.difference(self._state.host)]
+        sizes = [size for program in programs for size in _buffers(program).values()]
+        return sum(map(pooled_bytes, [passing_bytes, *kept, *sizes]))
 
     def _retire(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
         state = self._state
@@ -161,15 +179,26 @@ class Residency:
         self._state.valid.discard(piece)
 
     def _allocate(self, program: Program) -> None:
-        for tensor in sorted(program.timeline.swapped.difference(program.wiring.pieces)):
-            size_bytes = program.wiring.graph.tensors[tensor].size_bytes
-            program.buffers[tensor] = self._device.host_allocate(size_bytes)
-        for name in uploads(program):
-            tensor = program.step.tensor_of[program.step.values[name].storage]
-            program.staging[name] = self._device.host_allocate(program.step.graph.tensors[tensor].size_bytes)
-            if name in program.step.constants:
-                dense = program.step.constants[name].detach().contiguous()
-                ctypes.memmove(program.staging[name], dense.data_ptr(), dense.nbytes)
+        for owner, size_bytes in _buffers(program).items():
+            buffer = self._device.host_allocate(size_bytes)
+            if isinstance(owner, str):
+                program.staging[owner] = buffer
+            else:
+                program.buffers[owner] = buffer
+        for name in program.staging.keys() & program.step.constants.keys():
+            dense = program.step.constants[name].detach().contiguous()
+            ctypes.memmove(program.staging[name], dense.data_ptr(), dense.nbytes)
+
+
+def _buffers(program: Program) -> dict[TensorId | str, int]:
+    """The sizes of a program's own host buffers: of tensors that it moves, and of values that it uploads, by name."""
+    step = program.step
+    sizes: dict[TensorId | str, int] = {}
+    for tensor in sorted(program.timeline.swapped.difference(program.wiring.pieces)):
+        sizes[tensor] = program.wiring.graph.tensors[tensor].size_bytes
+    for name in uploads(program):
+        sizes[name] = step.graph.tensors[step.tensor_of[step.values[name].storage]].size_bytes
+    return sizes
 
 
 def _batches(pieces: list[Piece]) -> list[list[Piece]]:

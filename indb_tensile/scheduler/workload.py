@@ -14,7 +14,8 @@ class Workload:
 
     `limit_bytes` is the most that this job's peak may be, whatever the budget. `max_swapping_rate` is
     TENSILE's priority (section IV-C): the job's share of all swapped tensors above which other jobs are
-    asked first; a lower rate means a higher priority.
+    asked first; a lower rate means a higher priority. `host_bytes` is what the job has of the pinned host
+    pool until it follows another plan.
     """
 
     job: JobId
@@ -22,6 +23,7 @@ class Workload:
     latency_ns: tuple[tuple[int, ...], ...]
     limit_bytes: int | None = None
     max_swapping_rate: float = 1.0
+    host_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) != len(self.latency_ns):

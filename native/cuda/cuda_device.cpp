@@ -60,8 +60,10 @@ CudaDevice::CudaDevice(const Driver& driver, Ledger ledger, const Claim& claim, 
       shown_(RegionMap::reserve(driver, map_.shape())),
       arena_(Ledger::attach(ledger_.fd()), claim, {alignment_bytes, false},
              ForeignMemory{memory_at(map_.base()), [this](Range bytes) { back(bytes); }}),
-      pool_(host_pool_bytes, [this](std::byte* address, std::size_t size) { pinned_.add(address, size); }),
       pinned_(context_),
+      pool_(host_pool_bytes,
+            account_.counted({[this](std::byte* address, std::size_t size) { pinned_.add(address, size); },
+                              [this](std::byte* address, std::size_t size) { pinned_.remove(address, size); }})),
       fences_(context_),
       out_(context_, CopyLane::Direction::out, chunk_bytes, pinned_, account_.out_lane()),
       in_(context_, CopyLane::Direction::in, chunk_bytes, pinned_, account_.in_lane()) {}
@@ -301,14 +303,7 @@ std::byte* CudaDevice::host_allocate(std::uint64_t size_bytes) { return pool_.al
 
 void CudaDevice::host_free(const std::byte* host) {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t size_bytes = pool_.size_bytes(host);
-  const Current current(context_);
-  std::vector<EventPointer> users;
-  for (CopyLane* lane : {&out_, &in_}) {
-    lane->retire();
-    lane->add_users(host, size_bytes, users);
-  }
-  if (!users.empty()) {
+  if (copies_use(host, pool_.size_bytes(host))) {
     throw Fault(Fault::Kind::invariant,
                 text("host buffer ", static_cast<const void*>(host), " is freed while a copy still uses it"));
   }
@@ -316,6 +311,26 @@ void CudaDevice::host_free(const std::byte* host) {
 }
 
 HostUsage CudaDevice::host_usage() const { return pool_.usage(); }
+
+std::vector<HostMove> CudaDevice::host_pack() {
+  const std::lock_guard lock(mutex_);
+  if (copies_use(reinterpret_cast<const std::byte*>(pool_.begin()), pool_.usage().limit_bytes)) {
+    throw Fault(Fault::Kind::invariant, "host buffers are moved while a copy still uses one");
+  }
+  return pool_.pack();
+}
+
+void CudaDevice::host_fit(std::uint64_t free_bytes) { pool_.fit(free_bytes); }
+
+bool CudaDevice::copies_use(const std::byte* host, std::uint64_t size_bytes) {
+  const Current current(context_);
+  std::vector<EventPointer> users;
+  for (CopyLane* lane : {&out_, &in_}) {
+    lane->retire();
+    lane->add_users(host, size_bytes, users);
+  }
+  return !users.empty();
+}
 
 void CudaDevice::host_prepare(std::uint64_t size_bytes) { pool_.prepare(size_bytes); }
 

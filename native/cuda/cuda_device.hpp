@@ -76,6 +76,8 @@ class CudaDevice final : public Device {
   std::byte* host_allocate(std::uint64_t size_bytes) override;
   void host_free(const std::byte* host) override;
   HostUsage host_usage() const override;
+  std::vector<HostMove> host_pack() override;
+  void host_fit(std::uint64_t free_bytes) override;
 
   void close() noexcept override;
 
@@ -104,6 +106,7 @@ class CudaDevice final : public Device {
   void order(StreamHandle first, StreamHandle second);
   bool holds(DeviceAddress device, std::size_t size_bytes) const;
   void check(const CopyLane::Copy& copy) const;
+  bool copies_use(const std::byte* host, std::uint64_t size_bytes);
   void* show(std::uint64_t offset);
   void hide(void* taken, std::uint64_t offset);
 
@@ -115,8 +118,8 @@ class CudaDevice final : public Device {
   RegionMap map_;
   RegionMap shown_;  // the job's regions a second time
   mutable Arena arena_;
-  HostPool pool_;        // before its pins, which it outlives
-  PinnedRanges pinned_;  // before the lanes, which copy from and to it
+  PinnedRanges pinned_;  // before the pool, which it pins, and that before the lanes, which copy from and to it
+  HostPool pool_;
   mutable std::mutex mutex_;
   EventPool fences_;
   mutable CopyLane out_;

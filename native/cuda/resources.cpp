@@ -64,7 +64,7 @@ PinnedRanges::~PinnedRanges() {
   const Current current(context_, std::nothrow);
   const Driver& driver = context_.driver();
   for (const auto& [address, size_bytes] : ranges_) {
-    driver.cuMemHostUnregister.answer(const_cast<std::byte*>(address));
+    driver.cuMemHostUnregister.answer(address);
   }
 }
 
@@ -72,17 +72,36 @@ void PinnedRanges::add(std::byte* address, std::size_t size_bytes) {
   const Current current(context_);
   const std::lock_guard lock(mutex_);
   populate(address, size_bytes);
+  pin(address, size_bytes);
+}
+
+void PinnedRanges::remove(std::byte* address, std::size_t size_bytes) {
+  const Current current(context_);
+  const std::lock_guard lock(mutex_);
+  while (!ranges_.empty()) {
+    const auto [start, range_bytes] = *std::prev(ranges_.end());
+    if (start + range_bytes <= address) break;
+    const Call<void*>& call = context_.driver().cuMemHostUnregister;
+    const Result result = call.answer(start);
+    ranges_.erase(start);  // whatever came of it, it is not asked twice
+    if (result != Result::success) context_.driver().fail("giving back pinned memory", call.name(), result);
+    if (start < address) pin(start, static_cast<std::size_t>(address - start));
+  }
+  discard(address, size_bytes);
+}
+
+void PinnedRanges::pin(std::byte* address, std::size_t size_bytes) {
   const auto entry = ranges_.emplace(address, size_bytes).first;
-  const Call<void*, std::size_t, unsigned int>& pin = context_.driver().cuMemHostRegister;
-  const Result result = pin.answer(address, size_bytes, register_portable);
+  const Call<void*, std::size_t, unsigned int>& call = context_.driver().cuMemHostRegister;
+  const Result result = call.answer(address, size_bytes, register_portable);
   if (result == Result::success) return;
   ranges_.erase(entry);
-  context_.driver().fail(text("pinning ", size_bytes, " more bytes of the host pool"), pin.name(), result);
+  context_.driver().fail(text("pinning ", size_bytes, " more bytes of the host pool"), call.name(), result);
 }
 
 std::size_t PinnedRanges::bytes_from(const std::byte* address) const {
   const std::lock_guard lock(mutex_);
-  const auto after = ranges_.upper_bound(address);
+  const auto after = ranges_.upper_bound(const_cast<std::byte*>(address));
   if (after == ranges_.begin()) return 0;
   const auto& [start, size_bytes] = *std::prev(after);
   const auto passed_bytes = static_cast<std::size_t>(address - start);

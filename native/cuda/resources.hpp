@@ -116,17 +116,22 @@ class PinnedRanges {
   PinnedRanges(const PinnedRanges&) = delete;
   PinnedRanges& operator=(const PinnedRanges&) = delete;
 
-  // Give a range memory and pin it. A HostPool::Supply.
+  // Give a range memory and pin it.
   void add(std::byte* address, std::size_t size_bytes);
+
+  // From here on nothing is pinned any more, and the memory goes back. What no copy uses.
+  void remove(std::byte* address, std::size_t size_bytes);
 
   // How far the registration that holds this address goes: a copy must not cross into the next one, since the
   // driver may refuse ranges that lie in two.
   std::size_t bytes_from(const std::byte* address) const;
 
  private:
+  void pin(std::byte* address, std::size_t size_bytes);
+
   const PrimaryContext& context_;
   mutable std::mutex mutex_;
-  std::map<const std::byte*, std::size_t> ranges_;
+  std::map<std::byte*, std::size_t> ranges_;
 };
 
 }  // namespace tensile::cuda

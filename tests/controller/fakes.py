@@ -190,6 +190,7 @@ class FakeAccount:
             held_bytes=granted_bytes,
             used_bytes=granted_bytes,
             high_water_bytes=granted_bytes,
+            host_bytes=0,
         )
 
     def device_usage(self) -> DeviceUsage:
@@ -201,6 +202,8 @@ class FakeAccount:
             granted_bytes=granted_bytes,
             used_bytes=granted_bytes,
             high_water_bytes=granted_bytes,
+            host_bytes=0,
+            host_limit_bytes=0,
             out_lane=lane,
             in_lane=lane,
         )

@@ -6,26 +6,29 @@ import pytest
 
 from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.errors import DeviceMemoryError
-from indb_tensile.executor.device import Ledger, Region, RegionState
+from indb_tensile.executor.device import EmulatedDevice, Ledger, Region, RegionState
 from indb_tensile.scheduler.admission.pool import Pool, TrainerId
 
 MIB = 1 << 20
 
 
-def test_what_trainers_hold_on_the_host_counts_while_they_have_a_slot() -> None:
-    with Ledger.create(8 * MIB, MIB, 1000, 1000) as ledger:
+def test_what_trainers_have_of_the_host_pool_is_theirs_until_nothing_is_left_of_them() -> None:
+    with Ledger.create(8 * MIB, MIB, 1000, 1000, host_bytes=3 * MIB) as ledger:
         memory = DeviceMemory(ledger, kind="fake")
         pool = Pool(budget_bytes=8 * MIB, region_bytes=MIB)
         first, second = TrainerId(1), TrainerId(2)
-        memory.claim(first, os.getpid())
-        memory.claim(second, os.getpid())
-        memory.note_host(first, 300)
-        memory.note_host(second, 40)
-        memory.note_host(second, 50)
-        assert memory.use(pool)[0].host_bytes == 350
+        devices = [EmulatedDevice(ledger.fd, *memory.claim(t, os.getpid()), 3 * MIB) for t in (first, second)]
+        for device, size_bytes in zip(devices, (2 * MIB, MIB), strict=True):
+            device.host_fit(size_bytes)
+        assert memory.use(pool)[0].host_bytes == 3 * MIB
+        memory.revoke(first)
+        with pytest.raises(
+            DeviceMemoryError, match="of its 3145728 bytes this job has 1048576 and others have 2097152"
+        ):
+            devices[1].host_fit(2 * MIB)
         memory.release(first)
-        memory.note_host(first, 300)  # its last words arrive after its end
-        assert memory.use(pool)[0].host_bytes == 50
+        devices[1].host_fit(3 * MIB)
+        assert memory.use(pool)[0].host_bytes == 3 * MIB
 
 
 def test_a_dead_trainers_regions_wait_until_nothing_is_left_of_it() -> None:

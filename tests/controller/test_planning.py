@@ -62,6 +62,25 @@ def test_where_the_host_pool_is_small_plans_swap_less_and_where_nothing_helps_it
     assert "host_pool_bytes" in refused.reason
 
 
+def test_what_a_job_has_of_the_host_pool_counts_until_it_follows_another_plan() -> None:
+    workload = chain(8)
+    budget_bytes = liveness_peak(workload.graphs[0]) - 3 * MIB
+    free = PolicyPlanner(link=SLOW, policy="tensile+").plan((workload,), budget_bytes=budget_bytes)
+    assert not isinstance(free, Infeasible)
+    kept_bytes = host_bytes(workload.graphs, free[0].plans)
+    planner = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=2 * kept_bytes)
+    beside = replace(chain(0), job=JobId(2), host_bytes=kept_bytes)  # whatever it is given, it has that until then
+    both = (workload, beside)
+    assert planner.plan(both, budget_bytes=budget_bytes + 2 * MIB) == planner.plan(
+        (workload, replace(beside, host_bytes=0)), budget_bytes=budget_bytes + 2 * MIB
+    )
+    more = (workload, replace(beside, host_bytes=kept_bytes + MIB))
+    less = planner.plan(more, budget_bytes=budget_bytes + 2 * MIB)
+    assert not isinstance(less, Infeasible)
+    assert host_bytes(workload.graphs, less[0].plans) < kept_bytes
+    assert planner.renew(more, (*free, less[1]), budget_bytes=budget_bytes + 2 * MIB) is None
+
+
 def test_drifted_plans_are_renewed_within_the_budget_and_no_slower() -> None:
     planner = PolicyPlanner(link=LINK, policy="tensile+")
     for count in (8, 1_600):

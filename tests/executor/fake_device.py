@@ -112,6 +112,17 @@ class FakeDevice:
         self._check(buffer, 1)
         del self._buffers[buffer]
 
+    def host_pack(self) -> dict[HostBuffer, HostBuffer]:
+        return {}
+
+    def host_fit(self, free_bytes: int) -> None:
+        used_bytes = sum(ctypes.sizeof(buffer) for buffer in self._buffers.values())
+        if used_bytes + free_bytes > self.host_pool_bytes:
+            raise DeviceMemoryError(
+                f"the host pool has no {free_bytes} bytes in one piece: {used_bytes} of its limit of"
+                f" {self.host_pool_bytes} bytes are in use"
+            )
+
     def usage(self) -> Usage:
         return Usage(
             granted_bytes=self.granted_bytes, used_bytes=self._used_bytes, high_water_bytes=self._high_water_bytes

@@ -55,6 +55,18 @@ class MemoryDevice:
     def host_free(self, buffer: HostBuffer) -> None:
         del self.buffers[buffer]
 
+    def host_pack(self) -> dict[HostBuffer, HostBuffer]:
+        """Every buffer moves: an address that is kept anywhere is then one too many."""
+        assert not self._queue
+        old, self.buffers = self.buffers, {}
+        moved = {HostBuffer(place): self.host_allocate(len(buffer)) for place, buffer in old.items()}
+        for place, buffer in old.items():
+            ctypes.memmove(moved[HostBuffer(place)], buffer, len(buffer))
+        return moved
+
+    def host_fit(self, free_bytes: int) -> None:
+        pass
+
     def usage(self) -> Usage:
         return Usage(
             granted_bytes=self.granted_bytes, used_bytes=self.used_bytes, high_water_bytes=self.high_water_bytes

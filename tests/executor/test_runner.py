@@ -418,19 +418,23 @@ def test_the_high_water_mark_of_a_plan_is_its_own_whatever_came_before() -> None
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_plan_keeps_to_the_host_pool_that_it_was_planned_for(seed: int) -> None:
-    """A pool of just that size: its buffers, and no more of the state at once than one tensor takes."""
+def test_plans_keep_to_the_host_pool_that_they_were_planned_for_also_on_the_way_from_one_to_the_next(
+    seed: int,
+) -> None:
+    """What a job and the next plan's own need at most is all the machine has: not a page more for the change."""
     job, steps = prepared("cnn")
-    plans = tuple(random_rewritten_plan(step.graph, seed) for step in steps)
-    rounding_bytes = 64 * sum(len(step.graph.tensors) for step in steps)
-    limit_bytes = host_bytes([step.graph for step in steps], plans) + rounding_bytes
-    with Ledger.create(64 * REGION_BYTES, REGION_BYTES, 10**12, 10**12) as ledger:
+    graphs = [step.graph for step in steps]
+    sequence = [tuple(random_rewritten_plan(graph, seed + more) for graph in graphs) for more in (0, 10, 20)]
+    limit_bytes = max(host_bytes(graphs, plans) for plans in sequence)
+    eager = Eager(job)
+    with Ledger.create(64 * REGION_BYTES, REGION_BYTES, 10**12, 10**12, host_bytes=limit_bytes) as ledger:
         slot, epoch = ledger.claim_slot(1)
         ledger.grant(slot, 64 * REGION_BYTES)
-        with EmulatedDevice(ledger.fd, slot, epoch, limit_bytes) as device:
+        with EmulatedDevice(ledger.fd, slot, epoch, 1 << 30) as device:
             runner = Runner(device, job.state(), steps)
-            runner.adopt(plans, 1)
-            assert bits(drive(runner, job, 1)) == bits(drive(Eager(job), job, 1))
-            usage = device.host_usage()
+            for generation, plans in enumerate(sequence):
+                runner.adopt(plans, generation)
+                assert 0 < ledger.usage(slot).host_bytes <= host_bytes(graphs, plans)
+                assert bits(drive(runner, job, 1)) == bits(drive(eager, job, 1))
+            assert ledger.usage(slot).host_bytes <= host_bytes(graphs, sequence[-1])
             runner.close()
-    assert 0 < usage.high_water_bytes <= limit_bytes

@@ -233,6 +233,41 @@ TEST(buffers_across_registrations_are_copied_in_parts_that_each_lie_in_one) {
   CHECK(across == small + 15 * mib);
 }
 
+TEST(pinned_memory_that_is_given_back_is_pinned_no_more_and_the_rest_of_its_registration_is) {
+  const Checked checked;
+  Scene scene(40 * mib, 16 * mib);
+  CudaDevice& device = *scene.device;
+  std::byte* const first = device.host_allocate(20 * mib);  // two registrations of 16 MiB
+  device.host_allocate(1000);
+  device.host_free(first);
+  const std::vector<HostMove> moved = device.host_pack();
+  CHECK_EQUAL(moved.size(), 1U);
+  CHECK(moved.front().to == first);
+  device.host_fit(4096 - 1024);
+  CHECK_EQUAL(device.host_usage().resident_bytes, 4096U);
+  CHECK_EQUAL(device.usage().host_bytes, 4096U);
+  std::memset(first, 9, 1000);
+  std::vector<std::byte> seen;
+  device.compute_after(device.copy_in(device.regions().base(), first, 1000));
+  read(device.regions().base(), 1000, seen);
+  CHECK(device.drain_for(60s));
+  fake_cuda::settle();
+  CHECK(seen == filled(1000, 9));
+}
+
+TEST(host_buffers_are_not_moved_under_a_copy) {
+  const Checked checked;
+  Scene scene;
+  CudaDevice& device = *scene.device;
+  std::byte* const host = device.host_allocate(1000);
+  fake_cuda::hold(true);
+  const Ticket ticket = device.copy_out(host, device.regions().base(), 1000);
+  CHECK_FAULT(invariant, "while a copy still uses one", device.host_pack());
+  fake_cuda::hold(false);
+  CHECK(device.wait_for(ticket, 60s));
+  CHECK(device.host_pack().empty());
+}
+
 TEST(device_memory_that_is_not_mapped_is_refused) {
   const Checked checked;
   Scene scene;

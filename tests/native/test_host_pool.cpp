@@ -85,11 +85,11 @@ TEST(memory_is_there_before_it_is_used) {
 
 TEST(memory_can_be_asked_for_ahead_and_comes_from_who_supplies_it) {
   std::vector<std::size_t> supplied;
-  HostPool pool(33 * mib + 64, [&](std::byte* address, std::size_t size_bytes) {
+  HostPool pool(33 * mib + 64, {[&](std::byte* address, std::size_t size_bytes) {
     CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(address) % 4096, 0U);
     populate(address, size_bytes);
     supplied.push_back(size_bytes);
-  });
+  }});
   pool.prepare(17 * mib);
   CHECK_EQUAL(pool.usage().resident_bytes, 32 * mib);
   pool.prepare(mib);
@@ -103,10 +103,10 @@ TEST(memory_can_be_asked_for_ahead_and_comes_from_who_supplies_it) {
 
 TEST(a_pool_whose_memory_cannot_be_supplied_stays_as_it_was) {
   bool refuses = true;
-  HostPool pool(mib, [&](std::byte* address, std::size_t size_bytes) {
+  HostPool pool(mib, {[&](std::byte* address, std::size_t size_bytes) {
     if (refuses) throw Fault(Fault::Kind::memory, "none left");
     populate(address, size_bytes);
-  });
+  }});
   CHECK_FAULT(memory, "none left", pool.allocate(1000));
   CHECK_FAULT(memory, "none left", pool.prepare(1000));
   CHECK_EQUAL(pool.usage().resident_bytes, 0U);
@@ -124,6 +124,64 @@ TEST(what_is_no_live_buffer_is_refused) {
   CHECK_FAULT(invariant, "is no buffer of the host pool", pool.size_bytes(buffer));
   HostPool none(0);
   CHECK_FAULT(memory, "limit of 0 bytes", none.allocate(1));
+}
+
+TEST(packed_buffers_lie_without_gaps_in_their_order_and_keep_their_bytes) {
+  HostPool pool(mib);
+  std::vector<std::byte*> buffers;
+  for (int number = 0; number < 4; ++number) {
+    buffers.push_back(pool.allocate(100'000));
+    std::memset(buffers.back(), number, 100'000);
+  }
+  pool.free(buffers[0]);
+  pool.free(buffers[2]);
+  const std::vector<HostMove> moved = pool.pack();
+  CHECK_EQUAL(moved.size(), 2U);
+  for (std::size_t place = 0; place < 2; ++place) {
+    std::byte* const old = buffers[2 * place + 1];
+    const auto found = std::find_if(moved.begin(), moved.end(), [&](const HostMove& move) { return move.from == old; });
+    CHECK(found != moved.end() && found->to == buffers[0] + place * pool.size_bytes(found->to));
+    CHECK_EQUAL(std::count(found->to, found->to + 100'000, static_cast<std::byte>(2 * place + 1)), 100'000);
+    pool.free(found->to);
+  }
+  CHECK(pool.pack().empty());
+  CHECK(pool.allocate(mib) == buffers[0]);
+}
+
+TEST(a_pool_is_fitted_to_what_is_to_come_and_gives_the_rest_back) {
+  std::uint64_t held_bytes = 0;
+  HostPool pool(8 * mib, {[&](std::byte* address, std::size_t size_bytes) {
+                            populate(address, size_bytes);
+                            held_bytes += size_bytes;
+                          },
+                          [&](std::byte* address, std::size_t size_bytes) {
+                            discard(address, size_bytes);
+                            held_bytes -= size_bytes;
+                          }});
+  std::byte* const first = pool.allocate(mib);
+  CHECK_EQUAL(held_bytes, 8 * mib);  // a step ahead, up to the limit
+  std::memset(first, 7, mib);
+  pool.fit(5000);
+  CHECK_EQUAL(held_bytes, mib + 8192);
+  CHECK_EQUAL(pool.usage().resident_bytes, mib + 8192);
+  CHECK_EQUAL(std::count(first, first + mib, std::byte{7}), static_cast<std::ptrdiff_t>(mib));
+  pool.allocate(8192);
+  CHECK_EQUAL(held_bytes, mib + 8192);
+  pool.fit(2 * mib);
+  CHECK_EQUAL(held_bytes, 3 * mib + 8192);
+  CHECK_FAULT(memory, "of its limit of 8388608 bytes are in use", pool.fit(8 * mib));
+  CHECK_EQUAL(held_bytes, 3 * mib + 8192);
+}
+
+TEST(where_a_step_ahead_is_not_to_be_had_a_pool_takes_what_it_needs) {
+  std::uint64_t left_bytes = mib;
+  HostPool pool(64 * mib, {[&](std::byte* address, std::size_t size_bytes) {
+    if (size_bytes > left_bytes) throw Fault(Fault::Kind::memory, "none left");
+    left_bytes -= size_bytes;
+    populate(address, size_bytes);
+  }});
+  pool.allocate(5000);
+  CHECK_EQUAL(left_bytes, mib - 8192);
 }
 
 TEST(random_use_never_overlaps_and_ends_as_one_free_range) {

@@ -127,8 +127,8 @@ TEST(what_is_no_ledger_is_refused) {
   CHECK_FAULT(device, "is no device ledger", Ledger::attach(empty.fd()));
   CHECK_FAULT(device, "Bad file descriptor", Ledger::attach(-1));
   Ledger newer = device_of(1);
-  newer.words().header.version = 3;
-  CHECK_FAULT(device, "layout 3, this process knows 2", Ledger::attach(newer.fd()));
+  newer.words().header.version = layout::version + 1;
+  CHECK_FAULT(device, "layout 4, this process knows 3", Ledger::attach(newer.fd()));
   CHECK_FAULT(invariant, "must hold a region", Ledger::create({999, 1000, 1, 1}));
   CHECK_FAULT(invariant, "must be above 0", Ledger::create({1000, 1000, 0, 1}));
 }

@@ -81,6 +81,7 @@ def test_usage_is_the_same_from_any_process(ledger: Ledger) -> None:
             held_bytes=REGION_BYTES,
             used_bytes=2345,
             high_water_bytes=2345,
+            host_bytes=0,
         )
         assert ledger.usage(slot) == expected
         with Ledger.attach(ledger.fd) as other:

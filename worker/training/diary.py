@@ -28,8 +28,8 @@ class Diary:
         self.session.run(lambda c: jobs.set_phase(c, self.job.job, self.job.claim, phase))
         self._phase = phase
 
-    def report(self, progress: Progress, *, host_bytes: int, at_once: bool = False) -> None:
-        """Write how far the job is and what it holds of the host pool, if it is time again or `at_once`."""
+    def report(self, progress: Progress, *, at_once: bool = False) -> None:
+        """Write how far the job is, if it is time again or `at_once`."""
         now = time.monotonic()
         if now < self._due and not at_once:
             return
@@ -41,6 +41,5 @@ class Diary:
                 phase=self._phase or Phase.TRAINING,
                 epoch=progress.epoch,
                 step=progress.step,
-                host_bytes=host_bytes,
             )
         )

@@ -1,7 +1,6 @@
 """The epochs of one job: batches, validation, early stop, checkpoints, and new plans between two iterations."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,7 +39,6 @@ class Loop:
     diary: Diary
     steps: Steps
     checkpoint_s: float
-    host_bytes: Callable[[], int]
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
     _best: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -82,7 +80,7 @@ class Loop:
             self._measure()
             first_of_all = epoch == 0 and step == 0
             progress = self._progress(step + 1, per_epoch, _mean(losses))
-            self.diary.report(progress, host_bytes=self.host_bytes(), at_once=first_of_all)
+            self.diary.report(progress, at_once=first_of_all)
         return _mean(losses)
 
     def _close_epoch(self, loss: float) -> None:
@@ -101,7 +99,7 @@ class Loop:
         self.epochs_done += 1
         steps = batch_plan(self.prepared.train.rows, self.prepared.settings).steps
         progress = self._progress(steps, steps, loss, figures)
-        self.diary.report(progress, host_bytes=self.host_bytes(), at_once=True)
+        self.diary.report(progress, at_once=True)
         self._save_checkpoint()
         self.diary.enter(Phase.TRAINING)
 

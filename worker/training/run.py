@@ -142,7 +142,6 @@ class TrainingRun:
                 diary=diary,
                 steps=steps,
                 checkpoint_s=self._settings.checkpoint_s,
-                host_bytes=lambda: device.host_usage().used_bytes,
             )
             loop.go()
             return loop.weights()

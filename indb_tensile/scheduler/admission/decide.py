@@ -204,7 +204,7 @@ def _adopted(draft: Draft, adoption: Adoption) -> None:
     if member is None or member.stage is not Stage.RUNNING or adoption.generation != member.generation:
         return
     member = draft.grant(replace(member, adopted=adoption.generation), member.planned_bytes)
-    draft.put(member)
+    draft.put(replace(member, host_bytes=member.planned_host_bytes))
     draft.order(RecordAdoption(job=member.job.job, claim=member.job.claim, generation=adoption.generation))
 
 

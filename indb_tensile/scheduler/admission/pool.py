@@ -1,5 +1,6 @@
 """What one controller knows: its jobs, its trainers, its budget. Values only; `admission.decide` changes them."""
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType, Protocol, Self
@@ -94,6 +95,7 @@ class Target:
 
     plan: JobPlan
     grant_bytes: int
+    host_bytes: int  # that goes with it, of the pinned pool
     reason: PlanReason
 
 
@@ -103,7 +105,8 @@ class Member:
     grant was lowered, until the ledger says that what was taken back is nobody's.
 
     `generation` is that of the last plan sent, `adopted` that of the last one its trainer follows; they differ
-    while one is in flight, and then `granted_bytes` covers both. `need_bytes` is the least calibration grant.
+    while one is in flight, and then `granted_bytes` and `host_bytes` cover both. `need_bytes` is the least
+    calibration grant.
     `corrected_ns` are the training step's latencies, measurements blended in since `workload` was planned.
     """
 
@@ -120,6 +123,8 @@ class Member:
     adopted: int = 0
     plan: JobPlan | None = None  # the last one sent
     planned_bytes: int = 0  # the grant that goes with it
+    planned_host_bytes: int = 0
+    host_bytes: int = 0  # of the pinned pool, until its trainer has gone
     target: Target | None = None
     waits_for: str | None = None
     outcome: Outcome | None = None
@@ -157,6 +162,7 @@ class Pool:
 
     budget_bytes: int
     region_bytes: int
+    host_pool_bytes: int | None = None  # None: as much as jobs like
     spare_trainers: int = 1
     max_jobs: int = 8
     drift_threshold: float = 0.2
@@ -199,6 +205,12 @@ class Pool:
     def free_bytes(self) -> int:
         """What may be granted now; never negative, even while a lowered budget is still exceeded."""
         return max(0, self.whole(self.budget_bytes) - self.held_bytes)
+
+    @property
+    def free_host_bytes(self) -> float:
+        """What no member has of the host pool."""
+        limit_bytes = math.inf if self.host_pool_bytes is None else self.host_pool_bytes
+        return limit_bytes - sum(member.host_bytes for member in self.members)
 
     def whole(self, size_bytes: int) -> int:
         """Rounded down to whole regions."""

@@ -29,7 +29,7 @@ def fit(planner: Planner, pool: Pool, workloads: Sequence[Workload], *, budget_b
     if not workloads:
         return ()
     room_bytes = asked_bytes = pool.whole(max(0, budget_bytes))
-    asked: Sequence[Workload] = workloads
+    asked: Sequence[Workload] = [beside(pool, w) for w in workloads]
     loose: list[Plans] = []  # those that do not fit when they are placed
     for attempt in count():
         plans = _planned(planner, pool, asked, asked_bytes)
@@ -53,6 +53,12 @@ def fit(planner: Planner, pool: Pool, workloads: Sequence[Workload], *, budget_b
         return loose[0]
     needed_bytes = _taken_bytes(planner, pool, workloads, loose[-1])
     return Infeasible(needed_bytes=needed_bytes, budget_bytes=room_bytes, reason="no room for whole regions")
+
+
+def beside(pool: Pool, workload: Workload) -> Workload:
+    """The workload with what its job has of the host pool now: other jobs' plans must leave it that."""
+    member = pool.of_job(workload.job)
+    return workload if member is None else replace(workload, host_bytes=member.host_bytes)
 
 
 def fits(

@@ -36,7 +36,8 @@ from indb_tensile.scheduler.admission.pool import (
     Target,
 )
 from indb_tensile.scheduler.admission.questions import Unanswered
-from indb_tensile.scheduler.admission.regions import fit, fits, grant_of
+from indb_tensile.scheduler.admission.regions import beside, fit, fits, grant_of
+from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import least_bytes
@@ -175,7 +176,8 @@ def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tu
         return None
     workloads = tuple(planned(m) for m in members)
     whole_bytes = draft.pool.whole(max(0, budget_bytes))
-    plans = draft.planner.renew(workloads, followed, budget_bytes=whole_bytes)
+    asked = tuple(beside(draft.pool, w) for w in workloads)
+    plans = draft.planner.renew(asked, followed, budget_bytes=whole_bytes)
     if plans is None or not fits(draft.planner, draft.pool, workloads, plans, budget_bytes=whole_bytes):
         return None
     return plans
@@ -186,9 +188,12 @@ def _aim(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], 
     for member, plan in zip(members, plans, strict=True):
         grant_bytes = grant_of(draft.planner, draft.pool, planned(member), plan)
         same = member.plan is not None and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
-        target = None if same else Target(plan=plan, grant_bytes=grant_bytes, reason=reason)
+        target = None
         if same:
             member = _expect(draft, member, plan)
+        else:
+            pinned_bytes = host_bytes(planned(member).graphs, plan.plans)
+            target = Target(plan=plan, grant_bytes=grant_bytes, host_bytes=pinned_bytes, reason=reason)
         draft.put(replace(member, stage=Stage.RUNNING, target=target))
 
 
@@ -202,6 +207,9 @@ def _expect(draft: Draft, member: Member, plan: JobPlan) -> Member:
 
 
 def _send(draft: Draft, member: Member, target: Target) -> None:
+    """Hand the plan over, unless one that is going has host memory which it needs: what is there stays enough."""
+    if target.host_bytes - member.host_bytes > draft.pool.free_host_bytes:
+        return
     member = draft.grant(member, max(member.granted_bytes, target.grant_bytes))
     if member.trainer is None:
         raise InvariantError(f"job {member.job.job} has a plan and no trainer")
@@ -224,7 +232,17 @@ def _send(draft: Draft, member: Member, target: Target) -> None:
             plan=target.plan,
         )
     )
-    draft.put(replace(member, generation=generation, plan=target.plan, planned_bytes=target.grant_bytes, target=None))
+    draft.put(
+        replace(
+            member,
+            generation=generation,
+            plan=target.plan,
+            planned_bytes=target.grant_bytes,
+            planned_host_bytes=target.host_bytes,
+            host_bytes=max(member.host_bytes, target.host_bytes),
+            target=None,
+        )
+    )
 
 
 def _unsent(pool: Pool) -> tuple[Member, ...]:

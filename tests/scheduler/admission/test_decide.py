@@ -591,6 +591,42 @@ def test_drift_beyond_the_threshold_plans_anew_and_only_then() -> None:
     assert drive.pool.members[0].workload.latency_ns == ((1600,),), "not planned anew beyond the threshold"
 
 
+def uploading_graph(regions: int) -> StepGraph:
+    """One operator that uploads so much: it takes as much of the host pool."""
+    tensor = Tensor(id=TensorId(0), name="t", size_bytes=regions * REGION, role=Role.ACTIVATION)
+    operator = Operator(name="op", signature="op", stage=Stage.UPLOAD, reads=(), writes=(TensorId(0),))
+    return StepGraph(tensors=(tensor,), operators=(operator,))
+
+
+def test_a_plan_waits_for_the_host_memory_of_a_trainer_that_is_on_its_way_out() -> None:
+    drive = Drive(20, host_pool_bytes=4 * REGION)
+    first = drive.claim(job(1))
+    drive.send(Capture(trainer=first, graphs=(uploading_graph(3),), latency_ns=((1000,),), unknown=0))
+    drive.adopt_all()
+    drive.send(CancelRequest(job=JobId(1)))
+    second = drive.claim(job(2))
+    drive.send(Capture(trainer=second, graphs=(uploading_graph(2),), latency_ns=((1000,),), unknown=0))
+    assert SendPlans not in drive.kinds()
+    assert drive.pool.free_host_bytes == REGION
+    drive.send(Exit(trainer=first, code=0))
+    assert [o.trainer for o in drive.orders if isinstance(o, SendPlans)] == [second]
+    assert drive.pool.free_host_bytes == 2 * REGION
+
+
+def test_a_job_has_the_larger_part_of_the_host_pool_until_it_follows_the_new_plan() -> None:
+    drive = Drive(20, host_pool_bytes=4 * REGION)
+    trainer = drive.claim(job(1))
+    drive.send(Capture(trainer=trainer, graphs=(uploading_graph(3),), latency_ns=((1000,),), unknown=0))
+    drive.adopt_all()
+    member = drive.pool.members[0]
+    assert (member.planned_host_bytes, member.host_bytes) == (3 * REGION, 3 * REGION)
+    smaller = replace(member, generation=2, planned_host_bytes=REGION)
+    drive.pool = replace(drive.pool, members=(smaller,))
+    assert drive.pool.free_host_bytes == REGION
+    drive.send(Adoption(trainer=trainer, generation=2))
+    assert drive.pool.free_host_bytes == 3 * REGION
+
+
 @dataclass(frozen=True)
 class RenewingPlanner(HalvingPlanner):
     """After drift every job's plan becomes one of so many bytes more."""
