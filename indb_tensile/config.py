@@ -39,7 +39,8 @@ class Settings:
     jobs over. `drift_threshold` is TENSILE's |s' - s| / s. A trainer that was started, or sent a plan, and has said
     nothing for `answer_s` hangs: it is killed, and its job goes on from its last checkpoint. `service_directory` is
     where the service puts its socket; empty starts no service. `survey_s` of the device's time are spent measuring
-    operators where it is met for the first time; 0 trains no latency predictor.
+    operators where it is met for the first time; 0 trains no latency predictor. `cuda_graphs` lets a GPU run an
+    iteration as one recorded graph where its plan allows it; the results are the same without.
     Raises RequestError where a value is out of range.
     """
 
@@ -68,6 +69,7 @@ class Settings:
     strict: bool = (
         False  # for debugging, on the emulated device: whoever touches memory that is away ends, and says so
     )
+    cuda_graphs: bool = True
     survey_s: float = 28.0  # some 4,000 operators on one core, within a minute
     log_level: str = "info"
     torch_threads: int = 1
@@ -183,6 +185,7 @@ _KINDS: dict[str, str] = {
     "service_directory": "a directory",
     "state_dir": "a directory",
     "strict": "true or false",
+    "cuda_graphs": "true or false",
     "survey_s": "a number of seconds",
     "log_level": "a level",
     "torch_threads": "a whole number",

@@ -41,6 +41,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         survey_s=3.0,
         log_level="debug",
         strict=True,
+        cuda_graphs=False,
         torch_threads=2,
     )
     defaults = Settings()

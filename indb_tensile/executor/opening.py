@@ -20,6 +20,7 @@ from indb_tensile.errors import DeviceError
 from indb_tensile.executor.calibrate import calibrate_on
 from indb_tensile.executor.cuda import CudaDevice, CudaRegions, ordinal
 from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.executor.graphs import CudaGraphs, Graphs
 from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timing import EventClock
 
@@ -31,7 +32,8 @@ class Opened:
     """One job's device. `torch_device` is where its tensors live, `clock` times its operators.
 
     `prove` raises where the machine has not the memory that was granted; None where it is there. `check` raises what
-    has befallen the device; None where torch tells of nothing that it should be asked about.
+    has befallen the device; None where torch tells of nothing that it should be asked about. `graphs` record
+    iterations where the device can.
     """
 
     device: EmulatedDevice | CudaDevice
@@ -40,6 +42,7 @@ class Opened:
     clock: EventClock | None = None
     prove: Callable[[int], None] | None = None
     check: Callable[[], None] | None = None
+    graphs: Graphs | None = None
 
 
 def torch_device(name: str) -> torch.device:
@@ -121,11 +124,18 @@ def _on_gpu(device: CudaDevice, place: torch.device) -> Opened:
     device.allow_outside(OUTSIDE_BYTES)
     serve_torch(device)
     torch.cuda.set_device(place)
+    computing: Any = torch.cuda.Stream  # torch gives it no type
+    torch.cuda.set_stream(computing(place))  # what the default stream is given cannot be recorded
     device.compute_on(torch.cuda.current_stream(place).cuda_stream)
     serving = Serving(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
     calibrate_on(place, serving)
     return Opened(
-        device=device, serving=serving, torch_device=place, clock=EventClock(place), check=device.check_context
+        device=device,
+        serving=serving,
+        torch_device=place,
+        clock=EventClock(place),
+        check=device.check_context,
+        graphs=CudaGraphs(device, place),
     )
 
 

@@ -52,6 +52,10 @@ class Placer:
         """What became of the allocations so far."""
         return None if self._serving is None else self._serving.served()
 
+    def places(self, program: Program) -> bool:
+        """Whether the runner is at home to this program, and its tensors are where the plan has them."""
+        return self._current is not None and self._current.program is program
+
     def adopt(self, programs: Sequence[Program], grant_bytes: int | None = None) -> None:
         """Place these programs from now on; what is resident is moved when the runner goes home.
 

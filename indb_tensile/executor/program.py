@@ -103,10 +103,13 @@ def bind(
     lanes: Lanes,
     clock: Clock = perf_counter_ns,
     position: memoryview | None = None,
+    *,
+    rate_in_memory: bool = False,
 ) -> None:
     """Give the program its tensors, its device, and the word where it says its position.
 
-    The state must be at the program's home.
+    The state must be at the program's home. With `rate_in_memory` iterations are given the learning rate as a tensor
+    of one number, which they read on the device.
     """
     wiring = program.wiring
     scope: dict[str, Any] = {
@@ -121,7 +124,10 @@ def bind(
         "cut": _cut,
     }
     scope |= {f"c{i}": constant for i, constant in enumerate(program.constants)}
-    scope |= {f"f{i}": entry_point(one.kernel.target) for i, one in enumerate(program.step.steps)}
+    scope |= {
+        f"f{i}": entry_point(_reading_rate(one.kernel) if rate_in_memory else one.kernel.target)
+        for i, one in enumerate(program.step.steps)
+    }
     scope |= {f"w{i}": entry_point(call.target) for i, call in enumerate(_views(program.step))}
     scope |= {local: state.tensors[name] for name, local in wiring.fixed.items()}
     scope |= {local: state.flat(piece) for local, piece in wiring.cut.items()}
@@ -133,6 +139,12 @@ def bind(
         _hoist(line, scope)
     program.plain = _compiled(program.plain_lines, scope, "plain")
     program.timed = _compiled(program.timed_lines, scope, "timed")
+
+
+def _reading_rate(call: Call) -> Any:
+    """The same operator, taking the learning rate as a tensor where it takes one."""
+    target: Any = call.target
+    return target.overloadpacket.tensor_lr if Runtime.LEARNING_RATE in call.kwargs.values() else target
 
 
 def _cut(value: torch.Tensor, start: int, stop: int) -> torch.Tensor:

@@ -13,9 +13,11 @@ import torch
 from indb_tensile.errors import ComputationError, InvariantError
 from indb_tensile.executor.capture import CapturedStep, Kind, check_alike
 from indb_tensile.executor.device import Clock, Device, Ticket
+from indb_tensile.executor.graphs import Graphs, rate_word
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.program import Program, bind, compile_program, empty_carried
+from indb_tensile.executor.repeats import Repeats, Results
 from indb_tensile.executor.replay import INPUTS
 from indb_tensile.executor.residency import Residency
 from indb_tensile.executor.state import State
@@ -64,12 +66,14 @@ class Runner:
         placer: Placer | None = None,
         operator_clock: EventClock | None = None,
         check: Callable[[], None] | None = None,
+        graphs: Graphs | None = None,
     ) -> None:
         """`steps` come in the order of the plans: the training step first.
 
         `placer` puts the tensors where the plans say; without one they are in ordinary memory. `operator_clock` times
         operators that run while the host is ahead of them; without one `clock` does. `check` raises what the device
-        has to say where torch tells of an error of it in words of its own.
+        has to say where torch tells of an error of it in words of its own. With `graphs` iterations that are not
+        timed are recorded and launched as one, where the plan allows it.
 
         Every `sample_every`-th training iteration is timed, and so is one that starts `sample_after_ns` or more after
         the last one that was: long iterations are few while a plan is followed, and timing costs them nothing.
@@ -82,11 +86,15 @@ class Runner:
         self._clock = clock
         self._operator_clock = operator_clock
         self._check = check
+        # On a GPU in any case: whether iterations are recorded changes no bit.
+        in_memory = graphs is not None or state.device.type == "cuda"
+        self._rate = rate_word(state.device) if in_memory else None
         self._sample_every = sample_every
         self._sample_after_ns = sample_after_ns
         self._sampled_ns = 0  # when the last timed iteration started, or these plans were adopted
         self._lanes = state.lanes = Lanes(device)
         self._placer = placer or Placer()
+        self._repeats = None if graphs is None else Repeats(graphs, device, self._lanes, state, self._placer)
         self._residency = Residency(device, self._lanes, state, self._placer)
         self._programs: tuple[Program, ...] = ()
         self._current: Program | None = None
@@ -108,6 +116,8 @@ class Runner:
             compile_program(s, plan, located=located) for s, plan in zip(self._steps, plans, strict=True)
         )
         self._leave()
+        if self._repeats is not None:
+            self._repeats.forget()
         self._placer.adopt(programs, grant_bytes)
         self._residency.exchange(self._programs, programs)
         self._programs, self.generation = programs, generation
@@ -150,9 +160,16 @@ class Runner:
             samples=len(samples),
         )
 
+    @property
+    def launched(self) -> int:
+        """How many iterations ran as one graph."""
+        return 0 if self._repeats is None else self._repeats.launched
+
     def close(self) -> None:
         """Give everything back: to the device and to the host pool. The state can still be exported."""
         self._lanes.drain()
+        if self._repeats is not None:
+            self._repeats.forget()
         self._current = None
         self._residency.give_up(self._programs)
         self._placer.close()
@@ -175,24 +192,46 @@ class Runner:
             self._leave()
             self._enter(program)
         _stage(program, (x, y))
-        pinned = self._state.device.type == "cuda"
-        names = [name for name in (program.step.loss, program.step.outputs) if name]
-        returned = tuple(_result(program.step, name, pinned=pinned) for name in names)
-        training = program.step.kind is Kind.TRAINING
+        rate = lr if self._rate is None else self._rate.fill_(lr)
         self._state.whole = False
-        with self._naming_culprits(program), torch.set_grad_enabled(training), self._placer.running(program):
-            # Forward runs with gradients on, as in eager: some kernels choose their path by it. No tensor here
-            # requires a gradient, so nothing is recorded.
-            if timed:
-                self._run_timed(program, lr, returned)
-            else:
-                assert program.plain is not None
-                program.plain(lr, self._state.steps == 0, self._carried, returned, None, None)
-            if pinned:  # the host was ahead of the device, and goes on with what that has computed
-                torch.cuda.current_stream(self._state.device).synchronize()
+        with self._naming_culprits(program):
+            returned = None
+            if self._repeats is not None and not timed:
+                returned = self._repeats.launch(
+                    program, lambda into: self._queue(program, rate, into), lambda: self._results(program)
+                )
+            if returned is None:
+                returned = self._run_itself(program, rate, timed=timed)
         self._state.whole = True
         self._residency.finished(program)
         return returned
+
+    def _run_itself(self, program: Program, rate: float | torch.Tensor, *, timed: bool) -> Results:
+        """Operator by operator."""
+        returned, before = self._results(program), None if self._repeats is None else self._placer.served
+        self._queue(program, rate, returned, timed=timed)
+        if self._state.device.type == "cuda":  # the host was ahead of it, and goes on with what it has computed
+            torch.cuda.current_stream(self._state.device).synchronize()
+        if self._repeats is not None:
+            self._repeats.ran(program, before)
+        return returned
+
+    def _queue(self, program: Program, rate: float | torch.Tensor, returned: Results, *, timed: bool = False) -> None:
+        training = program.step.kind is Kind.TRAINING
+        with torch.set_grad_enabled(training), self._placer.running(program):
+            # Forward runs with gradients on, as in eager: some kernels choose their path by it. No tensor here
+            # requires a gradient, so nothing is recorded.
+            if timed:
+                self._run_timed(program, rate, returned)
+            else:
+                assert program.plain is not None
+                program.plain(rate, self._state.steps == 0, self._carried, returned, None, None)
+
+    def _results(self, program: Program) -> Results:
+        """Room on the host for what an iteration returns."""
+        pinned = self._state.device.type == "cuda"
+        names = [name for name in (program.step.loss, program.step.outputs) if name]
+        return tuple(_result(program.step, name, pinned=pinned) for name in names)
 
     @contextmanager
     def _naming_culprits(self, program: Program) -> Iterator[None]:
@@ -212,11 +251,11 @@ class Runner:
                 f"{step}, in operator {last.name} or one before it: {error.message}", hint=error.hint
             ) from error
 
-    def _run_timed(self, program: Program, lr: float, returned: tuple[torch.Tensor, ...]) -> None:
+    def _run_timed(self, program: Program, rate: float | torch.Tensor, returned: Results) -> None:
         assert program.timed is not None
         count = len(program.wiring.turns)
         times, stalls = [0] * (count + 1), [0] * (count + 1)
-        stall_ns = program.timed(lr, self._state.steps == 0, self._carried, returned, times, stalls)
+        stall_ns = program.timed(rate, self._state.steps == 0, self._carried, returned, times, stalls)
         started_ns = times[0]
         if self._operator_clock is not None:
             times = self._operator_clock.read(times)
@@ -234,11 +273,21 @@ class Runner:
         self._residency.go_home(program)
         if program.plain is None:
             clock = self._operator_clock or self._clock
-            bind(program, self._state, self._device, self._lanes, clock, self._placer.position)
+            bind(
+                program,
+                self._state,
+                self._device,
+                self._lanes,
+                clock,
+                self._placer.position,
+                rate_in_memory=self._rate is not None,
+            )
         self._carried = empty_carried(program)
         self._residency.start_outgoing(program, self._carried)
         self._state.changed = False
         self._current = program
+        if self._repeats is not None:
+            self._repeats.enter(program)
 
 
 def _check_sized(steps: tuple[CapturedStep, ...]) -> None:

@@ -51,6 +51,14 @@ class Served:
     used_bytes: int
     high_water_bytes: int
 
+    def as_planned_since(self, before: "Served") -> bool:
+        """Whether all that was allocated since lies where it was planned, and no more is there than was."""
+        return (self.unplanned, self.refused, self.used_bytes) == (
+            before.unplanned,
+            before.refused,
+            before.used_bytes,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -175,7 +183,8 @@ class _Counters(ctypes.Structure):
 
 def _counters() -> _Counters:
     counters = _Counters()
-    ctypes.CDLL(None).tensile_shim_count(ctypes.byref(counters))
+    if _exported("tensile_shim_count") is not None:  # a GPU is served without it
+        ctypes.CDLL(None).tensile_shim_count(ctypes.byref(counters))
     return counters
 
 

@@ -60,6 +60,10 @@ enum class Result : int {
   mps_rpc_failure = 806,
   mps_server_not_ready = 807,
   mps_client_terminated = 810,
+  capture_unsupported = 900,
+  capture_invalidated = 901,
+  capture_isolation = 905,
+  captured_event = 907,
   external_device = 911,
   unknown = 999,
 };
@@ -76,6 +80,7 @@ enum class Attribute : int {
   descriptor_handles = 103,
 };
 
+enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };
 enum class LocationType : int { device = 1 };
 enum class HandleType : int { none = 0, file_descriptor = 1 };
 enum class AllocationType : int { pinned = 1 };
@@ -136,6 +141,7 @@ inline constexpr std::uint64_t search_legacy_stream = 1;  // stream 0 means the 
   CALL(cuStreamDestroy, 4000, StreamPointer)                                                                \
   CALL(cuStreamWaitEvent, 3020, StreamPointer, EventPointer, unsigned int)                                  \
   CALL(cuStreamSynchronize, 2000, StreamPointer)                                                            \
+  CALL(cuStreamIsCapturing, 10000, StreamPointer, CaptureStatus*)                                           \
   CALL(cuEventCreate, 2000, EventPointer*, unsigned int)                                                    \
   CALL(cuEventDestroy, 4000, EventPointer)                                                                  \
   CALL(cuEventRecord, 2000, EventPointer, StreamPointer)                                                    \

@@ -122,6 +122,19 @@ void bind_cuda_device(nb::module_& module) {
   bound.def("compute_on", &CudaDevice::compute_on, "stream"_a)
       .def("_compute_after", &CudaDevice::compute_after, "ticket"_a)
       .def("host_prepare", &CudaDevice::host_prepare, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("begin_recording", &CudaDevice::begin_recording)
+      .def("end_recording",
+           [](CudaDevice& device) {
+             const CudaDevice::Copied copied = device.end_recording();
+             return std::make_tuple(copied.out_bytes, copied.in_bytes);
+           })
+      .def("give_up_recording", &CudaDevice::give_up_recording)
+      .def(
+          "count_copied",
+          [](CudaDevice& device, std::uint64_t out_bytes, std::uint64_t in_bytes) {
+            device.count({out_bytes, in_bytes});
+          },
+          "out_bytes"_a, "in_bytes"_a)
       .def("check_context", &CudaDevice::check_context, nb::call_guard<nb::gil_scoped_release>())
       .def("trim", &CudaDevice::trim, nb::call_guard<nb::gil_scoped_release>())
       .def("hook_address", [](CudaDevice& device) { return reinterpret_cast<std::uint64_t>(&device.arena().hook()); })
@@ -136,6 +149,7 @@ void bind_cuda_device(nb::module_& module) {
 
 void bind_cuda(nb::module_& module) {
   module.def("cuda_probe", &probe);
+  module.def("cuda_allocate_beside", &cuda::allocate_beside, "wanted"_a);
   module.def("cuda_end_torch", [] { cuda::serve_torch(nullptr); });
   module.def("cuda_serve_address", [] { return reinterpret_cast<std::uint64_t>(&tensile_cuda_serve); });
   module.attr("CUDA_CHUNK_BYTES") = CudaDevice::default_chunk_bytes;

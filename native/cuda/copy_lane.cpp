@@ -29,7 +29,7 @@ CopyLane::CopyLane(const PrimaryContext& context, Direction direction, std::size
 
 std::uint64_t CopyLane::submit(const Copy& copy, std::span<const EventPointer> after) {
   if (copy.size_bytes == 0) throw Fault(Fault::Kind::invariant, "a copy of 0 bytes");
-  retire();
+  if (!recording_) retire();
   const Driver& driver = context_.driver();
   for (const EventPointer event : after) {
     driver.cuStreamWaitEvent("ordering a copy after what it depends on", stream_.handle(), event, 0);
@@ -42,7 +42,7 @@ std::uint64_t CopyLane::submit(const Copy& copy, std::span<const EventPointer> a
     queued_.push_back(std::move(queued));
   } catch (...) {
     // The caller learns of no copy, so none may be under way when it learns that.
-    driver.cuStreamSynchronize.answer(stream_.handle());
+    if (!recording_) driver.cuStreamSynchronize.answer(stream_.handle());
     throw;
   }
   return ++latest_;
@@ -68,7 +68,7 @@ void CopyLane::queue(const Copy& copy) {
 bool CopyLane::done(std::uint64_t number) {
   if (number <= completed()) return true;
   if (number > latest_) throw Fault(Fault::Kind::invariant, text("copy ", number, " was never queued"));
-  retire();
+  if (!recording_) retire();  // the driver answers nothing about what it records
   return number <= completed();
 }
 
@@ -86,6 +86,29 @@ void CopyLane::add_users(const std::byte* host, std::size_t size_bytes, std::vec
   for (const auto& [copy, begin, end] : queued_) {
     if (overlap(number_of(copy.host), copy.size_bytes, number_of(host), size_bytes)) found.push_back(end.handle());
   }
+}
+
+void CopyLane::begin_recording() {
+  if (!queued_.empty()) throw Fault(Fault::Kind::invariant, "a copy is under way where recording begins");
+  recording_ = true;
+}
+
+std::uint64_t CopyLane::end_recording() noexcept {
+  if (!recording_) return 0;
+  std::uint64_t recorded_bytes = 0;
+  for (const Queued& one : queued_) recorded_bytes += one.copy.size_bytes;
+  queued_.clear();
+  recording_ = false;
+  return recorded_bytes;
+}
+
+void CopyLane::count(std::uint64_t size_bytes) noexcept {
+  const std::uint64_t known_bytes = counters_.reserved_bytes;
+  if (known_bytes != 0) {
+    const double ns_per_byte = static_cast<double>(counters_.reserved_ns) / static_cast<double>(known_bytes);
+    counters_.reserved_ns += static_cast<std::uint64_t>(ns_per_byte * static_cast<double>(size_bytes));
+  }
+  counters_.reserved_bytes += size_bytes;
 }
 
 void CopyLane::finish() noexcept { context_.driver().cuStreamSynchronize.answer(stream_.handle()); }

@@ -47,6 +47,18 @@ class CopyLane {
   void add_users(Address device, std::size_t size_bytes, std::vector<EventPointer>& found) const;
   void add_users(const std::byte* host, std::size_t size_bytes, std::vector<EventPointer>& found) const;
 
+  // From now on copies are recorded by the driver, as part of what is computed, and not made. Nothing may be queued,
+  // as somebody has seen (`retire`): the driver answers nothing about it any more.
+  void begin_recording();
+
+  // Copies are made again; those that were recorded are nobody's to wait for. Returns their bytes.
+  std::uint64_t end_recording() noexcept;
+
+  // Such copies were made once more, their time unmeasured: it counts as that of what was measured before.
+  void count(std::uint64_t size_bytes) noexcept;
+
+  StreamPointer stream() const noexcept { return stream_.handle(); }
+
   // Block until nothing is queued, whatever the driver says of it.
   void finish() noexcept;
 
@@ -69,6 +81,7 @@ class CopyLane {
   Stream stream_;
   std::uint64_t latest_ = 0;
   std::deque<Queued> queued_;
+  bool recording_ = false;
 };
 
 }  // namespace tensile::cuda

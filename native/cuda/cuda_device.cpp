@@ -37,6 +37,8 @@ RegionMap matching(RegionMap map, const Ledger& ledger) {
 
 StreamPointer pointer(StreamHandle stream) { return reinterpret_cast<StreamPointer>(stream); }
 
+StreamHandle handle(StreamPointer stream) { return reinterpret_cast<StreamHandle>(stream); }
+
 template <typename Condition>
 bool looked_for(Condition condition, std::chrono::nanoseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
@@ -70,6 +72,7 @@ CudaDevice::CudaDevice(const Driver& driver, Ledger ledger, const Claim& claim, 
 
 CudaDevice::~CudaDevice() {
   close();
+  stop_recording();
   // The memory goes: nothing that was queued on any stream may still use it.
   const Current current(context_, std::nothrow);
   driver_.cuCtxSynchronize.answer();
@@ -184,10 +187,73 @@ StreamHandle CudaDevice::computing_on() const {
 // A region that comes from another job holds what that job left there.
 void CudaDevice::back(Range bytes) {
   const std::lock_guard lock(mutex_);
+  forbid_recording("a region comes from another job");
   const Address address = map_.base() + bytes.offset;
   if (!map_.holds(address, bytes.size_bytes)) map_.add(bytes.offset / map_.shape().region_bytes, 1);
   const Current current(context_);
   driver_.cuMemsetD8Async("clearing a region", address, 0, bytes.size_bytes, pointer(compute_));
+}
+
+void CudaDevice::begin_recording() {
+  const std::lock_guard lock(mutex_);
+  const Current current(context_);
+  CaptureStatus status = CaptureStatus::none;
+  driver_.cuStreamIsCapturing("recording an iteration", pointer(compute_), &status);
+  if (status != CaptureStatus::active) {
+    throw Fault(Fault::Kind::invariant, "nobody records what the computing stream is given");
+  }
+  forbid_recording("recording has begun already");
+  recording_ = true;
+  try {
+    for (CopyLane* lane : {&out_, &in_}) {
+      lane->begin_recording();
+      order(compute_, handle(lane->stream()));
+    }
+  } catch (...) {
+    stop_recording();
+    throw;
+  }
+}
+
+CudaDevice::Copied CudaDevice::end_recording() {
+  const std::lock_guard lock(mutex_);
+  try {
+    const Current current(context_);
+    for (const CopyLane* lane : {&out_, &in_}) order(handle(lane->stream()), compute_);
+    if (!freed_.empty()) forbid_recording("it gives memory back that it did not take");
+  } catch (...) {
+    stop_recording();
+    throw;
+  }
+  return stop_recording();
+}
+
+void CudaDevice::give_up_recording() noexcept {
+  const std::lock_guard lock(mutex_);
+  stop_recording();
+  if (freed_.empty()) return;
+  const Current current(context_, std::nothrow);
+  for (const DeviceAddress address : freed_) {
+    outside_bytes_ -= outside_.extract(address).mapped();
+    driver_.cuMemFree.answer(address);
+  }
+  freed_.clear();
+}
+
+CudaDevice::Copied CudaDevice::stop_recording() noexcept {
+  recording_ = false;
+  const std::uint64_t out_bytes = out_.end_recording();
+  return {out_bytes, in_.end_recording()};
+}
+
+void CudaDevice::count(const Copied& copied) noexcept {
+  const std::lock_guard lock(mutex_);
+  out_.count(copied.out_bytes);
+  in_.count(copied.in_bytes);
+}
+
+void CudaDevice::forbid_recording(const char* what) const {
+  if (recording_) throw Fault(Fault::Kind::device, text("an iteration cannot be recorded: ", what));
 }
 
 void CudaDevice::check_context() const {
@@ -252,6 +318,7 @@ void CudaDevice::allow_outside(std::uint64_t size_bytes) {
 
 DeviceAddress CudaDevice::allocate_outside(std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
+  forbid_recording("torch asks for memory that no plan foresaw");
   if (size_bytes > outside_limit_bytes_ - std::min(outside_limit_bytes_, outside_bytes_)) return 0;
   const Current current(context_);
   Address address = 0;
@@ -264,6 +331,10 @@ DeviceAddress CudaDevice::allocate_outside(std::uint64_t size_bytes) {
 // The driver waits for what is queued before it takes memory away.
 bool CudaDevice::free_outside(DeviceAddress address) {
   const std::lock_guard lock(mutex_);
+  if (recording_ && outside_.contains(address)) {
+    freed_.push_back(address);
+    return true;
+  }
   const auto found = outside_.extract(address);
   if (!found) return false;
   outside_bytes_ -= found.mapped();
@@ -283,6 +354,7 @@ bool CudaDevice::done(Ticket ticket) const {
 
 bool CudaDevice::both_done(std::uint64_t out_number, std::uint64_t in_number) const {
   const std::lock_guard lock(mutex_);
+  forbid_recording("the host waits for a copy");
   const Current current(context_);
   return out_.done(out_number) && in_.done(in_number);
 }

@@ -58,6 +58,28 @@ class CudaDevice final : public Device {
   // queued. A context that a kernel broke answers every call so, whoever made the one that found it.
   void check_context() const;
 
+  // How many bytes were copied.
+  struct Copied {
+    std::uint64_t out_bytes;
+    std::uint64_t in_bytes;
+  };
+
+  // The driver has begun to record what the computing stream is given (a graph), and is to record copies with it.
+  // All
+  // copies must be known to be done (`drain_for`). Until `end_recording` nothing is asked of the driver that it
+  // refuses meanwhile: what needs it raises a fault, and memory beside the regions goes back afterwards.
+  void begin_recording();
+
+  // Computation joins the copies that were recorded; then the driver may end it too. Whatever this raises, copies are
+  // made again. Returns what one run of the record copies.
+  Copied end_recording();
+
+  // The same where recording failed, after the driver has ended it.
+  void give_up_recording() noexcept;
+
+  // What was recorded was run once more.
+  void count(const Copied& copied) noexcept;
+
   // Without a broker: give up the memory of regions that this job no longer has. Waits for all that is queued.
   void trim();
 
@@ -104,6 +126,8 @@ class CudaDevice final : public Device {
   DeviceAddress handed(DeviceAddress address, std::uint64_t size_bytes, StreamHandle stream);
   void back(Range bytes);
   void order(StreamHandle first, StreamHandle second);
+  void forbid_recording(const char* what) const;
+  Copied stop_recording() noexcept;
   bool holds(DeviceAddress device, std::size_t size_bytes) const;
   void check(const CopyLane::Copy& copy) const;
   bool copies_use(const std::byte* host, std::uint64_t size_bytes);
@@ -128,6 +152,8 @@ class CudaDevice final : public Device {
   std::map<DeviceAddress, std::uint64_t> outside_;
   std::uint64_t outside_bytes_ = 0;
   std::uint64_t outside_limit_bytes_ = 0;
+  std::vector<DeviceAddress> freed_;  // beside the regions, while recording, when the driver lets nothing go
+  bool recording_ = false;
   bool closed_ = false;
 };
 

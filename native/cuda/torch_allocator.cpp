@@ -12,6 +12,8 @@ namespace {
 
 StreamHandle handle(CUstream_st* stream) { return reinterpret_cast<StreamHandle>(stream); }
 
+thread_local bool beside = false;
+
 // Torch calls functions without an object, so this is one per process.
 class TorchAllocator {
  public:
@@ -34,7 +36,7 @@ class TorchAllocator {
     if (size_bytes == 0) return nullptr;
     const std::lock_guard lock(mutex_);
     check(ordinal);
-    void* address = take(size_bytes);
+    void* address = beside ? nullptr : take(size_bytes);
     if (address == nullptr) return outside(size_bytes);
     try {
       device_->hand_to(reinterpret_cast<DeviceAddress>(address), size_bytes, stream);
@@ -118,6 +120,8 @@ TorchAllocator& torch_allocator() {
 }
 
 }  // namespace
+
+void allocate_beside(bool wanted) { beside = wanted; }
 
 void serve_torch(CudaDevice* device) { torch_allocator().serve_from(device); }
 

@@ -24,6 +24,9 @@ int tensile_cuda_serve(const tensile_arena_hook* hook);
 
 namespace tensile::cuda {
 
+// From now on this thread's allocations come from beside the regions, for what outlives every plan; or no longer.
+void allocate_beside(bool wanted);
+
 // Serve torch from this device, which must outlive what is allocated; or from none: null.
 void serve_torch(CudaDevice* device);
 

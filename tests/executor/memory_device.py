@@ -16,13 +16,16 @@ class MemoryDevice:
         self.granted_bytes = granted_bytes
         self.used_bytes = 0
         self.high_water_bytes = 0
+        self.accounts = True
         self.loads: list[int] = []
         self.buffers: dict[int, ctypes.Array[ctypes.c_char]] = {}
         self.copied_bytes = 0
-        self._queue: list[tuple[int, int, int, int]] = []
+        self.pending: list[tuple[int, int, int, int]] = []
         self._tickets = 0
 
     def move(self, freed_bytes: int, taken_bytes: int) -> None:
+        if not self.accounts:
+            return
         assert freed_bytes <= self.used_bytes
         self.used_bytes += taken_bytes - freed_bytes
         if self.used_bytes > self.granted_bytes:
@@ -38,8 +41,8 @@ class MemoryDevice:
 
     def wait(self, ticket: Ticket) -> int:
         waited = 0
-        while self._queue and self._queue[0][0] <= ticket:
-            _, target, source, size_bytes = self._queue.pop(0)
+        while self.pending and self.pending[0][0] <= ticket:
+            _, target, source, size_bytes = self.pending.pop(0)
             ctypes.memmove(target, source, size_bytes)
             waited += size_bytes
         return waited
@@ -79,6 +82,6 @@ class MemoryDevice:
         assert target
         assert source
         self._tickets += 1
-        self._queue.append((self._tickets, target, source, size_bytes))
+        self.pending.append((self._tickets, target, source, size_bytes))
         self.copied_bytes += size_bytes
         return Ticket(self._tickets)

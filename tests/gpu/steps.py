@@ -1,7 +1,9 @@
 """One training step on a GPU, planned by us or trained by torch's own means. Not yet run on one."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -83,6 +85,33 @@ def planned(claim: tuple[int, int, int], regions: CudaRegions, grant_bytes: int)
     return rows
 
 
+def recorded(claim: tuple[int, int, int], regions: CudaRegions) -> list[dict[str, Any]]:
+    """A step of many small operators, operator by operator and as one graph: pace, launches, digest of the end."""
+    place = torch.device(GPU)
+    width, depth = 256, 24
+    layers = [nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.1)] * depth
+    module = nn.Sequential(*layers, nn.Linear(width, CLASSES))
+    x, y = torch.randn(ROWS, width), torch.randint(CLASSES, (ROWS,))
+    settings = OptimizerSettings(kind="adamw", weight_decay=0.01, clip_norm=1.0)
+    rows: list[dict[str, Any]] = []
+    with open_device(GPU, claim, HOST_POOL_BYTES, regions, place) as opened:
+        with capturing_on(place):
+            captured = (capture_training(module, nn.CrossEntropyLoss(), x, y, settings),)
+        (step,) = calibrate(captured, unknown_signatures(captured, {}), {}, 1 << 40).steps
+        for graphs in (None, opened.graphs):
+            torch.manual_seed(3)
+            state = State.create(module, settings, place)
+            placer = Placer(opened.serving, region_bytes=64 << 20)
+            runner = Runner(opened.device, state, (step,), sample_every=16, placer=placer, graphs=graphs)
+            runner.adopt((LIVENESS,), 1)
+            rates = (RATE * (1 + number % 7) for number in itertools.count())
+            step_ms = _paced(partial(_trained, runner, x, y, rates))
+            rows.append({"graphs": graphs is not None, "step_ms": step_ms, "launched": runner.launched})
+            runner.close()
+            rows[-1]["bits"] = _digest(list(state.export().values()))
+    return rows
+
+
 def rival(method: str) -> dict[str, Any]:
     """The same network trained by torch, from torch's own allocator."""
     settle_results()
@@ -127,6 +156,10 @@ def _run(opened: Opened, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> di
         "peak_allocated_bytes": arena.high_water_bytes,
         "peak_reserved_bytes": arena.reserved_high_water_bytes,
     }
+
+
+def _trained(runner: Runner, x: torch.Tensor, y: torch.Tensor, rates: Iterator[float]) -> None:
+    runner.train(x, y, next(rates))
 
 
 def _paced(iterate: Callable[[], object]) -> float:

@@ -124,3 +124,14 @@ def test_planned_steps_keep_their_peaks_and_bits_beside_what_torch_does(
     ran = [row for row in rows if "infeasible" not in row]
     assert len({row["bits"] for row in ran}) == 1
     assert [row["share"] for row in ran if row["peak_bytes"] > 1.01 * row["planned_peak_bytes"]] == []
+
+
+def test_iterations_recorded_as_a_graph_end_with_the_bits_of_those_that_are_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    with bench.trainer("recorded", 8) as trainer:
+        without, recorded = answer(trainer)["rows"]
+    report("recorded", **recorded, without_ms=without["step_ms"])
+    assert recorded["bits"] == without["bits"]
+    assert (without["launched"], recorded["launched"] > 0) == (0, True)

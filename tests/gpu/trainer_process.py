@@ -114,6 +114,14 @@ def planned(told: dict[str, Any]) -> None:
     say(rows=steps.planned(claim, regions, told["grant_bytes"]))
 
 
+def recorded(told: dict[str, Any]) -> None:
+    """One captured step with and without CUDA graphs."""
+    from tests.gpu import steps
+
+    regions = CudaRegions(0, told["socket"])
+    say(rows=steps.recorded((told["ledger"], told["slot"], told["epoch"]), regions))
+
+
 def train(told: dict[str, Any]) -> None:
     """A few steps of a small network, from torch's own allocator or ours: the bits it ends with, and its pace."""
     import torch
@@ -146,7 +154,7 @@ def train(told: dict[str, Any]) -> None:
 
 
 ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
-    role.__name__: role for role in (map_regions, round_trip, copy, spin, planned, train)
+    role.__name__: role for role in (map_regions, round_trip, copy, spin, planned, recorded, train)
 }
 
 if __name__ == "__main__":

@@ -104,6 +104,7 @@ class Entry {
 
   bool fails() const { return result_ != Result::success; }
   Result result() const { return result_; }
+  const char* name() const { return name_; }
 
   // A rule that was broken is remembered, and answered as the API does.
   Result refuse(Result result, const std::string& why) const {
@@ -128,6 +129,13 @@ class Entry {
 #define ENTER_RELEASE(name) \
   const Entry entry(name);  \
   State& now = state()
+
+// What the API refuses while a stream is captured, whoever asks.
+#define NEED_NO_CAPTURE()                                                \
+  if (now.queues.captures()) {                                           \
+    now.queues.break_capture(entry.name());                              \
+    return entry.refuse(Result::capture_unsupported, "while capturing"); \
+  }
 
 #define NEED_CONTEXT() \
   if (current.empty()) return entry.refuse(Result::invalid_context, "no context is current")
@@ -282,6 +290,7 @@ Result context_pop(Context* context) {
 Result context_synchronize() {
   ENTER_RELEASE("cuCtxSynchronize");
   NEED_CONTEXT_TO_RELEASE();
+  NEED_NO_CAPTURE();
   now.queues.drain_all();
   return entry.result();
 }
@@ -291,6 +300,7 @@ Result context_synchronize() {
 Result host_register(void* address, std::size_t size_bytes, unsigned int) {
   ENTER("cuMemHostRegister");
   NEED_CONTEXT();
+  NEED_NO_CAPTURE();
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
   for (const auto& [other, other_bytes] : now.pinned) {
     if (begin < other + other_bytes && other < begin + size_bytes) {
@@ -314,6 +324,7 @@ Result host_unregister(void* address) {
 Result plain_allocate(Address* address, std::size_t size_bytes) {
   ENTER("cuMemAlloc");
   NEED_CONTEXT();
+  NEED_NO_CAPTURE();
   *address = reinterpret_cast<Address>(std::aligned_alloc(512, (size_bytes + 511) / 512 * 512));
   if (*address == 0) return Result::out_of_memory;
   now.plain.emplace(*address, size_bytes);
@@ -323,6 +334,7 @@ Result plain_allocate(Address* address, std::size_t size_bytes) {
 Result plain_free(Address address) {
   ENTER_RELEASE("cuMemFree");
   NEED_CONTEXT_TO_RELEASE();
+  NEED_NO_CAPTURE();
   if (now.plain.erase(address) == 0) return entry.refuse(Result::invalid_value, "not allocated");
   now.queues.drain_all();
   std::free(reinterpret_cast<void*>(address));
@@ -398,9 +410,18 @@ Result stream_wait(StreamPointer stream, EventPointer event, unsigned int flags)
 Result stream_synchronize(StreamPointer stream) {
   ENTER_RELEASE("cuStreamSynchronize");
   NEED_CONTEXT_TO_RELEASE();
+  NEED_NO_CAPTURE();
   if (!is_stream(stream)) return entry.refuse(Result::invalid_handle, "no stream");
   now.queues.drain(*queue_of(stream));
   return entry.result();
+}
+
+Result stream_captures(StreamPointer stream, CaptureStatus* status) {
+  ENTER("cuStreamIsCapturing");
+  NEED_CONTEXT();
+  if (!is_stream(stream)) return entry.refuse(Result::invalid_handle, "no stream");
+  *status = Queues::captures(*queue_of(stream)) ? CaptureStatus::active : CaptureStatus::none;
+  return Result::success;
 }
 
 Result event_create(EventPointer* event, unsigned int flags) {
@@ -433,9 +454,11 @@ Result event_record(EventPointer event, StreamPointer stream) {
 Result event_query(EventPointer event) {
   ENTER("cuEventQuery");
   NEED_CONTEXT();
+  NEED_NO_CAPTURE();
   const FakeEvent* found = event_of(event);
   if (found == nullptr) return entry.refuse(Result::invalid_handle, "no event");
   if (found->mark == nullptr) return Result::success;
+  if (found->mark->capture != nullptr) return entry.refuse(Result::captured_event, "it was captured");
   if (!found->mark->done) {
     now.queues.look();
     return Result::not_ready;
@@ -645,6 +668,7 @@ const std::map<std::string, Entrance>& entrances() {
       {"cuStreamDestroy", {4000, address_of(stream_destroy)}},
       {"cuStreamWaitEvent", {3020, address_of(stream_wait)}},
       {"cuStreamSynchronize", {2000, address_of(stream_synchronize)}},
+      {"cuStreamIsCapturing", {10000, address_of(stream_captures)}},
       {"cuEventCreate", {2000, address_of(event_create)}},
       {"cuEventDestroy", {4000, address_of(event_destroy)}},
       {"cuEventRecord", {2000, address_of(event_record)}},
@@ -736,6 +760,26 @@ void launch(StreamPointer stream, std::vector<Access> accesses, std::function<vo
 StreamPointer side_stream() {
   const std::lock_guard lock(state().mutex);
   return reinterpret_cast<StreamPointer>(state().side_queue);
+}
+
+void begin_capture(StreamPointer stream) {
+  const std::lock_guard lock(state().mutex);
+  state().queues.begin_capture(*queue_of(stream));
+}
+
+std::shared_ptr<const Graph> end_capture(StreamPointer stream) {
+  const std::lock_guard lock(state().mutex);
+  return state().queues.end_capture(*queue_of(stream));
+}
+
+void drop_capture(StreamPointer stream) {
+  const std::lock_guard lock(state().mutex);
+  state().queues.drop_capture(*queue_of(stream));
+}
+
+void replay(const std::shared_ptr<const Graph>& graph, StreamPointer stream) {
+  const std::lock_guard lock(state().mutex);
+  state().queues.replay(graph, *queue_of(stream));
 }
 
 void hold(bool held) {

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,15 @@ StreamPointer side_stream();
 
 // While held, nothing that is queued runs unless somebody waits for all of it.
 void hold(bool held);
+
+// What a stream recorded, and other streams that came from it and went back to it; made as one, any number of times.
+class Graph;
+
+// As cuStreamBeginCapture, cuStreamEndCapture and cuGraphLaunch, which torch calls and not the library.
+void begin_capture(StreamPointer stream);
+std::shared_ptr<const Graph> end_capture(StreamPointer stream);  // null where the capture was broken
+void drop_capture(StreamPointer stream);                         // ends one that was given up, in whatever state
+void replay(const std::shared_ptr<const Graph>& graph, StreamPointer stream);
 
 // Run everything that is queued.
 void settle();

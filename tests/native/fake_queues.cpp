@@ -28,6 +28,7 @@ void Queues::destroy(Queue* queue) {
 }
 
 void Queues::add(Queue& queue, std::vector<Access> accesses, std::function<void()> body) {
+  if (captures(queue)) return capture_operation(queue, std::move(accesses), std::move(body));
   join(queue.clock_, host_);
   ++queue.clock_[queue.number_];
   if (host_queue_ == nullptr) check_races(queue, accesses);
@@ -37,6 +38,11 @@ void Queues::add(Queue& queue, std::vector<Access> accesses, std::function<void(
 
 std::shared_ptr<Mark> Queues::record(Queue& queue) {
   auto mark = std::make_shared<Mark>();
+  if (captures(queue)) {
+    mark->capture = queue.capture_;
+    mark->after = queue.after_;
+    return mark;
+  }
   add(queue, {}, [this, mark] {
     mark->done = true;
     mark->at_ms = now_ms_;
@@ -47,6 +53,7 @@ std::shared_ptr<Mark> Queues::record(Queue& queue) {
 
 void Queues::wait(Queue& queue, std::shared_ptr<const Mark> mark) {
   if (mark == nullptr) return;
+  if (captures(queue) || mark->capture != nullptr) return capture_wait(queue, *mark);
   join(queue.clock_, mark->clock);
   queue.operations_.push_back({[] {}, std::move(mark), {}});
   hurry(queue);
@@ -82,6 +89,99 @@ void Queues::drain(Queue& queue) {
 
 void Queues::drain_all() {
   for (const auto& [queue, owner] : queues_) drain(*queue);
+}
+
+void Queues::begin_capture(Queue& origin) {
+  capturing_ = std::make_shared<Capture>(Capture{&origin, std::make_shared<Graph>(), {&origin}});
+  origin.capture_ = capturing_;
+}
+
+void Queues::drop_capture(Queue& origin) {
+  if (capturing_ != nullptr) capturing_->graph = nullptr;
+  end_capture(origin);
+}
+
+std::shared_ptr<const Graph> Queues::end_capture(Queue& origin) {
+  const std::shared_ptr<Capture> capture = std::exchange(capturing_, nullptr);
+  if (capture == nullptr || capture->origin != &origin) {
+    violations_.push_back("a capture ends that did not begin");
+    return nullptr;
+  }
+  std::shared_ptr<Graph> graph = capture->graph;
+  for (Queue* queue : capture->queues) {
+    if (graph != nullptr &&
+        !std::includes(origin.after_.begin(), origin.after_.end(), queue->after_.begin(), queue->after_.end())) {
+      violations_.push_back("a stream that was captured never came back");
+      graph = nullptr;
+    }
+  }
+  for (Queue* queue : capture->queues) {
+    queue->capture_ = nullptr;
+    queue->after_.clear();
+  }
+  capture->ended = true;
+  if (graph != nullptr) check_order(*graph);
+  return graph;
+}
+
+// As one operation of this stream, its parts in any order that the graph allows.
+void Queues::replay(const std::shared_ptr<const Graph>& graph, Queue& queue) {
+  std::vector<Access> accesses;
+  for (const Node& node : graph->nodes) accesses.insert(accesses.end(), node.accesses.begin(), node.accesses.end());
+  add(queue, std::move(accesses), [this, graph] { run(*graph); });
+}
+
+void Queues::run(const Graph& graph) {
+  std::set<std::size_t> done;
+  while (done.size() < graph.nodes.size()) {
+    std::vector<std::size_t> ready;
+    for (std::size_t number = 0; number < graph.nodes.size(); ++number) {
+      const auto& before = graph.nodes[number].before;
+      if (!done.contains(number) && std::includes(done.begin(), done.end(), before.begin(), before.end())) {
+        ready.push_back(number);
+      }
+    }
+    const std::size_t chosen = ready[random_() % ready.size()];
+    graph.nodes[chosen].body();
+    done.insert(chosen);
+  }
+}
+
+void Queues::break_capture(const std::string& why) {
+  violations_.push_back(tensile::text("while a stream is captured: ", why));
+  if (capturing_ != nullptr) capturing_->graph = nullptr;
+}
+
+void Queues::capture_operation(Queue& queue, std::vector<Access> accesses, std::function<void()> body) {
+  Graph* graph = queue.capture_->graph.get();
+  if (graph == nullptr) return;
+  const std::size_t number = graph->nodes.size();
+  graph->nodes.push_back({std::move(accesses), std::move(body), queue.after_});
+  queue.after_.insert(number);
+}
+
+void Queues::capture_wait(Queue& queue, const Mark& mark) {
+  if (mark.capture == nullptr) return break_capture("a wait for what is not part of it");
+  if (mark.capture->ended) return break_capture("a wait for what another capture recorded");
+  queue.capture_ = mark.capture;
+  queue.capture_->queues.insert(&queue);
+  queue.after_.insert(mark.after.begin(), mark.after.end());
+}
+
+void Queues::check_order(const Graph& graph) {
+  for (std::size_t later = 0; later < graph.nodes.size(); ++later) {
+    const Node& second = graph.nodes[later];
+    for (std::size_t earlier = 0; earlier < later; ++earlier) {
+      if (second.before.contains(earlier)) continue;
+      for (const Access& a : graph.nodes[earlier].accesses) {
+        for (const Access& b : second.accesses) {
+          if ((a.writes || b.writes) && overlap(a, b)) {
+            violations_.push_back(tensile::text("race: a graph uses address ", b.begin, " in no order"));
+          }
+        }
+      }
+    }
+  }
 }
 
 bool Queues::uses(std::uint64_t begin, std::size_t size_bytes) const {

@@ -83,6 +83,8 @@ static_assert(equal(search_legacy_stream, CU_GET_PROC_ADDRESS_LEGACY_STREAM));
 static_assert(equal(0, CU_GET_PROC_ADDRESS_SUCCESS) && sizeof(CUdriverProcAddressQueryResult) == sizeof(int));
 static_assert(passes_as<std::uint64_t, cuuint64_t>());
 
+static_assert(equal(CaptureStatus::active, CU_STREAM_CAPTURE_STATUS_ACTIVE));
+static_assert(equal(CaptureStatus::invalidated, CU_STREAM_CAPTURE_STATUS_INVALIDATED));
 #define SAME_RESULT(ours, theirs) static_assert(equal(Result::ours, CUDA_##theirs));
 SAME_RESULT(success, SUCCESS)
 SAME_RESULT(invalid_value, ERROR_INVALID_VALUE)
@@ -121,6 +123,10 @@ SAME_RESULT(mps_connection_failed, ERROR_MPS_CONNECTION_FAILED)
 SAME_RESULT(mps_rpc_failure, ERROR_MPS_RPC_FAILURE)
 SAME_RESULT(mps_server_not_ready, ERROR_MPS_SERVER_NOT_READY)
 SAME_RESULT(mps_client_terminated, ERROR_MPS_CLIENT_TERMINATED)
+SAME_RESULT(capture_unsupported, ERROR_STREAM_CAPTURE_UNSUPPORTED)
+SAME_RESULT(capture_invalidated, ERROR_STREAM_CAPTURE_INVALIDATED)
+SAME_RESULT(capture_isolation, ERROR_STREAM_CAPTURE_ISOLATION)
+SAME_RESULT(captured_event, ERROR_CAPTURED_EVENT)
 SAME_RESULT(external_device, ERROR_EXTERNAL_DEVICE)
 SAME_RESULT(unknown, ERROR_UNKNOWN)
 #undef SAME_RESULT

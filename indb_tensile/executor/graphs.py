@@ -1,0 +1,111 @@
+"""Whole iterations as CUDA graphs: what an iteration queues is recorded once, and launched as one from then on.
+
+The host then spends on an iteration what it spends on one launch, whatever the number of operators. Recording
+computes nothing: the driver keeps kernels and copies with their addresses and arguments. So all of these have to stay
+the same (repeats.py sees to it), and what changes from one iteration to the next is read from memory: the batch from
+its pinned buffers, the learning rate from a word on the device, random numbers from words that torch advances with
+each launch, which is why torch's own graph is used and not the driver's. Copies go to streams of their own that fork
+from the computing one and join it again (native/cuda/cuda_device.hpp): a graph keeps them beside the computation.
+
+Sources: CUDA programming guide, CUDA graphs, "Stream Capture"; `torch.cuda.CUDAGraph` of torch 2.11 to 2.13, which
+asks a pluggable allocator for no pool of its own: the memory recorded is what the plan placed. Not yet run on a GPU.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+import torch
+
+from indb_tensile import _native
+from indb_tensile.executor.cuda import CudaDevice
+
+
+class Graph(Protocol):
+    """One recorded iteration."""
+
+    def launch(self) -> None:
+        """Do it once more; when it returns the device has done it."""
+        ...
+
+
+class Graphs(Protocol):
+    """Records iterations."""
+
+    def record(self, queue: Callable[[], None]) -> Graph:
+        """What `queue` gives the device, none of which is done. Nothing may be under way there.
+
+        Whatever it raises, the device goes on as if nothing had been recorded.
+        """
+        ...
+
+
+class CudaGraphs:
+    """Torch's graphs with the copies of this device."""
+
+    def __init__(self, device: CudaDevice, place: torch.device) -> None:
+        self._device = device
+        self._place = place
+
+    def record(self, queue: Callable[[], None]) -> "CudaGraph":
+        """See `Graphs`. Raises DeviceError, or torch's RuntimeError, for what cannot be recorded."""
+        self._device.drain()
+        gc.collect()  # what goes by itself while the iteration is recorded would seem to be its own
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with beside_the_regions():  # where torch keeps the seed of a graph
+                graph.capture_begin(capture_error_mode="thread_local")
+            self._device.begin_recording()
+            queue()
+            copied = self._device.end_recording()
+            graph.capture_end()
+        except BaseException:
+            self._give_up(graph)
+            raise
+        return CudaGraph(graph, self._device, self._place, copied)
+
+    def _give_up(self, graph: torch.cuda.CUDAGraph) -> None:
+        with suppress(RuntimeError):
+            graph.capture_end()
+        self._device.give_up_recording()
+        # Where its end fails, some versions of torch leave the generator as if it were still being recorded.
+        generator = torch.cuda.default_generators[self._place.index or 0]
+        generator.graphsafe_set_state(generator.clone_state())
+        self._device.check_context()  # what befell the device goes before what could not be recorded
+
+
+class CudaGraph:
+    """A recorded iteration of one device."""
+
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, device: CudaDevice, place: torch.device, copied: tuple[int, int]
+    ) -> None:
+        self._graph = graph
+        self._device = device
+        self._stream = torch.cuda.current_stream(place)
+        self._copied = copied
+
+    def launch(self) -> None:
+        """See `Graph`."""
+        self._graph.replay()
+        self._device.count_copied(*self._copied)
+        self._stream.synchronize()
+
+
+@contextmanager
+def beside_the_regions() -> Iterator[None]:
+    """Torch's memory comes from where no plan's block is in its way: for words that outlive every plan."""
+    _native.cuda_allocate_beside(True)
+    try:
+        yield
+    finally:
+        _native.cuda_allocate_beside(False)
+
+
+def rate_word(place: torch.device) -> torch.Tensor:
+    """Where an iteration reads its learning rate, recorded or not: kernels on a GPU take it in single precision."""
+    if place.type == "cpu":
+        return torch.zeros((), dtype=torch.float64)
+    with beside_the_regions():
+        return torch.zeros((), dtype=torch.float32, device=place)

@@ -1,0 +1,62 @@
+"""Graphs without a GPU: recording runs the iteration and takes back every byte that it changed.
+
+That is what recording means on a GPU: the host goes through the iteration, the device computes nothing. A launch is
+the same iteration once more, given what was recorded: the same words to read, the same tensors to return into.
+"""
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+
+from indb_tensile.executor.placer import Placer
+from indb_tensile.executor.serving import Serving
+from tests.executor.memory_device import MemoryDevice
+
+
+class Rerun:
+    """A recorded iteration."""
+
+    def __init__(self, queue: Callable[[], None], device: MemoryDevice) -> None:
+        self._queue = queue
+        self._device = device
+
+    def launch(self) -> None:
+        """No host goes through the iteration now, so nobody accounts for what it has on the device."""
+        before = self._device.used_bytes
+        self._device.accounts = False
+        self._queue()
+        self._device.accounts = True
+        assert self._device.used_bytes == before
+
+
+class RewindingGraphs:
+    """Records on a device in this process's memory whose tensors lie in the block of `serving`."""
+
+    def __init__(self, device: MemoryDevice, serving: Serving) -> None:
+        self.device = device
+        self.serving = serving
+        self.placer: Placer | None = None
+        self.recorded = 0
+        self.begins: Callable[[], None] = lambda: None  # called where a recording does
+        self.ends: Callable[[], None] = lambda: None
+
+    def record(self, queue: Callable[[], None]) -> Rerun:
+        assert self.placer is not None
+        assert not self.device.pending, "copies are under way where recording begins"
+        size_bytes = max(one.offsets.size_bytes for one in self.placer._placed)
+        ranges = [(self.serving.block, size_bytes)]
+        ranges += [(address, len(buffer)) for address, buffer in self.device.buffers.items()]
+        saved = [(address, ctypes.string_at(address, length)) for address, length in ranges]
+        random = torch.get_rng_state()
+        self.recorded += 1
+        try:
+            self.begins()
+            queue()
+            self.ends()
+        finally:
+            self.device.pending.clear()
+            for address, content in saved:
+                ctypes.memmove(address, content, len(content))
+            torch.set_rng_state(random)
+        return Rerun(queue, self.device)

@@ -1,0 +1,215 @@
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cuda/torch_allocator.hpp"
+#include "cuda_scene.hpp"
+
+using namespace tensile;
+using namespace tensile::cuda;
+using namespace cuda_scene;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t tensor_bytes = 250'000;  // three chunks
+
+StreamPointer stream() { return fake_cuda::side_stream(); }
+StreamHandle computing() { return reinterpret_cast<StreamHandle>(stream()); }
+
+// One iteration: fills a tensor by a number that each run finds in `input`, swaps it out, computes something else in
+// its memory, swaps it back and adds up what is there in `sum`.
+struct Iteration {
+  explicit Iteration(CudaDevice& used) : device(used) {
+    device.compute_on(computing());
+    input = device.allocate(tensor_bytes);
+    tensor = device.allocate(tensor_bytes);
+    staged = device.host_allocate(tensor_bytes);
+    swapped = device.host_allocate(tensor_bytes);
+  }
+  Iteration(const Iteration&) = delete;
+  Iteration& operator=(const Iteration&) = delete;
+  ~Iteration() {
+    device.drain_for(60s);
+    device.free(input);
+    device.free(tensor);
+    device.host_free(staged);
+    device.host_free(swapped);
+  }
+
+  void queue() {
+    const Ticket uploaded = device.copy_in(input, staged, tensor_bytes);
+    device.compute_after(uploaded);
+    kernel({{input, tensor_bytes, false}, {tensor, tensor_bytes, true}},
+           [this] { std::memcpy(at(tensor), at(input), tensor_bytes); });
+    device.copy_out(swapped, tensor, tensor_bytes);
+    device.hand_to(tensor, tensor_bytes, computing());
+    kernel({{tensor, tensor_bytes, true}}, [this] { std::memset(at(tensor), 0xee, tensor_bytes); });
+    const Ticket back = device.copy_in(tensor, swapped, tensor_bytes);
+    device.compute_after(back);
+    kernel({{tensor, tensor_bytes, false}}, [this] {
+      for (std::size_t i = 0; i < tensor_bytes; ++i) sum += static_cast<unsigned char>(at(tensor)[i]);
+    });
+  }
+
+  std::shared_ptr<const fake_cuda::Graph> record() {
+    fake_cuda::begin_capture(stream());
+    device.begin_recording();
+    queue();
+    copied = device.end_recording();
+    return fake_cuda::end_capture(stream());
+  }
+
+  // What the batch is from now on; what computed with the last one is done.
+  void give(unsigned char value) {
+    fake_cuda::settle();
+    std::memset(staged, value, tensor_bytes);
+  }
+
+  static void kernel(std::vector<fake_cuda::Access> accesses, std::function<void()> body) {
+    fake_cuda::launch(stream(), std::move(accesses), std::move(body));
+  }
+  static char* at(DeviceAddress address) { return reinterpret_cast<char*>(address); }
+
+  CudaDevice& device;
+  DeviceAddress input = 0;
+  DeviceAddress tensor = 0;
+  std::byte* staged = nullptr;
+  std::byte* swapped = nullptr;
+  CudaDevice::Copied copied{};
+  std::uint64_t sum = 0;
+};
+
+}  // namespace
+
+TEST(a_recorded_iteration_does_what_it_did_when_it_was_queued_on_other_bytes) {
+  for (unsigned int seed = 1; seed <= 30; ++seed) {
+    const Checked checked(seed);
+    Scene scene(2 * mib);
+    Iteration iteration(*scene.device);
+    iteration.give(1);
+    iteration.queue();
+    fake_cuda::settle();
+    CHECK_EQUAL(iteration.sum, tensor_bytes);
+    CHECK(scene.device->drain_for(60s));
+    const auto graph = iteration.record();
+    CHECK(graph != nullptr);
+    fake_cuda::settle();
+    CHECK_EQUAL(iteration.sum, tensor_bytes);  // recording computes nothing
+    for (unsigned char value = 2; value <= 4; ++value) {
+      iteration.give(value);
+      iteration.sum = 0;
+      fake_cuda::replay(graph, stream());
+      scene.device->count(iteration.copied);
+      fake_cuda::settle();
+      CHECK_EQUAL(iteration.sum, value * tensor_bytes);
+    }
+    iteration.give(9);
+    iteration.sum = 0;
+    iteration.queue();  // and again without it
+    fake_cuda::settle();
+    CHECK_EQUAL(iteration.sum, 9 * tensor_bytes);
+    CHECK(scene.device->drain_for(60s));
+    CHECK_EQUAL(scene.ledger.words().out.reserved_bytes.load(), 5 * tensor_bytes);
+    CHECK_EQUAL(scene.ledger.words().in.reserved_bytes.load(), 10 * tensor_bytes);
+    CHECK(scene.ledger.words().in.reserved_ns.load() > 0);
+  }
+}
+
+TEST(nothing_is_recorded_where_nobody_records_or_a_copy_is_under_way) {
+  const Checked checked;
+  Scene scene(2 * mib);
+  Iteration iteration(*scene.device);
+  CHECK_FAULT(invariant, "nobody records what the computing stream is given", iteration.device.begin_recording());
+  fake_cuda::hold(true);
+  iteration.device.copy_out(iteration.swapped, iteration.tensor, 1000);
+  fake_cuda::begin_capture(stream());
+  CHECK_FAULT(invariant, "a copy is under way where recording begins", iteration.device.begin_recording());
+  fake_cuda::drop_capture(stream());
+  fake_cuda::hold(false);
+  CHECK(iteration.device.drain_for(60s));
+  iteration.queue();
+  CHECK(iteration.device.drain_for(60s));
+  CHECK(iteration.record() != nullptr);
+}
+
+TEST(what_the_driver_refuses_while_it_records_is_not_asked_of_it_and_ends_the_recording) {
+  const Checked checked;
+  Scene scene(2 * mib);
+  CudaDevice& device = *scene.device;
+  device.allow_outside(mib);
+  Iteration iteration(device);
+  const DeviceAddress outside = device.allocate_outside(1000);
+  fake_cuda::begin_capture(stream());
+  device.begin_recording();
+  CHECK_FAULT(device, "torch asks for memory that no plan foresaw", device.allocate_outside(1000));
+  CHECK_FAULT(device, "the host waits for a copy", device.drain_for(60s));
+  CHECK_FAULT(device, "recording has begun already", device.begin_recording());
+  CHECK(device.free_outside(outside));
+  CHECK_FAULT(device, "an iteration cannot be recorded: it gives memory back that it did not take",
+              device.end_recording());
+  CHECK_EQUAL(device.outside_bytes(), 1000U);
+  fake_cuda::drop_capture(stream());
+  device.give_up_recording();
+  CHECK_EQUAL(device.outside_bytes(), 0U);
+  iteration.give(5);
+  iteration.queue();
+  fake_cuda::settle();
+  CHECK_EQUAL(iteration.sum, 5 * tensor_bytes);
+}
+
+TEST(a_call_that_fails_while_an_iteration_is_recorded_leaves_a_device_that_goes_on_without) {
+  std::uint64_t failed = 0;
+  for (std::uint64_t number = 1;; ++number) {
+    const Checked checked;
+    Scene scene(2 * mib);
+    Iteration iteration(*scene.device);
+    iteration.queue();
+    fake_cuda::settle();
+    CHECK(iteration.device.drain_for(60s));
+    fake_cuda::begin_capture(stream());
+    fake_cuda::fail_call(number, Result::capture_invalidated);
+    bool told = false;
+    try {
+      iteration.device.begin_recording();
+      iteration.queue();
+      iteration.device.end_recording();
+    } catch (const Fault& fault) {
+      told = true;
+      CHECK(fault.kind() == Fault::Kind::device);
+    }
+    const bool all = fake_cuda::failed_call().empty();
+    fake_cuda::fail_call(0, Result::success);
+    fake_cuda::drop_capture(stream());
+    iteration.device.give_up_recording();
+    CHECK(all || told || fake_cuda::failed_call() == "cuCtxPopCurrent");
+    failed += told;
+    iteration.sum = 0;
+    iteration.give(3);
+    iteration.queue();
+    fake_cuda::settle();
+    CHECK_EQUAL(iteration.sum, 3 * tensor_bytes);
+    if (all) break;
+  }
+  CHECK(failed > 20);
+}
+
+TEST(what_outlives_every_plan_lies_beside_the_regions) {
+  const Checked checked;
+  Scene scene;
+  CudaDevice& device = *scene.device;
+  device.allow_outside(mib);
+  serve_torch(&device);
+  allocate_beside(true);
+  void* word = tensile_cuda_allocate(8, 0, nullptr);
+  allocate_beside(false);
+  void* tensor = tensile_cuda_allocate(1000, 0, nullptr);
+  CHECK_EQUAL(device.outside_bytes(), 8U);
+  CHECK_EQUAL(device.arena().usage().requested_bytes, 1000U);
+  tensile_cuda_free(word, 8, 0, nullptr);
+  tensile_cuda_free(tensor, 1000, 0, nullptr);
+  serve_torch(nullptr);
+}
