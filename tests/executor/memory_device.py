@@ -60,7 +60,7 @@ class MemoryDevice:
 
     def host_pack(self) -> dict[HostBuffer, HostBuffer]:
         """Every buffer moves: an address that is kept anywhere is then one too many."""
-        assert not self._queue
+        assert not self.pending
         old, self.buffers = self.buffers, {}
         moved = {HostBuffer(place): self.host_allocate(len(buffer)) for place, buffer in old.items()}
         for place, buffer in old.items():
