@@ -44,7 +44,7 @@ Arena::Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape, std::op
       foreign_(std::move(foreign)),
       memory_(foreign_ ? Mapping(foreign_->begin, ledger_.regions().count() * region_bytes_) : map_memory(ledger_)),
       hook_{this, &hook_allocate, &hook_release, reinterpret_cast<std::uintptr_t>(begin()),
-            reinterpret_cast<std::uintptr_t>(begin()) + size_bytes()},
+            reinterpret_cast<std::uintptr_t>(begin()) + size_bytes(), region_bytes_, &hook_allocate_whole},
       known_(ledger_.regions().count()),
       placed_(ledger_.regions().count()) {
   ledger_.check(claim_);
@@ -86,13 +86,17 @@ std::byte* Arena::allocate_at(std::uint64_t offset, std::uint64_t size_bytes) {
   return place(offset, {range.size_bytes, size_bytes});
 }
 
-std::byte* Arena::allocate_region() {
+std::byte* Arena::allocate_whole(std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
   look();
+  const std::uint64_t taken_bytes = aligned(size_bytes);
+  std::uint64_t empty_bytes = 0;  // up to and with this region
   for (std::uint64_t region = 0; region < known_.size(); ++region) {
-    const Range bytes = bytes_of(region);
-    if (known_[region] && placed_[region] == 0 && engage(bytes))
-      return place(bytes.offset, {region_bytes_, region_bytes_});
+    empty_bytes = known_[region] && placed_[region] == 0 ? empty_bytes + region_bytes_ : 0;
+    if (empty_bytes < taken_bytes) continue;
+    const Range bytes{bytes_of(region).end() - empty_bytes, taken_bytes};
+    if (engage(bytes)) return place(bytes.offset, {taken_bytes, size_bytes});
+    empty_bytes = 0;
   }
   return nullptr;
 }
@@ -300,6 +304,16 @@ void* Arena::hook_allocate(void* context, std::size_t size_bytes) noexcept {
   }
   ++arena->fallback_count_;
   return nullptr;
+}
+
+void* Arena::hook_allocate_whole(void* context, std::size_t size_bytes) noexcept {
+  auto* arena = static_cast<Arena*>(context);
+  if (forks.load() != arena->forks_ || size_bytes == 0) return nullptr;
+  try {
+    return arena->allocate_whole(size_bytes);
+  } catch (...) {
+    return nullptr;
+  }
 }
 
 int Arena::hook_release(void* context, void* address) noexcept {

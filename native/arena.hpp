@@ -68,8 +68,10 @@ class Arena {
   // At an offset of the device, as planned. Raises an invariant fault where that is not free or not this job's.
   std::byte* allocate_at(std::uint64_t offset, std::uint64_t size_bytes);
 
-  // One whole region; null where none of the job's is empty.
-  std::byte* allocate_region();
+  // From the start of an empty region of the job's on, and where that is not enough of its empty neighbours'; null
+  // where there are none.
+  std::byte* allocate_whole(std::uint64_t size_bytes);
+  std::byte* allocate_region() { return allocate_whole(region_bytes_); }
 
   // Raises an invariant fault for what is no live allocation.
   void free(const std::byte* address);
@@ -115,6 +117,7 @@ class Arena {
   [[noreturn]] void throw_no_room(std::uint64_t size_bytes) const;
 
   static void* hook_allocate(void* context, std::size_t size_bytes) noexcept;
+  static void* hook_allocate_whole(void* context, std::size_t size_bytes) noexcept;
   static int hook_release(void* context, void* address) noexcept;
 
   Ledger ledger_;

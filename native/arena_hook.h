@@ -27,6 +27,12 @@ typedef struct {
   int (*release)(void* context, void* address);
 
   uintptr_t begin, end; /* the arena's range of addresses, half-open; fixed for the life of the device */
+
+  /* The arena is handed out in regions of so many bytes from `begin` on, and `allocate_whole` is `allocate` from the
+   * start of one in which nothing is, nor in those after it that are needed; NULL also where there is none. Without
+   * regions: 1 and NULL. */
+  size_t region_bytes;
+  void* (*allocate_whole)(void* context, size_t size);
 } tensile_arena_hook;
 
 #ifdef __cplusplus

@@ -9,7 +9,8 @@
 namespace tensile {
 namespace {
 
-constexpr std::uint64_t region_bytes = std::uint64_t{1} << 20;  // an emulated device's
+// As many mappings as that makes of a device's memory a system allows: it has them numbered, not added up.
+constexpr std::uint64_t least_piece_bytes = std::uint64_t{1} << 20;
 
 std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
@@ -34,11 +35,11 @@ bool map_again(std::byte* pages, std::byte* address, std::size_t size_bytes) {
 }  // namespace
 
 PagePieces::PagePieces(const tensile_arena_hook& arena)
-    : arena_(arena), range_(reserve_address_space(rounded_up(arena.end - arena.begin, region_bytes))) {
+    : arena_(arena),
+      piece_bytes_(rounded_up(least_piece_bytes, arena.region_bytes)),
+      range_(reserve_address_space(rounded_up(arena.end - arena.begin, piece_bytes_))) {
   close_range(range_.address(), range_.size_bytes());
 }
-
-std::uint64_t PagePieces::piece_bytes() const noexcept { return region_bytes; }
 
 void* PagePieces::add(std::uint64_t offset, std::uint64_t size_bytes) {
   std::byte* pages = nullptr;
@@ -48,13 +49,22 @@ void* PagePieces::add(std::uint64_t offset, std::uint64_t size_bytes) {
   return nullptr;
 }
 
+bool PagePieces::is_scattered(const void* taken) const noexcept {
+  return (address_of(taken) - arena_.begin) % arena_.region_bytes != 0;
+}
+
 void PagePieces::remove(void* taken, std::uint64_t offset, std::uint64_t size_bytes) {
   close_range(range_.address() + offset, size_bytes);
   arena_.release(arena_.context, taken);
 }
 
-// Whole pages: behind an allocation of an odd size one page more is needed to find them.
+// Whole regions or else whole pages: behind an allocation of an odd size one page more is needed to find them.
 void* PagePieces::take(std::uint64_t size_bytes, std::byte** pages) const {
+  if (arena_.allocate_whole != nullptr) {
+    void* const taken = arena_.allocate_whole(arena_.context, size_bytes);
+    *pages = static_cast<std::byte*>(taken);
+    if (taken != nullptr) return taken;
+  }
   for (const std::uint64_t spare_bytes : {std::uint64_t{0}, page_bytes()}) {
     void* const taken = arena_.allocate(arena_.context, size_bytes + spare_bytes);
     if (taken == nullptr) return nullptr;

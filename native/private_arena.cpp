@@ -30,7 +30,7 @@ int release(void* context, void* address) {
 
 PrivateArena::PrivateArena(std::uint64_t limit_bytes)
     : pool_(limit_bytes, {[](std::byte*, std::size_t) {}, [](std::byte*, std::size_t) {}}),
-      hook_{&pool_, &allocate, &release, pool_.begin(), pool_.begin() + limit_bytes} {
+      hook_{&pool_, &allocate, &release, pool_.begin(), pool_.begin() + limit_bytes, 1, nullptr} {
   // Shared with nobody, but only shared memory can be mapped twice (window.hpp).
   void* const whole = reinterpret_cast<void*>(pool_.begin());
   if (::mmap(whole, rounded_up(limit_bytes, page_bytes()), PROT_READ | PROT_WRITE,

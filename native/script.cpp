@@ -16,18 +16,19 @@ Script::Script(const tensile_arena_hook& arena, Shim shim, std::unique_ptr<Piece
             [](void* context, void* address) {
               return static_cast<Script*>(context)->release(reinterpret_cast<std::uintptr_t>(address));
             },
-            arena.begin, arena.end},
-      block_hook_{this, hook_.allocate, hook_.release, window_.begin(), window_.end()} {}
+            arena.begin, arena.end, 1, nullptr},
+      block_hook_{this, hook_.allocate, hook_.release, window_.begin(), window_.end(), 1,
+                  nullptr} {}
 
-bool Script::reserve(std::uint64_t size_bytes) {
+bool Script::reserve(std::uint64_t size_bytes, bool gathers) {
   const std::lock_guard lock(changing_);
-  const std::uintptr_t kept_end = block() + window_.kept(size_bytes);
+  const std::uintptr_t kept_end = block() + window_.kept(size_bytes, gathers);
   const auto lost = std::count_if(alive_.begin(), alive_.end(), [&](const Block& one) {
     return is_planned(one.address) && one.address + one.size_bytes > kept_end;
   });
   if (lost != 0) throw Fault(Fault::Kind::invariant, text(lost, " tensors are in the part of a block that changes"));
   const std::uint64_t before_bytes = window_.size_bytes();
-  const bool resized = window_.resize(size_bytes);
+  const bool resized = window_.resize(size_bytes, gathers);
   if (!resized) window_.resize(before_bytes);
   if (guard_) guard_->cover(window_.size_bytes());
   return resized;

@@ -73,8 +73,10 @@ class Script {
 
   // Have a block of this size, from which planned offsets count; false where the arena has no room for it, and the
   // block is as it was. What lies in it beyond `kept` must be gone.
-  bool reserve(std::uint64_t size_bytes);
-  std::uint64_t kept(std::uint64_t size_bytes) const { return window_.kept(size_bytes); }
+  bool reserve(std::uint64_t size_bytes, bool gathers = false);
+  std::uint64_t kept(std::uint64_t size_bytes, bool gathers = false) const {
+    return window_.kept(size_bytes, gathers);
+  }
   std::uintptr_t block() const noexcept { return window_.begin(); }
 
   // From now on what is not there cannot be touched in the block; `who` says whose it is (see Guard).

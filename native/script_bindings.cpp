@@ -58,8 +58,8 @@ void bind_script(nb::module_& module) {
       .def_static("create", &create, "hook_address"_a, "shim_address"_a, "pieces_address"_a = 0,
                   nb::rv_policy::reference)
       .def("position_address", [](Script& script) { return reinterpret_cast<std::uint64_t>(script.position()); })
-      .def("reserve", &Script::reserve, "size_bytes"_a)
-      .def("kept", &Script::kept, "size_bytes"_a)
+      .def("reserve", &Script::reserve, "size_bytes"_a, "gathers"_a = false)
+      .def("kept", &Script::kept, "size_bytes"_a, "gathers"_a = false)
       .def("block", &Script::block)
       .def("be_strict", &Script::be_strict, "who"_a)
       .def("serve", &Script::serve, "sheet"_a.none())

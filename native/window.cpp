@@ -14,8 +14,10 @@ Window::~Window() {
   }
 }
 
-bool Window::resize(std::uint64_t size_bytes) {
+bool Window::resize(std::uint64_t size_bytes, bool gathers) {
   const std::uint64_t piece_bytes = memory_->piece_bytes();
+  const std::uint64_t stays_bytes = gathers ? gathered_bytes() : size_bytes_;
+  while (size_bytes_ > stays_bytes) pop();
   while (!pieces_.empty() && size_bytes_ - pieces_.back().size_bytes >= size_bytes) pop();
   if (size_bytes > size_bytes_ && size_bytes_ % piece_bytes != 0) pop();
   while (size_bytes_ < size_bytes) {
@@ -25,13 +27,26 @@ bool Window::resize(std::uint64_t size_bytes) {
   return true;
 }
 
-std::uint64_t Window::kept(std::uint64_t size_bytes) const {
+std::uint64_t Window::kept(std::uint64_t size_bytes, bool gathers) const {
+  const std::uint64_t stays_bytes = gathers ? gathered_bytes() : size_bytes_;
   const std::uint64_t piece_bytes = memory_->piece_bytes();
-  if (size_bytes >= size_bytes_)
-    return size_bytes == size_bytes_ ? size_bytes_ : size_bytes_ / piece_bytes * piece_bytes;
   std::uint64_t found = size_bytes_;
-  for (auto piece = pieces_.rbegin(); piece != pieces_.rend() && found - piece->size_bytes >= size_bytes; ++piece) {
-    found -= piece->size_bytes;
+  for (auto piece = pieces_.rbegin(); piece != pieces_.rend(); ++piece) {
+    const std::uint64_t start_bytes = found - piece->size_bytes;
+    const bool goes = start_bytes >= size_bytes || start_bytes >= stays_bytes;
+    const bool grows = size_bytes > size_bytes_ && piece->size_bytes < piece_bytes;
+    if (!goes && !grows) break;
+    found = start_bytes;
+  }
+  return found;
+}
+
+// Up to the first piece that lies across regions.
+std::uint64_t Window::gathered_bytes() const {
+  std::uint64_t found = 0;
+  for (const Piece& piece : pieces_) {
+    if (memory_->is_scattered(piece.taken)) break;
+    found += piece.size_bytes;
   }
   return found;
 }

@@ -20,11 +20,12 @@ class Window {
   Window& operator=(const Window&) = delete;
 
   // Have memory from the start of the window on, at least this much. False where the arena has no room for it: then
-  // there is what there was, up to what `kept` says.
-  bool resize(std::uint64_t size_bytes);
+  // there is what there was, up to what `kept` says. Who gathers takes anew what lies across regions because others
+  // were not empty then: they may be now, and what is left of a job's block must leave whole regions to others.
+  bool resize(std::uint64_t size_bytes, bool gathers = false);
 
   // How much from the start keeps its memory and its bytes in a `resize`.
-  std::uint64_t kept(std::uint64_t size_bytes) const;
+  std::uint64_t kept(std::uint64_t size_bytes, bool gathers = false) const;
 
   std::uintptr_t begin() const noexcept { return memory_->begin(); }
   std::uintptr_t end() const noexcept { return begin() + memory_->size_bytes(); }
@@ -36,6 +37,7 @@ class Window {
     std::uint64_t size_bytes;
   };
 
+  std::uint64_t gathered_bytes() const;
   bool push(std::uint64_t size_bytes);
   void pop();
 

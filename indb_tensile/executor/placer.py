@@ -41,6 +41,7 @@ class Placer:
         self._placed: list[_Placed] = []
         self._grant_bytes: int | None = None
         self._current: _Placed | None = None
+        self._anew = False  # these programs have not been arranged
 
     @property
     def position(self) -> memoryview | None:
@@ -66,6 +67,7 @@ class Placer:
             return
         self._placed = [_Placed(program, self._region_bytes) for program in programs]
         self._grant_bytes = grant_bytes
+        self._anew = True  # the grant may be lowered to what their block takes
 
     def arrange(self, program: Program, state: State) -> None:
         """Move what is resident, and stays so, to the program's addresses; what leaves has left, nothing has come."""
@@ -73,11 +75,12 @@ class Placer:
             return
         before, self._current = self._current, next(one for one in self._placed if one.program is program)
         block_bytes = max(one.offsets.size_bytes for one in self._placed)
-        kept_bytes = self._serving.kept(block_bytes) if before is not None else 0
+        anew, self._anew = self._anew, False
+        kept_bytes = self._serving.kept(block_bytes, gathers=anew) if before is not None else 0
         astray = [piece for piece in sorted(state.resident) if self._is_astray(piece, state, kept_bytes)]
         lifted = {piece: _lift(state.storage(piece)) for piece in astray}
         fits = self._grant_bytes is None or block_bytes <= self._grant_bytes
-        if not fits or not self._serving.reserve(block_bytes):
+        if not fits or not self._serving.reserve(block_bytes, gathers=anew):
             self._do_without(block_bytes, lifted, state)
         for piece, memory in lifted.items():
             self.take(piece, state.storage(piece))

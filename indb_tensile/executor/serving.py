@@ -128,16 +128,17 @@ class Serving:
         """No longer; what was served stays where it is."""
         self._script.rest()
 
-    def reserve(self, size_bytes: int) -> bool:
+    def reserve(self, size_bytes: int, *, gathers: bool = False) -> bool:
         """Have a block of this size for planned offsets; False where the arena has no room for it.
 
-        Nothing may lie in it beyond what is `kept`. Raises InvariantError where something does.
+        Nothing may lie in it beyond what is `kept`. Raises InvariantError where something does. Who gathers has parts
+        of it that lie across regions taken anew: what the block does not need of regions can then go to other jobs.
         """
-        return self._script.reserve(size_bytes)
+        return self._script.reserve(size_bytes, gathers)
 
-    def kept(self, size_bytes: int) -> int:
+    def kept(self, size_bytes: int, *, gathers: bool = False) -> int:
         """How many bytes from the block's start stay as they are when it is reserved with another size."""
-        return self._script.kept(size_bytes)
+        return self._script.kept(size_bytes, gathers)
 
     @property
     def block(self) -> int:
