@@ -17,6 +17,8 @@
 namespace tensile {
 namespace {
 
+constexpr std::chrono::nanoseconds watched = std::chrono::microseconds(100);
+
 // How many forks lie between this process and the one that loaded the library.
 std::atomic<std::uint64_t> fork_depth{0};
 
@@ -111,8 +113,14 @@ bool Lane::done(std::uint64_t number) const {
 bool Lane::wait_for(std::uint64_t number, std::chrono::nanoseconds limit) {
   if (done(number)) return true;
   State& state = here();
+  const auto start = std::chrono::steady_clock::now();
+  // Being woken takes tens of microseconds, and most copies that are waited for at all end within less.
+  while (std::chrono::steady_clock::now() < start + std::min(limit, watched)) {
+    if (number <= state.completed.load(std::memory_order_acquire)) return true;
+    std::this_thread::yield();
+  }
   std::unique_lock lock(state.mutex);
-  return state.finished.wait_until(lock, std::chrono::steady_clock::now() + limit,
+  return state.finished.wait_until(lock, start + limit,
                                    [&] { return number <= state.completed.load(std::memory_order_relaxed); });
 }
 
@@ -165,8 +173,9 @@ void Lane::State::perform(const Copy& copy) {
     const std::uint64_t ready_ns = std::max(copy.queued_ns, previous_end_ns);
     previous_end_ns = clock.reserve(ready_ns, size_bytes);
     std::memcpy(copy.to + offset, copy.from + offset, size_bytes);
-    LaneClock::sleep_until(previous_end_ns);
+    if (offset + size_bytes < copy.size_bytes) LaneClock::sleep_until(previous_end_ns);
   }
+  LaneClock::be_at(previous_end_ns);
 }
 
 void Lane::State::finish(std::uint64_t number) {

@@ -9,6 +9,7 @@ namespace tensile {
 namespace {
 
 constexpr std::uint64_t ns_per_s = 1'000'000'000;
+constexpr std::uint64_t oversleep_ns = 80'000;  // a sleeper wakes up as much as this after the time it asked for
 
 }  // namespace
 
@@ -34,6 +35,12 @@ void LaneClock::sleep_until(std::uint64_t until_ns) noexcept {
   if (until_ns <= now_ns()) return;
   const timespec until{static_cast<time_t>(until_ns / ns_per_s), static_cast<long>(until_ns % ns_per_s)};
   while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+  }
+}
+
+void LaneClock::be_at(std::uint64_t until_ns) noexcept {
+  if (until_ns > oversleep_ns) sleep_until(until_ns - oversleep_ns);
+  while (now_ns() < until_ns) {
   }
 }
 

@@ -21,6 +21,9 @@ class LaneClock {
 
   static void sleep_until(std::uint64_t until_ns) noexcept;
 
+  // The same to within a microsecond: the last of it awake.
+  static void be_at(std::uint64_t until_ns) noexcept;
+
  private:
   layout::Lane& lane_;
 };
