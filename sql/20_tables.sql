@@ -329,6 +329,9 @@ create table tensile.devices (
   used_bytes bigint not null default 0,
   high_water_bytes bigint not null default 0,
   host_bytes bigint not null default 0,
+  busy_percent smallint,
+  memory_busy_percent smallint,
+  outside_bytes bigint,
   updated_at timestamptz not null default now()
 ) with (fillfactor = 50);
 comment on table tensile.devices is 'memory of a worker''s device, as its controller last wrote it';
@@ -340,6 +343,9 @@ comment on column tensile.devices.granted_bytes is 'sum of what the jobs were gr
 comment on column tensile.devices.used_bytes is 'what they use now';
 comment on column tensile.devices.high_water_bytes is 'the most that was in use at once';
 comment on column tensile.devices.host_bytes is 'pinned host memory that jobs have, for what is swapped out and for their batches; at most host_pool_bytes';
+comment on column tensile.devices.busy_percent is 'part of the time in which the GPU computed, as its driver says; null where nobody tells';
+comment on column tensile.devices.memory_busy_percent is 'likewise, in which its memory was read or written';
+comment on column tensile.devices.outside_bytes is 'its memory in use beside what jobs share: other programs, contexts, the driver';
 comment on column tensile.devices.updated_at is 'when this was written';
 
 create table tensile.device_paces (

@@ -82,7 +82,7 @@ select d.worker_id, w.host, d.kind as device,
        w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s) as alive,
        coalesce(a.jobs, 0) as jobs, d.capacity_bytes, d.budget_bytes, d.granted_bytes, d.used_bytes,
        round(100.0 * d.used_bytes / nullif(d.budget_bytes, 0), 1) as percent_used,
-       d.high_water_bytes, d.host_bytes as swapped_bytes, d.updated_at
+       d.high_water_bytes, d.host_bytes, d.busy_percent, d.memory_busy_percent, d.outside_bytes, d.updated_at
   from tensile.devices as d
   join tensile.workers as w on w.worker_id = d.worker_id
   left join tensile.active_jobs() as a on a.worker_id = d.worker_id;
@@ -222,7 +222,10 @@ comment on column tensile.stat_device.granted_bytes is 'sum of what the jobs wer
 comment on column tensile.stat_device.used_bytes is 'what they use now';
 comment on column tensile.stat_device.percent_used is 'that, as a part of the budget';
 comment on column tensile.stat_device.high_water_bytes is 'the most that was in use at once';
-comment on column tensile.stat_device.swapped_bytes is 'host memory that holds what was swapped out';
+comment on column tensile.stat_device.host_bytes is 'pinned host memory that jobs have; at most host_pool_bytes';
+comment on column tensile.stat_device.busy_percent is 'part of the time in which the GPU computed, as its driver says';
+comment on column tensile.stat_device.memory_busy_percent is 'likewise, in which its memory was read or written';
+comment on column tensile.stat_device.outside_bytes is 'its memory in use beside what jobs share';
 comment on column tensile.stat_device.updated_at is 'when this was written';
 comment on column tensile.stat_device_jobs.worker_id is 'worker that rules the device';
 comment on column tensile.stat_device_jobs.job_id is 'the job';

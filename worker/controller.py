@@ -17,6 +17,7 @@ from indb_tensile import config
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.config import Settings
 from indb_tensile.controller.forkserver import ForkServer
+from indb_tensile.controller.gauge import Gauge, GpuGauge, NoGauge
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.learner import LearnerProcess
 from indb_tensile.controller.listener import ListenerThread
@@ -36,6 +37,7 @@ from indb_tensile.executor.bandwidth import measure_emulated
 from indb_tensile.executor.cuda import Absence, Gpu, NoGpu, probe
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.hardware import within_machine
+from indb_tensile.executor.nvml import Nvml
 from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
@@ -86,12 +88,10 @@ def _run(settings: Settings) -> None:
         ledger = stack.enter_context(_ledger(settings))
         if isinstance(chosen, Emulated):
             link = _borne_out(ledger, link, records)
-        regions = None
+        regions: BrokeredRegions | None = None
+        gauge: Gauge = NoGauge()
         if isinstance(chosen, Gpu):
-            regions = BrokeredRegions(
-                chosen, region_bytes=settings.region_bytes, capacity_bytes=settings.capacity_bytes
-            )
-            stack.callback(regions.close)
+            regions, gauge = _gpu(chosen, settings, stack)
         environment = _environment(settings)
         forks = stack.enter_context(closing(ForkServer(preloading(environment))))
         service, learner = _service(settings, forks), _learner(settings, environment)
@@ -115,7 +115,7 @@ def _run(settings: Settings) -> None:
             planner=planner,
             records=records,
             trainers=trainers,
-            memory=DeviceMemory(ledger, kind=kind),
+            memory=DeviceMemory(ledger, kind=kind, gauge=gauge),
             mailbox=mailbox,
             service=_Both(service, learner),
             poll_s=settings.poll_s,
@@ -138,6 +138,16 @@ def _run(settings: Settings) -> None:
         signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, chosen, settings.capacity_bytes))
         controller.run(heartbeat)
     log.info("stopped")
+
+
+def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[BrokeredRegions, Gauge]:
+    """A GPU's regions, and what its driver says of it for as long as the stack stands."""
+    nvml = Nvml.start()
+    if isinstance(nvml, Nvml):
+        stack.enter_context(nvml)
+    capacity_bytes = settings.capacity_bytes
+    regions = BrokeredRegions(gpu, nvml, region_bytes=settings.region_bytes, capacity_bytes=capacity_bytes)
+    return regions, GpuGauge(nvml, gpu.uuid, regions_bytes=capacity_bytes)
 
 
 def _choose(settings: Settings) -> Gpu | Emulated:

@@ -54,6 +54,9 @@ class DeviceUse:
     used_bytes: int
     high_water_bytes: int
     host_bytes: int
+    busy_percent: int | None = None
+    memory_busy_percent: int | None = None
+    outside_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

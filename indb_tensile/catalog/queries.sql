@@ -361,14 +361,16 @@ returning p.plan_id
 
 -- record_device --
 insert into tensile.devices as d
-  (worker_id, kind, capacity_bytes, budget_bytes, granted_bytes, used_bytes, high_water_bytes, host_bytes)
+  (worker_id, kind, capacity_bytes, budget_bytes, granted_bytes, used_bytes, high_water_bytes, host_bytes,
+   busy_percent, memory_busy_percent, outside_bytes)
 values (%(worker)s, %(kind)s, %(capacity_bytes)s, %(budget_bytes)s, %(granted_bytes)s, %(used_bytes)s,
-        %(high_water_bytes)s, %(host_bytes)s)
+        %(high_water_bytes)s, %(host_bytes)s, %(busy_percent)s, %(memory_busy_percent)s, %(outside_bytes)s)
 on conflict (worker_id) do update
    set kind = excluded.kind, capacity_bytes = excluded.capacity_bytes, budget_bytes = excluded.budget_bytes,
        granted_bytes = excluded.granted_bytes, used_bytes = excluded.used_bytes,
        high_water_bytes = greatest(d.high_water_bytes, excluded.high_water_bytes), host_bytes = excluded.host_bytes,
-       updated_at = now()
+       busy_percent = excluded.busy_percent, memory_busy_percent = excluded.memory_busy_percent,
+       outside_bytes = excluded.outside_bytes, updated_at = now()
 
 -- record_device_jobs --
 with told as (

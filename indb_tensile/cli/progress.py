@@ -130,11 +130,16 @@ def line(row: Row) -> str:
 
 
 def device_line(device: Row) -> str:
-    """A device's memory on one line."""
-    return (
+    """A device's memory on one line, and what its driver says of it where there is one."""
+    line = (
         f"device {device['worker_id']}: {size(device['used_bytes'])} in use, "
         f"most {size(device['high_water_bytes'])}, budget {size(device['budget_bytes'])}"
     )
+    if device["outside_bytes"] is not None:
+        line += f", {size(device['outside_bytes'])} beside it"
+    if device["busy_percent"] is not None:
+        line += f", {device['busy_percent']} % busy"
+    return line
 
 
 def _state(row: Row) -> str:

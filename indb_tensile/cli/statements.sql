@@ -121,7 +121,7 @@ select j.job_id, j.model_name as model, j.state, j.phase, q.waits_for, j.error_m
  order by j.job_id;
 
 -- watched_devices --
-select d.worker_id, d.used_bytes, d.high_water_bytes, d.budget_bytes
+select d.worker_id, d.used_bytes, d.high_water_bytes, d.budget_bytes, d.busy_percent, d.outside_bytes
   from tensile.devices as d
  where d.worker_id in (select worker_id from tensile.jobs where job_id = any (%(jobs)s))
  order by d.worker_id;

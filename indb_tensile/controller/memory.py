@@ -8,6 +8,7 @@ and free.
 from typing import Protocol
 
 from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.controller.gauge import Gauge, NoGauge
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.device import DeviceUsage, SlotUsage
 from indb_tensile.job import JobId, Slot
@@ -50,8 +51,9 @@ class Account(Protocol):
 class DeviceMemory:
     """Slots by trainer. `fd` is what trainers inherit."""
 
-    def __init__(self, account: Account, *, kind: str) -> None:
+    def __init__(self, account: Account, *, kind: str, gauge: Gauge | None = None) -> None:
         self._account = account
+        self._gauge = gauge or NoGauge()
         self._kind = kind
         self._slots: dict[TrainerId, Slot] = {}
         self._revoked: dict[TrainerId, Slot] = {}
@@ -97,7 +99,7 @@ class DeviceMemory:
 
     def use(self, pool: Pool) -> tuple[DeviceUse, tuple[JobUse, ...]]:
         """Who uses how much, for the catalog."""
-        whole = self._account.device_usage()
+        whole, load = self._account.device_usage(), self._gauge.read()
         shares = tuple(
             share for member in pool.members if (share := self._share(member.job.job, member.trainer)) is not None
         )
@@ -109,6 +111,9 @@ class DeviceMemory:
             used_bytes=whole.used_bytes,
             high_water_bytes=whole.high_water_bytes,
             host_bytes=whole.host_bytes,
+            busy_percent=load.busy_percent,
+            memory_busy_percent=load.memory_busy_percent,
+            outside_bytes=load.outside_bytes,
         )
         return use, shares
 

@@ -18,14 +18,17 @@ log = logging.getLogger("controller")
 
 
 class BrokeredRegions:
-    """All regions of one GPU. Raises DeviceMemoryError where it has not so much, DeviceError for another size."""
+    """All regions of one GPU, which go with this process and the trainers.
 
-    def __init__(self, gpu: Gpu, *, region_bytes: int, capacity_bytes: int) -> None:
+    Raises DeviceMemoryError where it has not so much, DeviceError for another size.
+    """
+
+    def __init__(self, gpu: Gpu, nvml: Nvml | NoNvml, *, region_bytes: int, capacity_bytes: int) -> None:
         self._gpu = gpu
         self._broker = CudaBroker(gpu.ordinal, region_bytes, capacity_bytes // region_bytes)
-        self._nvml = Nvml.start()
-        if isinstance(self._nvml, NoNvml):
-            log.warning("%s: only time tells when a dead trainer's memory is free", self._nvml.reason)
+        self._nvml = nvml
+        if isinstance(nvml, NoNvml):
+            log.warning("%s: only time tells when a dead trainer's memory is free", nvml.reason)
 
     def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
         """Send them all from a thread of its own: a trainer takes them when it has started."""
@@ -41,11 +44,6 @@ class BrokeredRegions:
             log.error("%s", error.message)  # noqa: TRY400 - one line says it all
             return False  # a device that is gone holds nothing
         return processes is not None and any(process.pid == pid for process in processes)
-
-    def close(self) -> None:
-        """End NVML; the regions go with this process and the trainers."""
-        if isinstance(self._nvml, Nvml):
-            self._nvml.close()
 
     def _send(self, trainer: TrainerId, taker: socket.socket) -> None:
         with taker:

@@ -1,5 +1,7 @@
 """What is remembered about operators, plans and devices."""
 
+from dataclasses import replace
+
 import pytest
 
 from indb_tensile.catalog import jobs, plans
@@ -115,6 +117,19 @@ def test_device_use_is_replaced_and_jobs_that_left_are_gone(database: Database) 
         assert rows == [(second, 5, 10)]
         plans.record_device(connection, worker, _use(0))
         assert connection.execute("select from tensile.device_jobs").fetchall() == []
+
+
+def test_what_a_driver_says_of_a_gpu_is_shown_and_open_where_it_says_nothing_any_more(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        worker = register(connection)
+        shown = "select host_bytes, busy_percent, memory_busy_percent, outside_bytes from tensile.stat_device"
+        told = replace(_use(90), host_bytes=7, busy_percent=80, memory_busy_percent=25, outside_bytes=44)
+        plans.record_device(connection, worker, told)
+        connection.commit()
+        assert alice.execute(shown).fetchall() == [(7, 80, 25, 44)]
+        plans.record_device(connection, worker, _use(90))
+        connection.commit()
+        assert alice.execute(shown).fetchall() == [(0, None, None, None)]
 
 
 def _op(signature: str, latency_ns: int, workspace_bytes: int) -> OpMeasurement:
