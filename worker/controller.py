@@ -93,7 +93,7 @@ def _run(settings: Settings) -> None:
         if isinstance(chosen, Gpu):
             regions, gauge = _gpu(chosen, settings, stack)
         environment = _environment(settings)
-        forks = stack.enter_context(closing(ForkServer(preloading(environment))))
+        forks = stack.enter_context(closing(ForkServer(preloading(environment), _modules(settings))))
         service, learner = _service(settings, forks), _learner(settings, environment)
         for part in (service, learner):
             stack.callback(part.stop)
@@ -247,6 +247,11 @@ def _pool(settings: Settings) -> Pool:
         max_jobs=settings.max_jobs,
         drift_threshold=settings.drift_threshold,
     )
+
+
+def _modules(settings: Settings) -> tuple[str, ...]:
+    """What will be forked."""
+    return (SERVICE, TRAINER) if settings.service_directory else (TRAINER,)
 
 
 def _service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoService:

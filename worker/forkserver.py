@@ -1,8 +1,8 @@
-"""The process that others are forked from: `python -m indb_tensile.worker.forkserver CONTROL_FD`.
+"""The process that others are forked from: `python -m indb_tensile.worker.forkserver CONTROL_FD [MODULE ...]`.
 
-It imports what a request names, once, and forks a copy that runs its `main() -> int` with descriptors that came with
-the request (indb_tensile/controller/forkserver.py has the other end, and the reason). It has one thread, no torch
-operator has run in it, and it opens nothing: so a copy is as good as a process started anew.
+It imports these, and what a request names, once, and forks a copy that runs its `main() -> int` with descriptors
+that came with the request (indb_tensile/controller/forkserver.py has the other end, and the reason). It has one
+thread, no torch operator has run in it, and it opens nothing: so a copy is as good as a process started anew.
 
 The service, such a copy itself, has another one forked from it before it starts any thread: whatever is forked from
 that is the service's child, and nothing is imported again.
@@ -14,7 +14,7 @@ import os
 import select
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 def main() -> int:
     """Fork whenever asked; end with the process that asks."""
     with socket.socket(fileno=int(sys.argv[1])) as control:
-        return _serve(control)
+        return _serve(control, sys.argv[2:])
 
 
 def nursery() -> ForkServer:
@@ -60,16 +60,18 @@ def nursery() -> ForkServer:
             os._exit(code)
     theirs.close()
     os.setpgid(pid, pid)
-    return ForkServer(os.environ, Server(pid=pid, control=ours))
+    return ForkServer(os.environ, server=Server(pid=pid, control=ours))
 
 
-def _serve(control: socket.socket) -> int:
+def _serve(control: socket.socket, modules: Sequence[str] = ()) -> int:
     die_with_parent()
     logging.basicConfig(
         format="%(asctime)s forkserver[%(process)d] %(levelname)s %(message)s", level=logging.INFO, force=True
     )
     _call_oneself("forks")
     gc.freeze()  # what is imported stays: collecting it would only copy its pages
+    for module in modules:
+        _load(module)
     parent = os.getppid()
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, DESCRIPTORS)

@@ -18,7 +18,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -81,12 +81,16 @@ class Server:
 class ForkServer:
     """Has processes forked that run `main()` of a module. Belongs to one thread.
 
-    A server is started when one is asked and there is none; `environment` is its own, and so its copies'.
+    A server is started when one is asked and there is none; `environment` is its own, and so its copies'. What it
+    imports after it has forked one, it does not share with that one: `modules` are imported before.
     """
 
-    def __init__(self, environment: Mapping[str, str], server: Server | None = None) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], modules: Sequence[str] = (), server: Server | None = None
+    ) -> None:
         """`server` already runs."""
         self._environment = dict(environment)
+        self._modules = tuple(modules)
         self._server: Server | None = None
         self._epoll = select.epoll()
         self._numbers = itertools.count()
@@ -163,7 +167,7 @@ class ForkServer:
     def _running(self) -> Server:
         """The server there is, or a new one. Raises OSError."""
         if self._server is None:
-            self._adopt(_start(self._environment))
+            self._adopt(_start(self._environment, self._modules))
         assert self._server is not None
         return self._server
 
@@ -189,12 +193,12 @@ def control_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def _start(environment: Mapping[str, str]) -> Server:
+def _start(environment: Mapping[str, str], modules: Sequence[str]) -> Server:
     """Start a server that has yet to import everything."""
     ours, theirs = control_pair()
     with theirs:
         process = subprocess.Popen(
-            (sys.executable, "-m", "indb_tensile.worker.forkserver", str(theirs.fileno())),
+            (sys.executable, "-m", "indb_tensile.worker.forkserver", str(theirs.fileno()), *modules),
             env={**environment, "OPENBLAS_NUM_THREADS": "1"},  # a process with threads is no template
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
