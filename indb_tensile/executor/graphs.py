@@ -41,55 +41,93 @@ class Graphs(Protocol):
         ...
 
 
-class CudaGraphs:
-    """Torch's graphs with the copies of this device."""
+class Capture(Protocol):
+    """The driver's record of what one stream is given from `begin` to `end`, if nothing fails in between."""
 
-    def __init__(self, device: CudaDevice, place: torch.device) -> None:
+    def begin(self) -> None:
+        """From now on the driver records."""
+        ...
+
+    def end(self) -> None:
+        """It records no more."""
+        ...
+
+    def give_up(self) -> None:
+        """The same where recording failed, or may have."""
+        ...
+
+    def launch(self) -> None:
+        """Do what was recorded; when it returns the device has done it."""
+        ...
+
+
+class CudaGraphs:
+    """Records what a device computes and copies, each time by a capture that `make` makes."""
+
+    def __init__(self, device: CudaDevice, make: Callable[[], Capture]) -> None:
         self._device = device
-        self._place = place
+        self._make = make
 
     def record(self, queue: Callable[[], None]) -> "CudaGraph":
         """See `Graphs`. Raises DeviceError, or torch's RuntimeError, for what cannot be recorded."""
         self._device.drain()
         gc.collect()  # what goes by itself while the iteration is recorded would seem to be its own
-        graph = torch.cuda.CUDAGraph()
+        capture = self._make()
         try:
-            with beside_the_regions():  # where torch keeps the seed of a graph
-                graph.capture_begin(capture_error_mode="thread_local")
+            capture.begin()
             self._device.begin_recording()
             queue()
             copied = self._device.end_recording()
-            graph.capture_end()
+            capture.end()
         except BaseException:
-            self._give_up(graph)
+            capture.give_up()
+            self._device.give_up_recording()
+            self._device.check_context()  # what befell the device goes before what could not be recorded
             raise
-        return CudaGraph(graph, self._device, self._place, copied)
-
-    def _give_up(self, graph: torch.cuda.CUDAGraph) -> None:
-        with suppress(RuntimeError):
-            graph.capture_end()
-        self._device.give_up_recording()
-        # Where its end fails, some versions of torch leave the generator as if it were still being recorded.
-        generator = torch.cuda.default_generators[self._place.index or 0]
-        generator.graphsafe_set_state(generator.clone_state())
-        self._device.check_context()  # what befell the device goes before what could not be recorded
+        return CudaGraph(capture, self._device, copied)
 
 
 class CudaGraph:
     """A recorded iteration of one device."""
 
-    def __init__(
-        self, graph: torch.cuda.CUDAGraph, device: CudaDevice, place: torch.device, copied: tuple[int, int]
-    ) -> None:
-        self._graph = graph
+    def __init__(self, capture: Capture, device: CudaDevice, copied: tuple[int, int]) -> None:
+        self._capture = capture
         self._device = device
-        self._stream = torch.cuda.current_stream(place)
         self._copied = copied
 
     def launch(self) -> None:
         """See `Graph`."""
-        self._graph.replay()
+        self._capture.launch()
         self._device.count_copied(*self._copied)
+
+
+class TorchCapture:
+    """Torch's graph of its current stream: random numbers are drawn anew in each launch."""
+
+    def __init__(self, place: torch.device) -> None:
+        self._place = place
+        self._stream = torch.cuda.current_stream(place)
+        self._graph = torch.cuda.CUDAGraph()
+
+    def begin(self) -> None:
+        """See `Capture`. Other threads may go on asking the driver for what it refuses while this one records."""
+        with beside_the_regions():  # where torch keeps the seed of a graph
+            self._graph.capture_begin(capture_error_mode="thread_local")
+
+    def end(self) -> None:
+        """See `Capture`."""
+        self._graph.capture_end()
+
+    def give_up(self) -> None:
+        """See `Capture`. Where the end fails, torch 2.11 leaves the generator as if it were still being recorded."""
+        with suppress(RuntimeError):
+            self._graph.capture_end()
+        generator = torch.cuda.default_generators[self._place.index or 0]
+        generator.graphsafe_set_state(generator.clone_state())
+
+    def launch(self) -> None:
+        """See `Capture`."""
+        self._graph.replay()
         self._stream.synchronize()
 
 

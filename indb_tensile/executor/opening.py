@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from indb_tensile.errors import DeviceError
 from indb_tensile.executor.calibrate import calibrate_on
 from indb_tensile.executor.cuda import CudaDevice, CudaRegions, ordinal
 from indb_tensile.executor.device import EmulatedDevice
-from indb_tensile.executor.graphs import CudaGraphs, Graphs
+from indb_tensile.executor.graphs import CudaGraphs, Graphs, TorchCapture
 from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timing import EventClock
 
@@ -135,7 +136,7 @@ def _on_gpu(device: CudaDevice, place: torch.device) -> Opened:
         torch_device=place,
         clock=EventClock(place),
         check=device.check_context,
-        graphs=CudaGraphs(device, place),
+        graphs=CudaGraphs(device, partial(TorchCapture, place)),
     )
 
 

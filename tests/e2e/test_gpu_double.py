@@ -6,6 +6,7 @@ handed over sockets, a job's regions mapped into one range, lanes on streams, an
 """
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -64,6 +65,8 @@ def test_a_job_on_a_gpus_double_survives_a_kill_and_ends_with_the_bits_of_an_unp
         assert service.stop() == 0
         log = service.log.read_text()
         assert "unplanned=0" in log
+        assert re.search(rf"job {killed}: \d+ iterations ran as one CUDA graph each", log)
+        assert "as a CUDA graph" in log, "it says of each step whether it is recorded, or why not"
         assert "fake CUDA" not in log, "the driver's rules were kept"
         service.command = ["-m", "indb_tensile.worker.controller"]
         service.settings |= {

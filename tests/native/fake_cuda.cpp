@@ -801,6 +801,8 @@ std::size_t queued(StreamPointer stream) {
 
 // --- the symbols that a driver library exports ---
 
+static std::shared_ptr<const fake_cuda::Graph> last_capture;
+
 extern "C" {
 
 tensile::cuda::Result cuDriverGetVersion(int* version);
@@ -808,6 +810,40 @@ tensile::cuda::Result cuGetErrorName(tensile::cuda::Result result, const char** 
 tensile::cuda::Result cuGetErrorString(tensile::cuda::Result result, const char** words);
 tensile::cuda::Result cuGetProcAddress_v2(const char* symbol, void** address, int version, std::uint64_t flags,
                                           int* status);
+
+// For a process that has the driver by name alone: the side stream is captured, and what it recorded last replayed.
+void* fake_cuda_side_stream();
+void fake_cuda_begin_capture();
+int fake_cuda_end_capture();
+void fake_cuda_drop_capture();
+void fake_cuda_replay();
+void fake_cuda_fail_call(std::uint64_t number, int result);
+const char* fake_cuda_violations();
+
+void* fake_cuda_side_stream() { return fake_cuda::side_stream(); }
+void fake_cuda_begin_capture() { fake_cuda::begin_capture(fake_cuda::side_stream()); }
+
+int fake_cuda_end_capture() {
+  last_capture = fake_cuda::end_capture(fake_cuda::side_stream());
+  return last_capture == nullptr ? -1 : 0;
+}
+
+void fake_cuda_drop_capture() { fake_cuda::drop_capture(fake_cuda::side_stream()); }
+
+void fake_cuda_replay() {
+  fake_cuda::replay(last_capture, fake_cuda::side_stream());
+  fake_cuda::settle();
+}
+
+void fake_cuda_fail_call(std::uint64_t number, int result) {
+  fake_cuda::fail_call(number, static_cast<tensile::cuda::Result>(result));
+}
+
+const char* fake_cuda_violations() {
+  static std::string told;
+  told = fake_cuda::violations();
+  return told.c_str();
+}
 
 tensile::cuda::Result cuDriverGetVersion(int* version) {
   *version = fake_cuda::setting("FAKE_CUDA_VERSION", 12080);

@@ -200,6 +200,59 @@ for number, result in enumerate((719, 214)):
     ]
 
 
+def test_copies_are_recorded_with_what_is_computed_and_made_by_each_launch(library: Path) -> None:
+    source = """
+import ctypes
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.cuda import CudaDevice
+from indb_tensile.executor.device import Ledger
+from indb_tensile.executor.graphs import CudaGraphs
+driver = ctypes.CDLL("libcuda.so.1")
+driver.fake_cuda_side_stream.restype = ctypes.c_void_p
+class Capture:
+    def begin(self):
+        driver.fake_cuda_begin_capture()
+    def end(self):
+        assert driver.fake_cuda_end_capture() == 0
+    def give_up(self):
+        driver.fake_cuda_drop_capture()
+    def launch(self):
+        driver.fake_cuda_replay()
+ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
+slot, epoch = ledger.claim_slot(1)
+ledger.grant(slot, 8 << 20)
+device = CudaDevice(ledger.fd, slot, epoch, 1 << 20)
+device.compute_on(driver.fake_cuda_side_stream())
+memory, batch, result = device.allocate(1000), device.host_allocate(1000), device.host_allocate(1000)
+def iterate():
+    device.compute_after(device.copy_in(memory, batch, 1000))
+    device.copy_out(result, memory, 1000)
+graphs = CudaGraphs(device, Capture)
+failed = 0
+for number in (*range(1, 40, 4), 1000):  # whichever call fails, what was recorded is given up
+    driver.fake_cuda_fail_call(ctypes.c_uint64(number), 901)
+    try:
+        graph = graphs.record(iterate)
+    except DeviceError as error:
+        assert "error 901" in error.message, error.message
+        failed += 1
+driver.fake_cuda_fail_call(ctypes.c_uint64(0), 0)
+print(failed)
+before = ledger.device_usage().in_lane.reserved_bytes
+for value in (1, 2, 3):
+    ctypes.memset(batch, value, 1000)
+    graph.launch()
+    print(ctypes.string_at(result, 1000) == bytes([value]) * 1000)
+print(ledger.device_usage().in_lane.reserved_bytes - before)
+iterate()
+device.drain()
+driver.fake_cuda_violations.restype = ctypes.c_char_p
+print(driver.fake_cuda_violations().decode())
+"""
+    failed, *rest = run(source, environment(library)).split()
+    assert (int(failed) > 4, rest) == (True, ["True", "True", "True", "3000"])
+
+
 def test_what_torch_calls_is_there_by_name(library: Path) -> None:
     source = """
 import ctypes
