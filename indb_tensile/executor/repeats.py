@@ -2,22 +2,22 @@
 
 A graph repeats what it recorded at the same addresses. So an iteration is recorded once it has run cleanly a few
 times: every tensor at its planned address, nothing asked of the allocator that no plan foresaw, the state at home
-before and after. Copies that a plan lets run on into the next iteration would have to end with the graph, and take
-time that the plan does not know of: such a plan is followed as before. So is whatever cannot be recorded, and the log
-says once why. Recording computes nothing, so nothing is lost where it fails: the host's view of the memory is put
-back, and the iteration runs.
+before and after. Copies that a plan lets run on into the next iteration end with the graph: that may take time which
+the plan does not know of, so such a graph has to prove itself by the clock. What cannot be recorded, or is slower so,
+is followed as before, and the log says once why. Recording computes nothing, so nothing is lost where it fails: the
+host's view of the memory is put back, and the iteration runs.
 """
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from indb_tensile.errors import ComputationError, DeviceLostError, InvariantError, TensileError
 from indb_tensile.executor.capture import Kind
-from indb_tensile.executor.device import Device
+from indb_tensile.executor.device import Clock, Device, Ticket
 from indb_tensile.executor.graphs import Graph, Graphs
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.pieces import Piece
@@ -31,7 +31,10 @@ log = logging.getLogger("executor")
 CLEAN_RUNS = 2  # before an iteration is recorded: kernels are loaded and libraries have their workspaces
 ODD_RUNS = 4  # in a row: a plan that is not followed to the byte by then will not be
 
+TRIED_RUNS = 5  # of a graph that joins copies, before the fastest of them is compared with the fastest without it
+
 _ODD = "its memory is not where the plan has it"
+_JOINED = "copies that run on into the next iteration would end with it"
 
 Results = tuple[torch.Tensor, ...]
 
@@ -44,6 +47,8 @@ class _Known:
     refused: bool = False
     clean: int = 0  # iterations in a row that had everything where it was planned
     odd: int = 0  # and that had not
+    alone_ns: int | None = None  # the fastest of those
+    launched_ns: list[int] = field(default_factory=list)  # the first ones by the graph
     graph: Graph | None = None
     returned: Results = ()
     places: dict[Piece, int] = field(default_factory=dict)
@@ -53,8 +58,11 @@ class _Known:
 class Repeats:
     """One runner's graphs, at most one for each program that it follows."""
 
-    def __init__(self, graphs: Graphs, device: Device, lanes: Lanes, state: State, placer: Placer) -> None:
+    def __init__(
+        self, graphs: Graphs, device: Device, lanes: Lanes, state: State, placer: Placer, clock: Clock
+    ) -> None:
         self._graphs = graphs
+        self._clock = clock
         self._device = device
         self._lanes = lanes
         self._state = state
@@ -71,6 +79,7 @@ class Repeats:
         """Record anew. All graphs go together: torch ends the workspaces of a stream with any graph of it."""
         for one in self._known.values():
             one.clean, one.graph, one.returned = 0, None, ()
+            one.launched_ns.clear()
 
     def enter(self, program: Program) -> None:
         """The state went home to this program, and where it lies is what was recorded, or all is recorded anew."""
@@ -81,11 +90,16 @@ class Repeats:
             self._drop()
 
     def launch(
-        self, program: Program, record: Callable[[Results], None], results: Callable[[], Results]
+        self,
+        program: Program,
+        carried: Sequence[Ticket | None],
+        record: Callable[[Results], None],
+        results: Callable[[], Results],
     ) -> Results | None:
         """One iteration by its graph, recorded now where it is time; None where it has to run as it is.
 
         `record` queues an iteration that returns into these `results`, which are then the same in every iteration.
+        `carried` are copies of the last one that may run on.
         """
         one = self._of(program)
         if self._is_first(program) or one.refused:
@@ -93,18 +107,35 @@ class Repeats:
         if one.graph is None and (one.clean < CLEAN_RUNS or not self._record(program, one, record, results())):
             return None
         assert one.graph is not None
+        start_ns, returned = self._clock(), one.returned
+        for ticket in carried:
+            if ticket is not None:
+                self._device.compute_after(ticket)
         self._device.move(0, one.passing_bytes)
         one.graph.launch()
         self._device.move(one.passing_bytes, 0)
         self.launched += 1
-        return tuple(result.clone() for result in one.returned)
+        if carried and len(one.launched_ns) < TRIED_RUNS:
+            self._compare(one, self._clock() - start_ns)
+        return tuple(result.clone() for result in returned)
 
-    def ran(self, program: Program, before: Served | None) -> None:
+    def _compare(self, one: _Known, taken_ns: int) -> None:
+        """Give a graph up that is slower than what it recorded, for all that the host is spared."""
+        one.launched_ns.append(taken_ns)
+        if len(one.launched_ns) == TRIED_RUNS and one.alone_ns is not None and min(one.launched_ns) > one.alone_ns:
+            taken_ms, alone_ms = min(one.launched_ns) / 1e6, one.alone_ns / 1e6
+            self._drop()
+            self._refuse(one, f"{_JOINED}: {taken_ms:.3g} ms instead of {alone_ms:.3g}")
+
+    def ran(self, program: Program, before: Served | None, start_ns: int) -> None:
         """The program ran by itself; `before` is what had been served until then."""
+        taken_ns = self._clock() - start_ns
         one, after = self._of(program), self._placer.served
         if one.refused or before is None or after is None:
             return
         as_planned = after.as_planned_since(before)
+        if as_planned:
+            one.alone_ns = taken_ns if one.alone_ns is None else min(one.alone_ns, taken_ns)
         one.clean = one.clean + 1 if as_planned else 0
         one.odd = 0 if as_planned else one.odd + 1
         if one.odd == ODD_RUNS:
@@ -138,12 +169,8 @@ class Repeats:
         return not reason
 
     def _obstacle(self, program: Program) -> str:
-        """What of the plan stands against it; empty where nothing does."""
-        if not self._placer.places(program):
-            return "its tensors are not at planned addresses"
-        if program.timeline.outgoing or program.timeline.incoming:
-            return "the plan's copies run on into the next iteration"
-        return ""
+        """What stands against it from the start; empty where nothing does."""
+        return "" if self._placer.places(program) else "its tensors are not at planned addresses"
 
     def _try(self, program: Program, one: _Known, record: Callable[[Results], None], returned: Results) -> str:
         """Record it; the reason why there is no graph, or nothing."""

@@ -94,7 +94,7 @@ class Runner:
         self._sampled_ns = 0  # when the last timed iteration started, or these plans were adopted
         self._lanes = state.lanes = Lanes(device)
         self._placer = placer or Placer()
-        self._repeats = None if graphs is None else Repeats(graphs, device, self._lanes, state, self._placer)
+        self._repeats = None if graphs is None else Repeats(graphs, device, self._lanes, state, self._placer, clock)
         self._residency = Residency(device, self._lanes, state, self._placer)
         self._programs: tuple[Program, ...] = ()
         self._current: Program | None = None
@@ -198,7 +198,10 @@ class Runner:
             returned = None
             if self._repeats is not None and not timed:
                 returned = self._repeats.launch(
-                    program, lambda into: self._queue(program, rate, into), lambda: self._results(program)
+                    program,
+                    self._carried,
+                    lambda into: self._queue(program, rate, into),
+                    lambda: self._results(program),
                 )
             if returned is None:
                 returned = self._run_itself(program, rate, timed=timed)
@@ -209,11 +212,12 @@ class Runner:
     def _run_itself(self, program: Program, rate: float | torch.Tensor, *, timed: bool) -> Results:
         """Operator by operator."""
         returned, before = self._results(program), None if self._repeats is None else self._placer.served
+        start_ns = 0 if self._repeats is None else self._clock()
         self._queue(program, rate, returned, timed=timed)
         if self._state.device.type == "cuda":  # the host was ahead of it, and goes on with what it has computed
             torch.cuda.current_stream(self._state.device).synchronize()
         if self._repeats is not None:
-            self._repeats.ran(program, before)
+            self._repeats.ran(program, before, start_ns)
         return returned
 
     def _queue(self, program: Program, rate: float | torch.Tensor, returned: Results, *, timed: bool = False) -> None:

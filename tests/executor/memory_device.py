@@ -39,6 +39,10 @@ class MemoryDevice:
     def copy_in(self, address: int, host: HostBuffer, size_bytes: int) -> Ticket:
         return self._enqueue(address, host, size_bytes)
 
+    def settle(self) -> None:
+        """Do all that is queued."""
+        self.wait(Ticket(self._tickets))
+
     def wait(self, ticket: Ticket) -> int:
         waited = 0
         while self.pending and self.pending[0][0] <= ticket:

@@ -62,9 +62,19 @@ class _Trained:
         self.device, self.state = device or MemoryDevice(), job.state()
         self.graphs = RewindingGraphs(self.device, _serving)
         placer = self.graphs.placer = placer or Placer(_serving)
+        self.now_ns = 0  # time passes when it is told to
         self.runner = Runner(
-            self.device, self.state, steps, placer=placer, graphs=self.graphs, sample_every=sample_every
+            self.device,
+            self.state,
+            steps,
+            placer=placer,
+            graphs=self.graphs,
+            sample_every=sample_every,
+            clock=lambda: self.now_ns,
         )
+
+    def take_longer(self) -> None:
+        self.now_ns += 2_500_000
 
 
 def _whole(step: CapturedStep, make: Callable[..., Plan]) -> Plan:
@@ -81,6 +91,8 @@ def _plans(steps: tuple[CapturedStep, ...]) -> dict[str, tuple[Plan, ...]]:
         "vanilla": (VANILLA,) * len(steps),
         "swaps": tuple(_whole(step, random_plan) for step in steps),
         "orders": tuple(_whole(step, random_rewritten_plan) for step in steps),
+        "carried": tuple(random_plan(step.graph, 1) for step in steps),
+        "orders carried": tuple(random_rewritten_plan(step.graph, 2) for step in steps),
     }
 
 
@@ -201,11 +213,9 @@ def _refuse() -> None:
 def refused() -> dict[str, Any]:
     """Plans and places that nothing is recorded for, and why the log says so."""
     job, steps = prepared("mlp")
-    running_on = tuple(random_plan(step.graph, 1) for step in steps)
     found = {}
     for name, plans, followed, placer in (
         ("nowhere", (LIVENESS,) * 3, steps, Placer()),
-        ("copies run on", running_on, steps, None),
         ("no scripts", (LIVENESS,) * 3, tuple(replace(step, scripts={}) for step in steps), None),
     ):
         eager, ours = Eager(job), _Trained(job, followed, placer=placer)
@@ -219,6 +229,20 @@ def refused() -> dict[str, Any]:
         log.removeHandler(said)
         found[name] = {"bits": same, "recorded": ours.graphs.recorded, "said": said.lines}
     return found
+
+
+def slower() -> dict[str, Any]:
+    """Copies run on into the next iteration, and launches take longer for having to end with them."""
+    job, steps = prepared("mlp")
+    eager, ours = Eager(job), _Trained(job, steps)
+    ours.graphs.launches = ours.take_longer
+    ours.runner.adopt(tuple(random_plan(step.graph, 1) for step in steps), 1)
+    said = _Said()
+    log.addHandler(said)
+    losses = [bits([one.train(*job.batches[0], RATES[0]) for _ in range(12)]) for one in (ours.runner, eager)]
+    log.removeHandler(said)
+    ours.runner.close()
+    return {"bits": losses[0] == losses[1], "launched": ours.runner.launched, "said": said.lines}
 
 
 def lost() -> str:

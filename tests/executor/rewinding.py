@@ -17,8 +17,9 @@ from tests.executor.memory_device import MemoryDevice
 class Rerun:
     """A recorded iteration."""
 
-    def __init__(self, queue: Callable[[], None], device: MemoryDevice) -> None:
+    def __init__(self, queue: Callable[[], None], device: MemoryDevice, launches: Callable[[], None]) -> None:
         self._queue = queue
+        self._launches = launches
         self._device = device
 
     def launch(self) -> None:
@@ -27,7 +28,9 @@ class Rerun:
         self._device.accounts = False
         self._queue()
         self._device.accounts = True
+        self._device.settle()  # what it copies ends with it
         assert self._device.used_bytes == before
+        self._launches()
 
 
 class RewindingGraphs:
@@ -40,6 +43,7 @@ class RewindingGraphs:
         self.recorded = 0
         self.begins: Callable[[], None] = lambda: None  # called where a recording does
         self.ends: Callable[[], None] = lambda: None
+        self.launches: Callable[[], None] = lambda: None  # and where a launch ends
 
     def record(self, queue: Callable[[], None]) -> Rerun:
         assert self.placer is not None
@@ -59,4 +63,4 @@ class RewindingGraphs:
             for address, content in saved:
                 ctypes.memmove(address, content, len(content))
             torch.set_rng_state(random)
-        return Rerun(queue, self.device)
+        return Rerun(queue, self.device, lambda: self.launches())

@@ -16,9 +16,8 @@ def test_recorded_iterations_give_eagers_bits_under_every_sort_of_plan_and_any_l
     seen: dict[str, Any],
 ) -> None:
     recorded = {"bits": True, "launched": True, "recorded": 3, "peak": 0}  # once for each of the three steps
-    assert seen["trained"] == {
-        f"{kind} {plan}": recorded for kind in ("mlp", "cnn") for plan in ("liveness", "vanilla", "swaps", "orders")
-    }
+    plans = ("liveness", "vanilla", "swaps", "orders", "carried", "orders carried")
+    assert seen["trained"] == {f"{kind} {plan}": recorded for kind in ("mlp", "cnn") for plan in plans}
 
 
 def test_an_iteration_that_is_timed_runs_operator_by_operator(seen: dict[str, Any]) -> None:
@@ -39,7 +38,6 @@ def test_plans_that_cannot_be_recorded_are_followed_and_the_log_says_once_why(se
     whole, rest = "training step for 8 rows", ("evaluation step for 8 rows", "training step for 3 rows")
     said = {
         "nowhere": ((whole, *rest), "its tensors are not at planned addresses"),
-        "copies run on": ((whole, *rest), "the plan's copies run on into the next iteration"),
         "no scripts": ((whole,), "its memory is not where the plan has it"),  # the others come too rarely to tell
     }
     assert seen["refused"] == {
@@ -49,6 +47,18 @@ def test_plans_that_cannot_be_recorded_are_followed_and_the_log_says_once_why(se
             "said": [f"the {step} runs operator by operator, not as a CUDA graph: {reason}" for step in steps],
         }
         for name, (steps, reason) in said.items()
+    }
+
+
+def test_a_graph_that_joins_copies_and_is_slower_for_it_is_given_up(seen: dict[str, Any]) -> None:
+    reason = "copies that run on into the next iteration would end with it: 2.5 ms instead of 0"
+    assert seen["slower"] == {
+        "bits": True,
+        "launched": 5,
+        "said": [
+            "the training step for 8 rows runs as a CUDA graph of 21 operators",
+            f"the training step for 8 rows runs operator by operator, not as a CUDA graph: {reason}",
+        ],
     }
 
 
