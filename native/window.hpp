@@ -1,7 +1,8 @@
 // One range of addresses over pieces of an arena that may lie anywhere in it.
 //
 // Regions come and go between jobs, so what a job has is rarely in one piece; a plan's offsets are. The pieces are
-// mapped a second time, one behind the other: system calls where plans change, none while they are followed.
+// mapped a second time, one behind the other: system calls where plans change, none while they are followed. Why a job
+// has a range of its own, and not its part of one for all: scheduler/admission/regions.py.
 #pragma once
 
 #include <cstdint>
