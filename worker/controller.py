@@ -36,7 +36,7 @@ from indb_tensile.executor.backend import EMULATED, Emulated, choose, fitted, ki
 from indb_tensile.executor.bandwidth import measure_emulated
 from indb_tensile.executor.cuda import Absence, Gpu, NoGpu, probe
 from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.hardware import within_machine
+from indb_tensile.executor.hardware import memory, with_host_pool, within_machine
 from indb_tensile.executor.nvml import Nvml
 from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
@@ -166,7 +166,7 @@ def _choose(settings: Settings) -> Gpu | Emulated:
 def _on(chosen: Gpu | Emulated, settings: Settings) -> Settings:
     """The settings for that device, which every process of this controller gets."""
     if isinstance(chosen, Gpu):
-        settings = fitted(settings, chosen, config.given(os.environ))
+        settings = with_host_pool(fitted(settings, chosen, config.given(os.environ)), memory())
     else:
         settings = within_machine(settings)
     return replace(settings, device=named(chosen))

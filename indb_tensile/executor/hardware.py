@@ -9,11 +9,12 @@ import logging
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from indb_tensile.config import Settings, variable
+from indb_tensile.config import MIB, Settings, variable
 from indb_tensile.errors import RequestError
+from indb_tensile.executor.cgroup import memory_limit
 from indb_tensile.scheduler.latency import DeviceSpeed
 
 log = logging.getLogger("controller")
@@ -28,30 +29,45 @@ def emulated_kind() -> str:
     return f"emulated:{_processor()}"
 
 
-def machine_bytes() -> int:
-    """All memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What all processes here can have together, and whose limit that is."""
+
+    size_bytes: int
+    whose: str
+
+
+def memory() -> Memory:
+    """The machine's memory, or less where this process's control group has a limit."""
+    machine = Memory(size_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), whose="this machine")
+    limit = memory_limit()
+    if limit is None or limit.size_bytes >= machine.size_bytes:
+        return machine
+    return Memory(size_bytes=limit.size_bytes, whose=f"this container or control group ({limit.path})")
 
 
 def room_bytes(settings: Settings) -> int:
-    """What an emulated device's memory can come from now: the directory's file system, else the whole machine."""
+    """What an emulated device's memory can come from now: of all there is what its file system has free."""
     if not settings.memory_directory:
-        return machine_bytes()
+        return memory().size_bytes
     try:
         found = os.statvfs(settings.memory_directory)
     except OSError:
         return 0
-    return found.f_bavail * found.f_frsize
+    return min(found.f_bavail * found.f_frsize, memory().size_bytes)
 
 
-def within_machine(settings: Settings, machine: Callable[[], int] = machine_bytes) -> Settings:
-    """The settings with as much host memory as there can be. Raises RequestError for a budget beyond the machine."""
-    most_bytes = machine()
-    if settings.budget_bytes > most_bytes:
+def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -> Settings:
+    """The settings of an emulated device with as much host memory as there can be beside its own.
+
+    Raises RequestError for a budget beyond what there is.
+    """
+    most = measure()
+    if settings.budget_bytes > most.size_bytes:
         raise RequestError(
-            f"budget_bytes ({variable('budget_bytes')}) is {settings.budget_bytes}: at most {most_bytes} is needed, "
-            "the memory of this machine, of which an emulated device takes its own",
-            hint="Set a budget that leaves memory for the database and the trainers.",
+            f"budget_bytes ({variable('budget_bytes')}) is {settings.budget_bytes}: at most {most.size_bytes} is"
+            f" needed, the memory of {most.whose}, of which an emulated device takes its own",
+            hint="Set a budget that leaves memory for the database and the trainers, or give it more memory.",
         )
     left_bytes = room_bytes(settings)
     if settings.memory_directory and 0 < left_bytes < settings.budget_bytes:  # 0: there can be no device at all
@@ -62,14 +78,27 @@ def within_machine(settings: Settings, machine: Callable[[], int] = machine_byte
             left_bytes,
             settings.budget_bytes,
         )
-    if settings.host_pool_bytes > most_bytes:
-        log.warning(
-            "host_pool_bytes (%s) is %d, more than the %d bytes of this machine: so much is used and no more",
-            variable("host_pool_bytes"),
-            settings.host_pool_bytes,
-            most_bytes,
-        )
-    return replace(settings, host_pool_bytes=min(settings.host_pool_bytes, most_bytes))
+    return with_host_pool(settings, most, settings.budget_bytes)
+
+
+def with_host_pool(settings: Settings, most: Memory, taken_bytes: int = 0) -> Settings:
+    """The settings with a host pool that fits beside what is taken of the same memory already.
+
+    It is the machine's and its control group's memory that bounds it: RLIMIT_MEMLOCK does not, since the emulated
+    pool is not locked and a GPU's driver pins pages itself.
+    """
+    left_bytes = max(MIB, most.size_bytes - taken_bytes)
+    if settings.host_pool_bytes <= left_bytes:
+        return settings
+    log.warning(
+        "host_pool_bytes (%s) is %d, more than the %d bytes that %s has beside the device's: so much is used and no "
+        "more. Set it lower, or give it more memory.",
+        variable("host_pool_bytes"),
+        settings.host_pool_bytes,
+        left_bytes,
+        most.whose,
+    )
+    return replace(settings, host_pool_bytes=left_bytes)
 
 
 def _processor() -> str:

@@ -3,14 +3,25 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.config import GIB, Settings
+from indb_tensile.config import GIB, MIB, Settings
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.hardware import within_machine
+from indb_tensile.executor.cgroup import Limit, memory_limit
+from indb_tensile.executor.hardware import Memory, memory, with_host_pool, within_machine
+
+
+def machine(size_bytes: int) -> Memory:
+    return Memory(size_bytes=size_bytes, whose="this machine")
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
 
 
 def test_a_budget_beyond_the_machine_is_refused_with_both_figures() -> None:
     with pytest.raises(RequestError) as refused:
-        within_machine(Settings(), lambda: GIB)
+        within_machine(Settings(), lambda: machine(GIB))
     assert refused.value.message == (
         "budget_bytes (TENSILE_BUDGET_BYTES) is 2147483648: at most 1073741824 is needed, the memory of this "
         "machine, of which an emulated device takes its own"
@@ -20,10 +31,15 @@ def test_a_budget_beyond_the_machine_is_refused_with_both_figures() -> None:
 def test_of_the_host_memory_that_is_set_no_more_than_the_machine_has_is_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert within_machine(Settings(), lambda: 16 * GIB) == Settings()
+    assert within_machine(Settings(), lambda: machine(16 * GIB)) == Settings()
     assert not caplog.records
-    assert within_machine(Settings(), lambda: 4 * GIB) == Settings(host_pool_bytes=4 * GIB)
-    assert "host_pool_bytes (TENSILE_HOST_POOL_BYTES) is 8589934592" in caplog.text
+    assert within_machine(Settings(), lambda: machine(4 * GIB)) == Settings(host_pool_bytes=2 * GIB)
+    assert caplog.records[0].message == (
+        "host_pool_bytes (TENSILE_HOST_POOL_BYTES) is 8589934592, more than the 2147483648 bytes that this machine"
+        " has beside the device's: so much is used and no more. Set it lower, or give it more memory."
+    )
+    assert with_host_pool(Settings(), machine(4 * GIB)).host_pool_bytes == 4 * GIB  # a GPU has memory of its own
+    assert with_host_pool(Settings(), machine(GIB), GIB).host_pool_bytes == MIB  # the least that a setting may be
 
 
 def test_a_directory_that_holds_less_than_the_budget_is_told_before_jobs_find_out(
@@ -31,5 +47,48 @@ def test_a_directory_that_holds_less_than_the_budget_is_told_before_jobs_find_ou
 ) -> None:
     huge = Settings(capacity_bytes=1000 * GIB, budget_bytes=1000 * GIB, memory_directory=str(tmp_path))
     with caplog.at_level(logging.WARNING):
-        within_machine(huge, lambda: 1000 * GIB)
+        within_machine(huge, lambda: machine(1000 * GIB))
     assert f"memory_directory {tmp_path} has" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "1000", "memory.max": "4000"}, "a/memory.max"),
+        ("0::/a/b", {"a/b/memory.max": "max"}, None),
+        ("0::/", {"memory.max": "7"}, "memory.max"),  # a container's own name space
+        ("0::/of/the/host", {"memory.max": "7"}, "memory.max"),
+        (
+            "9:memory:/d\n3:cpu,cpuacct:/d\n0::/",
+            {"memory/d/memory.limit_in_bytes": "1000", "memory/memory.limit_in_bytes": "9223372036854771712"},
+            "memory/d/memory.limit_in_bytes",
+        ),
+        ("9:memory:/d", {"memory/d/memory.limit_in_bytes": "9223372036854771712"}, None),
+        (
+            "3:cpu:/d\n0::/x",
+            {"memory/d/memory.limit_in_bytes": "1", "unified/x/memory.max": "5"},
+            "unified/x/memory.max",
+        ),
+        ("", {}, None),
+    ],
+)
+def test_the_smallest_limit_of_a_control_group_and_its_parents_binds(
+    tmp_path: Path, membership: str, files: dict[str, str], expected: str | None
+) -> None:
+    mounted = tmp_path / "cgroup"
+    for name, text in files.items():
+        write(mounted / name, text)
+    found = memory_limit(write(tmp_path / "membership", membership), mounted)
+    path = None if expected is None else mounted / expected
+    assert found == (None if path is None else Limit(size_bytes=int(files[expected or ""]), path=path))
+
+
+def test_without_control_groups_the_machine_is_the_limit(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path / "nothing", tmp_path) is None
+    assert memory().size_bytes > 0
+
+
+def test_a_budget_beyond_a_container_is_refused_with_the_file_that_says_so() -> None:
+    container = Memory(size_bytes=GIB, whose="this container or control group (/sys/fs/cgroup/memory.max)")
+    with pytest.raises(RequestError, match=r"the memory of this container or control group \(/sys/fs/cgroup/mem"):
+        within_machine(Settings(), lambda: container)

@@ -1,0 +1,63 @@
+"""The most memory that this process's control group may use, and with it every process that it starts.
+
+In a container this is what the container was given; beyond it the kernel kills. A group's parents bind it, too, so
+the smallest limit on the way up counts (Linux, admin-guide/cgroup-v2, `memory.max`; in version 1
+`memory.limit_in_bytes`).
+psutil tells the machine's memory alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOUNDLESS_BYTES = 1 << 62  # version 1 has no word for it: as many whole pages as a signed number holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A control group's memory, and the file that says so."""
+
+    size_bytes: int
+    path: Path
+
+
+def memory_limit(
+    membership: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
+) -> Limit | None:
+    """The smallest limit that binds this process; None where there is none or the system does not tell."""
+    try:
+        lines = membership.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    found = [limit for line in lines for limit in _limits(line, mounted)]
+    return min(found, key=lambda limit: (limit.size_bytes, limit.path), default=None)
+
+
+def _limits(line: str, mounted: Path) -> Iterator[Limit]:
+    """Those of one hierarchy, `number:controllers:group`, from the group up to what is mounted.
+
+    Where a container sees only its own part of the hierarchy, groups of the host's are not there, and its own is what
+    is mounted.
+    """
+    number, _, rest = line.partition(":")
+    controllers, _, group = rest.partition(":")
+    if number == "0":
+        roots, name = (mounted, mounted / "unified"), "memory.max"
+    elif "memory" in controllers.split(","):
+        roots, name = (mounted / "memory", mounted / controllers), "memory.limit_in_bytes"
+    else:
+        return
+    for root in dict.fromkeys(roots):
+        place = root / group.lstrip("/")
+        for directory in (place, *(parent for parent in place.parents if parent.is_relative_to(root))):
+            size_bytes = _size_bytes(directory / name)
+            if size_bytes is not None:
+                yield Limit(size_bytes=size_bytes, path=directory / name)
+
+
+def _size_bytes(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() and int(text) < _BOUNDLESS_BYTES else None
