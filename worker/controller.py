@@ -29,7 +29,7 @@ from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.regions import BrokeredRegions
 from indb_tensile.controller.service import NoService, ServiceProcess
-from indb_tensile.controller.thinking import ThinkingPlanner
+from indb_tensile.controller.thinking import Patience, ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.backend import EMULATED, Emulated, choose, fitted, kind_of, named, torch_cuda
@@ -97,9 +97,11 @@ def _run(settings: Settings) -> None:
         service, learner = _service(settings, forks), _learner(settings, environment)
         for part in (service, learner):
             stack.callback(part.stop)
+        patience = Patience()
         planner = ThinkingPlanner(
-            PolicyPlanner(link=link, policy=settings.policy, host_bytes=settings.host_pool_bytes),
+            PolicyPlanner(link=link, policy=settings.policy, heed=patience.heed, host_bytes=settings.host_pool_bytes),
             mailbox.post,
+            patience,
         )
         stack.callback(planner.close)
         trainers = Trainers(

@@ -61,7 +61,7 @@ from indb_tensile.scheduler.admission.orders import (
     SetGrant,
     SpawnTrainer,
 )
-from indb_tensile.scheduler.admission.pool import Fault, Lost, Pool, TrainerId
+from indb_tensile.scheduler.admission.pool import Fault, Lost, PlanReason, Pool, TrainerId
 
 log = logging.getLogger("controller")
 
@@ -193,6 +193,8 @@ class Controller:
         while self._events:
             event = self._events.popleft()
             self._pool, orders = decide(self._pool, event, self._planner)
+            if self._pool.asked and self._pool.due is not PlanReason.DRIFT:
+                self._planner.hurry()
             if self._pool.due is None and (planning_ns := self._planner.forget()):
                 self._planning_ns = planning_ns
             self._held = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}

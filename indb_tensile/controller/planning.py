@@ -9,6 +9,7 @@ from indb_tensile.scheduler.placement import place_plan
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, foresee, improve, plan_jobs, renew
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
+from indb_tensile.scheduler.search.descent import Heed, unhurried
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 _REACHING_THE_FLOOR = frozenset({"tensile+"})
@@ -21,6 +22,7 @@ class PolicyPlanner:
 
     link: Link
     policy: str
+    heed: Heed = unhurried  # called now and then while plans are improved
     host_bytes: int | None = None  # of the pinned pool, for all jobs together; None: as much as they like
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
@@ -43,7 +45,11 @@ class PolicyPlanner:
         if self.policy != DEFAULT_POLICY:
             return None
         small = sum(len(graph.operators) for w in workloads for graph in w.graphs) <= _QUICKLY_PLANNED
-        found = (improve if small else renew)(_plain(workloads), plans, budget_bytes=budget_bytes, link=self.link)
+        jobs = _plain(workloads)
+        if small:
+            found = improve(jobs, plans, budget_bytes=budget_bytes, link=self.link, heed=self.heed)
+        else:
+            found = renew(jobs, plans, budget_bytes=budget_bytes, link=self.link)
         if found is None or self.host_bytes is None:
             return found
         return found if passing_bytes(workloads, found) <= self.host_bytes else None

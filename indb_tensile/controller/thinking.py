@@ -2,8 +2,13 @@
 
 A thread and not a process: the search is native and releases the interpreter lock, and what is remembered of a graph
 is found again by the graph itself. A plan that nobody asks for any more is made to its end, and then forgotten.
+
+Plans that are followed are improved while nobody waits (`RenewFor`): by a second thread, which yields the processor
+to the loop, and is given up as soon as something else is to be planned. What was given up is not known: so plans
+still depend on the questions alone.
 """
 
+import os
 import queue
 import threading
 import time
@@ -27,6 +32,10 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
 
+NICENESS = 5  # of whoever improves plans: as of trainers, of whose processor's time it would take
+
+_Questions = queue.SimpleQueue[Question | None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
@@ -34,25 +43,64 @@ class _Known:
     found: Answer | Exception
 
 
-class ThinkingPlanner:
-    """A `Planner` that knows what it was asked before; `tell` is called from its thread when it knows more.
+class Patience:
+    """Until when plans may be improved: `heed` is for whoever improves them, the rest for who has them improved."""
 
-    What the planner itself raises is raised to whoever asks for that answer.
+    def __init__(self) -> None:
+        self._over = False
+
+    def begin(self) -> None:
+        """From now on they may."""
+        self._over = False
+
+    def end(self) -> None:
+        """No longer."""
+        self._over = True
+
+    def heed(self) -> None:
+        """Raises GivenUp when they may no longer."""
+        if self._over:
+            raise GivenUp
+
+
+class GivenUp(Exception):  # noqa: N818 - no fault: it unwinds a search that nobody waits for
+    """Something else is to be planned."""
+
+
+class ThinkingPlanner:
+    """A `Planner` that knows what it was asked before; `tell` is called from its threads when it knows more.
+
+    `patience` is what the planner heeds where it improves plans. What the planner itself raises is raised to whoever
+    asks for that answer.
     """
 
-    def __init__(self, planner: Planner, tell: Callable[[Answered], None]) -> None:
+    def __init__(self, planner: Planner, tell: Callable[[Answered], None], patience: Patience | None = None) -> None:
         self._planner = planner
         self._tell = tell
         self._known: tuple[_Known, ...] = ()  # replaced whole: the thread adds, the loop forgets
         self._changing = threading.Lock()
         self._spent_ns = 0
-        self._questions: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._think, name="planner")
-        self._thread.start()
+        self._patience = patience or Patience()
+        self._questions: _Questions = queue.SimpleQueue()
+        self._renewals: _Questions = queue.SimpleQueue()
+        self._threads = (
+            threading.Thread(target=self._think, args=(self._questions, 0), name="planner"),
+            threading.Thread(target=self._think, args=(self._renewals, NICENESS), name="improver"),
+        )
+        for thread in self._threads:
+            thread.start()
 
     def ask(self, question: Question) -> None:
         """Think about this; returns at once."""
-        self._questions.put(question)
+        if isinstance(question, RenewFor):
+            self._patience.begin()
+            self._renewals.put(question)
+        else:
+            self._questions.put(question)
+
+    def hurry(self) -> None:
+        """Give up improving: something else is to be planned. Where it is given up, that is told as an answer is."""
+        self._patience.end()
 
     def forget(self) -> int:
         """All jobs are planned: what was known is not needed again. The nanoseconds that it took to find out."""
@@ -62,8 +110,11 @@ class ThinkingPlanner:
 
     def close(self) -> None:
         """Wait for the plan under way, if there is one; the thread cannot be ended in the middle of native code."""
-        self._questions.put(None)
-        self._thread.join()
+        self.hurry()
+        for questions in (self._questions, self._renewals):
+            questions.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
         """As `Planner.plan`. Raises Unanswered."""
@@ -97,12 +148,16 @@ class ThinkingPlanner:
                 return known.found
         raise Unanswered(question)
 
-    def _think(self) -> None:
-        while (question := self._questions.get()) is not None:
+    def _think(self, questions: "_Questions", niceness: int) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+        while (question := questions.get()) is not None:
             started_ns = time.monotonic_ns()
             found: Answer | Exception
             try:
                 found = answer(self._planner, question)
+            except GivenUp:
+                self._tell(Answered())
+                continue
             except Exception as error:  # noqa: BLE001 - raised where the answer is looked up
                 found = error
             with self._changing:

@@ -12,7 +12,7 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.policies.tensile_plus import Climb
 from indb_tensile.scheduler.schedule import Schedule
-from indb_tensile.scheduler.search.descent import Effort
+from indb_tensile.scheduler.search.descent import Effort, Heed, unhurried
 from indb_tensile.scheduler.search.replan import replan
 from indb_tensile.scheduler.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload, least_bytes
@@ -56,13 +56,14 @@ def plan_jobs(
     phases: bool = False,
     compute: Compute = Compute.OVERLAP,
     effort: Effort = Effort.USUAL,
+    heed: Heed = unhurried,
 ) -> tuple[JobPlan, ...] | Infeasible:
     """Plans under which the jobs' peaks fit the budget together and each keeps to its own limit.
 
     With `rewrites` a plan may run operators again, in another order or in parts. With `phases` the budget is for the
     most that the jobs' loads come to at any time, and jobs have to pass the gates of their `schedule`, where they
-    have one; their work takes no longer than without. The default policy heeds the `effort`. Raises MissingError for
-    a policy that is not there.
+    have one; their work takes no longer than without. The default policy minds the `effort`, and calls `heed` now and
+    then: what that raises ends this. Raises MissingError for a policy that is not there.
     """
     if policy not in POLICIES:
         raise MissingError(f"there is no policy '{policy}'", hint=f"Policies are: {', '.join(sorted(POLICIES))}.")
@@ -74,7 +75,7 @@ def plan_jobs(
     if refusal is not None:
         return refusal
 
-    climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort)
+    climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, heed=heed)
 
     def asked(budget_bytes: int) -> Plans:
         if policy == DEFAULT_POLICY:
@@ -145,16 +146,22 @@ def renew(
 
 
 def improve(
-    workloads: Sequence[Workload], plans: Sequence[JobPlan], *, budget_bytes: int, link: Link
+    workloads: Sequence[Workload],
+    plans: Sequence[JobPlan],
+    *,
+    budget_bytes: int,
+    link: Link,
+    heed: Heed = unhurried,
 ) -> tuple[JobPlan, ...] | None:
     """Better plans while these are followed: gone on from them, or made anew with all effort, whichever is faster.
 
-    For tensile+ alone. None where that finds no plans within the budget, or the jobs are in phases.
+    For tensile+ alone, with `heed` as in `plan_jobs`. None where that finds no plans within the budget, or the jobs
+    are in phases.
     """
     if any(plan.schedule is not None for plan in plans):
         return None
     renewed = renew(workloads, plans, budget_bytes=budget_bytes, link=link)
-    anew = plan_jobs(workloads, budget_bytes=budget_bytes, link=link, effort=Effort.FULL)
+    anew = plan_jobs(workloads, budget_bytes=budget_bytes, link=link, effort=Effort.FULL, heed=heed)
     found = [one for one in (renewed, anew) if one is not None and not isinstance(one, Infeasible)]
     return min(found, key=lambda one: _slowdown(workloads, one), default=None)
 

@@ -22,7 +22,7 @@ from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import Writing
 from indb_tensile.controller.service import NoService
-from indb_tensile.controller.thinking import ThinkingPlanner
+from indb_tensile.controller.thinking import Patience, ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import DeviceError, DeviceMemoryError, LostClaimError
 from indb_tensile.executor.device import DeviceUsage, LaneUsage, Ledger, SlotUsage
@@ -241,6 +241,7 @@ class Stage:
         grace_s: float,
         account: "FakeAccount | Ledger",
         regions: FakeRegions | None = None,
+        patience: Patience | None = None,
         **pool: Any,
     ) -> None:
         self.records = FakeRecords()
@@ -256,7 +257,7 @@ class Stage:
             regions=regions,
         )
         thinks = planner or PolicyPlanner(link=LINK, policy=policy)
-        self.planner = ThinkingPlanner(thinks, self.mailbox.post)
+        self.planner = ThinkingPlanner(thinks, self.mailbox.post, patience)
         self.controller = Controller(
             pool=replace(Pool(budget_bytes=budget * MIB, region_bytes=MIB, spare_trainers=1), **pool),
             planner=self.planner,
@@ -309,6 +310,7 @@ def stage(
     grace_s: float = 5.0,
     account: FakeAccount | Ledger | None = None,
     regions: FakeRegions | None = None,
+    patience: Patience | None = None,
     **pool: Any,
 ) -> Iterator[Stage]:
     made = Stage(
@@ -320,6 +322,7 @@ def stage(
         grace_s=grace_s,
         account=account or FakeAccount(budget * MIB),
         regions=regions,
+        patience=patience,
         **pool,
     )
     try:

@@ -14,8 +14,9 @@ from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.notify import Wake
 from indb_tensile.controller.heartbeat import Heard
 from indb_tensile.controller.planning import PolicyPlanner
+from indb_tensile.controller.thinking import NICENESS, Patience
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.admission.facts import BudgetChange, Finish, Stop
+from indb_tensile.scheduler.admission.facts import BudgetChange, Finish, Measurement, Stop
 from indb_tensile.scheduler.admission.orders import FailJob, RecordAdoption, RecordMeasurement, RecordPlan, RequeueJob
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
@@ -375,6 +376,53 @@ def test_while_a_plan_is_made_jobs_report_and_are_cancelled_and_the_heart_beats(
             planner.go_on.set()
         s.until_adopted(second)  # alone: the plan for two is dropped
         assert list(s.account.grants.values()) == [5 * MIB]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerImprover(PolicyPlanner):
+    """Improves plans until it is told to stop; says at which niceness it does what."""
+
+    niceness: dict[str, int] = field(default_factory=dict)
+    improving: threading.Event = field(default_factory=threading.Event)
+
+    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+        self.niceness["plan"] = os.getpriority(os.PRIO_PROCESS, 0)
+        return PolicyPlanner.plan(self, workloads, budget_bytes=budget_bytes)
+
+    def renew(
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+    ) -> tuple[JobPlan, ...] | None:
+        self.niceness["renew"] = os.getpriority(os.PRIO_PROCESS, 0)
+        self.improving.set()
+        while True:
+            self.heed()
+
+
+def test_improving_plans_is_given_up_for_a_job_that_arrives_and_keeps_nobody_from_the_processor() -> None:
+    patience = Patience()
+    planner = EagerImprover(link=LINK, policy="tensile+", heed=patience.heed)
+    with stage(planner=planner, patience=patience) as s:
+        first = s.records.enqueue("train", 4 * MIB)
+        s.until_adopted(first)
+        member = s.controller.pool.of_job(first)
+        assert member is not None
+        assert member.trainer is not None
+        s.until(lambda: any(isinstance(w, RecordMeasurement) for w in s.records.written))
+        drifted = Measurement(
+            trainer=member.trainer,
+            generation=member.adopted,
+            latency_ns=(10_000,),
+            iteration_ns=10_000,
+            stall_ns=0,
+            peak_bytes=4 * MIB,
+        )
+        s.controller.fold(drifted)
+        s.until(planner.improving.is_set)
+        second = s.records.enqueue("train", 5 * MIB)
+        s.until_adopted(second)
+        assert s.controller.pool.due is None
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert planner.niceness == {"plan": own, "renew": min(19, own + NICENESS)}
 
 
 def test_what_a_planner_raises_is_raised_to_whoever_asks() -> None:

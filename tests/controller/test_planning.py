@@ -1,7 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from indb_tensile import config
 from indb_tensile.controller.planning import PolicyPlanner
+from indb_tensile.controller.thinking import GivenUp, Patience
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.host_memory import host_bytes
@@ -95,6 +98,25 @@ def test_drifted_plans_are_renewed_within_the_budget_and_no_slower() -> None:
             assert plan.peak_bytes <= budget_bytes
             assert plan.forecast.compute_ns == sum(slower.latency_ns[0])
             assert plan.forecast.iteration_ns <= planner.foresee((slower,), plans)[0].forecast.iteration_ns
+
+
+def test_improving_ends_with_what_is_raised_meanwhile_and_else_does_not_depend_on_who_watches() -> None:
+    workload, heard = chain(8), []
+    budget_bytes = liveness_peak(workload.graphs[0]) * 2 // 3
+    planner = PolicyPlanner(link=SLOW, policy="tensile+")
+    plans = planner.plan((workload,), budget_bytes=budget_bytes)
+    assert not isinstance(plans, Infeasible)
+    watched = replace(planner, heed=lambda: heard.append(len(heard)))
+    found = planner.renew((workload,), plans, budget_bytes=budget_bytes)
+    assert watched.renew((workload,), plans, budget_bytes=budget_bytes) == found
+    assert len(heard) > 1
+    patience = Patience()
+    patience.end()
+    with pytest.raises(GivenUp):
+        replace(planner, heed=patience.heed).renew((workload,), plans, budget_bytes=budget_bytes)
+    patience.begin()
+    hurried = replace(planner, heed=patience.heed)
+    assert hurried.renew((workload,), plans, budget_bytes=budget_bytes) == found
 
 
 def test_tensile_as_published_goes_as_low_as_nobody_waits_and_says_so() -> None:

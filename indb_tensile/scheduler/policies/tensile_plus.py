@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.search.descent import Effort
+from indb_tensile.scheduler.search.descent import Effort, Heed, unhurried
 from indb_tensile.scheduler.search.ladder import Ladder
 from indb_tensile.scheduler.search.rung import Rung
 from indb_tensile.scheduler.simulate import Compute, JobRun, simulate
@@ -64,7 +64,9 @@ class Climb:
         rewrites: bool = True,
         compute: Compute = Compute.OVERLAP,
         effort: Effort = Effort.USUAL,
+        heed: Heed = unhurried,
     ) -> None:
+        self._heed = heed
         self._workloads, self._link, self._rewrites, self._compute = workloads, link, rewrites, compute
         self._effort = effort
         tops = [max(liveness_peak(g) for g in w.graphs) for w in workloads]
@@ -105,7 +107,7 @@ class Climb:
     def _jobs(self, shares: tuple[float, ...]) -> list["_Job"]:
         if shares not in self._known:
             self._known[shares] = _jobs(
-                self._workloads, self._link, shares, rewrites=self._rewrites, effort=self._effort
+                self._workloads, self._link, shares, rewrites=self._rewrites, effort=self._effort, heed=self._heed
             )
         return self._known[shares]
 
@@ -187,7 +189,7 @@ def _bounded(rung: Rung, least_bytes: int, cap_bytes: int) -> Rung:
 
 
 def _jobs(
-    workloads: Sequence[Workload], link: Link, shares: Sequence[float], *, rewrites: bool, effort: Effort
+    workloads: Sequence[Workload], link: Link, shares: Sequence[float], *, rewrites: bool, effort: Effort, heed: Heed
 ) -> list[_Job]:
     """A ladder for each graph; equal graphs on equal shares climb the same one."""
     known: dict[tuple[int, tuple[int, ...], float], _Climbed] = {}
@@ -199,7 +201,9 @@ def _jobs(
             key = (id(graph), latency_ns, share)
             if key not in known:
                 spent = effort if thorough else Effort.QUICK
-                known[key] = _Climbed(Ladder(graph, latency_ns, link, share=share, rewrites=rewrites, effort=spent))
+                known[key] = _Climbed(
+                    Ladder(graph, latency_ns, link, share=share, rewrites=rewrites, effort=spent, heed=heed)
+                )
             climbed.append(known[key])
         found.append(_Job(workload, climbed))
     return found

@@ -5,7 +5,7 @@ plans. How many rations are spent is the *effort*. What a device's jobs wait for
 nobody waits for may be given all of it, as a particle swarm is in HOME (section IV).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 
 from indb_tensile.scheduler.search.orders import Orders, carried_over
@@ -58,10 +58,20 @@ def manners_of(operators: int, *, drops: bool) -> tuple[Manner, ...]:
     )
 
 
+Heed = Callable[[], None]  # called before each piece of a search, which ends with what it raises
+
+
+def unhurried() -> None:
+    """Nobody has anything more urgent to do."""
+
+
 class Descent:
     """The way down from the peak of doing nothing to one limit."""
 
-    def __init__(self, orders: Orders, top: Rung, limit_bytes: int, *, drops: bool, effort: Effort) -> None:
+    def __init__(
+        self, orders: Orders, top: Rung, limit_bytes: int, *, drops: bool, effort: Effort, heed: Heed = unhurried
+    ) -> None:
+        self._heed = heed
         self._orders, self._top, self._limit_bytes = orders, top, limit_bytes
         self._drops, self._effort = drops, effort
         self._operators = orders.first[0].operators
@@ -95,6 +105,7 @@ class Descent:
                 if rungs and (self._costs_nothing(rungs) or enough):
                     return rungs
                 start = search.layouts
+                self._heed()
                 rungs += self._lowered(order, manner, self._ration)
                 spent += search.layouts - start
         return rungs
@@ -124,6 +135,7 @@ class Descent:
         above_bytes = search.peak_bytes
         for attempt in range(_STARTS):
             before = search.choices
+            self._heed()
             if search.lower(limit_bytes, self._patient, most=_PATIENT * self._ration):
                 search.prune(limit_bytes, PRUNED)
                 search.improve(limit_bytes, first, most=self._ration, seed=seed)
@@ -138,6 +150,7 @@ class Descent:
         return [rung for order in orders for rung in self._lowered(order, self._patient, _PATIENT * self._ration)]
 
     def _lowered(self, order: int, manner: Manner, most: int) -> list[Rung]:
+        self._heed()
         search = self._orders.search(order)
         search.clear()
         return self._pruned(order, search) if search.lower(self._limit_bytes, manner, most=most) else []
@@ -164,6 +177,7 @@ class Descent:
         search.choose(list(rung.choices))
         most = self._ration if self._operators >= LARGE else _DEEP * self._ration
         for number, manner in enumerate(manners):
+            self._heed()
             search.improve(self._limit_bytes, manner, most=most, seed=search.operators + number)
         return rung_of(rung.order, search)
 
@@ -180,6 +194,7 @@ class Descent:
 
     def _exchanged(self, rung: Rung) -> list[Rung]:
         """Laid into the limit, and something else chosen here and there."""
+        self._heed()
         search = self._orders.search(rung.order)
         search.choose(list(rung.choices))
         if not search.fill(self._limit_bytes):
@@ -246,6 +261,7 @@ class Descent:
 
     def _squeezed(self, order: int, near_bytes: int, manner: Manner) -> list[Rung]:
         """Lowered as far as that goes, and pressed below the limit from there."""
+        self._heed()
         search = self._orders.search(order)
         search.clear()
         search.lower(near_bytes, manner, most=self._ration)

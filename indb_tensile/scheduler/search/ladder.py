@@ -11,7 +11,17 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import accesses, floor
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.search.advance import advanced
-from indb_tensile.scheduler.search.descent import LARGE, PRUNED, SLOWEST, Descent, Effort, manners_of, ration_of
+from indb_tensile.scheduler.search.descent import (
+    LARGE,
+    PRUNED,
+    SLOWEST,
+    Descent,
+    Effort,
+    Heed,
+    manners_of,
+    ration_of,
+    unhurried,
+)
 from indb_tensile.scheduler.search.orders import Orders
 from indb_tensile.scheduler.search.rung import Rung, envelope, fastest, rung_of
 
@@ -31,7 +41,9 @@ class Ladder:
         share: float = 1.0,
         rewrites: bool = True,
         effort: Effort = Effort.USUAL,
+        heed: Heed = unhurried,
     ) -> None:
+        self._heed = heed
         self.graph, self._effort, self._rewrites = graph, effort, rewrites
         self._latency_ns, self._link = tuple(latency_ns), link
         self._large = len(graph.operators) >= LARGE
@@ -62,7 +74,9 @@ class Ladder:
         enough = any(rung.peak_bytes <= limit_bytes for rung in nothing)
         if not enough and (self._away, limit_bytes) not in self._limits:
             self._limits.add((self._away, limit_bytes))
-            descent = Descent(self._orders, self.top, limit_bytes, drops=self._rewrites, effort=self._effort)
+            descent = Descent(
+                self._orders, self.top, limit_bytes, drops=self._rewrites, effort=self._effort, heed=self._heed
+            )
             found.append(descent.best())
         within = [r for r in found if r.peak_bytes <= limit_bytes]
         return fastest(within) if within else min(found, key=lambda r: (r.peak_bytes, r.iteration_ns))
