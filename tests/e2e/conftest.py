@@ -126,7 +126,7 @@ def service_on(database: Database) -> Iterator[Service]:
         "TENSILE_CAPACITY_BYTES": str(64 * MIB),
         "TENSILE_LINK_OUT_BYTES_PER_S": "400000000",
         "TENSILE_LINK_IN_BYTES_PER_S": "400000000",
-        "TENSILE_LEASE_S": "20",
+        "TENSILE_LEASE_S": "8",
         "TENSILE_BEAT_S": "0.2",
         "TENSILE_POLL_S": "0.2",
         "TENSILE_SPARE_TRAINERS": "1",

@@ -16,6 +16,16 @@ void expect_fault(const char* file, int line, tensile::Fault::Kind kind, const s
 // Polls; raises an invariant fault, which fails the test, when it takes longer than a minute.
 void wait_until(const std::function<bool()>& condition);
 
+// Ten times as slow as the rest; it looks for races, and finds those of a loop in few of its turns.
+#ifdef __SANITIZE_THREAD__
+constexpr bool under_thread_sanitizer = true;
+#else
+constexpr bool under_thread_sanitizer = false;
+#endif
+
+// How many random scenes to draw.
+constexpr unsigned int draws(unsigned int all) { return under_thread_sanitizer ? all / 5 : all; }
+
 template <typename Left, typename Right>
 void equal(const char* file, int line, const char* source, const Left& left, const Right& right) {
   if (!(left == right)) fail(file, line, tensile::text(source, ": ", left, " is not ", right));

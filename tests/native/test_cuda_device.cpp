@@ -64,7 +64,7 @@ void everything() {
 }  // namespace
 
 TEST(a_tensor_comes_back_to_memory_that_was_used_meanwhile_without_the_host_waiting) {
-  for (unsigned int seed = 1; seed <= 30; ++seed) {
+  for (unsigned int seed = 1; seed <= check::draws(30); ++seed) {
     const Checked checked(seed);
     Scene scene;
     CudaDevice& device = *scene.device;
@@ -116,7 +116,7 @@ TEST(memory_taken_anew_without_its_copies_being_waited_for_is_seen) {
 }
 
 TEST(copies_of_one_buffer_in_both_directions_keep_their_order) {
-  for (unsigned int seed = 1; seed <= 20; ++seed) {
+  for (unsigned int seed = 1; seed <= check::draws(20); ++seed) {
     const Checked checked(seed);
     Scene scene;
     CudaDevice& device = *scene.device;
@@ -140,7 +140,7 @@ TEST(copies_of_one_buffer_in_both_directions_keep_their_order) {
 TEST(random_swapping_ends_with_every_tensor_as_it_was_computed) {
   constexpr std::size_t tensor_bytes = 12'000;
   constexpr std::size_t places = 4;
-  for (unsigned int seed = 1; seed <= 40; ++seed) {
+  for (unsigned int seed = 1; seed <= check::draws(40); ++seed) {
     const Checked checked(seed);
     std::minstd_rand random(seed);
     Scene scene(4 * mib, 5'000);
@@ -305,7 +305,9 @@ TEST(every_call_that_fails_once_is_named_and_leaves_nothing_behind) {
                                     "cuMemHostUnregister",       "cuMemRelease",       "cuMemUnmap",
                                     "cuStreamDestroy",           "cuStreamSynchronize"};
   std::set<std::string> named;
-  for (const Result result : {Result::invalid_value, Result::out_of_memory, Result::device_unavailable}) {
+  std::vector results{Result::invalid_value, Result::out_of_memory, Result::device_unavailable};
+  if (check::under_thread_sanitizer) results.resize(1);
+  for (const Result result : results) {
     for (std::uint64_t number = 1;; ++number) {
       const Checked checked;
       fake_cuda::fail_call(number, result);
@@ -377,7 +379,7 @@ TEST(a_device_that_is_lost_or_a_context_that_is_broken_at_any_moment_is_said_to_
 }
 
 TEST(memory_that_one_stream_frees_is_taken_anew_by_another_in_order) {
-  for (unsigned int seed = 1; seed <= 20; ++seed) {
+  for (unsigned int seed = 1; seed <= check::draws(20); ++seed) {
     const Checked checked(seed);
     Scene scene;
     CudaDevice& device = *scene.device;
@@ -401,7 +403,7 @@ TEST(memory_that_one_stream_frees_is_taken_anew_by_another_in_order) {
 }
 
 TEST(memory_that_is_swapped_out_can_be_freed_at_once_and_taken_anew) {
-  for (unsigned int seed = 1; seed <= 20; ++seed) {
+  for (unsigned int seed = 1; seed <= check::draws(20); ++seed) {
     const Checked checked(seed);
     Scene scene;
     CudaDevice& device = *scene.device;

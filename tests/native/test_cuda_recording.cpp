@@ -88,7 +88,7 @@ struct Iteration {
 }  // namespace
 
 TEST(a_recorded_iteration_does_what_it_did_when_it_was_queued_on_other_bytes) {
-  for (unsigned int seed = 1; seed <= 30; ++seed) {
+  for (unsigned int seed = 1; seed <= check::draws(30); ++seed) {
     const Checked checked(seed);
     Scene scene(2 * mib);
     Iteration iteration(*scene.device);

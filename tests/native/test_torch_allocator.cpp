@@ -55,7 +55,7 @@ TEST(torch_without_a_device_is_told_so_and_may_still_free) {
 }
 
 TEST(a_recorded_stream_keeps_memory_from_being_taken_before_it_is_done) {
-  for (unsigned int seed = 1; seed <= 20; ++seed) {
+  for (unsigned int seed = 1; seed <= check::draws(20); ++seed) {
     const Checked checked(seed);
     const Served served;
     CUstream_st* side = fake_cuda::side_stream();
