@@ -46,6 +46,7 @@ from indb_tensile.scheduler.link import Link, link_of, trusted
 
 TRAINER = "indb_tensile.worker.trainer"
 SERVICE = "indb_tensile.worker.service"
+LEARNER = "indb_tensile.worker.learner"
 
 log = logging.getLogger("controller")
 
@@ -94,7 +95,7 @@ def _run(settings: Settings) -> None:
             regions, gauge = _gpu(chosen, settings, stack)
         environment = _environment(settings)
         forks = stack.enter_context(closing(ForkServer(preloading(environment), _modules(settings))))
-        service, learner = _service(settings, forks), _learner(settings, environment)
+        service, learner = _service(settings, forks), _learner(settings, forks)
         for part in (service, learner):
             stack.callback(part.stop)
         patience = Patience()
@@ -252,7 +253,7 @@ def _pool(settings: Settings) -> Pool:
 
 
 def _modules(settings: Settings) -> tuple[str, ...]:
-    """What will be forked."""
+    """What will be forked for certain."""
     return (SERVICE, TRAINER) if settings.service_directory else (TRAINER,)
 
 
@@ -263,10 +264,10 @@ def _service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoServic
     return ServiceProcess(forks=forks, module=SERVICE, grace_s=settings.stop_grace_s)
 
 
-def _learner(settings: Settings, environment: dict[str, str]) -> LearnerProcess | NoService:
+def _learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoService:
     if not settings.survey_s or settings.device != EMULATED:  # what it measures are the processor's operators
         return NoService()
-    return LearnerProcess(command=_worker("learner"), environment=environment)
+    return LearnerProcess(forks=forks, module=LEARNER)
 
 
 class _Both:

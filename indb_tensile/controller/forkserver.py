@@ -1,4 +1,4 @@
-"""Processes by fork: one has imported what takes long, and trainers, the service and its analyst start as its copies.
+"""Processes by fork: one has imported what takes long, and trainers, service, analyst, learner are its copies.
 
 Importing torch takes a processor seconds and hundreds of megabytes; a copy takes milliseconds, and memory only for
 what it writes. The server (worker/forkserver.py) forks twice: the one between ends at once, and the copy becomes

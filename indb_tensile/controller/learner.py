@@ -1,12 +1,8 @@
 """The learner process: beside each controller, it trains the latency predictor where one is due, and ends."""
 
 import logging
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
 
+from indb_tensile.controller.forkserver import Copy, ForkServer
 from indb_tensile.job import WorkerId
 
 log = logging.getLogger("controller")
@@ -17,13 +13,18 @@ AGAIN_S = 600.0  # between the end of one and the next look at what jobs have me
 class LearnerProcess:
     """Runs the learner now and then while there is a worker. Times are the caller's monotonic seconds."""
 
-    def __init__(self, *, command: Sequence[str], environment: Mapping[str, str], again_s: float = AGAIN_S) -> None:
-        self._command = tuple(command)
-        self._environment = dict(environment)
+    def __init__(self, *, forks: ForkServer, module: str, again_s: float = AGAIN_S) -> None:
+        self._forks = forks
+        self._module = module
         self._again_s = again_s
         self._wanted = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Copy | None = None
         self._start_at_s = 0.0
+
+    @property
+    def asked(self) -> bool:
+        """Whether one runs, or is to begin."""
+        return self._process is not None
 
     @property
     def pid(self) -> int | None:
@@ -38,31 +39,19 @@ class LearnerProcess:
 
     def attend(self, now_s: float) -> None:
         """Start it when it is due; notice that it has ended."""
-        if self._process is not None and (code := self._process.poll()) is not None:
-            if code:
+        self._forks.receive()
+        process = self._process
+        if process is not None and (process.failed or (process.pid is not None and process.ended())):
+            code = None if process.failed else process.reap()
+            if code != 0:
                 log.warning("the learner ended with code %s and is started again in %g s", code, self._again_s)
             self._process = None
             self._start_at_s = now_s + self._again_s
         if self._process is None and self._wanted and now_s >= self._start_at_s:
-            self._start(now_s)
+            self._process = self._forks.ask(self._module, descriptors={})
 
     def stop(self) -> None:
-        """End it and whatever it started."""
-        if self._process is None:
-            return
-        os.killpg(self._process.pid, signal.SIGKILL)  # what it has not stored yet is worth nothing
-        self._process.wait()
-        self._process = None
-
-    def _start(self, now_s: float) -> None:
-        try:
-            self._process = subprocess.Popen(
-                self._command,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno(),
-                process_group=0,
-            )
-        except OSError as error:
-            log.error("the learner could not be started: %s", error)  # noqa: TRY400 - one line says it all
-            self._start_at_s = now_s + self._again_s
+        """End it and whatever it started: what it has not stored yet is worth nothing."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.abandon()
