@@ -172,7 +172,7 @@ def _fit(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[
 def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | None:
     """What the planner makes of the plans that all of them follow, where its grants fit into the budget."""
     followed = tuple(m.plan for m in members if m.plan is not None)
-    if len(followed) < len(members):
+    if not members or len(followed) < len(members):  # all may have been cancelled since
         return None
     workloads = tuple(planned(m) for m in members)
     whole_bytes = draft.pool.whole(max(0, budget_bytes))

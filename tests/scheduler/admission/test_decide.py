@@ -656,6 +656,28 @@ def test_after_drift_plans_are_renewed_where_their_grants_fit_and_made_anew_else
     assert [plan.peak_bytes for plan in plans if plan is not None] == [sent_bytes, sent_bytes]
 
 
+class PonderingPlanner(HalvingPlanner):
+    """Has to be asked about drift, and never knows."""
+
+    def renew(
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+    ) -> tuple[JobPlan, ...] | None:
+        raise Unanswered(RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes))
+
+
+def test_nobody_is_asked_about_the_drift_of_jobs_that_were_all_cancelled_since() -> None:
+    drive = Drive(12, planner=PonderingPlanner(), drift_threshold=0.2)
+    trainer = drive.start(1, 6)
+    drifted = Measurement(
+        trainer=trainer, generation=1, latency_ns=(2000,), iteration_ns=1, stall_ns=0, peak_bytes=6 * REGION
+    )
+    drive.send(drifted)
+    assert drive.pool.asked
+    drive.send(CancelRequest(job=JobId(1)))
+    drive.send(Answered())
+    assert (drive.pool.due, drive.pool.asked) == (None, False)
+
+
 class ForeseeingPlanner(HalvingPlanner):
     """The same plan whatever the latencies, and a forecast that follows them."""
 
