@@ -8,8 +8,10 @@ side at which a step takes tenths of a second: about a minute each. Steps are se
 machine with its clock slowed down to this very step. Per network: operators are measured under the liveness plan,
 then plans between the liveness peak and the floor are made from these latencies and followed. Liveness and planned
 iterations take turns, so that a machine that slows down slows both; figures are medians. `ratio` is measured over
-foretold time; `eor` is measured time over that of the liveness iterations of the same run. It ends with 1 where a
-median ratio is more than 3 % off.
+foretold time; `simulated_ratio` the same with the latencies that operators then had under the plan, which are what a
+controller goes on with: it judges the simulator alone, where in `ratio` are also the operators that a plan makes
+faster (less memory is in use, more of it in caches) or slower (copies take bandwidth). `eor` is measured time over
+that of the liveness iterations of the same run. It ends with 1 where a median `simulated_ratio` is more than 3 % off.
 """
 
 import argparse
@@ -41,11 +43,11 @@ from indb_tensile.learning import architectures
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.machines import MACHINES, REFERENCE, machine
 from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak, vanilla_peak
-from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
+from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, plan_jobs
 
 CLASSES = 10
 BUDGETS = (0.8, 0.5, 0.2)  # of the way from the floor to the liveness peak
-BAR = 0.03  # what a foretold time may be off
+BAR = 0.03  # what a simulated time may be off
 _MODULE = "indb_tensile.bench.forecast"
 
 
@@ -119,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for subject in _subjects(models, given.batch, given.side):
             for row in measure(subject, given.machine, rounds=given.rounds, iterations=given.iterations):
                 print(json.dumps(row) if given.json else _line(row), flush=True)
-                off += abs(row["ratio"] - 1) > BAR
+                off += abs(row["simulated_ratio"] - 1) > BAR
     except TensileError as error:
         sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
     sys.exit(int(off > 0))
@@ -152,6 +154,7 @@ def _compare(trial: Trial, share: float, link: Link, *, rounds: int, iterations:
     unplanned: list[int] = []
     planned: list[int] = []
     foretold: list[int] = []
+    simulated: list[int] = []
     for _ in range(rounds):
         found = trial.run(LIVENESS, iterations)
         unplanned.append(found.iteration_ns)
@@ -159,6 +162,8 @@ def _compare(trial: Trial, share: float, link: Link, *, rounds: int, iterations:
         found = trial.run(plan.plans[0], iterations)
         planned.append(found.iteration_ns)
         foretold.append(plan.forecast.iteration_ns)
+        (again,) = foresee([workload(trial.step, found.latency_ns)], [plan], link=link)
+        simulated.append(again.forecast.iteration_ns)
         assert found.peak_bytes == plan.peak_bytes, f"planned {plan.peak_bytes}, measured {found.peak_bytes} bytes"
     return {
         "network": trial.subject.name,
@@ -171,9 +176,15 @@ def _compare(trial: Trial, share: float, link: Link, *, rounds: int, iterations:
         "swaps": plan.swaps,
         "foretold_ms": round(median(foretold) / 1e6, 2),
         "measured_ms": round(median(planned) / 1e6, 2),
-        "ratio": round(median(m / f for m, f in zip(planned, foretold, strict=True)), 3),
-        "eor": round(median(m / u for m, u in zip(planned, unplanned, strict=True)), 3),
+        "ratio": _ratio(planned, foretold),
+        "simulated_ratio": _ratio(planned, simulated),
+        "eor": _ratio(planned, unplanned),
     }
+
+
+def _ratio(measured: Sequence[int], others: Sequence[int]) -> float:
+    """The median over the rounds."""
+    return round(median(m / other for m, other in zip(measured, others, strict=True)), 3)
 
 
 def _plan(work: Workload, budget_bytes: int, link: Link) -> JobPlan:
@@ -188,7 +199,8 @@ def _line(row: dict[str, Any]) -> str:
     )
     return (
         f"{row['network']:<12} {sizes}, {row['swaps']} swaps; foretold {row['foretold_ms']} ms, "
-        f"measured {row['measured_ms']} ms, ratio {row['ratio']}, eor {row['eor']}"
+        f"measured {row['measured_ms']} ms, ratio {row['ratio']}, simulated_ratio {row['simulated_ratio']}, "
+        f"eor {row['eor']}"
     )
 
 

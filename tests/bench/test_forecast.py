@@ -11,4 +11,4 @@ def test_each_budget_has_a_row_whose_peak_was_measured_to_the_byte() -> None:
     for share, row in zip(BUDGETS, rows, strict=True):
         room_bytes = row["liveness_peak_bytes"] - row["floor_bytes"]
         assert row["peak_bytes"] <= row["floor_bytes"] + round(share * room_bytes)
-    assert all(row["foretold_ms"] > 0 and row["measured_ms"] > 0 for row in rows)
+    assert all(row["foretold_ms"] > 0 and row["measured_ms"] > 0 and row["simulated_ratio"] > 0 for row in rows)
