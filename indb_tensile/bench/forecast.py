@@ -4,14 +4,15 @@
         [--rounds 5] [--iterations 5] [--json]
 
 Four small networks; with `--models` known ones (bench/networks.py), all nine without names, each at a batch and a
-side at which a step takes tenths of a second: about a minute each. Steps are served from the arena. The device is the
-machine with its clock slowed down to this very step. Per network: operators are measured under the liveness plan,
-then plans between the liveness peak and the floor are made from these latencies and followed. Liveness and planned
-iterations take turns, so that a machine that slows down slows both; figures are medians. `ratio` is measured over
-foretold time; `simulated_ratio` the same with the latencies that operators then had under the plan, which are what a
-controller goes on with: it judges the simulator alone, where in `ratio` are also the operators that a plan makes
-faster (less memory is in use, more of it in caches) or slower (copies take bandwidth). `eor` is measured time over
-that of the liveness iterations of the same run. It ends with 1 where a median `simulated_ratio` is more than 3 % off.
+side at which a step takes tenths of a second: one to three minutes each, ten for GPT-2. Steps are served from the
+arena. The device is the machine with its clock slowed down to this very step. Per network: operators are measured
+under the liveness plan, then plans between the liveness peak and the floor are made from these latencies and
+followed. Liveness and planned iterations take turns, so that a machine that slows down slows both; figures are
+medians. `ratio` is measured over foretold time; `simulated_ratio` the same with the latencies that operators then had
+under the plan, which are what a controller goes on with: it judges the simulator alone, where in `ratio` are also the
+operators that a plan makes faster (less memory is in use, more of it in caches) or slower (copies take bandwidth).
+`eor` is measured time over that of the liveness iterations of the same run. It ends with 1 where a median
+`simulated_ratio` is more than 3 % off.
 """
 
 import argparse
