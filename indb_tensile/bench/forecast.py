@@ -37,6 +37,7 @@ from indb_tensile.bench.trial import (
     placer,
     preload,
     slowed_link,
+    small,
     workload,
 )
 from indb_tensile.errors import TensileError
@@ -132,8 +133,8 @@ def _subjects(models: Sequence[str], batch: int | None, side: int | None) -> Ite
     if not models:
         yield from (network.subject() for network in NETWORKS)
     for network in map(networks.find, models):
-        rows, own = SIZES.get(network.name, (2, network.row[-1]))
-        yield Subject.of(network.resized(own if side is None else side), rows if batch is None else batch)
+        rows, _ = SIZES.get(network.name, (2, None))
+        yield Subject.of(small(network, side), rows if batch is None else batch)
 
 
 def measure(subject: Subject, machine_name: str, *, rounds: int, iterations: int) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The largest batch that a device's memory allows, planned and by eager PyTorch, and how fast each trains it.
 
     python -m indb_tensile.bench.maxbatch [--models resnet50 …] [--budget 8GB] [--shares 0 0.5] [--machine a6000]
-        [--simulated | --side 64] [--json]
+        [--simulated | --side 96] [--json]
 
 Executed (`--side` pixels or tokens, `--budget` to match): eager's peak is what its step really allocates, ours is
 planned and confirmed by one executed iteration, whose peak the ledger sees; both upload through the link of the
@@ -31,7 +31,7 @@ from indb_tensile.bench.line import Line
 from indb_tensile.bench.networks import Network, graph_of
 from indb_tensile.bench.rivals import EAGER, Torch
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated, slowed_link
+from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated, slowed_link, small
 from indb_tensile.errors import RequestError, TensileError
 from indb_tensile.executor.capture import CapturedStep
 from indb_tensile.job import JobId
@@ -335,12 +335,12 @@ def _device(given: argparse.Namespace, name: str) -> tuple[Device, Row]:
         budget_bytes = _SIMULATED_BYTES if given.budget is None else _size(given.budget)
         labels |= {"side": network.row[-1], "budget_bytes": budget_bytes}
         return Drawn(partial(graph_of, name), stands_for, budget_bytes), labels
-    network = network.resized(given.side)
+    network = small(network, given.side)
     if given.budget is None:
         budget_bytes = eager_step(Subject.of(network, given.batch)).peak_bytes
     else:
         budget_bytes = _size(given.budget)
-    labels |= {"side": given.side, "budget_bytes": budget_bytes}
+    labels |= {"side": network.row[-1], "budget_bytes": budget_bytes}
     return Executed(network, stands_for, budget_bytes, given.batch), labels
 
 
@@ -365,7 +365,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--simulated", action="store_true", help="plan only, networks at their own size")
     parser.add_argument("--budget", help="such as 8GB, the default of --simulated; else what eager needs for --batch")
     parser.add_argument("--batch", type=int, default=4, help="rows for which the budget is just enough for eager")
-    parser.add_argument("--side", "--pixels", type=int, default=64, help="pixels a side, or tokens")
+    parser.add_argument("--side", "--pixels", type=int, help="pixels a side, or tokens; few without it")
     parser.add_argument("--shares", nargs="+", type=float, default=(0.0, 0.5), help="of eager's samples a second")
     parser.add_argument("--machine", choices=MACHINES, default=REFERENCE.name)
     parser.add_argument("--json", action="store_true", help="one object a line")

@@ -71,6 +71,12 @@ def preload(module: str, arguments: Sequence[str] | None) -> None:
         sys.exit(f"{LIBRARY} is not preloaded: was it built?")
 
 
+def small(network: Network, side: int | None = None) -> Network:
+    """At so many pixels or tokens a side; without it at so few that a step takes tenths of a second."""
+    _, own = SIZES.get(network.name, (0, network.row[-1]))
+    return network.resized(own if side is None else side)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """A model, its loss, and one batch to train it on again and again."""
