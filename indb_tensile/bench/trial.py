@@ -40,7 +40,7 @@ _AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was started with t
 SIZES = {
     "vgg16": (4, 64),
     "resnet50": (8, 64),
-    "inception_v3": (4, 96),
+    "inception_v3": (4, 128),
     "densenet121": (8, 64),
     "mobilenet_v2": (8, 96),
     "squeezenet": (8, 96),
