@@ -140,7 +140,7 @@ def _become(
                 os.environ[name] = str(descriptor)
             control.send(ANSWER.pack(request.number, os.getpid()))
             control.close()
-            _forget_logging()
+            logging.basicConfig(force=True, handlers=[])  # its own main sets up its own
             code = run()
     except Exception:
         log.exception("%s failed", request.module)
@@ -153,13 +153,6 @@ def _become(
 def _call_oneself(name: str) -> None:
     """What ps and top show: the command line stays that of the process it was copied from."""
     Path("/proc/self/comm").write_text(f"tensile {name}"[:_NAME_CHARACTERS])
-
-
-def _forget_logging() -> None:
-    """Its own main sets up its own."""
-    root = logging.getLogger()
-    for handler in tuple(root.handlers):
-        root.removeHandler(handler)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ from indb_tensile.bench.allocations import measure_memory
 from indb_tensile.bench.networks import NETWORKS, Network
 from indb_tensile.bench.rivals import AOT_EAGER, INDUCTOR, Contender, Torch, has_compiler, rivals
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.trial import SIZES, Subject, Trial, alone, lent, placer, preload, slowed_link, workload
+from indb_tensile.bench.trial import SIZES, Subject, Trial, alone, lent, placer, preload, slowed_link, small, workload
 from indb_tensile.bench.turns import Entry, Pace, duel, take_turns
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import REGION_BYTES, EmulatedDevice
@@ -108,8 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _asked(given: argparse.Namespace, name: str) -> tuple[Subject, Network, Asked]:
     network = networks.find(name)
-    batch, side = SIZES.get(name, (2, network.row[-1]))
-    network = network.resized(side if given.side is None else given.side)
+    batch, _ = SIZES.get(name, (2, None))
+    network = small(network, given.side)
     inductor = (0.5,) if name in _QUICK and has_compiler() else ()
     asked = Asked(
         machine=given.machine,

@@ -48,6 +48,11 @@ class Copy:
     failed: bool = False  # and never will
     unwanted: bool = False
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, or will never begin."""
+        return self.failed or (self.pid is not None and self.ended())
+
     def ended(self, timeout_s: float = 0.0) -> bool:
         """Whether it ended in time; it stays a zombie, so that its id and its group's stay its own."""
         assert self.pid is not None

@@ -41,7 +41,7 @@ class LearnerProcess:
         """Start it when it is due; notice that it has ended."""
         self._forks.receive()
         process = self._process
-        if process is not None and (process.failed or (process.pid is not None and process.ended())):
+        if process is not None and process.over:
             code = None if process.failed else process.reap()
             if code != 0:
                 log.warning("the learner ended with code %s and is started again in %g s", code, self._again_s)

@@ -48,7 +48,7 @@ class ServiceProcess:
         """Start it when it is due; notice that it has ended."""
         self.forks.receive()
         process = self._process
-        if process is not None and (process.failed or (process.pid is not None and process.ended())):
+        if process is not None and process.over:
             self._bury(process, now_s)
         if self._process is None and self._worker is not None and now_s >= self._start_at_s:
             self._start(now_s)

@@ -22,7 +22,7 @@ from tests.executor.eager import RATES, Eager
 from tests.executor.memory_device import MemoryDevice
 from tests.executor.models import Job
 from tests.executor.plans import random_plan, random_rewritten_plan
-from tests.executor.preloaded import answer
+from tests.executor.preloaded import answer, private
 
 _REGION_BYTES = 1 << 14  # small, so that rounding gives little away
 KINDS = ("mlp", "cnn", "transformer", "lstm")
@@ -31,13 +31,7 @@ torch.set_num_threads(1)
 torch.backends.mha.set_fastpath_enabled(False)
 
 
-def _private() -> Serving:
-    serving = Serving.private()
-    assert serving is not None
-    return serving
-
-
-_serving = _private()
+_serving = private()
 
 
 def _plans(steps: tuple[CapturedStep, ...]) -> dict[str, tuple[Plan, ...]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from indb_tensile.executor.serving import LIBRARY
+from indb_tensile.executor.serving import LIBRARY, Serving
 
 Answers = dict[str, Any]
 
@@ -22,6 +22,13 @@ def ask(module: str, *, preload: bool = True) -> Answers:
     assert done.returncode == 0, done.stderr
     answers: Answers = json.loads(done.stdout.splitlines()[-1])
     return answers | {"stderr": done.stderr}
+
+
+def private() -> Serving:
+    """Of such a process: what serves its tensors."""
+    serving = Serving.private()
+    assert serving is not None
+    return serving
 
 
 def answer(module: ModuleType) -> None:

@@ -15,7 +15,6 @@ from indb_tensile.executor.device import HostBuffer, Ticket
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
-from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timeline import unroll
 from indb_tensile.scheduler.peak import LIVENESS, VANILLA, peak
 from indb_tensile.scheduler.plan import Plan
@@ -25,7 +24,7 @@ from tests.executor.eager import RATES, Eager
 from tests.executor.memory_device import MemoryDevice
 from tests.executor.models import Job
 from tests.executor.plans import random_plan, random_rewritten_plan
-from tests.executor.preloaded import answer
+from tests.executor.preloaded import answer, private
 from tests.executor.rewinding import RewindingGraphs
 
 log = logging.getLogger("executor")
@@ -38,13 +37,7 @@ torch.set_num_threads(1)
 torch.backends.mha.set_fastpath_enabled(False)
 
 
-def _private() -> Serving:
-    serving = Serving.private()
-    assert serving is not None
-    return serving
-
-
-_serving = _private()
+_serving = private()
 
 
 class _Trained:
