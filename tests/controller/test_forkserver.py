@@ -178,9 +178,8 @@ def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: Ma
         trainers.spawn(FIRST)
         trainers.end(FIRST, manner)
         assert trainers.poll(DEADLINE_S) == [Gone(trainer=FIRST, code=UNSTARTED)]
-        trainers.spawn(
-            SECOND
-        )  # is forked after the first, for which nobody waits any more, but may be heard of before
+        # It is forked after the first, for which nobody waits any more, but may be heard of before.
+        trainers.spawn(SECOND)
         end_s = time.monotonic() + DEADLINE_S
         while not trainers.pid(SECOND) or len(children() - before) != 2:
             assert time.monotonic() < end_s, "not just the server and the second"
