@@ -1,10 +1,10 @@
-"""What every device's arena must do, tried on the emulated one and on the tests' own fake."""
+"""What every device's arena must do (devices.py says which are tried), and the emulated one's beyond."""
 
 import ctypes
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
-from indb_tensile.executor.device import REGION_BYTES, ArenaDevice, ArenaUsage, EmulatedDevice, Ledger
-from tests.executor.fake_device import FakeDevice
+from indb_tensile.executor.device import REGION_BYTES, ArenaUsage, EmulatedDevice, Ledger
+from tests.executor.devices import BACK_ENDS, Devices, devices, got, put
 
 GRANT_BYTES = 4 * REGION_BYTES
-ALIGNMENT_BYTES = 64
-
-Opener = Callable[[], ArenaDevice]
 
 
 class Hook(ctypes.Structure):
@@ -45,100 +42,98 @@ def emulated(ledger: Ledger, *, alignment_bytes: int = 64) -> EmulatedDevice:
     return EmulatedDevice(ledger.fd, slot, epoch, 1 << 20, chunk_bytes=1000, alignment_bytes=alignment_bytes)
 
 
-@pytest.fixture(params=["emulated", "fake"], scope="module")
-def open_device(request: pytest.FixtureRequest) -> Iterator[Opener]:
-    """Opens devices with the same grant, each empty."""
-    if request.param == "fake":
-        yield lambda: FakeDevice(GRANT_BYTES, 1 << 20)
-        return
-    ledgers: list[Ledger] = []
-
-    def open_emulated() -> ArenaDevice:
-        ledgers.append(Ledger.create(2 * GRANT_BYTES, REGION_BYTES, 10**12, 10**12))
-        return emulated(ledgers[-1])
-
-    yield open_emulated
-    for ledger in ledgers:
-        ledger.close()
+@pytest.fixture(params=BACK_ENDS, scope="module")
+def openers(request: pytest.FixtureRequest) -> Iterator[Devices]:
+    """Devices with the same grant, each empty."""
+    found = devices(request.param)
+    yield found
+    found.close()
 
 
-def test_equal_calls_give_equal_offsets(open_device: Opener) -> None:
+def test_equal_calls_give_equal_offsets(openers: Devices) -> None:
     offsets = []
+    behind = max(128, openers.alignment_bytes)  # of 100 bytes
     for _ in range(2):
-        device = open_device()
-        first, second = device.allocate(100), device.allocate(2 * REGION_BYTES)
+        device = openers.open()
+        first, second = device.allocate(100), device.allocate(2 * openers.region_bytes)
         device.free(first)
-        third, fourth = device.allocate(200), device.allocate(64)
+        third, fourth = device.allocate(behind + 1), device.allocate(64)
         offsets.append([address - device.arena_range.start for address in (first, second, third, fourth)])
-    assert offsets[0] == offsets[1] == [0, 128, 128 + 2 * REGION_BYTES, 0]
+    assert offsets[0] == offsets[1] == [0, behind, behind + 2 * openers.region_bytes, 0]
 
 
-def test_a_planned_offset_is_given_where_it_is_free(open_device: Opener) -> None:
-    device = open_device()
-    planned = device.allocate_at(REGION_BYTES - 64, 100)
-    assert planned == device.arena_range[REGION_BYTES - 64]
-    with pytest.raises(InvariantError, match="64 bytes at offset 1048576 are not free in the regions of this job"):
-        device.allocate_at(REGION_BYTES, 64)
+def test_a_planned_offset_is_given_where_it_is_free(openers: Devices) -> None:
+    device, region_bytes, unit_bytes = openers.open(), openers.region_bytes, openers.alignment_bytes
+    planned = device.allocate_at(region_bytes - unit_bytes, unit_bytes + 36)
+    assert planned == device.arena_range[region_bytes - unit_bytes]
+    with pytest.raises(
+        InvariantError, match=f"64 bytes at offset {region_bytes} are not free in the regions of this"
+    ):
+        device.allocate_at(region_bytes, 64)
     device.free(planned)
-    assert device.allocate_at(REGION_BYTES, 64) == planned + 64
+    assert device.allocate_at(region_bytes, 64) == planned + unit_bytes
 
 
-def test_an_allocation_is_freed_once(open_device: Opener) -> None:
-    device = open_device()
+def test_an_allocation_is_freed_once(openers: Devices) -> None:
+    device = openers.open()
     address = device.allocate(1)
     device.free(address)
     with pytest.raises(InvariantError, match="is no allocation of the arena, or no longer"):
         device.free(address)
 
 
-def test_the_arena_says_what_it_holds(open_device: Opener) -> None:
-    device = open_device()
-    large = device.allocate(REGION_BYTES)
+def test_the_arena_says_what_it_holds(openers: Devices) -> None:
+    device, region_bytes, unit_bytes = openers.open(), openers.region_bytes, openers.alignment_bytes
+    grant_bytes = openers.grant_bytes
+    large = device.allocate(region_bytes)
     device.allocate(1)
     device.free(large)
-    with pytest.raises(DeviceMemoryError, match="the arena has no 4194304 bytes in one piece: 64 of 4194304 bytes"):
-        device.allocate(GRANT_BYTES)
+    refusal = f"the arena has no {grant_bytes} bytes in one piece: {unit_bytes} of {grant_bytes} bytes"
+    with pytest.raises(DeviceMemoryError, match=refusal):
+        device.allocate(grant_bytes)
     assert device.arena_usage() == ArenaUsage(
-        owned_bytes=GRANT_BYTES,
-        reserved_bytes=2 * REGION_BYTES,
-        allocated_bytes=64,
+        owned_bytes=grant_bytes,
+        reserved_bytes=2 * region_bytes,
+        allocated_bytes=unit_bytes,
         requested_bytes=1,
-        high_water_bytes=REGION_BYTES + 64,
-        reserved_high_water_bytes=2 * REGION_BYTES,
-        largest_free_bytes=GRANT_BYTES - REGION_BYTES - 64,
+        high_water_bytes=region_bytes + unit_bytes,
+        reserved_high_water_bytes=2 * region_bytes,
+        largest_free_bytes=grant_bytes - region_bytes - unit_bytes,
         fallbacks=0,
-        unaccounted_bytes=REGION_BYTES + 1,
+        unaccounted_bytes=region_bytes + 1,
     )
 
 
 @given(turns=st.lists(st.tuples(st.integers(1, 2 * REGION_BYTES), st.integers(0, 5)), max_size=25))
-def test_allocations_never_overlap_and_keep_their_bytes(open_device: Opener, turns: list[tuple[int, int]]) -> None:
-    device = open_device()
+def test_allocations_never_overlap_and_keep_their_bytes(openers: Devices, turns: list[tuple[int, int]]) -> None:
+    device = openers.open()
     live: list[tuple[int, int, bytes]] = []
+
+    def check_and_free(address: int, size_bytes: int, tail: bytes) -> None:
+        assert got(device, address + size_bytes - len(tail), len(tail)) == tail
+        device.free(address)
+
     for size_bytes, victim in turns:
         try:
             address = device.allocate(size_bytes)
         except DeviceMemoryError:
             if live:
-                address, size_bytes, tail = live.pop(victim % len(live))
-                assert ctypes.string_at(address + size_bytes - len(tail), len(tail)) == tail
-                device.free(address)
+                check_and_free(*live.pop(victim % len(live)))
             continue
-        assert address % ALIGNMENT_BYTES == 0
+        assert address % openers.alignment_bytes == 0
         assert all(address + size_bytes <= other or other + size <= address for other, size, _ in live)
         tail = random.Random(address).randbytes(min(size_bytes, 32))
-        ctypes.memmove(address + size_bytes - len(tail), tail, len(tail))
+        put(device, address + size_bytes - len(tail), tail)
         live.append((address, size_bytes, tail))
         assert device.arena_usage().requested_bytes == sum(size for _, size, _ in live)
-    for address, size_bytes, tail in live:
-        assert ctypes.string_at(address + size_bytes - len(tail), len(tail)) == tail
-        device.free(address)
+    for one in live:
+        check_and_free(*one)
     assert device.arena_usage().allocated_bytes == 0
 
 
-def test_what_is_allocated_beyond_the_account_is_noted(open_device: Opener) -> None:
+def test_what_is_allocated_beyond_the_account_is_noted(openers: Devices) -> None:
     """Alignment may cost more memory than the account counts, so what was asked for is what is compared."""
-    device = open_device()
+    device = openers.open()
     sizes = [100, REGION_BYTES, 77, 1]
     device.move(0, sum(sizes))
     addresses = [device.allocate(size) for size in sizes]

@@ -1,9 +1,9 @@
-"""What every device must do, tried on the emulated one and on the tests' own fake."""
+"""What every device must do: devices.py says which are tried."""
 
 import ctypes
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,71 +11,68 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
-from indb_tensile.executor.device import REGION_BYTES, Device, EmulatedDevice, HostBuffer, Ledger, Ticket, Usage
-from tests.executor.fake_device import FakeDevice
+from indb_tensile.executor.device import (
+    REGION_BYTES,
+    ArenaDevice,
+    Device,
+    EmulatedDevice,
+    HostBuffer,
+    Ledger,
+    Ticket,
+    Usage,
+)
+from tests.executor.devices import BACK_ENDS, CHUNK_BYTES, POOL_BYTES, Devices, devices, got, put
 from tests.remains import nothing_remains
 
-GRANT_BYTES = 4 * REGION_BYTES
-POOL_BYTES = 8 * REGION_BYTES
-CHUNK_BYTES = 4096
 
-Opener = Callable[[], Device]
-
-
-@pytest.fixture(params=["emulated", "fake"], scope="module")
-def open_device(request: pytest.FixtureRequest) -> Iterator[Opener]:
-    """Opens devices with the same grant and pool, each with a fresh account."""
-    if request.param == "fake":
-        yield lambda: FakeDevice(GRANT_BYTES, POOL_BYTES)
-        return
-    ledgers: list[Ledger] = []
-
-    def open_emulated() -> Device:
-        ledgers.append(Ledger.create(2 * GRANT_BYTES, REGION_BYTES, 10**12, 10**12))
-        slot, epoch = ledgers[-1].claim_slot(1)
-        ledgers[-1].grant(slot, GRANT_BYTES)
-        return EmulatedDevice(ledgers[-1].fd, slot, epoch, POOL_BYTES, chunk_bytes=CHUNK_BYTES)
-
-    yield open_emulated
-    for ledger in ledgers:
-        ledger.close()
+@pytest.fixture(params=BACK_ENDS, scope="module")
+def openers(request: pytest.FixtureRequest) -> Iterator[Devices]:
+    """Devices with the same grant and pool."""
+    found = devices(request.param)
+    yield found
+    found.close()
 
 
 @pytest.fixture
-def device(open_device: Opener) -> Device:
-    return open_device()
+def device(openers: Devices) -> ArenaDevice:
+    return openers.open()
 
 
-def test_a_fresh_device_has_its_grant_and_nothing_in_use(device: Device) -> None:
-    assert device.usage() == Usage(granted_bytes=GRANT_BYTES, used_bytes=0, high_water_bytes=0)
+@pytest.fixture
+def grant_bytes(openers: Devices) -> int:
+    return openers.grant_bytes
 
 
-def test_a_move_gives_back_before_it_takes(device: Device) -> None:
-    device.move(0, GRANT_BYTES)
-    device.move(GRANT_BYTES, GRANT_BYTES - 1)
+def test_a_fresh_device_has_its_grant_and_nothing_in_use(device: Device, grant_bytes: int) -> None:
+    assert device.usage() == Usage(granted_bytes=grant_bytes, used_bytes=0, high_water_bytes=0)
+
+
+def test_a_move_gives_back_before_it_takes(device: Device, grant_bytes: int) -> None:
+    device.move(0, grant_bytes)
+    device.move(grant_bytes, grant_bytes - 1)
     assert device.usage() == Usage(
-        granted_bytes=GRANT_BYTES, used_bytes=GRANT_BYTES - 1, high_water_bytes=GRANT_BYTES
+        granted_bytes=grant_bytes, used_bytes=grant_bytes - 1, high_water_bytes=grant_bytes
     )
 
 
-def test_a_new_high_water_mark_starts_at_the_present_use(device: Device) -> None:
+def test_a_new_high_water_mark_starts_at_the_present_use(device: Device, grant_bytes: int) -> None:
     device.move(0, 1000)
     device.move(900, 0)
     device.reset_high_water()
     device.move(0, 50)
-    assert device.usage() == Usage(granted_bytes=GRANT_BYTES, used_bytes=150, high_water_bytes=150)
+    assert device.usage() == Usage(granted_bytes=grant_bytes, used_bytes=150, high_water_bytes=150)
 
 
-def test_taking_beyond_the_grant_says_by_how_much_and_changes_nothing(device: Device) -> None:
-    device.move(0, GRANT_BYTES - 100)
+def test_taking_beyond_the_grant_says_by_how_much_and_changes_nothing(device: Device, grant_bytes: int) -> None:
+    device.move(0, grant_bytes - 100)
     with pytest.raises(DeviceMemoryError) as raised:
         device.move(10, 200)
     assert raised.value.message == (
-        f"slot 0: taking 200 bytes after giving back 10 of {GRANT_BYTES - 100} bytes in use exceeds the grant of"
-        f" {GRANT_BYTES} bytes by 90"
+        f"slot 0: taking 200 bytes after giving back 10 of {grant_bytes - 100} bytes in use exceeds the grant of"
+        f" {grant_bytes} bytes by 90"
     )
-    assert device.usage().used_bytes == GRANT_BYTES - 100
-    assert device.usage().high_water_bytes == GRANT_BYTES - 100
+    assert device.usage().used_bytes == grant_bytes - 100
+    assert device.usage().high_water_bytes == grant_bytes - 100
 
 
 def test_giving_back_more_than_is_in_use_is_our_own_fault(device: Device) -> None:
@@ -85,55 +82,68 @@ def test_giving_back_more_than_is_in_use_is_our_own_fault(device: Device) -> Non
     assert device.usage().used_bytes == 10
 
 
-@given(moves=st.lists(st.tuples(st.integers(0, GRANT_BYTES), st.integers(0, GRANT_BYTES + 1)), max_size=40))
-def test_any_moves_agree_with_the_account_on_paper(open_device: Opener, moves: list[tuple[int, int]]) -> None:
-    device = open_device()
+@given(moves=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=40))
+def test_any_moves_agree_with_the_account_on_paper(openers: Devices, moves: list[tuple[float, float]]) -> None:
+    device, grant_bytes = openers.open(), openers.grant_bytes
     used_bytes = high_water_bytes = 0
-    for freed_bytes, taken_bytes in moves:
+    for freed, taken in moves:
+        freed_bytes, taken_bytes = round(freed * grant_bytes), round(taken * (grant_bytes + 1))
         after_bytes = used_bytes - freed_bytes + taken_bytes
         if freed_bytes > used_bytes:
             with pytest.raises(InvariantError):
                 device.move(freed_bytes, taken_bytes)
-        elif after_bytes > GRANT_BYTES:
+        elif after_bytes > grant_bytes:
             with pytest.raises(DeviceMemoryError):
                 device.move(freed_bytes, taken_bytes)
         else:
             device.move(freed_bytes, taken_bytes)
             used_bytes, high_water_bytes = after_bytes, max(high_water_bytes, after_bytes)
         assert device.usage() == Usage(
-            granted_bytes=GRANT_BYTES, used_bytes=used_bytes, high_water_bytes=high_water_bytes
+            granted_bytes=grant_bytes, used_bytes=used_bytes, high_water_bytes=high_water_bytes
         )
 
 
 @pytest.mark.parametrize("size_bytes", [1, 63, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 5 * CHUNK_BYTES + 17])
-def test_what_goes_out_comes_back_whole(device: Device, size_bytes: int) -> None:
+def test_what_goes_out_comes_back_whole(device: ArenaDevice, size_bytes: int) -> None:
     original = random.Random(size_bytes).randbytes(size_bytes)
-    tensor = ctypes.create_string_buffer(original, size_bytes)
-    fence = ctypes.create_string_buffer(b"\x5a" * (size_bytes + 2), size_bytes + 2)
+    tensor, fence = device.allocate(size_bytes), device.allocate(size_bytes + 2)
+    put(device, tensor, original)
+    put(device, fence, b"\x5a" * (size_bytes + 2))
     host = device.host_allocate(size_bytes)
-    assert device.wait(device.copy_out(host, ctypes.addressof(tensor), size_bytes)) >= 0
-    assert device.wait(device.copy_in(ctypes.addressof(fence) + 1, host, size_bytes)) >= 0
-    assert fence.raw == b"\x5a" + original + b"\x5a"
+    assert device.wait(device.copy_out(host, tensor, size_bytes)) >= 0
+    assert device.wait(device.copy_in(fence + 1, host, size_bytes)) >= 0
+    assert got(device, fence, size_bytes + 2) == b"\x5a" + original + b"\x5a"
 
 
 @given(sizes=st.lists(st.integers(1, 3 * CHUNK_BYTES), min_size=1, max_size=8), seed=st.integers(0, 1000))
-def test_many_copies_at_once_arrive_whole(open_device: Opener, sizes: list[int], seed: int) -> None:
-    device = open_device()
+def test_many_copies_at_once_arrive_whole(openers: Devices, sizes: list[int], seed: int) -> None:
+    device = openers.open()
     source = random.Random(seed)
-    tensors = [ctypes.create_string_buffer(source.randbytes(size), size) for size in sizes]
+    contents = [source.randbytes(size) for size in sizes]
+    tensors = [device.allocate(size) for size in sizes]
+    for tensor, content in zip(tensors, contents, strict=True):
+        put(device, tensor, content)
     hosts = [device.host_allocate(size) for size in sizes]
-    tickets = [
-        device.copy_out(host, ctypes.addressof(tensor), len(tensor))
-        for host, tensor in zip(hosts, tensors, strict=True)
-    ]
+    tickets = [device.copy_out(host, tensor, size) for host, tensor, size in zip(hosts, tensors, sizes, strict=True)]
     assert tickets == sorted(set(tickets))
     device.wait(tickets[-1])  # one lane: the last is done when all are
-    assert [ctypes.string_at(host, size) for host, size in zip(hosts, sizes, strict=True)] == [t.raw for t in tensors]
+    assert [ctypes.string_at(host, size) for host, size in zip(hosts, sizes, strict=True)] == contents
 
 
-def test_waiting_again_costs_nothing(device: Device) -> None:
-    byte = ctypes.create_string_buffer(b"x", 1)
-    ticket = device.copy_out(device.host_allocate(1), ctypes.addressof(byte), 1)
+def test_a_copy_follows_one_that_wrote_what_it_reads(device: ArenaDevice) -> None:
+    """The host has waited for neither: a swap-in of what is still on its way out, and computation after it."""
+    size_bytes = 5 * CHUNK_BYTES
+    content = random.Random(1).randbytes(size_bytes)
+    first, second = device.allocate(size_bytes), device.allocate(size_bytes)
+    put(device, first, content)
+    host = device.host_allocate(size_bytes)
+    device.compute_after(device.copy_out(host, first, size_bytes))
+    device.compute_after(device.copy_in(second, host, size_bytes))
+    assert got(device, second, size_bytes) == content
+
+
+def test_waiting_again_costs_nothing(device: ArenaDevice) -> None:
+    ticket = device.copy_out(device.host_allocate(1), device.allocate(1), 1)
     device.wait(ticket)
     assert device.wait(ticket) == 0
 
@@ -167,15 +177,26 @@ def test_a_buffer_is_freed_once(device: Device) -> None:
         device.host_free(host)
 
 
-def test_a_copy_is_between_a_live_buffer_and_no_more_than_its_size(device: Device) -> None:
-    tensor = ctypes.create_string_buffer(1000)
+def test_a_copy_is_between_a_live_buffer_and_no_more_than_its_size(device: ArenaDevice) -> None:
+    tensor = device.allocate(1000)
     host = device.host_allocate(100)
     with pytest.raises(InvariantError, match="a copy of 1000 bytes and a host buffer of 128"):
-        device.copy_out(host, ctypes.addressof(tensor), 1000)
+        device.copy_out(host, tensor, 1000)
     with pytest.raises(InvariantError, match="a copy of 0 bytes"):
-        device.copy_out(host, ctypes.addressof(tensor), 0)
+        device.copy_out(host, tensor, 0)
     with pytest.raises(InvariantError, match="is no buffer of the host pool"):
-        device.copy_in(ctypes.addressof(tensor), HostBuffer(ctypes.addressof(tensor)), 1)
+        device.copy_in(tensor, HostBuffer(tensor), 1)
+
+
+def test_buffers_that_are_moved_together_keep_their_bytes(device: ArenaDevice) -> None:
+    tensor = device.allocate(3000)
+    put(device, tensor, b"abc" * 1000)
+    first, second = device.host_allocate(1000), device.host_allocate(3000)
+    device.wait(device.copy_out(second, tensor, 3000))
+    device.host_free(first)
+    moved = device.host_pack()
+    device.wait(device.copy_in(tensor, moved.get(second, second), 3000))
+    assert got(device, tensor, 3000) == b"abc" * 1000
 
 
 @pytest.mark.parametrize("directory", ["", "/dev/shm"])

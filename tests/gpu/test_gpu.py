@@ -6,6 +6,8 @@ Written for a real one, and not yet run there.
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from indb_tensile.executor.cuda import CudaBroker, Gpu
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.nvml import NoNvml, Nvml
-from tests.gpu.conftest import Bench, answer, report, say
+from tests.gpu.conftest import ROOT, Bench, answer, report, say
 
 RIVALS = ("eager", "checkpoint", "save_on_cpu", "compile")
 
@@ -135,3 +137,17 @@ def test_iterations_recorded_as_a_graph_end_with_the_bits_of_those_that_are_not(
     report("recorded", **recorded, without_ms=without["step_ms"])
     assert recorded["bits"] == without["bits"]
     assert (without["launched"], recorded["launched"] > 0) == (0, True)
+
+
+def test_what_every_device_must_do_this_one_does(gpu: Gpu) -> None:
+    pytest.importorskip("hypothesis")
+    suite = ("tests/executor/test_device.py", "tests/executor/test_arena.py")
+    done = subprocess.run(
+        (sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-k", "cuda", *suite),
+        cwd=ROOT,
+        env=os.environ | {"TENSILE_TEST_DEVICES": "cuda"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{gpu.name}: {done.stdout}"

@@ -301,3 +301,16 @@ options = ["-q", "-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"
 sys.exit(pytest.main([*options, "-k", "swapped or broker"]))
 """
     assert "1 passed" in run(source, environment(library, FAKE_CUDA_MEMORY_MB="2048"))
+
+
+def test_what_every_device_must_do_the_back_end_for_gpus_does(library: Path) -> None:
+    source = """
+import ctypes, pytest
+suite = ["tests/executor/test_device.py", "tests/executor/test_arena.py"]
+ended = pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", "-k", "cuda", *suite])
+driver = ctypes.CDLL("libcuda.so.1")
+driver.fake_cuda_violations.restype = ctypes.c_char_p
+print(int(ended), "violations:", driver.fake_cuda_violations().decode())
+"""
+    told = run(source, environment(library, FAKE_CUDA_MEMORY_MB="2048", TENSILE_TEST_DEVICES="cuda"))
+    assert told.splitlines()[-1] == "0 violations: ", told
