@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,8 @@ class Settings:
                 raise _fault(name, getattr(self, name), f"one of {', '.join(choices)}")
         if not _DEVICE.fullmatch(self.device):
             raise _fault("device", self.device, "auto, emulated, cuda, or cuda: and a GPU's number, such as cuda:0")
+        if self.region_bytes % PAGESIZE:
+            raise _fault("region_bytes", self.region_bytes, f"a multiple of a page of {PAGESIZE} bytes")
         if self.budget_bytes > self.capacity_bytes:
             raise _fault("budget_bytes", self.budget_bytes, f"at most the capacity of {self.capacity_bytes} bytes")
         if self.budget_bytes < self.region_bytes:

@@ -89,6 +89,11 @@ def test_a_plain_number_is_bytes(size_bytes: int) -> None:
             "policy (TENSILE_POLICY) is 'magic': one of tensile+, tensile, liveness, vanilla is needed",
         ),
         ("lease_s", "2", "lease_s (TENSILE_LEASE_S) is 2.0: at least three beats of 1.0 s is needed"),
+        (
+            "region_bytes",
+            "5000",
+            "region_bytes (TENSILE_REGION_BYTES) is 5000: a multiple of a page of 4096 bytes is needed",
+        ),
         ("budget_bytes", "100kB", "at least one region of 1048576 bytes is needed"),
     ],
 )

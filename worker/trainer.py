@@ -37,14 +37,25 @@ def main() -> int:
     die_with_parent()
     os.nice(NICENESS)
     torch.set_num_threads(settings.torch_threads)
-    regions = None
-    if inherited.regions_fd is not None:
-        regions = CudaRegions(ordinal(settings.device), inherited.regions_fd)
-        os.close(inherited.regions_fd)
+    try:
+        regions = _mapped(settings, inherited)
+    except TensileError as error:
+        log.error("no trainer: %s %s", error.message, error.hint)  # noqa: TRY400 - it says all there is to know
+        return error.exit_code
     link = Link(socket.socket(fileno=inherited.link_fd))
     inbox = Inbox(link)
     link.send(Ready(pid=os.getpid()))
     return _serve(settings, inherited.device_fd, regions, link, inbox, inbox.expect(Assign))
+
+
+def _mapped(settings: config.Settings, inherited: config.Inheritance) -> CudaRegions | None:
+    """A GPU's regions. Raises DeviceError where it is gone, or its controller."""
+    if inherited.regions_fd is None:
+        return None
+    try:
+        return CudaRegions(ordinal(settings.device), inherited.regions_fd)
+    finally:
+        os.close(inherited.regions_fd)
 
 
 def _serve(

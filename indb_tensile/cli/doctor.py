@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import metadata
 from itertools import groupby
 
@@ -23,11 +24,12 @@ from indb_tensile.cli import daemon
 from indb_tensile.cli.connection import named_database, open_connection
 from indb_tensile.cli.options import dsn_option, json_option
 from indb_tensile.cli.output import Row, out, plain, print_json
-from indb_tensile.cli.place import Place, find_place
+from indb_tensile.cli.place import find_place
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import TensileError
-from indb_tensile.executor.backend import EMULATED, torch_cuda
-from indb_tensile.executor.hardware import room_bytes
+from indb_tensile.executor.backend import Emulated, choose, fitted, torch_cuda
+from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu
+from indb_tensile.executor.hardware import directory_fault, room_bytes
 from indb_tensile.scheduler.link import BORNE_OUT, Copying, Way, link_of
 
 FOUND_FAULTS = 1
@@ -66,7 +68,9 @@ def _check(name: str, passed: bool, found: str, mend: str) -> Row:
 
 def _checks(dsn: str | None) -> Iterator[Row]:
     yield from _machine()
-    if named_database(dsn) is None:
+    embedded = named_database(dsn) is None
+    yield from device(_settings_environment() if embedded else os.environ)
+    if embedded:
         yield from _embedded()
     yield from _database(dsn)
 
@@ -99,21 +103,30 @@ def _native() -> tuple[bool, str]:
     return done.returncode == 0, lines[-1] if lines else f"loading it ended with {done.returncode}"
 
 
-def _gpu() -> tuple[bool, str, str]:
-    """A machine without one is well; in a process of its own, since asking starts the driver."""
+@cache
+def _probed() -> Gpus | NoGpu:
+    """What the driver sees; asked in a process of its own, since asking starts it."""
     source = "import json, dataclasses as d, indb_tensile.executor.cuda as c; print(json.dumps(d.asdict(c.probe())))"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        return False, f"asking the driver ended with {done.returncode}", "nvidia-smi"
+        reason = f"asking the driver ended with {done.returncode}"
+        return NoGpu(why=Absence.BROKEN_DRIVER, reason=reason, hint="nvidia-smi")
     found = json.loads(done.stdout.splitlines()[-1])
     if "why" in found:
-        none = found["why"] in ("no driver", "no device")
-        return none, f"none: {found['reason']}" if none else found["reason"], found["hint"]
+        return NoGpu(**found | {"why": Absence(found["why"])})
+    gpus = tuple(Gpu(**each | {"capability": tuple(each["capability"])}) for each in found["devices"])
+    return Gpus(driver_version=found["driver_version"], devices=gpus)
+
+
+def _gpu() -> tuple[bool, str, str]:
+    """A machine without one is well."""
+    found = _probed()
+    if isinstance(found, NoGpu):
+        return not found.is_fault, found.reason if found.is_fault else f"none: {found.reason}", found.hint
     has_cuda = torch_cuda()
-    version = f"driver for CUDA {found['driver_version'] // 1000}.{found['driver_version'] % 1000 // 10}"
-    devices = found["devices"]
-    names = ", ".join(f"{each['name']} with {each['memory_bytes'] // config.MIB} MB" for each in devices)
-    if not all(each["virtual_memory"] and each["shareable"] for each in devices):
+    version = f"driver for CUDA {found.driver_version // 1000}.{found.driver_version % 1000 // 10}"
+    names = ", ".join(f"{each.name} with {each.memory_bytes // config.MIB} MB" for each in found.devices)
+    if not all(each.virtual_memory and each.shareable for each in found.devices):
         mend = "take a GPU whose driver can map memory and share it (virtual memory management)"
         return False, f"{names}, {version}: its memory cannot be mapped in regions", mend
     if has_cuda is None:
@@ -145,7 +158,6 @@ def _embedded() -> Iterator[Row]:
             "embedded cluster", False, f"not created yet; it will be in {place.directory}{why}", "tensile up"
         )
         return
-    yield from _device_memory(place)
     runs = place.cluster().running()
     yield _check("embedded cluster", runs, f"{'runs' if runs else 'stopped'} in {place.directory}{why}", "tensile up")
     found = daemon.running(place)
@@ -154,18 +166,43 @@ def _embedded() -> Iterator[Row]:
     )
 
 
-def _device_memory(place: Place) -> Iterator[Row]:
+def _settings_environment() -> dict[str, str]:
+    """What `tensile up` starts the embedded controller with, as far as settings go."""
     try:
-        settings = config.load({**os.environ, config.CONFIG_VARIABLE: str(place.settings)})
+        place = find_place(os.environ)
+    except TensileError:  # told where the cluster is looked at
+        return dict(os.environ)
+    return {**os.environ} | ({config.CONFIG_VARIABLE: str(place.settings)} if place.settings.exists() else {})
+
+
+def device(environ: Mapping[str, str]) -> Iterator[Row]:
+    """What a controller with these settings would say of its device when it starts."""
+    try:
+        settings = config.load(environ)
     except TensileError as error:
-        yield _check("settings", False, error.message, error.hint or f"correct {place.settings}")
+        yield _check("settings", False, error.message, error.hint or "correct it")
         return
-    if settings.device != EMULATED and torch_cuda() is not None:
-        return  # a GPU has memory of its own
+    try:
+        chosen = choose(settings.device, _probed(), torch_cuda())
+        if isinstance(chosen, Gpu):
+            fitted(settings, chosen, config.given(environ))
+    except TensileError as error:
+        yield _check("device", False, error.message, error.hint)
+        return
+    if isinstance(chosen, Emulated):  # a GPU has memory of its own
+        yield _emulated_memory(settings)
+
+
+def _emulated_memory(settings: config.Settings) -> Row:
+    fault = directory_fault(settings)
+    if fault is not None:
+        found = f"it cannot be made in memory_directory {settings.memory_directory}: {fault}"
+        way_out = "name a directory in memory that you may write to, such as /dev/shm, or leave it empty"
+        return _check("device memory", False, found, way_out)
     room, budget = room_bytes(settings) // config.MIB, settings.budget_bytes // config.MIB
     where = f"free in {settings.memory_directory}" if settings.memory_directory else "in this machine"
     mend = f"mount -o remount,size={budget}M {settings.memory_directory}" if settings.memory_directory else ""
-    yield _check(
+    return _check(
         "device memory",
         room >= budget,
         f"{room} MB {where}, of which the budget is {budget} MB",

@@ -57,6 +57,17 @@ def room_bytes(settings: Settings) -> int:
     return min(found.f_bavail * found.f_frsize, memory().size_bytes)
 
 
+def directory_fault(settings: Settings) -> str | None:
+    """Why an emulated device's memory cannot be made in the directory that is set; None where it can."""
+    if not settings.memory_directory:
+        return None
+    try:
+        os.close(os.open(settings.memory_directory, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600))
+    except OSError as error:
+        return os.strerror(error.errno)
+    return None
+
+
 def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -> Settings:
     """The settings of an emulated device with as much host memory as there can be beside its own.
 

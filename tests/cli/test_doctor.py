@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from indb_tensile.cli.doctor import device
 from tests.cli.conftest import Done, Tensile
 from tests.conftest import Database
 
@@ -21,7 +22,7 @@ def test_without_a_database_the_machine_is_looked_at_and_the_first_step_named(te
     found = checks(done)
     assert done.code == 1
     assert [name for name, row in found.items() if row["ok"]] == [
-        "python", "torch", "native library", "shared memory", "gpu", "PostgreSQL"]  # fmt: skip
+        "python", "torch", "native library", "shared memory", "gpu", "device memory", "PostgreSQL"]  # fmt: skip
     assert found["embedded cluster"]["mend"] == "tensile up"
     assert tensile.variables["TENSILE_STATE_DIR"] in found["embedded cluster"]["found"]
     assert found["database"]["mend"].startswith("run tensile up")
@@ -78,6 +79,41 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
     with database.connect("alice") as alice:
         alice.execute("grant select on secret to tensile_worker")
     assert checks(tensile("doctor", "--json", "--dsn", database.dsn("alice")))["grants"]["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "found", "mend"),
+    [
+        (
+            {"REGION_BYTES": "5000"},
+            "settings",
+            "region_bytes (TENSILE_REGION_BYTES) is 5000: a multiple",
+            "correct it",
+        ),
+        ({"DEVICE": "cuda:7"}, "device", "device (TENSILE_DEVICE) is 'cuda:7', and ", ""),
+        ({"CAPACITY_BYTES": "1000GB"}, "device memory", "the budget is 1024000 MB", "lower the budget"),
+        (
+            {"MEMORY_DIRECTORY": "/nowhere"},
+            "device memory",
+            "it cannot be made in memory_directory /nowhere: No such file or directory",
+            "name a directory in memory that you may write to, such as /dev/shm, or leave it empty",
+        ),
+        ({"MEMORY_DIRECTORY": "/proc"}, "device memory", "memory_directory /proc: Operation not supported", "name a"),
+    ],
+)
+def test_what_a_controller_would_refuse_at_its_start_is_foreseen(
+    settings: dict[str, str], name: str, found: str, mend: str
+) -> None:
+    (row,) = device({f"TENSILE_{setting}": value for setting, value in settings.items()})
+    assert (row["check"], row["ok"]) == (name, False)
+    assert found in row["found"]
+    assert mend in row["mend"]
+
+
+def test_a_directory_that_holds_the_budget_is_well() -> None:
+    (row,) = device({"TENSILE_MEMORY_DIRECTORY": "/dev/shm", "TENSILE_CAPACITY_BYTES": "1MB"})
+    assert (row["ok"], row["mend"]) == (True, None)
+    assert row["found"].endswith(" MB free in /dev/shm, of which the budget is 1 MB")
 
 
 def test_a_database_without_the_catalog_needs_init(tensile: Tensile, database: Database) -> None:
