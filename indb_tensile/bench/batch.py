@@ -10,6 +10,7 @@ code are those of `bench policies`.
 import argparse
 from collections.abc import Sequence
 
+from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import find
 from indb_tensile.bench.policies import Asked, add_beside, add_sweep_options, asked_of, finish, measure, swept
 from indb_tensile.errors import RequestError
@@ -44,4 +45,4 @@ def _cases(given: argparse.Namespace) -> list[Asked]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 
+from indb_tensile.bench.ending import run
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
 
@@ -83,4 +84,4 @@ def _first_step(connection: psycopg.Connection) -> float | None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -21,7 +21,9 @@ from typing import Any
 import torch
 
 from indb_tensile.bench import networks, rows
+from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import NETWORKS
+from indb_tensile.bench.options import portion, whole
 from indb_tensile.bench.rivals import EAGER, SEED, Torch
 from indb_tensile.bench.trial import (
     Subject,
@@ -34,7 +36,6 @@ from indb_tensile.bench.trial import (
     slowed_link,
     workload,
 )
-from indb_tensile.errors import TensileError
 from indb_tensile.executor.capture import CapturedStep
 from indb_tensile.executor.device import EmulatedDevice
 from indb_tensile.scheduler.link import Link
@@ -50,7 +51,6 @@ Values = dict[str, torch.Tensor]
 # Bits do not depend on sizes, and a minute is enough for no large ones; Inception needs 75 pixels.
 SIDE = 32
 SIDES = {"inception_v3": 75, "inception_v4": 75, "bert": 16, "gpt2": 16, "lstm": 8}
-_MODULE = "indb_tensile.bench.exact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,25 +66,22 @@ class Asked:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each run, and how many were exact."""
     given = _parser().parse_args(arguments)
-    alone(_MODULE, given.models, arguments)
-    preload(_MODULE, arguments)
+    alone(given.models)
+    preload()
     torch.set_num_threads(1)
     found: list[Row] = []
-    try:
-        asked = Asked(
-            policies=rows.known_policies(given.policies),
-            budgets=tuple(given.budgets),
-            machine=given.machine,
-            iterations=given.iterations,
-        )
-        for name in given.models:
-            network = networks.find(name).resized(given.side or SIDES.get(name, SIDE))
-            subjects = (Subject.of(network, given.batch, seed) for seed in range(given.seeds))
-            for row in measure(subjects, asked):
-                found.append(row)
-                print(rows.stamped(row) if given.json else _line(row), flush=True)
-    except TensileError as error:
-        sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
+    asked = Asked(
+        policies=rows.known_policies(given.policies),
+        budgets=tuple(given.budgets),
+        machine=given.machine,
+        iterations=given.iterations,
+    )
+    for name in given.models:
+        network = networks.find(name).resized(given.side or SIDES.get(name, SIDE))
+        subjects = (Subject.of(network, given.batch, seed) for seed in range(given.seeds))
+        for row in measure(subjects, asked):
+            found.append(row)
+            print(rows.stamped(row) if given.json else _line(row), flush=True)
     exact = sum(row["exact"] for row in found)
     told = f"{exact} of {len(found)} runs are equal bit for bit" + ("" if exact == len(found) else ": NOT EXACT")
     print(told, file=sys.stderr if given.json else sys.stdout)
@@ -194,17 +191,17 @@ def _parser() -> argparse.ArgumentParser:
     default = Asked()
     parser.add_argument("--models", nargs="+", default=list(NETWORKS), metavar="NAME")
     parser.add_argument("--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(POLICIES)}")
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--side", "--pixels", type=int, help="pixels a side, or tokens; without it few")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--batch", type=whole(), default=2)
+    parser.add_argument("--side", "--pixels", type=whole(), help="pixels a side, or tokens; without it few")
+    parser.add_argument("--seeds", type=whole(), default=3)
     parser.add_argument(
-        "--budgets", nargs="+", type=float, default=default.budgets, help="from the floor to liveness"
+        "--budgets", nargs="+", type=portion, default=default.budgets, help="from the floor to liveness"
     )
-    parser.add_argument("--iterations", type=int, default=default.iterations)
+    parser.add_argument("--iterations", type=whole(), default=default.iterations)
     parser.add_argument("--machine", choices=MACHINES, default=default.machine, help="what the device stands for")
     parser.add_argument("--json", action="store_true", help="one object a line")
     return parser
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

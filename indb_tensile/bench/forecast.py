@@ -28,6 +28,8 @@ from torch import nn
 
 from indb_tensile import config
 from indb_tensile.bench import networks
+from indb_tensile.bench.ending import run
+from indb_tensile.bench.options import whole
 from indb_tensile.bench.trial import (
     SIZES,
     Subject,
@@ -40,7 +42,6 @@ from indb_tensile.bench.trial import (
     small,
     workload,
 )
-from indb_tensile.errors import TensileError
 from indb_tensile.learning import architectures
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.machines import MACHINES, REFERENCE, machine
@@ -50,7 +51,6 @@ from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, plan_jobs
 CLASSES = 10
 BUDGETS = (0.8, 0.5, 0.2)  # of the way from the floor to the liveness peak
 BAR = 0.03  # what a simulated time may be off
-_MODULE = "indb_tensile.bench.forecast"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,25 +107,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     known = f"of {', '.join(networks.NETWORKS)}; without a name those of which a step is soon done"
     parser.add_argument("--models", nargs="*", metavar="NAME", help=known)
-    parser.add_argument("--batch", type=int, help="of known networks; without it one for each, as for --side")
-    parser.add_argument("--side", type=int, help="their pixels a side, or tokens")
+    parser.add_argument("--batch", type=whole(), help="of known networks; without it one for each, as for --side")
+    parser.add_argument("--side", "--pixels", type=whole(), help="their pixels a side, or tokens")
     parser.add_argument("--machine", choices=MACHINES, default=REFERENCE.name, help="what the device stands for")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of liveness and planned iterations")
-    parser.add_argument("--iterations", type=int, default=5, help="iterations of each in one turn")
+    parser.add_argument("--rounds", type=whole(), default=5, help="turns of liveness and planned iterations")
+    parser.add_argument("--iterations", type=whole(), default=5, help="iterations of each in one turn")
     parser.add_argument("--json", action="store_true", help="one object a line")
     given = parser.parse_args(arguments)
     models = [] if given.models is None else given.models or list(SIZES)
-    alone(_MODULE, models, arguments)
-    preload(_MODULE, arguments)
+    alone(models)
+    preload()
     torch.set_num_threads(1)
     off = 0
-    try:
-        for subject in _subjects(models, given.batch, given.side):
-            for row in measure(subject, given.machine, rounds=given.rounds, iterations=given.iterations):
-                print(json.dumps(row) if given.json else _line(row), flush=True)
-                off += abs(row["simulated_ratio"] - 1) > BAR
-    except TensileError as error:
-        sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
+    for subject in _subjects(models, given.batch, given.side):
+        for row in measure(subject, given.machine, rounds=given.rounds, iterations=given.iterations):
+            print(json.dumps(row) if given.json else _line(row), flush=True)
+            off += abs(row["simulated_ratio"] - 1) > BAR
     sys.exit(int(off > 0))
 
 
@@ -207,4 +204,4 @@ def _line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

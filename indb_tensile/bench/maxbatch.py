@@ -27,12 +27,14 @@ import torch
 from indb_tensile import config
 from indb_tensile.bench import networks
 from indb_tensile.bench.allocations import measure_memory
+from indb_tensile.bench.ending import run
 from indb_tensile.bench.line import Line
 from indb_tensile.bench.networks import Network, graph_of
+from indb_tensile.bench.options import portion, whole
 from indb_tensile.bench.rivals import EAGER, Torch
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated, slowed_link, small
-from indb_tensile.errors import RequestError, TensileError
+from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated, require_memory, slowed_link, small
+from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture import CapturedStep
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
@@ -90,16 +92,15 @@ class Device(Protocol):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each network and share, and the verdict."""
     given = _parser().parse_args(arguments)
+    for name in given.models:
+        networks.find(name)
     torch.set_num_threads(1)
     found: list[Row] = []
-    try:
-        for name in given.models:
-            device, labels = _device(given, name)
-            for row in measure(labels, device, given.shares):
-                found.append(row)
-                print(stamped(row) if given.json else _line(row), flush=True)
-    except TensileError as error:
-        sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
+    for name in given.models:
+        device, labels = _device(given, name)
+        for row in measure(labels, device, given.shares):
+            found.append(row)
+            print(stamped(row) if given.json else _line(row), flush=True)
     told = verdict(found)
     print(told, file=sys.stderr if given.json else sys.stdout)
     sys.exit(int("NOT" in told))
@@ -109,7 +110,10 @@ def measure(labels: Row, device: Device, shares: Sequence[float]) -> Iterator[Ro
     """A row for each share of eager's throughput that is to be kept. Raises RequestError where eager fits nothing."""
     eager = largest(device.eager, lambda _: True)
     if eager is None:
-        raise RequestError(f"{labels['model']} does not fit its budget with one row", hint="Give a larger --budget.")
+        raise RequestError(
+            f"{labels['model']} does not fit its budget of {labels['budget_bytes']} bytes with one row",
+            hint="Give a larger --budget.",
+        )
     for share in shares:
         ours = _ours(device, eager, share) or eager
         yield {
@@ -340,6 +344,7 @@ def _device(given: argparse.Namespace, name: str) -> tuple[Device, Row]:
         budget_bytes = eager_step(Subject.of(network, given.batch)).peak_bytes
     else:
         budget_bytes = _size(given.budget)
+        require_memory(f"a budget of {given.budget}, up to twice of which is tried", 2 * budget_bytes)
     labels |= {"side": network.row[-1], "budget_bytes": budget_bytes}
     return Executed(network, stands_for, budget_bytes, given.batch), labels
 
@@ -364,13 +369,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", nargs="+", default=list(MODELS), metavar="NAME")
     parser.add_argument("--simulated", action="store_true", help="plan only, networks at their own size")
     parser.add_argument("--budget", help="such as 8GB, the default of --simulated; else what eager needs for --batch")
-    parser.add_argument("--batch", type=int, default=4, help="rows for which the budget is just enough for eager")
-    parser.add_argument("--side", "--pixels", type=int, help="pixels a side, or tokens; few without it")
-    parser.add_argument("--shares", nargs="+", type=float, default=(0.0, 0.5), help="of eager's samples a second")
+    parser.add_argument("--batch", type=whole(), default=4, help="rows for which the budget is just enough for eager")
+    parser.add_argument("--side", "--pixels", type=whole(), help="pixels a side, or tokens; few without it")
+    parser.add_argument("--shares", nargs="+", type=portion, default=(0.0, 0.5), help="of eager's samples a second")
     parser.add_argument("--machine", choices=MACHINES, default=REFERENCE.name)
     parser.add_argument("--json", action="store_true", help="one object a line")
     return parser
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

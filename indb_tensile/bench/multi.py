@@ -23,6 +23,7 @@ from functools import cache
 
 from indb_tensile.bench import rows as shared
 from indb_tensile.bench.batch import PAPERS_FIVE
+from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import find, graph_of
 from indb_tensile.bench.policies import add_beside, add_sweep_options, before, finish, measure
 from indb_tensile.bench.rows import Case, Row, Trial
@@ -220,4 +221,4 @@ def _cases(given: argparse.Namespace) -> list[Asked]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,8 +11,10 @@ a key that changes with the capturing code and the libraries' versions.
 
 import hashlib
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +38,7 @@ _SOURCES = (Path(__file__), *sorted((_PACKAGE / "executor").glob("*.py")))
 _SEQUENCE = 512
 _LSTM_STEPS = 64
 _LSTM_HIDDEN = 1024
+_DOUBLINGS = 12  # of 1 pixel are more than any network needs
 _VOCABULARY = 10_000  # tokens that every network of tokens knows
 
 
@@ -50,7 +53,7 @@ class Network:
     title: str
     library: str
     batch: int
-    row: tuple[int, ...]
+    row: tuple[int, ...]  # at which it takes any batch
     build: Callable[[int], "nn.Module"]
     tokens: bool = False  # rows are token ids
     label: tuple[int, ...] = ()  # a row's label: one class, or one for each token
@@ -71,8 +74,6 @@ def graph_of(name: str, batch: int | None = None, side: int | None = None) -> St
     """
     network = find(name) if side is None else find(name).resized(side)
     rows = network.batch if batch is None else batch
-    if rows < 1:
-        raise RequestError(f"{name} cannot be captured at a batch of {rows}", hint="Give at least 1 row.")
     path = cache_directory() / f"{name}-{rows}{'' if side is None else f'x{side}'}-{_key()}.json"
     if path.exists():
         return read_document(path.read_bytes()).graph
@@ -105,6 +106,39 @@ def require_library(network: Network) -> None:
         raise MissingError(f"network {network.name} comes from {lacking}, which is not installed", hint=way_out)
 
 
+def require_rows(network: Network, batch: int) -> None:
+    """Raise RequestError where the network cannot be trained on so many such rows: too few pixels, or rows."""
+    if batch < 1:
+        raise RequestError(f"{network.name} cannot be captured at a batch of {batch}", hint="Give at least 1 row.")
+    rows = min(batch, 2)  # more rows are as good as two
+    fault = None if network is NETWORKS.get(network.name) else _refusal(network, rows)
+    if fault is None:
+        return
+    side, takes = network.row[-1], lambda pixels: _refusal(network.resized(pixels), rows) is None
+    enough = next(side << doubled for doubled in range(1, _DOUBLINGS) if takes(side << doubled))
+    least = bisect_left(range(enough), True, side, key=takes)
+    raise RequestError(
+        f"{network.name} cannot be trained on {batch} row{'s'[: batch > 1]} of {side} pixels a side: {fault}",
+        hint=f"Give at least {least} pixels{', or 2 rows' if _refusal(network, 2) is None else ''}.",
+    )
+
+
+@cache
+def _refusal(network: Network, batch: int) -> str | None:
+    """What its layers say against such a batch, tried without memory; None where they take it. Tokens all do."""
+    if network.tokens:
+        return None
+    import torch
+
+    module, _, x, _ = example(network, batch)
+    try:
+        with torch.no_grad():
+            module.train()(x)
+    except (RuntimeError, ValueError) as error:
+        return str(error).partition("\n")[0].rstrip(".")
+    return None
+
+
 def cache_directory() -> Path:
     """Where captured graphs are kept: $TENSILE_BENCH_CACHE, else a directory of the user's cache."""
     named = os.environ.get(CACHE_VARIABLE)
@@ -119,6 +153,7 @@ def cache_directory() -> Path:
 def capture(network: Network, batch: int) -> StepGraph:
     """Build the network without memory and capture its training step. Takes seconds."""
     require_library(network)
+    require_rows(network, batch)
     from indb_tensile.executor.capture import capture_training
     from indb_tensile.executor.optimizer import OptimizerSettings
 
@@ -141,8 +176,12 @@ def example(
 def drawn(
     network: Network, batch: int, seed: int = 0
 ) -> "tuple[nn.Module, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor]":
-    """The same with memory: weights, rows and labels drawn at random. Raises MissingError for a missing library."""
+    """The same with memory: weights, rows and labels drawn at random.
+
+    Raises MissingError for a missing library, RequestError where the network takes no such rows.
+    """
     require_library(network)
+    require_rows(network, batch)
     import torch
 
     torch.manual_seed(seed)
@@ -238,7 +277,10 @@ def _gpt2(tokens: int) -> "nn.Module":
     class LanguageModel(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            config = GPT2Config(n_layer=12, attn_pdrop=0.0, use_cache=False, attn_implementation="sdpa")
+            positions = max(1024, tokens)  # its own, or what it takes
+            config = GPT2Config(
+                n_layer=12, n_positions=positions, attn_pdrop=0.0, use_cache=False, attn_implementation="sdpa"
+            )
             self.model = GPT2LMHeadModel(config)
             # Given, because the model would look at values to make it.
             self.register_buffer("causal", torch.full((1, 1, tokens, tokens), float("-inf")).triu(1))
@@ -249,7 +291,7 @@ def _gpt2(tokens: int) -> "nn.Module":
     return LanguageModel()
 
 
-def _bert(_: int) -> "nn.Module":
+def _bert(tokens: int) -> "nn.Module":
     _declare_missing_operators()
     from torch import nn
     from transformers import BertConfig, BertForSequenceClassification
@@ -257,7 +299,13 @@ def _bert(_: int) -> "nn.Module":
     class Classifier(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            config = BertConfig(num_labels=2, attention_probs_dropout_prob=0.0, attn_implementation="sdpa")
+            positions = max(512, tokens)
+            config = BertConfig(
+                num_labels=2,
+                max_position_embeddings=positions,
+                attention_probs_dropout_prob=0.0,
+                attn_implementation="sdpa",
+            )
             self.model = BertForSequenceClassification(config)
 
         def forward(self, x: "torch.Tensor") -> Any:

@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from indb_tensile.bench.caching import reserved_bytes
+from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import NETWORKS, graph_of, missing_library
 from indb_tensile.config import MIB
 from indb_tensile.job import JobId
@@ -199,4 +200,4 @@ def _line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

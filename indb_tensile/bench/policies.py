@@ -27,10 +27,10 @@ from typing import NoReturn, TypeVar
 
 from indb_tensile.bench import rows as shared
 from indb_tensile.bench import tables
+from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import NETWORKS, Network, find, graph_of
 from indb_tensile.bench.rows import MINCUT, Case, Plans, Row
 from indb_tensile.bench.tables import Remarks
-from indb_tensile.errors import TensileError
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.machines import LINKS_GB_S, MACHINES, REFERENCE, machine
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
@@ -79,14 +79,11 @@ def finish(
 ) -> NoReturn:
     """Print rows as they are made, or tables of them; then the verdict, which is also the exit code."""
     found: list[Row] = []
-    try:
-        found += before(given)
-        for row in made() if not given.recorded else shared.recorded(given.recorded):
-            found.append(row)
-            if given.json:
-                print(shared.stamped(row), flush=True)
-    except TensileError as error:
-        sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
+    found += before(given)
+    for row in made() if not given.recorded else shared.recorded(given.recorded):
+        found.append(row)
+        if given.json:
+            print(shared.stamped(row), flush=True)
     if given.markdown:
         print("\n".join(tables.markdown(found, names, remarks)))
     elif not given.json:
@@ -219,4 +216,4 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from indb_tensile.bench.ending import run
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.errors import MissingError
@@ -96,4 +97,4 @@ def _seconds(connection: Connection, statement: str, model: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

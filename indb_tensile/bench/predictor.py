@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from indb_tensile.bench import forecast, networks
+from indb_tensile.bench.ending import run
 from indb_tensile.executor.calibrate import kernels
 from indb_tensile.executor.capture import CapturedStep, capture_training
 from indb_tensile.executor.hardware import EMULATED_SPEED
@@ -336,4 +337,4 @@ def _line(row: dict[str, Any]) -> str:
 _HEADS = ("network", "kind")
 
 if __name__ == "__main__":
-    main()
+    run(main)

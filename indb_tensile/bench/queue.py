@@ -18,6 +18,7 @@ from pathlib import Path
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from indb_tensile.bench.ending import run
 from indb_tensile.catalog import install, jobs
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
@@ -99,4 +100,4 @@ def _empty(dsn: str) -> tuple[Sequence[int], float, float]:
 _ready: "multiprocessing.synchronize.Barrier"
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -18,6 +18,7 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.bench import networks
+from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import NETWORKS
 from indb_tensile.bench.rows import stamped
 from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated, preload
@@ -32,7 +33,7 @@ from indb_tensile.scheduler.peak import LIVENESS, peak
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each network."""
     given = _parser().parse_args(arguments)
-    preload("indb_tensile.bench.serving", arguments)
+    preload()
     torch.set_num_threads(1)
     for name in given.models:
         network = networks.find(name)
@@ -89,4 +90,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from indb_tensile import config
+from indb_tensile.bench.ending import run
+from indb_tensile.bench.options import whole
 from indb_tensile.bench.soak_victim import DAMAGED
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.memory import DeviceMemory
@@ -49,9 +51,9 @@ _REFERENCE_EPISODES = 2
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one object; the exit code says whether anything went wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kills", type=int, default=500)
-    parser.add_argument("--at-once", type=int, default=4, help="jobs that wait for their death beside each other")
-    parser.add_argument("--survivors", type=int, default=2, help="trainings beside them")
+    parser.add_argument("--kills", type=whole(0), default=500)
+    parser.add_argument("--at-once", type=whole(), default=4, help="jobs that wait for their death beside each other")
+    parser.add_argument("--survivors", type=whole(0), default=2, help="trainings beside them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one object a line")
     given = parser.parse_args(arguments)
@@ -268,4 +270,4 @@ def _stored_bytes(ledger: Ledger) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

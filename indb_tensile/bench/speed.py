@@ -13,17 +13,16 @@ remembered of the graphs. All are medians over the rounds, each with graphs of i
 
 import argparse
 import random
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
 from indb_tensile.bench import rows as shared
+from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import NETWORKS, graph_of
 from indb_tensile.bench.residual import residual
 from indb_tensile.bench.rows import Case, Plans, Row
-from indb_tensile.errors import TensileError
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.machines import REFERENCE
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
@@ -48,11 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="one object a line")
     given = parser.parse_args(arguments)
-    try:
-        for row in measure(given):
-            print(shared.stamped(row) if given.json else _line(row), flush=True)
-    except TensileError as error:
-        sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
+    for row in measure(given):
+        print(shared.stamped(row) if given.json else _line(row), flush=True)
 
 
 def measure(given: argparse.Namespace) -> Iterator[Row]:
@@ -135,4 +131,4 @@ def _graph(size: str | int, number: int) -> StepGraph:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from indb_tensile.bench.ending import run
+from indb_tensile.bench.options import whole
 from indb_tensile.bench.rows import stamped
 from indb_tensile.config import MIB, Inheritance
 from indb_tensile.controller.forkserver import ForkServer
@@ -113,10 +115,10 @@ def _line(row: dict[str, Any]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=whole(), default=5)
     parser.add_argument("--json", action="store_true", help="one object a line")
     return parser
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

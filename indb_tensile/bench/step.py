@@ -43,12 +43,13 @@ import torch
 from indb_tensile import config
 from indb_tensile.bench import networks
 from indb_tensile.bench.allocations import measure_memory
+from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import NETWORKS, Network
+from indb_tensile.bench.options import portion, whole
 from indb_tensile.bench.rivals import AOT_EAGER, INDUCTOR, Contender, Torch, has_compiler, rivals
 from indb_tensile.bench.rows import stamped
 from indb_tensile.bench.trial import SIZES, Subject, Trial, alone, lent, placer, preload, slowed_link, small, workload
 from indb_tensile.bench.turns import Entry, Pace, duel, take_turns
-from indb_tensile.errors import TensileError
 from indb_tensile.executor.device import REGION_BYTES, EmulatedDevice
 from indb_tensile.executor.hardware import EMULATED_SPEED
 from indb_tensile.scheduler.link import Link
@@ -62,7 +63,6 @@ Row = dict[str, Any]
 OURS = "tensile+"
 UNSAVING = f"{OURS}, no saving"
 COMPUTING, STARTING = 1.00, 1.05  # of eager's time without saving, where computation or starting dominates
-_MODULE = "indb_tensile.bench.step"
 _NEVER = 1 << 62
 _REGIONS = 64  # of what a step needs, at least
 _QUICK = frozenset({"vgg16", "squeezenet"})  # what inductor compiles soon
@@ -88,21 +88,18 @@ class Asked:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each method, and the verdict."""
     given = _parser().parse_args(arguments)
-    alone(_MODULE, given.models, arguments)
-    preload(_MODULE, arguments)
+    alone(given.models)
+    preload()
     torch.set_num_threads(1)
     lines: list[str] = []
-    try:
-        for name in given.models:
-            subject, network, asked = _asked(given, name)
-            rows = measure(subject, asked, network)
-            for row in rows:
-                print(stamped(row) if given.json else _line(row), flush=True)
-            for line in verdict(rows):
-                print(line, file=sys.stderr if given.json else sys.stdout, flush=True)
-                lines.append(line)
-    except TensileError as error:
-        sys.exit(f"{error.message}\n  hint: {error.hint}" if error.hint else error.message)
+    for name in given.models:
+        subject, network, asked = _asked(given, name)
+        rows = measure(subject, asked, network)
+        for row in rows:
+            print(stamped(row) if given.json else _line(row), flush=True)
+        for line in verdict(rows):
+            print(line, file=sys.stderr if given.json else sys.stdout, flush=True)
+            lines.append(line)
     sys.exit(int(any("NOT" in line for line in lines)))
 
 
@@ -302,20 +299,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--models", "--model", nargs="+", default=list(SIZES), metavar="NAME", help=f"of {', '.join(NETWORKS)}"
     )
-    parser.add_argument("--batch", type=int, help="rows; without it one for each network, as for --side")
-    parser.add_argument("--side", "--pixels", type=int, help="pixels a side, or tokens")
+    parser.add_argument("--batch", type=whole(), help="rows; without it one for each network, as for --side")
+    parser.add_argument("--side", "--pixels", type=whole(), help="pixels a side, or tokens")
     parser.add_argument("--machine", choices=MACHINES, default=REFERENCE.name, help="what the device stands for")
     default = Asked()
-    parser.add_argument("--segments", nargs="*", type=int, default=default.segments, help="of checkpoint")
-    parser.add_argument("--activations", nargs="*", type=float, default=default.activations, help="of torch.compile")
+    parser.add_argument("--segments", nargs="*", type=whole(), default=default.segments, help="of checkpoint")
     parser.add_argument(
-        "--inductor", nargs="*", type=float, help="the same by inductor; without it where that is quick"
+        "--activations", nargs="*", type=portion, default=default.activations, help="of torch.compile"
     )
-    parser.add_argument("--budgets", nargs="*", type=float, default=default.budgets, help="shares of eager's peak")
-    parser.add_argument("--rounds", type=int, default=default.pace.rounds, help="of all, at most")
+    parser.add_argument(
+        "--inductor", nargs="*", type=portion, help="the same by inductor; without it where that is quick"
+    )
+    parser.add_argument("--budgets", nargs="*", type=portion, default=default.budgets, help="shares of eager's peak")
+    parser.add_argument("--rounds", type=whole(), default=default.pace.rounds, help="of all, at most")
     parser.add_argument("--json", action="store_true", help="one object a line")
     return parser
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

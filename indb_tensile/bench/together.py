@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from indb_tensile import config
+from indb_tensile.bench.ending import run
 from indb_tensile.bench.forecast import Network
 from indb_tensile.bench.trial import WARM_ITERATIONS, Trial
 from indb_tensile.executor.device import EmulatedDevice, Ledger
@@ -223,4 +224,4 @@ def _line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

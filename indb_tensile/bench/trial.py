@@ -1,21 +1,25 @@
 """One network in training on an emulated device: what benchmarks of the executor share."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 import torch
 from torch import nn
 
 from indb_tensile import config
-from indb_tensile.bench.networks import Network, drawn
+from indb_tensile.bench.networks import Network, drawn, find
+from indb_tensile.errors import DeviceError, RequestError
 from indb_tensile.executor.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep, capture_training
 from indb_tensile.executor.device import REGION_BYTES, EmulatedDevice, Ledger
+from indb_tensile.executor.hardware import Memory, memory
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Measurement, Runner
@@ -25,7 +29,7 @@ from indb_tensile.executor.trace import Loss
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.machines import Machine, Pace, latencies, slowed
-from indb_tensile.scheduler.peak import LIVENESS, peak, vanilla_peak
+from indb_tensile.scheduler.peak import LIVENESS, liveness_peak, peak, vanilla_peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.workload import Workload
 
@@ -33,6 +37,7 @@ ADAM = OptimizerSettings(kind="adam")
 RATE = 1e-3
 WARM_ITERATIONS = 2
 UNTHROTTLED = Link(out_bytes_per_s=10**13, in_bytes_per_s=10**13)
+_CUT_OFF = 128  # exit codes above it are those of processes that a signal ended
 _AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was started with the shim
 
 
@@ -50,25 +55,40 @@ SIZES = {
 }
 
 
-def alone(module: str, models: Sequence[str], arguments: Sequence[str] | None) -> None:
-    """Several networks run in a process each, so that none has what another left; ends with 1 where one did."""
-    if len(models) > 1:
-        command = [sys.executable, "-m", module, *(sys.argv[1:] if arguments is None else arguments), "--models"]
-        codes = [subprocess.run([*command, name], check=False).returncode for name in models]
-        sys.exit(int(any(codes)))
+def alone(models: Sequence[str]) -> None:
+    """Several networks run in a process each, so that none has what another left; ends with the worst of their codes.
+
+    Where one was interrupted, or nobody reads what they print any more, the others are left out.
+    """
+    for name in models:
+        find(name)
+    if len(models) < 2:
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_CUT_OFF + signal.SIGTERM))  # which ends the other one too
+    worst = 0
+    for name in models:
+        code = subprocess.run([*_this_command(), "--models", name], check=False).returncode
+        worst = max(worst, code if code >= 0 else _CUT_OFF - code)
+        if worst > _CUT_OFF:
+            break
+    sys.exit(worst)
 
 
-def preload(module: str, arguments: Sequence[str] | None) -> None:
+def preload() -> None:
     """Go on as a process whose tensors can be served from the arena: this command, started again with the shim.
 
     Who asks for none of it keeps torch's allocator, at the cost of one relaxed load for each allocation.
     """
     if _AGAIN not in os.environ:
-        command = [sys.executable, "-m", module, *(sys.argv[1:] if arguments is None else arguments)]
         sys.stdout.flush()
-        os.execve(sys.executable, command, preloading(os.environ) | {_AGAIN: "1"})  # noqa: S606 - ourselves
+        os.execve(sys.executable, _this_command(), preloading(os.environ) | {_AGAIN: "1"})  # noqa: S606 - ourselves
     if Serving.private() is None:
-        sys.exit(f"{LIBRARY} is not preloaded: was it built?")
+        raise DeviceError(f"{LIBRARY} is not preloaded", hint="Build the package with its native library.")
+
+
+def _this_command() -> list[str]:
+    """Whatever started this process, by name of a module or as `tensile bench`."""
+    return [sys.executable, *sys.orig_argv[1:]]
 
 
 def small(network: Network, side: int | None = None) -> Network:
@@ -89,7 +109,9 @@ class Subject:
 
     @classmethod
     def of(cls, network: Network, batch: int, seed: int = 0) -> "Subject":
-        """A known network with random weights and rows."""
+        """A known network with random weights and rows. Raises RequestError where it takes no such rows."""
+        value_bytes = 8 if network.tokens else 4
+        require_memory(f"{batch} rows for {network.name}", batch * prod(network.row) * value_bytes)
         module, loss, x, y = drawn(network, batch, seed)
         return cls(name=network.name, module=module.train(), loss=loss, x=x, y=y)
 
@@ -100,10 +122,21 @@ class Subject:
     def calibrated(self) -> tuple[CapturedStep, Workload]:
         """The step, and what to plan for with the latencies of operators that each ran alone."""
         captured = (capture_training(self.module, self.loss, self.x, self.y, ADAM),)
+        require_memory(f"{self.name} at a batch of {len(self.x)}", liveness_peak(captured[0].graph))
         most_bytes = 2 * vanilla_peak(captured[0].graph) + config.GIB
         found = calibrate(captured, unknown_signatures(captured, {}), {}, most_bytes)
         (step,) = found.steps
         return step, workload(step, tuple(found.measured[o.signature][0] for o in step.graph.operators))
+
+
+def require_memory(what: str, size_bytes: int, measure: Callable[[], Memory] = memory) -> None:
+    """Raise RequestError for what cannot run here without a plan: the system would kill whoever tried."""
+    most = measure()
+    if size_bytes > most.size_bytes:
+        raise RequestError(
+            f"{what}: {size_bytes} bytes are needed, and {most.whose} has {most.size_bytes}",
+            hint="Give a smaller --batch, --side or --budget.",
+        )
 
 
 @contextmanager

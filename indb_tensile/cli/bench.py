@@ -1,6 +1,6 @@
 """`tensile bench`: every claimed figure, one command each."""
 
-import subprocess
+import os
 import sys
 from collections.abc import Sequence
 
@@ -35,10 +35,9 @@ def _add(noun: str, text: str) -> None:
     @bench.command(noun, help=text, add_help_option=False, context_settings={"ignore_unknown_options": True})
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def run(arguments: Sequence[str]) -> None:
-        # In a process of its own: benchmarks import torch, which no command does.
-        sys.exit(
-            subprocess.run([sys.executable, "-m", f"indb_tensile.bench.{noun}", *arguments], check=False).returncode
-        )
+        # Another program in this process: benchmarks import torch, which no command does.
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, "-m", "indb_tensile.bench", noun, *arguments])  # noqa: S606
 
 
 for _noun, _text in NOUNS.items():

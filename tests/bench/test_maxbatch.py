@@ -83,8 +83,8 @@ def test_executed_a_batch_that_eager_cannot_train_runs_within_the_budget() -> No
 
 
 def test_a_budget_that_not_even_one_row_meets_is_refused() -> None:
-    with pytest.raises(RequestError, match="narrow does not fit its budget with one row"):
-        next(measure({"model": "narrow"}, Simulated.of(_graph, REFERENCE, 1000), [0.0]))
+    with pytest.raises(RequestError, match="narrow does not fit its budget of 1000 bytes with one row"):
+        next(measure({"model": "narrow", "budget_bytes": 1000}, Simulated.of(_graph, REFERENCE, 1000), [0.0]))
 
 
 def test_the_verdict_is_on_half_of_the_networks_at_the_most_three() -> None:

@@ -98,6 +98,30 @@ def test_what_is_not_there_is_said() -> None:
         graph_of("lstm", 0)
 
 
+def test_rows_that_are_too_small_for_a_network_are_refused_with_the_least_that_it_takes() -> None:
+    def module(pixels: int) -> Any:
+        from torch import nn
+
+        assert pixels > 0
+        return nn.Sequential(nn.Conv2d(3, 2, 5), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    network = Network(name="picky", title="picky", library="torch", batch=4, row=(3, 9, 9), build=module)
+    networks.require_rows(network, 1)
+    networks.require_rows(network.resized(5), 2)
+    with pytest.raises(RequestError) as refused:
+        networks.require_rows(network.resized(4), 3)
+    assert refused.value.message == (
+        "picky cannot be trained on 3 rows of 4 pixels a side: Calculated padded input size per channel: (4 x 4)."
+        " Kernel size: (5 x 5). Kernel size can't be greater than actual input size"
+    )
+    assert refused.value.hint == "Give at least 5 pixels."
+    with pytest.raises(
+        RequestError, match="picky cannot be trained on 1 row of 5 pixels a side: Expected more"
+    ) as one:
+        networks.drawn(network.resized(5), 1)
+    assert one.value.hint == "Give at least 6 pixels, or 2 rows."
+
+
 def test_a_missing_library_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(name="other", title="other", library="no-such-library", batch=4, row=(3,), build=_never)
     monkeypatch.setattr(networks, "NETWORKS", {"other": network})

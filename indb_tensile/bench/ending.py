@@ -1,0 +1,39 @@
+"""How a benchmark's process ends, as the command `tensile` does: with a sentence where the user can mend it.
+
+An interrupt and an output that nobody reads any more end it without a word; what it printed until then stands.
+"""
+
+import os
+import select
+import sys
+from collections.abc import Callable
+
+from indb_tensile.errors import TensileError
+
+INTERRUPTED = 130
+UNREAD = 141  # as by SIGPIPE, which Python ignores: sockets close under whoever writes to them
+
+
+def run(main: Callable[[], None]) -> None:
+    """Call it, and end the process where it cannot go on."""
+    try:
+        main()
+        sys.stdout.flush()
+    except TensileError as error:
+        hint = f"\n  hint: {error.hint}" if error.hint else ""
+        print(f"tensile: {error.message}{hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        if not _is_unread(sys.stdout.fileno()):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter has yet to flush
+        sys.exit(UNREAD)
+
+
+def _is_unread(descriptor: int) -> bool:
+    """Whether it is a pipe that nobody reads from any more."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))

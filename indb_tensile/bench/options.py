@@ -1,0 +1,26 @@
+"""Arguments that several benchmarks take, for argparse: what is out of range is refused by the option's name."""
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+
+
+def whole(least: int = 1) -> Callable[[str], int]:
+    """A whole number from `least` on."""
+
+    def convert(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
+
+    return convert
+
+
+def portion(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise ArgumentTypeError(f"{text!r} is no share: a number from 0 to 1 is needed")
+    return value
