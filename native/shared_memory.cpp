@@ -137,7 +137,7 @@ void punch(int fd, Range range) {
 Mapping reserve_address_space(std::size_t size_bytes) {
   void* address =
       ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) throw_system_fault("mmap", text("reserving ", size_bytes, " bytes"), errno);
+  if (address == MAP_FAILED) throw_system_fault("mmap", text("reserving ", size_bytes, " bytes of address space"), errno);
   return {address, size_bytes};
 }
 

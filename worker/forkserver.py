@@ -74,7 +74,10 @@ def _serve(control: socket.socket, modules: Sequence[str] = ()) -> int:
         _load(module)
     parent = os.getppid()
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, DESCRIPTORS)
+        try:
+            data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, DESCRIPTORS)
+        except ConnectionResetError:  # whoever asked has ended, and had not heard the last answer
+            return 0
         if not data:
             return 0
         request = msgspec.msgpack.decode(data, type=Request)

@@ -40,7 +40,7 @@ def main() -> int:
     try:
         regions = _mapped(settings, inherited)
     except TensileError as error:
-        log.error("no trainer: %s %s", error.message, error.hint)  # noqa: TRY400 - it says all there is to know
+        log.error("no trainer: %s. %s", error.message, error.hint)  # noqa: TRY400 - it says all there is to know
         return error.exit_code
     link = Link(socket.socket(fileno=inherited.link_fd))
     inbox = Inbox(link)

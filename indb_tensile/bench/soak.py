@@ -211,6 +211,7 @@ class _Survivor:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            process_group=0,  # an interrupt is for whoever ends it
         )
         self._rows: list[dict[str, Any]] = []
 

@@ -29,7 +29,7 @@ from indb_tensile.cli.statements import statement
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.backend import Emulated, choose, fitted, torch_cuda
 from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu
-from indb_tensile.executor.hardware import directory_fault, room_bytes
+from indb_tensile.executor.hardware import address_fault, directory_fault, room_bytes
 from indb_tensile.scheduler.link import BORNE_OUT, Copying, Way, link_of
 
 FOUND_FAULTS = 1
@@ -199,6 +199,9 @@ def _emulated_memory(settings: config.Settings) -> Row:
         found = f"it cannot be made in memory_directory {settings.memory_directory}: {fault}"
         way_out = "name a directory in memory that you may write to, such as /dev/shm, or leave it empty"
         return _check("device memory", False, found, way_out)
+    fault = address_fault(settings)
+    if fault is not None:
+        return _check("device memory", False, fault, "ulimit -v unlimited, or lower these settings")
     room, budget = room_bytes(settings) // config.MIB, settings.budget_bytes // config.MIB
     where = f"free in {settings.memory_directory}" if settings.memory_directory else "in this machine"
     mend = f"mount -o remount,size={budget}M {settings.memory_directory}" if settings.memory_directory else ""

@@ -8,6 +8,7 @@ there is would be believed until a job needs it.
 import logging
 import os
 import platform
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,6 +67,21 @@ def directory_fault(settings: Settings) -> str | None:
     except OSError as error:
         return os.strerror(error.errno)
     return None
+
+
+def address_fault(settings: Settings, limit_bytes: int | None = None) -> str | None:
+    """Why a trainer could not map an emulated device and the host pool; None where it can.
+
+    `limit_bytes` is what a process may map; without it this one's own.
+    """
+    most_bytes = resource.getrlimit(resource.RLIMIT_AS)[0] if limit_bytes is None else limit_bytes
+    mapped_bytes = settings.capacity_bytes + settings.host_pool_bytes
+    if most_bytes == resource.RLIM_INFINITY or mapped_bytes <= most_bytes:
+        return None
+    return (
+        f"a process may map {most_bytes} bytes, and a trainer maps {mapped_bytes}: {variable('capacity_bytes')} and "
+        f"{variable('host_pool_bytes')}"
+    )
 
 
 def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -> Settings:

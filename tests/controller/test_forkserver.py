@@ -64,6 +64,33 @@ def test_a_copy_is_our_own_child_in_a_group_of_its_own_with_one_thread_and_what_
         assert copy.reap() == 7
 
 
+DEAF = f"""
+import os, select, socket
+from indb_tensile.controller.forkserver import ForkServer
+server, (ours, theirs) = ForkServer(os.environ), socket.socketpair()
+descriptors = dict.fromkeys(("TENSILE_LINK_FD", "TENSILE_DEVICE_FD"), theirs.fileno())
+copy = server.ask("{MODULE}", descriptors=descriptors)
+theirs.close()
+ours.recv(100)
+select.select([server.fileno()], [], [])
+pid = server.pid
+server._server.control.close()
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_server_ends_in_silence_with_who_asked_though_that_has_not_heard_its_last_answer() -> None:
+    done = subprocess.run(
+        (sys.executable, "-c", DEAF),
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
 def test_other_orphans_are_not_adopted_once_all_who_were_asked_for_have_begun() -> None:
     """Nobody would wait for them."""
     with server() as asked, ExitStack() as owned:

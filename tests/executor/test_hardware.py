@@ -6,7 +6,7 @@ import pytest
 from indb_tensile.config import GIB, MIB, Settings
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.cgroup import Limit, memory_limit
-from indb_tensile.executor.hardware import Memory, memory, with_host_pool, within_machine
+from indb_tensile.executor.hardware import Memory, address_fault, memory, with_host_pool, within_machine
 
 
 def machine(size_bytes: int) -> Memory:
@@ -49,6 +49,14 @@ def test_a_directory_that_holds_less_than_the_budget_is_told_before_jobs_find_ou
     with caplog.at_level(logging.WARNING):
         within_machine(huge, lambda: machine(1000 * GIB))
     assert f"memory_directory {tmp_path} has" in caplog.text
+
+
+def test_a_device_that_a_process_may_not_map_is_told_with_both_figures() -> None:
+    assert address_fault(Settings(), 10 * GIB) is None
+    assert address_fault(Settings(), 10 * GIB - 1) == (
+        "a process may map 10737418239 bytes, and a trainer maps 10737418240: TENSILE_CAPACITY_BYTES and"
+        " TENSILE_HOST_POOL_BYTES"
+    )
 
 
 @pytest.mark.parametrize(

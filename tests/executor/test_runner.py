@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from indb_tensile.errors import ComputationError, DeviceMemoryError, InvariantError
-from indb_tensile.executor.device import REGION_BYTES, Device, EmulatedDevice, Ledger
+from indb_tensile.executor.device import REGION_BYTES, Device, EmulatedDevice, Ledger, Ticket
 from indb_tensile.executor.hardware import EMULATED_SPEED
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import Passes
@@ -141,6 +141,34 @@ def test_every_device_gives_the_same_bits_at_the_same_peak(kind: str, name: str)
             )
             runner.close()
             assert device.usage().used_bytes == 0
+
+
+class _Ahead(MemoryDevice):
+    """Once `ahead` it is only told what computation comes after which copy; a host that waits itself is found out."""
+
+    ahead = False
+
+    def wait(self, ticket: Ticket) -> int:
+        assert not self.ahead, "the host waited for a copy in the middle of training"
+        return super().wait(ticket)
+
+    def compute_after(self, ticket: Ticket) -> int:
+        return super().wait(ticket)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "lstm"])
+def test_the_host_waits_for_no_copy_in_an_iteration_nor_between_two(kind: str) -> None:
+    job, steps = prepared(kind)
+    device = _Ahead()
+    runner = Runner(device, job.state(), steps[:1])
+    runner.adopt((random_plan(steps[0].graph, 1, share=1.0),), 1)
+    runner.train(*job.batches[0], 0.01)
+    device.ahead, copied_bytes = True, device.copied_bytes
+    for _ in range(3):
+        runner.train(*job.batches[0], 0.01)
+    assert device.copied_bytes > copied_bytes + 3 * sum(tensor.nbytes for tensor in job.batches[0])
+    device.ahead = False
+    runner.close()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -130,6 +130,38 @@ def test_a_trainer_works_in_regions_that_a_broker_in_another_process_made(librar
     assert lines[2].startswith("100000 True ")
 
 
+def test_memory_is_taken_and_regions_pass_between_jobs_without_a_call_of_the_driver(library: Path) -> None:
+    source = """
+import ctypes
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.cuda import CudaDevice
+from indb_tensile.executor.device import Ledger
+ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
+slot, epoch = ledger.claim_slot(1)
+ledger.grant(slot, 4 << 20)
+device = CudaDevice(ledger.fd, slot, epoch, 1 << 20)
+device.free(device.allocate(3 << 20))  # once, regions are mapped and cleared
+ctypes.CDLL("libcuda.so.1").fake_cuda_fail_call(ctypes.c_uint64(1), 999)
+for size_bytes in (1000, 3 << 20) * 10:
+    device.move(0, size_bytes)
+    device.free(device.allocate(size_bytes))
+    device.move(size_bytes, 0)
+ledger.grant(slot, 2 << 20)
+other, _ = ledger.claim_slot(2)
+print(ledger.grant(other, 6 << 20))
+ledger.release_slot(other)
+ledger.grant(slot, 4 << 20)
+print(device.arena_usage().owned_bytes)
+try:
+    device.allocate(3 << 20)  # what another job had is cleared
+except DeviceError as error:
+    print(error.message)
+"""
+    lent, owned, told = run(source, environment(library)).splitlines()
+    assert (int(lent), int(owned)) == (6 << 20, 4 << 20)
+    assert "CUDA_ERROR_UNKNOWN" in told
+
+
 def test_a_trainer_that_ends_before_its_regions_arrive_is_a_fault_of_the_device(library: Path) -> None:
     source = """
 import socket
