@@ -145,12 +145,12 @@ def _run(settings: Settings) -> None:
 
 def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[BrokeredRegions, Gauge]:
     """A GPU's regions, and what its driver says of it for as long as the stack stands."""
-    nvml = Nvml.start()
+    gauge: Gauge = NoGauge()
+    nvml, capacity_bytes = Nvml.start(), settings.capacity_bytes
     if isinstance(nvml, Nvml):
-        stack.enter_context(nvml)
-    capacity_bytes = settings.capacity_bytes
+        gauge = GpuGauge(stack.enter_context(nvml), gpu.uuid, regions_bytes=capacity_bytes)
     regions = BrokeredRegions(gpu, nvml, region_bytes=settings.region_bytes, capacity_bytes=capacity_bytes)
-    return regions, GpuGauge(nvml, gpu.uuid, regions_bytes=capacity_bytes)
+    return regions, gauge
 
 
 def _choose(settings: Settings) -> Gpu | Emulated:

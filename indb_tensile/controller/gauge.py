@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.nvml import NoNvml, Nvml
+from indb_tensile.executor.nvml import Nvml
 
 log = logging.getLogger("controller")
 
@@ -42,7 +42,7 @@ class NoGauge:
 class GpuGauge:
     """Asks NVML; what it does not tell is None, and why is said in the log once until it tells again."""
 
-    def __init__(self, nvml: Nvml | NoNvml, uuid: str, *, regions_bytes: int) -> None:
+    def __init__(self, nvml: Nvml, uuid: str, *, regions_bytes: int) -> None:
         self._nvml = nvml
         self._uuid = uuid
         self._regions_bytes = regions_bytes
@@ -50,8 +50,6 @@ class GpuGauge:
 
     def read(self) -> Load:
         """The load now, of all processes together."""
-        if isinstance(self._nvml, NoNvml):
-            return Load()
         try:
             reading = self._nvml.read(self._uuid)
         except DeviceError as error:

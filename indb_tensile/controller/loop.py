@@ -1,8 +1,8 @@
 """The controller's loop: facts from everywhere are folded into decide() one after another, and its orders done.
 
 Nothing is decided here. Facts come from trainers (messages, exits), from the heartbeat (cancels, lost claims), from
-notifications, signals and the clock; orders go to trainers, to the device's ledger and to the catalog. What the
-catalog cannot take while the database is away is kept in order and written when it is back.
+notifications, signals and the clock; orders go to trainers, to the device's ledger and, through the membership, to
+the catalog.
 """
 
 import logging
@@ -15,14 +15,14 @@ from indb_tensile.catalog import notify
 from indb_tensile.catalog.notify import Wake
 from indb_tensile.controller.heartbeat import Heard, Held, LeaseOver
 from indb_tensile.controller.mailbox import Mailbox
+from indb_tensile.controller.membership import Membership
 from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.messages import fact
-from indb_tensile.controller.outbox import Outbox
 from indb_tensile.controller.records import Records
 from indb_tensile.controller.thinking import ThinkingPlanner
 from indb_tensile.controller.trainers import Ended, Gone, Said, Trainers
 from indb_tensile.errors import DatabaseError, DeviceError, DeviceLostError, InvariantError, TensileError
-from indb_tensile.job import ClaimedJob, ClaimToken, WorkerId
+from indb_tensile.job import ClaimedJob, WorkerId
 from indb_tensile.link import (
     Adopt,
     Assign,
@@ -56,7 +56,6 @@ from indb_tensile.scheduler.admission.orders import (
     Manner,
     Order,
     ReleaseTrainer,
-    RequeueJob,
     SendPlans,
     SetGrant,
     SpawnTrainer,
@@ -68,7 +67,6 @@ log = logging.getLogger("controller")
 Mail = Heard | LeaseOver | Wake | BudgetChange | Answered | Stop
 
 _DEVICE_S = 1.0  # between two looks at the device's use
-_CLAIMS_REMEMBERED = 1_024  # more than can come and go during one beat
 _FAREWELL_S = 10.0  # for the last writes of a controller that stops while the database is away
 
 
@@ -115,7 +113,7 @@ class Controller:
     ) -> None:
         self._pool = pool
         self._planner = planner
-        self._records = records
+        self._membership = Membership(records)
         self._trainers = trainers
         self._memory = memory
         self._mailbox = mailbox
@@ -123,16 +121,11 @@ class Controller:
         self._poll_s = poll_s
         self._answer_s = answer_s
         self._clock_s = clock_s
-        self._worker: WorkerId | None = None
-        self._former: WorkerId | None = None
         self._events: deque[Event] = deque()
-        self._outbox = Outbox(records)
         self._held: Held = {}
-        self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
         self._tick_at_s = 0.0
         self._device_at_s = 0.0
         self._stop_at_s: float | None = None
-        self._away = False
         self._overrun_at_s: dict[TrainerId, float] = {}
         self._planning_ns = 0  # of the latest plans
         self._owing_since_s: dict[tuple[TrainerId, int], float] = {}
@@ -148,23 +141,14 @@ class Controller:
 
     def run(self, heartbeat: Beating) -> None:
         """Work until a Stop was posted and everybody is gone."""
-        if self._worker is None:
-            self._register(heartbeat)
+        if self._membership.worker is None:
+            self._join(heartbeat)
         try:
             while not self._done():
                 self.turn(heartbeat)
-        finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        """Nobody need wait for our lease; where the loop ended by a fault, its trainers end first."""
-        self._trainers.kill_all()
-        if self._worker is None:
-            return
-        try:
-            self._records.leave(self._worker)
-        except DatabaseError as error:
-            log.warning("could not say farewell: %s", error.message)
+        finally:  # where the loop ended by a fault, its trainers end first
+            self._trainers.kill_all()
+            self._membership.leave()
 
     def turn(self, heartbeat: Beating) -> None:
         """Wait for what comes next, look at everything once."""
@@ -180,9 +164,9 @@ class Controller:
             self._tick(heartbeat)
         if now_s >= self._device_at_s:
             self._device_at_s = now_s + _DEVICE_S
-            self._record_device()
+            self._membership.record_device(*self._memory.use(self._pool))
         self._service.attend(now_s)
-        self._outbox.flush()
+        self._membership.flush()
 
     def fold(self, event: Event) -> None:
         """Let decide() see this event, do what it orders, and so on with what comes of that."""
@@ -248,7 +232,7 @@ class Controller:
                 pass
             case Heard():
                 self._heard(mail)
-            case LeaseOver(worker=worker, reason=reason) if worker == self._worker:
+            case LeaseOver(worker=worker, reason=reason) if worker == self._membership.worker:
                 self._lose_lease(reason)
             case LeaseOver():
                 pass
@@ -258,31 +242,24 @@ class Controller:
             self.fold(CancelRequest(job=job))
         for job in heard.beat.lost:
             self.fold(ClaimLoss(claim=heard.held[job]))
-        # A beat that was under way while we claimed does not know the claim, and the job may be over by now.
-        ours = {m.job.claim for m in self._pool.members} | self._outbox.claims | set(self._received)
-        for job, claim in heard.beat.strays:
-            if claim not in ours:
-                log.warning("job %s was claimed without our knowing and goes back to the queue", job)
-                reason = "the answer to its claim was lost"
-                self._outbox.put(RequeueJob(job=job, claim=claim, reason=reason, counts=False))
+        self._membership.give_back(heard.beat.strays, {m.job.claim for m in self._pool.members})
 
     def _lose_lease(self, reason: str) -> None:
-        log.error("worker %s has lost its lease: %s; its trainers were stopped", self._worker, reason)
-        self._former, self._worker = self._worker, None
-        self._outbox.clear()  # none of it is ours to write any more
+        log.error("worker %s has lost its lease: %s; its trainers were stopped", self._membership.worker, reason)
+        self._membership.expire()
         self._service.serve(None)
         for member in self._pool.members:
             self.fold(ClaimLoss(claim=member.job.claim))
         self._tick_at_s = self._clock_s()
 
     def _tick(self, heartbeat: Beating) -> None:
-        if self._worker is None and self._stop_at_s is None:
+        if self._membership.worker is None and self._stop_at_s is None:
             try:
-                self._register(heartbeat)
+                self._join(heartbeat)
             except DatabaseError as error:
-                self._outage(error)
+                self._membership.miss(error)
                 return
-        self._rescue()
+        self._membership.rescue()
         self._stop_overruns()
         self._stop_silent()
         self._reclaim()
@@ -305,38 +282,16 @@ class Controller:
                 self._owing_since_s[debt] = now_s
                 self.fold(Silence(trainer=trainer))
 
-    def _rescue(self) -> None:
-        try:
-            rescued = self._records.rescue()
-        except DatabaseError as error:
-            self._outage(error)
-            return
-        if self._away:
-            log.info("the database is back")
-            self._away = False
-        if rescued:
-            log.warning("rescued from workers that are gone: %s", ", ".join(f"job {job}" for job in rescued))
-
-    def _outage(self, error: DatabaseError) -> None:
-        """Say once that the database is away; trainers go on for as long as the lease lasts."""
-        log.log(logging.DEBUG if self._away else logging.WARNING, "%s", error.message)
-        self._away = True
-
-    def _register(self, heartbeat: Beating) -> None:
-        """Become a worker; a former self's jobs need not wait for its lease."""
+    def _join(self, heartbeat: Beating) -> None:
         registered_s = time.monotonic()
-        if self._former is not None:
-            self._records.leave(self._former)
-            self._former = None
-        self._worker = self._records.register()
-        log.info("registered as worker %s", self._worker)
-        heartbeat.serve(self._worker, registered_s)
-        self._service.serve(self._worker)
+        worker = self._membership.join()
+        heartbeat.serve(worker, registered_s)
+        self._service.serve(worker)
 
     def _done(self) -> bool:
         if self._stop_at_s is None or not finished(self._pool):
             return False
-        return self._outbox.empty or self._clock_s() > self._stop_at_s + _FAREWELL_S
+        return self._membership.written or self._clock_s() > self._stop_at_s + _FAREWELL_S
 
     # --- orders ------------------------------------------------------------------------------------------------
 
@@ -347,7 +302,7 @@ class Controller:
             case SpawnTrainer(trainer=trainer):
                 self._trainers.spawn(trainer)
             case ClaimNext():
-                self._events.append(Claim(job=self._claim()))
+                self._events.append(Claim(job=self._membership.claim()))
             case AssignJob(trainer=trainer, job=job):
                 self._assign(trainer, job)
             case SetGrant(trainer=trainer, grant_bytes=grant_bytes):
@@ -365,22 +320,7 @@ class Controller:
                 self._overrun_at_s.pop(trainer, None)
                 self._release(trainer)
             case _:
-                self._outbox.put(order, planning_ns=self._planning_ns)
-
-    def _claim(self) -> ClaimedJob | None:
-        """The next job; none while earlier writes wait, since it might be one that we are about to hand back."""
-        self._outbox.flush()
-        if self._worker is None or not self._outbox.empty:
-            return None
-        try:
-            job = self._records.claim(self._worker)
-        except DatabaseError as error:
-            self._outage(error)
-            return None
-        if job is not None:
-            self._received.append(job.claim)
-            log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)
-        return job
+                self._membership.write(order, planning_ns=self._planning_ns)
 
     def _assign(self, trainer: TrainerId, job: ClaimedJob) -> None:
         try:
@@ -421,12 +361,3 @@ class Controller:
         lost = isinstance(error, DeviceLostError)
         self._events.append(Failure(trainer=trainer, fault=Fault.of(error), retry=True, lost=lost))
         self._trainers.end(trainer, Manner.TERMINATE)
-
-    def _record_device(self) -> None:
-        if self._worker is None:
-            return
-        use, shares = self._memory.use(self._pool)
-        try:
-            self._records.record_device(self._worker, use, shares)
-        except DatabaseError as error:
-            log.debug("the device's use was not written: %s", error.message)

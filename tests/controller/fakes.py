@@ -277,7 +277,7 @@ class Stage:
             tell=self.mailbox.post,
             stop_trainers=self.trainers.kill_all,
         )
-        self.controller._register(self.heartbeat)
+        self.controller._join(self.heartbeat)
 
     def until(self, met: Callable[[], object]) -> None:
         """Turn the loop until this holds."""

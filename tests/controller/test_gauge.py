@@ -8,7 +8,6 @@ import pytest
 from indb_tensile.controller.gauge import GpuGauge, Load
 from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.nvml import NoNvml
 from indb_tensile.scheduler.admission.pool import Pool
 from tests.executor.test_nvml import UUID, FakeLibrary, started
 
@@ -22,10 +21,9 @@ def test_what_is_used_beside_the_regions_is_others() -> None:
     assert GpuGauge(nvml, UUID, regions_bytes=400).read().outside_bytes == 0  # not all of them are made yet
 
 
-def test_a_driver_that_tells_less_or_nothing_leaves_it_open() -> None:
+def test_a_driver_that_tells_less_leaves_it_open() -> None:
     silent = FakeLibrary(errors={"rates": pynvml.NVML_ERROR_NOT_SUPPORTED})
     assert GpuGauge(started(silent), UUID, regions_bytes=256).read() == Load(outside_bytes=44)
-    assert GpuGauge(NoNvml(reason="none"), UUID, regions_bytes=256).read() == Load()
 
 
 def test_a_device_that_does_not_answer_is_complained_of_once_until_it_does(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,9 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.notify import Wake
-from indb_tensile.controller.heartbeat import Heard
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.thinking import NICENESS, Patience
 from indb_tensile.errors import InvariantError
@@ -216,19 +214,6 @@ def test_a_job_claimed_without_our_knowing_goes_back() -> None:
         s.until_state(stray, "requeued")
         (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
         assert not written.counts
-
-
-def test_a_beat_that_overlapped_a_short_job_takes_nothing_back() -> None:
-    """It was under way before the claim, and heard of only after the job's end."""
-    with stage() as s:
-        job = s.records.enqueue("finish", 4 * MIB)
-        s.until(lambda: job in s.records.claims)
-        claim = s.records.claims[job]
-        s.until(lambda: not s.controller.pool.members and any(isinstance(w, RecordPlan) for w in s.records.written))
-        s.mailbox.post(Heard(beat=Beat(alive=True, cancelled=(), lost=(), strays=((job, claim),)), held={}))
-        later = s.records.enqueue("train")
-        s.until_adopted(later)
-        assert not any(isinstance(w, RequeueJob) for w in s.records.written)
 
 
 def test_two_jobs_share_the_device_within_its_budget() -> None:

@@ -1,0 +1,122 @@
+"""A controller as a worker of the catalog: its registration, the jobs that it claims, and what it writes of them.
+
+A worker whose lease is over is none until it registers anew, and nothing that its former self had still to write is
+its own. While the database is away that is said once, and what is to be written waits in order (outbox.py).
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+
+from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.controller.outbox import Outbox
+from indb_tensile.controller.records import Records, Writing
+from indb_tensile.errors import DatabaseError
+from indb_tensile.job import ClaimedJob, ClaimToken, JobId, WorkerId
+from indb_tensile.scheduler.admission.orders import RequeueJob
+
+log = logging.getLogger("controller")
+
+_CLAIMS_REMEMBERED = 1_024  # more than can come and go during one beat
+
+
+class Membership:
+    """One worker at a time. `worker` is None before `join`, and after `expire` until the next."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._outbox = Outbox(records)
+        self._former: WorkerId | None = None
+        self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
+        self._away = False
+        self.worker: WorkerId | None = None
+
+    @property
+    def written(self) -> bool:
+        """Whether nothing waits to be written."""
+        return self._outbox.empty
+
+    def join(self) -> WorkerId:
+        """Become a worker; a former self's jobs need not wait for its lease. Raises DatabaseError."""
+        if self._former is not None:
+            self._records.leave(self._former)
+            self._former = None
+        self.worker = self._records.register()
+        log.info("registered as worker %s", self.worker)
+        return self.worker
+
+    def leave(self) -> None:
+        """Say farewell: nobody need wait for the lease."""
+        if self.worker is None:
+            return
+        try:
+            self._records.leave(self.worker)
+        except DatabaseError as error:
+            log.warning("could not say farewell: %s", error.message)
+
+    def expire(self) -> None:
+        """The lease is over: what is not written yet is no longer ours to write."""
+        self._former, self.worker = self.worker, None
+        self._outbox.clear()
+
+    def rescue(self) -> None:
+        """Give back to the queue what workers had that are gone; so it is seen whether the database is there."""
+        try:
+            rescued = self._records.rescue()
+        except DatabaseError as error:
+            self.miss(error)
+            return
+        if self._away:
+            log.info("the database is back")
+            self._away = False
+        if rescued:
+            log.warning("rescued from workers that are gone: %s", ", ".join(f"job {job}" for job in rescued))
+
+    def miss(self, error: DatabaseError) -> None:
+        """Say once that the database is away; trainers go on for as long as the lease lasts."""
+        log.log(logging.DEBUG if self._away else logging.WARNING, "%s", error.message)
+        self._away = True
+
+    def claim(self) -> ClaimedJob | None:
+        """The next job; none while earlier writes wait, since it might be one that we are about to hand back."""
+        self._outbox.flush()
+        if self.worker is None or not self._outbox.empty:
+            return None
+        try:
+            job = self._records.claim(self.worker)
+        except DatabaseError as error:
+            self.miss(error)
+            return None
+        if job is not None:
+            self._received.append(job.claim)
+            log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)
+        return job
+
+    def give_back(self, strays: Iterable[tuple[JobId, ClaimToken]], held: set[ClaimToken]) -> None:
+        """Requeue jobs that the catalog counts as ours and that we know nothing of; `held` are those that we have.
+
+        A beat that was under way while we claimed does not know the claim, and the job may be over by now.
+        """
+        ours = held | self._outbox.claims | set(self._received)
+        for job, claim in strays:
+            if claim not in ours:
+                log.warning("job %s was claimed without our knowing and goes back to the queue", job)
+                reason = "the answer to its claim was lost"
+                self.write(RequeueJob(job=job, claim=claim, reason=reason, counts=False))
+
+    def write(self, writing: Writing, *, planning_ns: int = 0) -> None:
+        """Write this after all that waits already; now, if the database is there."""
+        self._outbox.put(writing, planning_ns=planning_ns)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._outbox.flush()
+
+    def record_device(self, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
+        """Write who uses how much of the device; it is not worth waiting for."""
+        if self.worker is None:
+            return
+        try:
+            self._records.record_device(self.worker, use, shares)
+        except DatabaseError as error:
+            log.debug("the device's use was not written: %s", error.message)

@@ -1,0 +1,92 @@
+"""A worker of the catalog: what it claims and writes, while the database is there, away, or takes it for gone."""
+
+import logging
+
+import pytest
+
+from indb_tensile.controller.membership import Membership
+from indb_tensile.errors import DatabaseError
+from indb_tensile.job import ClaimedJob, WorkerId
+from indb_tensile.scheduler.admission.orders import RequeueJob
+from tests.controller.fakes import FakeRecords
+
+
+def _joined(records: FakeRecords) -> Membership:
+    membership = Membership(records)
+    membership.join()
+    return membership
+
+
+def _claimed(records: FakeRecords, membership: Membership) -> ClaimedJob:
+    records.enqueue("train")
+    job = membership.claim()
+    assert job is not None
+    return job
+
+
+def _requeue(job: ClaimedJob, reason: str = "test", *, counts: bool = True) -> RequeueJob:
+    return RequeueJob(job=job.job, claim=job.claim, reason=reason, counts=counts)
+
+
+def test_a_beat_that_overlapped_a_short_job_takes_nothing_back() -> None:
+    """It was under way before the claim, and heard of only after the job's end."""
+    records = FakeRecords()
+    membership = _joined(records)
+    job = _claimed(records, membership)
+    membership.give_back([(job.job, job.claim)], held=set())
+    assert records.written == []
+
+
+def test_a_job_claimed_without_our_knowing_goes_back_and_one_that_is_held_does_not() -> None:
+    records = FakeRecords()
+    membership = _joined(records)
+    worker = membership.worker
+    assert worker is not None
+    for _ in range(2):
+        records.enqueue("train")
+    held, stray = (records.claim(worker) for _ in range(2))  # neither's answer arrived here
+    assert held is not None
+    assert stray is not None
+    membership.give_back([(job.job, job.claim) for job in (held, stray)], held={held.claim})
+    assert records.written == [_requeue(stray, "the answer to its claim was lost", counts=False)]
+
+
+def test_nothing_is_claimed_before_what_waits_is_written() -> None:
+    records = FakeRecords()
+    membership = _joined(records)
+    job = _claimed(records, membership)
+    records.enqueue("train")
+    records.away = True
+    membership.write(_requeue(job))
+    assert (membership.written, membership.claim()) == (False, None)
+    records.away = False
+    assert membership.claim() is not None
+    assert (membership.written, records.written) == (True, [_requeue(job)])
+
+
+def test_what_a_worker_had_to_write_goes_with_its_lease_and_its_next_self_takes_leave_of_it() -> None:
+    records = FakeRecords()
+    membership = _joined(records)
+    job = _claimed(records, membership)
+    records.away = True
+    membership.write(_requeue(job))
+    membership.expire()
+    assert (membership.worker, membership.claim()) == (None, None)
+    with pytest.raises(DatabaseError):
+        membership.join()
+    records.away = False
+    membership.join()
+    assert (membership.worker, records.alive, records.written) == (2, {WorkerId(2)}, [])
+
+
+def test_an_outage_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    records = FakeRecords()
+    membership = _joined(records)
+    caplog.clear()
+    for records.away in (True, True, False, False):
+        membership.rescue()
+    assert [(r.levelname, r.message) for r in caplog.records] == [
+        ("WARNING", "the database is away"),
+        ("INFO", "the database is back"),
+    ]
