@@ -222,7 +222,6 @@ class _Writer:
         self._outgoing = {id(g) for g in timeline.outgoing}
         self._ticket = {id(g): f"t{i}" for i, g in enumerate(_gaps(timeline))}
         self._moved = timeline.swapped.difference(wiring.pieces)
-        self._uploading: set[TensorId] = set()  # whose copy nobody has waited for yet
         self._live: dict[str, None] = {}
         self._records = True  # what the iteration starts with
         self.constants: list[Any] = []
@@ -235,7 +234,6 @@ class _Writer:
             self._clock(k)
             self._locate(k)
             self._boundary(self._timeline.boundaries[k])
-            self._uploaded(self._wiring.graph.operators[k].reads)
             self._turn(turn)
             self._release(turn)
             self._leave(self._timeline.boundaries[k])
@@ -304,17 +302,10 @@ class _Writer:
         self._call(f"w{self._view_number[id(line.call)]}", line)
 
     def _upload(self, turn: Turn) -> None:
-        """The copy starts, and whoever reads it first waits for it."""
+        """Copy what the operator has made room for, and wait for it: what a plan's foretold time counts on."""
         (name,) = turn.step.kernel.makes
         for tensor, local in turn.arrived:
-            self._emit(f"u{tensor} = copy_in({local}.data_ptr(), u_{name}, {self._size(tensor)})")
-            self._uploading.add(tensor)
-
-    def _uploaded(self, tensors: Iterable[TensorId]) -> None:
-        """What is read, copied or dropped now has to be there by now."""
-        for tensor in sorted(self._uploading.intersection(tensors)):
-            self._emit(f"stall += wait(u{tensor})")
-            self._uploading.discard(tensor)
+            self._emit(f"stall += wait(copy_in({local}.data_ptr(), u_{name}, {self._size(tensor)}))")
 
     def _call(self, function: str, line: Line) -> None:
         call = line.call
@@ -344,7 +335,6 @@ class _Writer:
 
     def _release(self, turn: Turn) -> None:
         if self._plan.release:
-            self._uploaded(turn.gone)
             self._delete([*turn.dying, *(f"s{t}" for t in turn.gone if t in self._moved)])
 
     def _delete(self, names: Sequence[str]) -> None:
@@ -354,14 +344,12 @@ class _Writer:
                 self._live.pop(name)
 
     def _leave(self, boundary: Boundary) -> None:
-        self._uploaded(gap.tensor for gap in boundary.outs)
         for gap in boundary.outs:
             if gap.swap.copies:
                 copy = f"copy_out(h{gap.tensor}, s{gap.tensor}.data_ptr(), {self._size(gap.tensor)})"
                 self._emit(f"{self._ticket[id(gap)]} = {copy}")
 
     def _close(self) -> None:
-        self._uploaded(tuple(self._uploading))
         self._delete(tuple(self._live))
         self._locate(len(self._wiring.turns))
         self._boundary(self._timeline.boundaries[-1])

@@ -3,6 +3,7 @@
 import gc
 import linecache
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -10,8 +11,10 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.executor.program import Program, compile_program
 from indb_tensile.executor.runner import Runner
 from indb_tensile.scheduler.graph import OpIndex, Stage, TensorId
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, VANILLA
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.simulate import EventKind, JobRun, timeline
 from tests.executor.conftest import prepared
 from tests.executor.memory_device import MemoryDevice
 
@@ -36,16 +39,25 @@ def test_every_operator_is_called_once_and_in_order() -> None:
     assert called == list(range(len(program.step.graph.operators)))
 
 
-def test_the_batch_is_waited_for_where_it_is_read_first() -> None:
+def test_uploads_and_operators_follow_each_other_as_the_simulator_has_them() -> None:
     program = _program("mlp", LIVENESS)
-    lines, operators = _lines(program), program.step.graph.operators
-    uploads = [(k, o.writes[0]) for k, o in enumerate(operators) if o.stage is Stage.UPLOAD]
-    assert len(uploads) == 2
-    for _, tensor in uploads:
-        reader = next(k for k, o in enumerate(operators) if tensor in o.reads)
-        waits = lines.index(f"stall += wait(u{tensor})")
-        called = [k for k, line in enumerate(lines) if re.search(rf"\bf{reader - 1}\(|\bf{reader}\(", line)]
-        assert called[0] < waits < called[1]
+    graph = program.step.graph
+    run = JobRun(graph=graph, plan=LIVENESS, latency_ns=(1000,) * len(graph.operators))
+    link = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
+    # Simulated, one begins where the other ends; executed, each is over before the next line.
+    foretold = [event for event in timeline((run,), link) if event.kind in (EventKind.COMPUTE, EventKind.UPLOAD)]
+    assert all(earlier.end_ns <= later.start_ns for earlier, later in pairwise(foretold))
+    executed: list[tuple[EventKind, int]] = []
+    operator = -1
+    for line in _lines(program):
+        if called := re.search(r"\bf(\d+)\(", line):
+            operator = int(called[1])
+            if graph.operators[operator].stage is not Stage.UPLOAD:
+                executed.append((EventKind.COMPUTE, operator))
+        elif re.fullmatch(r"stall \+= wait\(copy_in\(.*, u_\w+, \d+\)\)", line):
+            executed.append((EventKind.UPLOAD, operator))
+    assert executed == [(event.kind, event.operator) for event in foretold]
+    assert [kind for kind, _ in executed[:3]] == [EventKind.UPLOAD, EventKind.UPLOAD, EventKind.COMPUTE]
 
 
 def test_the_ledger_moves_once_per_boundary_with_a_change() -> None:

@@ -1,6 +1,7 @@
 """The cost model, by hand: who waits for what, and for how long."""
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,9 @@ from indb_tensile.scheduler.peak import LIVENESS, load
 from indb_tensile.scheduler.plan import Infeasible, Plan, Swap
 from indb_tensile.scheduler.planner import Workload, plan_jobs
 from indb_tensile.scheduler.rewrite import effective
+from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.simulate import Compute, EventKind, Forecast, JobRun, simulate, timeline
-from tests.scheduler.strategies import links, several_workloads
+from tests.scheduler.strategies import graphs, latencies, links, several_workloads
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
 
@@ -166,6 +168,24 @@ def test_time_is_accounted_for_and_bounded_below(
         copied_ns = sum(link.in_ns(tensors[s.tensor].size_bytes) for s in run.plan.swaps)
         if len(runs) == 1:
             assert forecast.iteration_ns >= copied_ns - 1, "no lane carries more than its time"
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), links(), st.data())
+def test_nothing_runs_beside_an_upload_of_its_own_job(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+    """Wherever it stands, and whatever swaps have the lane meanwhile; the search counts on the same."""
+    stages = [
+        data.draw(st.sampled_from((op.stage, Stage.UPLOAD))) if op.writes else op.stage for op in graph.operators
+    ]
+    operators = tuple(dataclasses.replace(op, stage=stage) for op, stage in zip(graph.operators, stages, strict=True))
+    graph = dataclasses.replace(graph, operators=operators)
+    latency_ns = data.draw(latencies(graph))
+    search = StepSearch(graph, latency_ns, link)
+    search.exhaust()
+    run = JobRun(graph=graph, plan=search.plan("test"), latency_ns=latency_ns)
+    assert simulate([run], link)[0].iteration_ns == search.iteration_ns
+    own = [e for e in timeline([run], link) if e.kind in (EventKind.COMPUTE, EventKind.UPLOAD)]
+    assert all(earlier.end_ns <= later.start_ns for earlier, later in pairwise(own))
 
 
 def test_senseless_runs_are_refused() -> None:
