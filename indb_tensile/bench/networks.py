@@ -114,13 +114,22 @@ def require_rows(network: Network, batch: int) -> None:
     fault = None if network is NETWORKS.get(network.name) else _refusal(network, rows)
     if fault is None:
         return
-    side, takes = network.row[-1], lambda pixels: _refusal(network.resized(pixels), rows) is None
-    enough = next(side << doubled for doubled in range(1, _DOUBLINGS) if takes(side << doubled))
-    least = bisect_left(range(enough), True, side, key=takes)
+    shape = f"{batch} row{'s'[: batch > 1]} of {network.row[-1]} pixels a side"
     raise RequestError(
-        f"{network.name} cannot be trained on {batch} row{'s'[: batch > 1]} of {side} pixels a side: {fault}",
-        hint=f"Give at least {least} pixels{', or 2 rows' if _refusal(network, 2) is None else ''}.",
+        f"{network.name} cannot be trained on {shape}: {fault}",
+        hint=f"Give at least {_least(network, rows)} pixels{', or 2 rows' if _refusal(network, 2) is None else ''}.",
     )
+
+
+def _least(network: Network, batch: int) -> int:
+    """The fewest pixels a side that such a batch may have, where it may not have these."""
+
+    def takes(pixels: int) -> bool:
+        return _refusal(network.resized(pixels), batch) is None
+
+    side = network.row[-1]
+    enough = next(side << doubled for doubled in range(1, _DOUBLINGS) if takes(side << doubled))
+    return bisect_left(range(enough), True, side, key=takes)
 
 
 @cache

@@ -65,7 +65,7 @@ def directory_fault(settings: Settings) -> str | None:
     try:
         os.close(os.open(settings.memory_directory, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600))
     except OSError as error:
-        return os.strerror(error.errno)
+        return error.strerror or str(error)
     return None
 
 
