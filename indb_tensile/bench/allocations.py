@@ -3,7 +3,7 @@
 The profiler reports each allocation and release with its address, of operators' results and workspaces alike, so the
 sum of what is held is exact at every moment. What stood before is not among them: parameters, buffers and optimizer
 state are counted by their storages. On a CPU there is no caching allocator, so what PyTorch would reserve on a GPU
-comes from replaying the same allocations by its rules (bench/caching.py).
+comes from replaying the same allocations by its rules (bench/caching.py). On a GPU that allocator says both itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +14,7 @@ import torch
 
 from indb_tensile.bench.caching import replayed_bytes
 from indb_tensile.executor.calibrate import allocation_profiler
+from indb_tensile.executor.state import HOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +25,12 @@ class Memory:
     reserved_bytes: int
 
 
-def measure_memory(iterate: Callable[[], None], standing: Iterable[torch.Tensor]) -> Memory:
+def measure_memory(
+    iterate: Callable[[], None], standing: Iterable[torch.Tensor], place: torch.device = HOST
+) -> Memory:
     """Run one iteration, which leaves nothing behind, beside tensors that stand all the time."""
+    if place.type == "cuda":
+        return _measure_gpu(iterate, place)
     with allocation_profiler() as profiler:
         iterate()
     changes = sorted(_changes(profiler))
@@ -40,6 +45,18 @@ def measure_memory(iterate: Callable[[], None], standing: Iterable[torch.Tensor]
     return Memory(
         allocated_bytes=sum(stands) + highest,
         reserved_bytes=replayed_bytes(stands, [(address, size_bytes) for _, address, size_bytes in changes]),
+    )
+
+
+def _measure_gpu(iterate: Callable[[], None], place: torch.device) -> Memory:
+    """By torch's own counters; what others than this iteration left reserved is given back before."""
+    torch.cuda.synchronize(place)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(place)
+    iterate()
+    torch.cuda.synchronize(place)
+    return Memory(
+        allocated_bytes=torch.cuda.max_memory_allocated(place), reserved_bytes=torch.cuda.max_memory_reserved(place)
     )
 
 

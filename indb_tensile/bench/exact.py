@@ -1,52 +1,44 @@
-"""Whether results stay the same, bit for bit: every network under every policy's plan, run on the emulated device.
+"""Whether results stay the same, bit for bit: every network under every policy's plan, run on a device.
 
     python -m indb_tensile.bench.exact [--models resnet50 …] [--policies capuchin …] [--batch 2] [--side 32]
-        [--seeds 3] [--budgets 0.6 0.2] [--iterations 2] [--machine a6000] [--json]
+        [--seeds 3] [--budgets 0.6 0.2] [--iterations 2] [--device emulated] [--machine a6000] [--json]
 
 Per network and seed (of weights, rows and what operators draw) the captured step is trained for some iterations
 without a plan, by eager PyTorch, and under the plan of each policy for each budget, a share of the way from the floor
 to the liveness peak. Everything that is trained is compared: parameters, buffers and, between plans, the optimizer's
-state. Planned steps are served from the arena, at planned addresses, with which the unplanned one in ordinary memory
-is compared. One row each as soon as it ran, and what is planned on the error output; it ends with 1 where anything
-differs. The whole matrix takes a minute or two for each network.
+state. Planned steps are served from the arena, at planned addresses; the unplanned one, with which they are compared,
+is in ordinary memory where there is any. One row each as soon as it ran, and what is planned on the error output; it
+ends with 1 where anything differs. The whole matrix takes a minute or two for each network.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 
-from indb_tensile.bench import networks, rows
+from indb_tensile.bench import rows
+from indb_tensile.bench.cases import Case
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import NETWORKS
 from indb_tensile.bench.options import portion, whole
-from indb_tensile.bench.rivals import EAGER, SEED, Torch
-from indb_tensile.bench.trial import (
-    Subject,
-    Trial,
-    alone,
-    emulated,
-    placer,
-    preload,
-    same_bits,
-    slowed_link,
-    workload,
-)
-from indb_tensile.executor.capture import CapturedStep
-from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.bench.processes import alone, preload
+from indb_tensile.bench.rig import Rig, Target, add_target, set_up, target
+from indb_tensile.bench.rivals import EAGER, SEED, Torch, Values
+from indb_tensile.bench.transfers import LinkTransfers, TorchTransfers
+from indb_tensile.bench.trial import Subject, Trial, same_bits, workload
+from indb_tensile.executor.placer import Placer
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.machines import MACHINES, REFERENCE, machine
-from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
+from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import Workload
 from indb_tensile.scheduler.policies import POLICIES
 
 Row = dict[str, Any]
-Values = dict[str, torch.Tensor]
 
 # Bits do not depend on sizes, and a minute is enough for no large ones; Inception needs 75 pixels.
 SIDE = 32
@@ -59,7 +51,7 @@ class Asked:
 
     policies: tuple[str, ...] = tuple(POLICIES)
     budgets: tuple[float, ...] = (0.6, 0.2)
-    machine: str = REFERENCE.name
+    target: Target = field(default_factory=Target)
     iterations: int = 2  # the second starts from a state that a plan left
 
 
@@ -73,13 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = Asked(
         policies=rows.known_policies(given.policies),
         budgets=tuple(given.budgets),
-        machine=given.machine,
+        target=target(given),
         iterations=given.iterations,
     )
     for name in given.models:
-        network = networks.find(name).resized(given.side or SIDES.get(name, SIDE))
-        subjects = (Subject.of(network, given.batch, seed) for seed in range(given.seeds))
-        for row in measure(subjects, asked):
+        side = given.side or SIDES.get(name, SIDE)
+        case = Case.of(name, given.batch, side, emulated=asked.target.emulated)
+        for row in measure(map(case.subject, range(given.seeds)), asked):
             found.append(row)
             print(rows.stamped(row) if given.json else _line(row), flush=True)
     exact = sum(row["exact"] for row in found)
@@ -90,19 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def measure(subjects: Iterator[Subject], asked: Asked) -> Iterator[Row]:
     """A row for eager and for each plan of each subject; subjects differ in their seeds alone."""
-    step: CapturedStep | None = None
-    plans: dict[Plan, str] = {}
-    link: Link | None = None
-    for seed, subject in enumerate(subjects):
-        if step is None or link is None:
-            step = subject.capture()
-            link = slowed_link(subject, step, machine(asked.machine), 1)
-        with emulated(link, 2 * vanilla_peak(step.graph)) as device:
+    first = next(subjects)
+    with set_up(asked.target, first) as rig:
+        plans: dict[Plan, str] = {}
+        for seed, subject in enumerate(chain([first], subjects)):
             labels = {"model": subject.name, "batch": len(subject.x), "seed": seed}
-            unplanned, eager = _unplanned(subject, step, device, asked.iterations)
+            unplanned, eager = _unplanned(subject, rig, asked)
             yield labels | eager
-            trial = Trial(subject, step, device, placer=placer(device, step))
-            plans = plans or _plans(trial, link, asked)
+            trial = rig.trial(subject)
+            plans = plans or _plans(trial, rig.link, asked)
             for row in _judged(trial, plans, unplanned, asked.iterations):
                 yield labels | row
             trial.runner.close()
@@ -128,15 +116,16 @@ def _planned(work: Workload, policy: str, budget_bytes: int, link: Link) -> Plan
     return plan
 
 
-def _unplanned(subject: Subject, step: CapturedStep, device: EmulatedDevice, iterations: int) -> tuple[Values, Row]:
-    """What all are compared with, and eager's row, whose module the captured step started from.
+def _unplanned(subject: Subject, rig: Rig, asked: Asked) -> tuple[Values, Row]:
+    """What all are compared with, and eager's row.
 
-    Eager has no optimizer state under our names.
+    Where the device is the host's memory, nothing of it is placed; a GPU has no other memory than the job's. Eager
+    has no optimizer state under our names.
     """
-    trial = Trial(subject, step, device)
-    unplanned = _trained(trial, LIVENESS, iterations)
+    trial = rig.trial(subject, placer=Placer() if asked.target.emulated else None)
+    unplanned = _trained(trial, LIVENESS, asked.iterations)
     trial.runner.close()
-    exact = _alike(_eager(subject, device, iterations), unplanned)
+    exact = _alike(_eager(subject, rig, asked), unplanned)
     return unplanned, {"policy": EAGER, "swaps": 0, "operators": None, "peak_bytes": None, "exact": exact}
 
 
@@ -163,12 +152,14 @@ def _trained(trial: Trial, plan: Plan, iterations: int) -> Values:
     return trial.state.export()
 
 
-def _eager(subject: Subject, device: EmulatedDevice, iterations: int) -> Values:
+def _eager(subject: Subject, rig: Rig, asked: Asked) -> Values:
     """Parameters and buffers after PyTorch's own iterations; the module is as before."""
-    shared = Torch(subject, device)
-    one = shared.contender(EAGER, subject.module)
+    place = rig.opened.torch_device
+    transfers = LinkTransfers(rig.opened.device) if asked.target.emulated else TorchTransfers(place)
+    shared = Torch(subject, transfers, place)
+    one = shared.contender(EAGER, shared.module)
     torch.manual_seed(SEED)
-    for _ in range(iterations):
+    for _ in range(asked.iterations):
         one.iterate()
     values = one.values()
     one.restart()
@@ -198,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         "--budgets", nargs="+", type=portion, default=default.budgets, help="from the floor to liveness"
     )
     parser.add_argument("--iterations", type=whole(), default=default.iterations)
-    parser.add_argument("--machine", choices=MACHINES, default=default.machine, help="what the device stands for")
+    add_target(parser)
     parser.add_argument("--json", action="store_true", help="one object a line")
     return parser
 

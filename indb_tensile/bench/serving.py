@@ -20,12 +20,13 @@ from indb_tensile import config
 from indb_tensile.bench import networks
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import NETWORKS
+from indb_tensile.bench.processes import preload
+from indb_tensile.bench.rig import UNTHROTTLED, emulated
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.trial import UNTHROTTLED, Subject, Trial, emulated, preload
+from indb_tensile.bench.trial import Subject, Trial
 from indb_tensile.executor.device import REGION_BYTES
 from indb_tensile.executor.offsets import plan_offsets
 from indb_tensile.executor.placer import Placer
-from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timeline import unroll
 from indb_tensile.scheduler.peak import LIVENESS, peak
 
@@ -47,9 +48,9 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
     started_s = time.perf_counter()
     offsets = plan_offsets(step, LIVENESS, unroll(step.graph, LIVENESS), REGION_BYTES)
     planning_s = time.perf_counter() - started_s
-    with emulated(UNTHROTTLED, 3 * offsets.size_bytes + 4 * config.MIB) as device:
-        placer = Placer(Serving.of(device.hook_address()))
-        trials = [Trial(subject, step, device, sample_every=1 << 62, placer=p) for p in (Placer(), placer, Placer())]
+    with emulated(UNTHROTTLED, 3 * offsets.size_bytes + 4 * config.MIB) as opened:
+        placer = Placer(opened.serving)
+        trials = [Trial(subject, step, opened, sample_every=1 << 62, placer=p) for p in (Placer(), placer, Placer())]
         for trial in trials:
             trial.adopt(LIVENESS)
             trial.iterate()

@@ -16,9 +16,9 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
+from indb_tensile.bench.rig import emulated_on
 from indb_tensile.bench.trial import Subject, Trial, workload
 from indb_tensile.executor.device import EmulatedDevice
-from indb_tensile.executor.serving import Serving
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak
 from indb_tensile.scheduler.plan import Plan
@@ -38,9 +38,9 @@ def main() -> None:
     subject = _subject()
     step = subject.capture()
     with EmulatedDevice(fd, slot, epoch, _HOST_BYTES) as device:
-        serving = Serving.of(device.hook_address())
-        with serving.on() if serving else nullcontext():
-            trial = Trial(subject, step, device)
+        opened = emulated_on(device)
+        with opened.serving.on() if opened.serving else nullcontext():
+            trial = Trial(subject, step, opened)
             _follow_tight_plan(trial)
             while not select.select([sys.stdin], [], [], 0)[0]:
                 row = {"digest": _episode(trial), "device_bytes": device.arena_usage().allocated_bytes}

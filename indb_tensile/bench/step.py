@@ -1,24 +1,28 @@
-"""A planned step beside PyTorch's own ways to train with as little memory: run on the emulated device, in turns.
+"""A planned step beside PyTorch's own ways to train with as little memory: run on one device, in turns.
 
     python -m indb_tensile.bench.step [--models resnet50 …] [--batch 8] [--side 64] [--segments 2 4 8]
-        [--activations 0.8 …] [--inductor 0.5 …] [--budgets 0.8 …] [--machine a6000] [--rounds 9] [--json]
+        [--activations 0.8 …] [--inductor 0.5 …] [--budgets 0.8 …] [--device emulated] [--machine a6000]
+        [--rounds 9] [--json]
 
 Without more all nine networks take part, each at a batch and a side at which a step takes tenths of a second, for
-two to three minutes each: `tensile bench step --json`.
+two to three minutes each, ten for VGG-16, BERT and GPT-2: `tensile bench step --json`. With `--device cuda` they run
+on a GPU, at their own sides and larger batches.
 
 The rivals (bench/rivals.py): eager PyTorch with fused Adam, `torch.utils.checkpoint` in several numbers of segments,
 `save_on_cpu` and `torch.compile` with several values of `activation_memory_budget`: by `aot_eager`, which runs the
-same kernels as eager, and by inductor, which changes results. Inductor compiles C++ for minutes, so it is asked where
-that is soon done. Ours is the captured step: without a budget, at shares of eager's peak, and at the peak of every
-rival. The device is the machine with its clock slowed down to this very step. Everyone uploads the batch through the
-same link, and all take turns (bench/turns.py).
+same kernels as eager, and by inductor, which changes results. Inductor compiles C++ for minutes, so on an emulated
+device it is asked where that is soon done. Ours is the captured step: without a budget, at shares of eager's peak,
+and at the peak of every rival. An emulated device is the machine with its clock slowed down to this very step.
+Everyone uploads the batch through the same link, and all take turns (bench/turns.py).
 
 One row each: `peak_allocated_bytes` is measured, the rivals' from torch's allocator and ours from the device's
-ledger. Ours is served from the arena, at the addresses that the plan gives; `peak_reserved_bytes` is the regions that
-it took, where more than its plan's peak went back before it was timed. The rivals run in the
-same process, which the shim was preloaded into, but are not served: they keep torch's own allocator, and what they
-reserve is what PyTorch's caching allocator makes of the same allocations. `served` says whether a plan's tensors were
-where it puts them: where they cannot be packed into a few regions more than their peak they are in ordinary memory.
+ledger, on a GPU as torch was served. Ours is served from the arena, at the addresses that the plan gives;
+`peak_reserved_bytes` is the regions that it took, where more than its plan's peak went back before it was timed.
+`outside_bytes` is what torch has beside them: cuBLAS's workspace. On an emulated device the rivals run in the same
+process, which the shim was preloaded into, but are not served: they keep torch's own allocator, and what they
+reserve is what PyTorch's caching allocator makes of the same allocations. On a GPU they run in a process of their own
+with that allocator. `served` says whether a plan's tensors were where it puts them: where they cannot be packed into
+a few regions more than their peak they are anywhere else.
 
 `step_ms` is the median over the rounds, `eor` that of the ratios to eager of the same round; eager and ours without
 saving meet in many more rounds. `exact`: the parameters of each round equal eager's bit for bit; `buffers_exact` says
@@ -32,7 +36,8 @@ is not.
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -41,20 +46,20 @@ from typing import Any
 import torch
 
 from indb_tensile import config
-from indb_tensile.bench import networks
-from indb_tensile.bench.allocations import measure_memory
+from indb_tensile.bench.apart import apart, memory_of
+from indb_tensile.bench.cases import SIZES, Case, Source, add_sizes
 from indb_tensile.bench.ending import run
-from indb_tensile.bench.networks import NETWORKS, Network
+from indb_tensile.bench.networks import NETWORKS
 from indb_tensile.bench.options import portion, whole
-from indb_tensile.bench.rivals import AOT_EAGER, INDUCTOR, Contender, Torch, has_compiler, rivals
+from indb_tensile.bench.processes import alone, preload
+from indb_tensile.bench.rig import Rig, Target, add_target, set_up, target
+from indb_tensile.bench.rivals import AOT_EAGER, INDUCTOR, Here, Torch, has_compiler, rivals
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.trial import SIZES, Subject, Trial, alone, lent, placer, preload, slowed_link, small, workload
+from indb_tensile.bench.transfers import LinkTransfers
+from indb_tensile.bench.trial import Subject, workload
 from indb_tensile.bench.turns import Entry, Pace, duel, take_turns
-from indb_tensile.executor.device import REGION_BYTES, EmulatedDevice
-from indb_tensile.executor.hardware import EMULATED_SPEED
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.machines import MACHINES, REFERENCE, machine
-from indb_tensile.scheduler.peak import LIVENESS, peak, vanilla_peak
+from indb_tensile.scheduler.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import Workload, plan_jobs
 
@@ -64,7 +69,6 @@ OURS = "tensile+"
 UNSAVING = f"{OURS}, no saving"
 COMPUTING, STARTING = 1.00, 1.05  # of eager's time without saving, where computation or starting dominates
 _NEVER = 1 << 62
-_REGIONS = 64  # of what a step needs, at least
 _QUICK = frozenset({"vgg16", "squeezenet"})  # what inductor compiles soon
 
 
@@ -72,7 +76,7 @@ _QUICK = frozenset({"vgg16", "squeezenet"})  # what inductor compiles soon
 class Asked:
     """How a comparison is made."""
 
-    machine: str = REFERENCE.name
+    target: Target = field(default_factory=Target)
     segments: tuple[int, ...] = (2, 4, 8)
     activations: tuple[float, ...] = (0.8, 0.5, 0.2)
     inductor: tuple[float, ...] = ()
@@ -92,9 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     preload()
     torch.set_num_threads(1)
     lines: list[str] = []
+    where = target(given)
     for name in given.models:
-        subject, network, asked = _asked(given, name)
-        rows = measure(subject, asked, network)
+        case = Case.of(name, given.batch, given.side, emulated=where.emulated)
+        rows = measure(case, _asked(given, where, name))
         for row in rows:
             print(stamped(row) if given.json else _line(row), flush=True)
         for line in verdict(rows):
@@ -103,71 +108,66 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(int(any("NOT" in line for line in lines)))
 
 
-def _asked(given: argparse.Namespace, name: str) -> tuple[Subject, Network, Asked]:
-    network = networks.find(name)
-    batch, _ = SIZES.get(name, (2, None))
-    network = small(network, given.side)
-    inductor = (0.5,) if name in _QUICK and has_compiler() else ()
-    asked = Asked(
-        machine=given.machine,
+def _asked(given: argparse.Namespace, where: Target, name: str) -> Asked:
+    inductor = (0.5,) if has_compiler() and (name in _QUICK or not where.emulated) else ()
+    return Asked(
+        target=where,
         segments=tuple(given.segments),
         activations=tuple(given.activations),
         inductor=inductor if given.inductor is None else tuple(given.inductor),
         budgets=tuple(given.budgets),
         pace=Pace(rounds=given.rounds),
     )
-    return Subject.of(network, batch if given.batch is None else given.batch), network, asked
 
 
-def measure(subject: Subject, asked: Asked, network: Network | None = None) -> list[Row]:
+def measure(source: Source, asked: Asked) -> list[Row]:
     """Everyone's row, eager's first; checkpoints only of a known network."""
+    subject = source.subject()
     tell = partial(_tell, subject.name, time.perf_counter())
-    step = subject.capture()
-    link = slowed_link(subject, step, machine(asked.machine), 3)
-    region_bytes = _region_bytes(peak(step.graph, LIVENESS))
-    with lent(link, 2 * vanilla_peak(step.graph), region_bytes) as (device, grant):
-        trial = Trial(subject, step, device, placer=placer(device, step))
-        work = workload(step, trial.run(LIVENESS, 3).latency_ns)
+    with set_up(asked.target, subject) as rig:
+        trial = rig.trial(subject)
+        work = workload(rig.step, trial.run(LIVENESS, 3).latency_ns)
         trial.runner.close()
-        tell(f"{len(step.graph.operators)} operators are captured and measured")
-        shared = Torch(subject, device)
-        entries = [
-            _measured(one, shared)
-            for one in rivals(shared, network, device, segments=asked.segments, compiled=asked.compiled)
-        ]
-        tell(f"{len(entries)} of PyTorch's ways have run")
-        shared.restart()  # ours starts from the same parameters
-        ours = _Ours(subject, trial, device, grant)
-        plans = _plans(work, link, asked.budgets, [entry.peak_bytes for entry in entries])
-        entries += [ours.entry(plan) for plan in plans]
-        tell(f"{len(plans)} plans are made")
-        trained = frozenset(name for name, _ in subject.module.named_parameters())
-        take_turns(entries, trained, asked.pace, ours.finished)
-        tell(f"{len(entries[0].step_ns)} rounds have been run")
-        duel(entries[0], next(entry for entry in entries if entry.contender.method == UNSAVING), asked.pace)
-        tell(f"{len(entries[0].duel_ns)} rounds of two have been run")
-        ours.close()
-        shared.close()
-    starting_ns = EMULATED_SPEED.launch_ns * len(step.graph.operators)
+        tell(f"{len(rig.step.graph.operators)} operators are captured and measured")
+        with _torchs(source, subject, asked, rig) as entries:
+            tell(f"{len(entries)} of PyTorch's ways have run")
+            ours = _Ours(subject, rig)
+            plans = _plans(work, rig.link, asked.budgets, [entry.peak_bytes for entry in entries])
+            entries += [ours.entry(plan) for plan in plans]
+            tell(f"{len(plans)} plans are made")
+            trained = frozenset(name for name, _ in subject.module.named_parameters())
+            take_turns(entries, trained, asked.pace, ours.finished)
+            tell(f"{len(entries[0].step_ns)} rounds have been run")
+            duel(entries[0], next(entry for entry in entries if entry.contender.method == UNSAVING), asked.pace)
+            tell(f"{len(entries[0].duel_ns)} rounds of two have been run")
+            ours.close()
     labels = {"model": subject.name, "batch": len(subject.x), "row": list(subject.x.shape[1:])}
-    labels |= {"machine": asked.machine, "link_bytes_per_s": link.out_bytes_per_s}
+    labels |= {"machine": asked.target.named, "link_bytes_per_s": rig.link.out_bytes_per_s}
+    starting_ns = rig.launch_ns * len(rig.step.graph.operators)
     return [_row(labels, entry, entries[0], starting_ns, ours) for entry in entries]
+
+
+@contextmanager
+def _torchs(source: Source, subject: Subject, asked: Asked, rig: Rig) -> Iterator[list[Entry]]:
+    """PyTorch's own ways with what they need: here on an emulated device, elsewhere beside a GPU that is all ours."""
+    ways = partial(_ways, source, asked)
+    if not asked.target.emulated:
+        with apart(source.subject, ways, rig.opened.torch_device) as contenders:
+            yield [Entry(one, one.memory.allocated_bytes, one.memory.reserved_bytes) for one in contenders]
+        return
+    shared = Torch(subject, LinkTransfers(rig.opened.device))
+    found = [(one, memory_of(one, shared)) for one in ways(shared)]
+    shared.restart()  # ours starts from the same parameters
+    yield [Entry(one, memory.allocated_bytes, memory.reserved_bytes) for one, memory in found]
+    shared.close()
+
+
+def _ways(source: Source, asked: Asked, shared: Torch) -> Iterator[Here]:
+    return rivals(shared, source.network, segments=asked.segments, compiled=asked.compiled)
 
 
 def _tell(name: str, started_s: float, what: str) -> None:
     print(f"{name} after {time.perf_counter() - started_s:.0f} s: {what}", file=sys.stderr, flush=True)
-
-
-def _region_bytes(size_bytes: int) -> int:
-    """A power of two, of which a step needs many: so that whole regions are little more than its peak."""
-    return max(REGION_BYTES, 1 << ((size_bytes // _REGIONS).bit_length() - 1))
-
-
-def _measured(contender: Contender, shared: Torch) -> Entry:
-    """What it needs, once it has run: by then optimizer state is there and kernels are chosen."""
-    contender.iterate()
-    memory = measure_memory(contender.iterate, shared.standing())
-    return Entry(contender, memory.allocated_bytes, memory.reserved_bytes)
 
 
 def _plans(work: Workload, link: Link, shares: Sequence[float], rival_bytes: Sequence[int]) -> list[Plan]:
@@ -185,29 +185,24 @@ def _plans(work: Workload, link: Link, shares: Sequence[float], rival_bytes: Seq
 class _Ours:
     """The captured step under its plans, each on a device of which it keeps what that plan takes."""
 
-    def __init__(
-        self,
-        subject: Subject,
-        like: Trial,
-        device: EmulatedDevice,
-        grant: Callable[[int], int],
-    ) -> None:
-        self._device = device
-        self._grant = grant
-        self._capacity_bytes = device.usage().granted_bytes
-        self._placer = placer(device, like.step)
-        self._trial = Trial(subject, like.step, device, sample_every=_NEVER, placer=self._placer)
+    def __init__(self, subject: Subject, rig: Rig) -> None:
+        self._rig = rig
+        self._placer = rig.placer()
+        self._trial = rig.trial(subject, sample_every=_NEVER, placer=self._placer)
         self._adopted: Plan | None = None
         self._planned = 0  # allocations that were at their addresses, when the present turn began
         self.unserved: set[str] = set()
+        self.outside_bytes: dict[str, int | None] = {}
+        self._peaks: dict[str, int] = {}  # as planned, by method
 
     def entry(self, plan: Plan) -> Entry:
         """The step under this plan as a contender."""
-        peak_bytes = peak(self._trial.step.graph, plan)
+        peak_bytes = peak(self._rig.step.graph, plan)
         method = UNSAVING if plan is LIVENESS else f"{OURS}, {peak_bytes / config.MIB:.1f} MB"
+        self._peaks[method] = peak_bytes
         trial = self._trial
         restart = partial(self._restart, plan, peak_bytes)
-        one = Contender(method=method, restart=restart, iterate=trial.iterate, values=trial.state.export)
+        one = Here(method=method, restart=restart, iterate=trial.iterate, values=trial.state.export)
         return Entry(one, peak_bytes, None)
 
     def finished(self, entry: Entry) -> None:
@@ -215,15 +210,17 @@ class _Ours:
         method = entry.contender.method
         if not method.startswith(OURS):
             return
-        seen_bytes = self._device.usage().high_water_bytes
-        assert seen_bytes == entry.peak_bytes, f"{method}: planned {entry.peak_bytes}, saw {seen_bytes}"
         served = self._placer.served
         if served is None or served.planned == self._planned:
             self.unserved.add(method)
         else:
-            entry.reserved_bytes = max(
-                entry.reserved_bytes or 0, self._device.arena_usage().reserved_high_water_bytes
-            )
+            reserved_bytes = self._rig.opened.device.arena_usage().reserved_high_water_bytes
+            entry.reserved_bytes = max(entry.reserved_bytes or 0, reserved_bytes)
+        planned_bytes = self._peaks[method]
+        seen_bytes = self._rig.opened.device.usage().high_water_bytes
+        assert seen_bytes == planned_bytes, f"{method}: planned {planned_bytes}, saw {seen_bytes}"
+        entry.peak_bytes = max(entry.peak_bytes, self._rig.peak_bytes(seen_bytes))
+        self.outside_bytes[method] = self._rig.outside_bytes()
 
     def close(self) -> None:
         """Give everything back."""
@@ -231,12 +228,12 @@ class _Ours:
 
     def _restart(self, plan: Plan, peak_bytes: int) -> None:
         if plan is not self._adopted:
-            self._grant(self._capacity_bytes)  # while two plans are met
+            self._rig.grant(self._rig.capacity_bytes)  # while two plans are met
             self._trial.adopt(plan)
-            self._grant(peak_bytes)
+            self._rig.grant(peak_bytes)
             self._adopted = plan
         self._trial.restart()
-        self._device.reset_high_water()
+        self._rig.reset_high_water()
         served = self._placer.served
         self._planned = served.planned if served is not None else 0
 
@@ -249,6 +246,7 @@ def _row(labels: Row, entry: Entry, eager: Entry, starting_ns: int, ours: _Ours)
         "method": method,
         "peak_allocated_bytes": entry.peak_bytes,
         "peak_reserved_bytes": entry.reserved_bytes,
+        "outside_bytes": ours.outside_bytes.get(method),
         "served": method not in ours.unserved if method.startswith(OURS) else None,
         "step_ms": round(step_ns / 1e6, 3),
         "samples_per_s": round(labels["batch"] * 1e9 / step_ns, 2),
@@ -299,9 +297,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--models", "--model", nargs="+", default=list(SIZES), metavar="NAME", help=f"of {', '.join(NETWORKS)}"
     )
-    parser.add_argument("--batch", type=whole(), help="rows; without it one for each network, as for --side")
-    parser.add_argument("--side", "--pixels", type=whole(), help="pixels a side, or tokens")
-    parser.add_argument("--machine", choices=MACHINES, default=REFERENCE.name, help="what the device stands for")
+    add_sizes(parser)
+    add_target(parser)
     default = Asked()
     parser.add_argument("--segments", nargs="*", type=whole(), default=default.segments, help="of checkpoint")
     parser.add_argument(

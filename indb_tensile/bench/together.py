@@ -24,6 +24,7 @@ import torch
 from indb_tensile import config
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.forecast import Network
+from indb_tensile.bench.rig import emulated_on
 from indb_tensile.bench.trial import WARM_ITERATIONS, Trial
 from indb_tensile.executor.device import EmulatedDevice, Ledger
 from indb_tensile.executor.pace import measure_pace
@@ -124,7 +125,7 @@ def _train(network: Network, fd: int, slot: int, epoch: int, pipe: Connection) -
     torch.set_num_threads(1)
     with EmulatedDevice(fd, slot, epoch, SHARE_BYTES) as device:
         subject = network.subject()
-        trial = Trial(subject, subject.capture(), device)
+        trial = Trial(subject, subject.capture(), emulated_on(device))
         pipe.send(trial.step.graph)
         asked = pipe.recv()
         start_ns = count = 0

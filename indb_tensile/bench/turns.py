@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from indb_tensile.bench.rivals import SEED, Contender
+from indb_tensile.bench.rivals import Contender
 from indb_tensile.bench.trial import same_bits
 
 
@@ -60,7 +60,7 @@ def take_turns(
         for entry in entries:
             if not iterations:
                 iterations = _iterations(entry, _shorter(pace, len(entries)))
-            entry.step_ns.append(_turn(entry.contender, iterations))
+            entry.step_ns.append(entry.contender.turn(iterations))
             finished(entry)
             values = entry.contender.values()
             reference = reference or values
@@ -77,7 +77,7 @@ def duel(one: Entry, other: Entry, pace: Pace) -> None:
         if done >= min(9, pace.duels) and time.perf_counter() - started_s > pace.duels_s:
             break
         for entry in (one, other) if done % 2 else (other, one):
-            entry.duel_ns.append(_turn(entry.contender, iterations))
+            entry.duel_ns.append(entry.contender.turn(iterations))
 
 
 def _shorter(pace: Pace, count: int) -> float:
@@ -87,14 +87,4 @@ def _shorter(pace: Pace, count: int) -> float:
 
 def _iterations(entry: Entry, turn_s: float) -> int:
     """How many a turn takes, at the pace of this one."""
-    return max(1, round(turn_s * 1e9 / _turn(entry.contender, 1)))
-
-
-def _turn(contender: Contender, iterations: int) -> float:
-    contender.restart()
-    torch.manual_seed(SEED)
-    contender.iterate()
-    start_ns = time.perf_counter_ns()
-    for _ in range(iterations):
-        contender.iterate()
-    return (time.perf_counter_ns() - start_ns) / iterations
+    return max(1, round(turn_s * 1e9 / entry.contender.turn(1)))

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.bench.maxbatch import Drawn, Executed, Ran, Simulated, eager_step, largest, measure, verdict
-from indb_tensile.bench.networks import NETWORKS, Network, missing_library
-from indb_tensile.bench.trial import ADAM, Subject
+from indb_tensile.bench.batches import Drawn, EmulatedGround, Executed, Ran, Simulated, eager_step
+from indb_tensile.bench.cases import Case
+from indb_tensile.bench.maxbatch import largest, measure, verdict
+from indb_tensile.bench.networks import missing_library
+from indb_tensile.bench.trial import ADAM
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture import capture_training
 from indb_tensile.scheduler.graph import StepGraph
@@ -43,11 +45,11 @@ def test_what_cannot_fit_is_not_tried() -> None:
     assert max(tried) == 5
 
 
-def _squeezenet() -> Network:
-    network = NETWORKS["squeezenet"]
-    if missing_library(network) is not None:
+def _squeezenet() -> Case:
+    case = Case.of("squeezenet", 2, 32, emulated=True)
+    if missing_library(case.network) is not None:
         pytest.skip("torchvision is not installed: it is in the extra `bench`")
-    return network
+    return case
 
 
 @cache
@@ -70,9 +72,9 @@ def test_simulated_eager_fits_what_liveness_needs_and_ours_more() -> None:
 
 
 def test_executed_a_batch_that_eager_cannot_train_runs_within_the_budget() -> None:
-    network = _squeezenet().resized(32)
-    budget_bytes = eager_step(Subject.of(network, 2)).peak_bytes
-    device = Executed(network, REFERENCE, budget_bytes, 2)
+    case = _squeezenet()
+    budget_bytes = eager_step(case).peak_bytes
+    device = Executed(EmulatedGround(case, REFERENCE), budget_bytes, 2)
     eager, ours = device.eager(2), device.confirmed(4)
     assert eager is not None
     assert ours is not None

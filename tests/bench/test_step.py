@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.networks import NETWORKS, missing_library
+from indb_tensile.bench.cases import Case
+from indb_tensile.bench.networks import missing_library
 from indb_tensile.bench.step import Asked, measure, verdict
-from indb_tensile.bench.trial import Subject
 from indb_tensile.bench.turns import Pace
-from tests.bench.subjects import tiny
+from tests.bench.subjects import Tiny
 
 ASKED = Asked(segments=(2,), activations=(), budgets=(0.7,), pace=Pace(rounds=1, duels=1, turn_s=0.0))
 
 
 def test_everyone_who_ran_has_a_row_and_results_are_eagers_bit_for_bit() -> None:
-    eager, saved, *ours = rows = measure(tiny(), ASKED)
+    eager, saved, *ours = rows = measure(Tiny(), ASKED)
     assert [row["method"] for row in (eager, saved, ours[0])] == [
         "eager",
         "save_on_cpu, emulated link",
@@ -30,10 +30,10 @@ def test_everyone_who_ran_has_a_row_and_results_are_eagers_bit_for_bit() -> None
 
 
 def test_a_known_networks_segments_are_rivals_and_as_exact() -> None:
-    network = NETWORKS["squeezenet"].resized(32)
-    if missing_library(network) is not None:
+    case = Case.of("squeezenet", 2, 32, emulated=True)
+    if missing_library(case.network) is not None:
         pytest.skip("torchvision is not installed: it is in the extra `bench`")
-    rows = {row["method"]: row for row in measure(Subject.of(network, 2), replace(ASKED, budgets=()), network)}
+    rows = {row["method"]: row for row in measure(case, replace(ASKED, budgets=()))}
     assert rows["checkpoint 2"]["exact"]
 
 

@@ -1,0 +1,286 @@
+"""What becomes of a batch within a budget, by eager PyTorch and planned: simulated, or executed on a device.
+
+Plans for many batches are searched along a line through two that were captured (bench/line.py); what is reported is
+captured and planned for itself, and executed where that is asked for. On a GPU eager runs in a process of its own,
+with torch's own allocator.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Protocol
+
+import torch
+
+from indb_tensile import config
+from indb_tensile.bench.apart import Elsewhere, memory_of
+from indb_tensile.bench.cases import Case
+from indb_tensile.bench.line import Line
+from indb_tensile.bench.rig import UNTHROTTLED, Rig, Target, emulated, set_up, slowed_link
+from indb_tensile.bench.rivals import EAGER, Torch
+from indb_tensile.bench.transfers import LinkTransfers, TorchTransfers, Transfers
+from indb_tensile.bench.trial import Subject, Trial
+from indb_tensile.errors import DeviceMemoryError
+from indb_tensile.executor.capture import CapturedStep
+from indb_tensile.executor.opening import Opened
+from indb_tensile.executor.placer import Placer
+from indb_tensile.executor.state import HOST
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.machines import Machine, latencies
+from indb_tensile.scheduler.peak import floor, liveness_peak
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One batch that fits: what it needs, and how long an iteration takes."""
+
+    rows: int
+    peak_bytes: int
+    iteration_ns: int
+
+    @property
+    def samples_per_s(self) -> float:
+        """How fast it trains."""
+        return self.rows * 1e9 / self.iteration_ns
+
+
+class Device(Protocol):
+    """Where batches are tried: simulated or executed. Both give None for what does not fit."""
+
+    def eager(self, rows: int) -> Ran | None:
+        """A batch of so many rows by eager PyTorch."""
+        ...
+
+    def planned(self, rows: int) -> Ran | None:
+        """The same as a plan is foreseen for it: quick, and perhaps a little wrong."""
+        ...
+
+    def confirmed(self, rows: int) -> Ran | None:
+        """The same as it is: what is reported."""
+        ...
+
+    def may_fit(self, rows: int) -> bool:
+        """Whether a plan could fit: quick, and never wrong where it says no."""
+        ...
+
+
+# --- simulated ---------------------------------------------------------------------------------------------------
+
+
+class Simulated:
+    """Batches of a network, given as the workload of each number of rows, on a machine with its own link."""
+
+    def __init__(self, works: Callable[[int], Workload], link: Link, budget_bytes: int) -> None:
+        self._work = cache(works)
+        self.link = link
+        self._budget_bytes = budget_bytes
+        self.planned = cache(self._planned)  # shares ask for the same batches
+
+    @classmethod
+    def of(cls, graphs: Callable[[int], StepGraph], machine: Machine, budget_bytes: int) -> "Simulated":
+        """Times by the machine's roofline; every batch is a graph of its own."""
+        return cls(partial(roofline, graphs, machine), machine.link, budget_bytes)
+
+    def eager(self, rows: int) -> Ran | None:
+        """What liveness needs, one operator after another."""
+        work = self._work(rows)
+        peak_bytes = liveness_peak(work.graphs[0])
+        return _fitting(
+            Ran(rows=rows, peak_bytes=peak_bytes, iteration_ns=sum(work.latency_ns[0])), self._budget_bytes
+        )
+
+    def may_fit(self, rows: int) -> bool:
+        """Whether the largest operator does; parts of operators are left out."""
+        return floor(self._work(rows).graphs[0]) <= self._budget_bytes
+
+    def confirmed(self, rows: int) -> Ran | None:
+        """The plan itself: nothing runs here."""
+        return self.planned(rows)
+
+    def _planned(self, rows: int) -> Ran | None:
+        plan = _plan(self._work(rows), self._budget_bytes, self.link)
+        if plan is None:
+            return None
+        return Ran(rows=rows, peak_bytes=plan.peak_bytes, iteration_ns=plan.forecast.iteration_ns)
+
+
+class Drawn(Simulated):
+    """The same, searched along a line; what is found is captured and planned for itself."""
+
+    def __init__(self, graphs: Callable[[int], StepGraph], machine: Machine, budget_bytes: int) -> None:
+        self._line = Line(partial(roofline, graphs, machine), 8, 16)
+        super().__init__(self._line, machine.link, budget_bytes)
+        self._itself = Simulated(self._line.work, machine.link, budget_bytes)
+
+    def confirmed(self, rows: int) -> Ran | None:
+        """By a plan for the batch as it is captured."""
+        return self._itself.planned(rows)
+
+
+def roofline(graphs: Callable[[int], StepGraph], machine: Machine, rows: int) -> Workload:
+    """What to plan for at so many rows, with times by the machine's roofline."""
+    graph = graphs(rows)
+    return Workload(job=JobId(1), graphs=(graph,), latency_ns=(latencies(graph, machine),))
+
+
+# --- executed ----------------------------------------------------------------------------------------------------
+
+
+class Ground(Protocol):
+    """Where batches are executed."""
+
+    link: Link
+
+    def eager(self, rows: int) -> Ran:
+        """One step by eager PyTorch: what it really allocates and how long it takes."""
+        ...
+
+    def calibrated(self, rows: int) -> tuple[Subject, CapturedStep, Workload]:
+        """A batch's step, its operators measured one by one."""
+        ...
+
+    def ours(self, budget_bytes: int, step: CapturedStep) -> AbstractContextManager[tuple[Opened, Placer | None]]:
+        """A device with so much memory, and what puts the step's tensors there."""
+        ...
+
+
+class Executed:
+    """Batches as they run: eager by what its step allocates, ours by one step under its plan.
+
+    The search for the largest plans along a line through two batches that were calibrated; the few it ends with run.
+    """
+
+    def __init__(self, ground: Ground, budget_bytes: int, rows: int) -> None:
+        self._ground = ground
+        self._budget_bytes = budget_bytes
+        self._calibrated = cache(ground.calibrated)
+        self.confirmed = cache(self._confirmed)
+        line = Line(lambda rows: self._calibrated(rows)[2], rows, 2 * rows)
+        self._foreseen = Simulated(line, ground.link, budget_bytes)
+
+    def eager(self, rows: int) -> Ran | None:
+        """Where it fits."""
+        return _fitting(self._ground.eager(rows), self._budget_bytes)
+
+    def may_fit(self, rows: int) -> bool:
+        """Whether the largest operator does."""
+        return self._foreseen.may_fit(rows)
+
+    def planned(self, rows: int) -> Ran | None:
+        """As it is foreseen."""
+        return self._foreseen.planned(rows)
+
+    def _confirmed(self, rows: int) -> Ran | None:
+        subject, step, work = self._calibrated(rows)
+        plan = _plan(work, self._budget_bytes, self._ground.link)
+        if plan is None:
+            return None
+        with self._ground.ours(self._budget_bytes, step) as (opened, placer):
+            trial = Trial(subject, step, opened, placer=placer)
+            try:
+                iteration_ns = trial.run(plan.plans[0], 1).iteration_ns
+            except DeviceMemoryError:  # packing is not perfect
+                return None
+            finally:
+                seen_bytes = opened.device.usage().high_water_bytes
+                trial.runner.close()
+        assert seen_bytes <= plan.peak_bytes, f"{rows} rows: planned {plan.peak_bytes} bytes, saw {seen_bytes}"
+        return Ran(rows=rows, peak_bytes=plan.peak_bytes, iteration_ns=iteration_ns)
+
+
+class EmulatedGround:
+    """An emulated device for each batch, all at the pace of the batch that the budget is for."""
+
+    def __init__(self, case: Case, stands_for: Machine) -> None:
+        self._case = case
+        self.calibrated = cache(self._calibrate)
+        subject, step, _ = self.calibrated(case.batch)
+        self.link = slowed_link(subject, step, stands_for, 1)
+
+    def eager(self, rows: int) -> Ran:
+        """In this process; its batch is uploaded in no time."""
+        return eager_step(self._case.sized(rows))
+
+    def ours(self, budget_bytes: int, step: CapturedStep) -> AbstractContextManager[tuple[Opened, Placer | None]]:
+        """The ledger counts what tensors take, which are in ordinary memory."""
+        return self._ours(budget_bytes, step)
+
+    @contextmanager
+    def _ours(self, budget_bytes: int, step: CapturedStep) -> Iterator[tuple[Opened, Placer | None]]:
+        # Every tensor that leaves has a host buffer of its own, and those of a batch may be many times the budget.
+        host_bytes = 2 * sum(tensor.size_bytes for tensor in step.graph.tensors) + config.GIB
+        with emulated(self.link, budget_bytes, host_bytes) as opened:
+            yield opened, None
+
+    def _calibrate(self, rows: int) -> tuple[Subject, CapturedStep, Workload]:
+        subject = self._case.sized(rows).subject()
+        return subject, *subject.calibrated()
+
+
+class GpuGround:
+    """One GPU: half of it ours, of which a budget is granted, the other half eager's."""
+
+    def __init__(self, case: Case, rig: Rig, torchs: Elsewhere) -> None:
+        self._case = case
+        self._rig = rig
+        self._torchs = torchs
+        self.link = rig.link
+
+    def eager(self, rows: int) -> Ran:
+        """In the other process."""
+        return self._torchs.ask(eager_step, self._case.sized(rows), self._rig.opened.torch_device)
+
+    def calibrated(self, rows: int) -> tuple[Subject, CapturedStep, Workload]:
+        """On the GPU."""
+        self._rig.grant(self._rig.capacity_bytes)
+        subject = self._case.sized(rows).subject()
+        return subject, *subject.calibrated(self._rig.opened.torch_device)
+
+    def ours(self, budget_bytes: int, step: CapturedStep) -> AbstractContextManager[tuple[Opened, Placer | None]]:
+        """Tensors are at the addresses that their plan gives, in the regions of that budget."""
+        self._rig.grant(budget_bytes)
+        return nullcontext((self._rig.opened, self._rig.placer(step)))
+
+
+@contextmanager
+def ground(case: Case, where: Target) -> Iterator[Ground]:
+    """Where this network's batches are executed. Raises DeviceError where a GPU is asked for and cannot be used."""
+    if where.emulated:
+        yield EmulatedGround(case, where.stands_for)
+        return
+    with set_up(where, case.subject()) as rig, Elsewhere(rig.opened.torch_device) as torchs:
+        yield GpuGround(case, rig, torchs)
+
+
+def eager_step(case: Case, place: torch.device = HOST) -> Ran:
+    """One iteration of eager PyTorch: what it allocates and how long it takes."""
+    subject = case.subject()
+    with emulated(UNTHROTTLED, config.MIB) if place == HOST else nullcontext() as opened:
+        transfers: Transfers = TorchTransfers(place) if opened is None else LinkTransfers(opened.device)
+        shared = Torch(subject, transfers, place)
+        one = shared.contender(EAGER, shared.module)
+        memory = memory_of(one, shared)
+        started_ns = time.perf_counter_ns()
+        one.iterate()
+        one.settle()
+        iteration_ns = time.perf_counter_ns() - started_ns
+        shared.close()
+    return Ran(rows=case.batch, peak_bytes=memory.allocated_bytes, iteration_ns=iteration_ns)
+
+
+# --- both ----------------------------------------------------------------------------------------------------------
+
+
+def _plan(work: Workload, budget_bytes: int, link: Link) -> JobPlan | None:
+    found = plan_jobs([work], budget_bytes=budget_bytes, link=link)
+    return None if isinstance(found, Infeasible) else found[0]
+
+
+def _fitting(ran: Ran, budget_bytes: int) -> Ran | None:
+    return ran if ran.peak_bytes <= budget_bytes else None

@@ -1,0 +1,50 @@
+"""Processes of benchmarks: one for each network, and one whose tensors can be served from the device's memory."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from indb_tensile.bench.networks import find
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.serving import LIBRARY, Serving, preloading
+
+_CUT_OFF = 128  # exit codes above it are those of processes that a signal ended
+_AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was started with the shim
+
+
+def alone(models: Sequence[str]) -> None:
+    """Several networks run in a process each, so that none has what another left; ends with the worst of their codes.
+
+    Where one was interrupted, or nobody reads what they print any more, the others are left out.
+    """
+    for name in models:
+        find(name)
+    if len(models) < 2:
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_CUT_OFF + signal.SIGTERM))  # which ends the other one too
+    worst = 0
+    for name in models:
+        code = subprocess.run([*_this_command(), "--models", name], check=False).returncode
+        worst = max(worst, code if code >= 0 else _CUT_OFF - code)
+        if worst > _CUT_OFF:
+            break
+    sys.exit(worst)
+
+
+def preload() -> None:
+    """Go on as a process whose tensors can be served from the arena: this command, started again with the shim.
+
+    Who asks for none of it keeps torch's allocator, at the cost of one relaxed load for each allocation.
+    """
+    if _AGAIN not in os.environ:
+        sys.stdout.flush()
+        os.execve(sys.executable, _this_command(), preloading(os.environ) | {_AGAIN: "1"})  # noqa: S606 - ourselves
+    if Serving.private() is None:
+        raise DeviceError(f"{LIBRARY} is not preloaded", hint="Build the package with its native library.")
+
+
+def _this_command() -> list[str]:
+    """Whatever started this process, by name of a module or as `tensile bench`."""
+    return [sys.executable, *sys.orig_argv[1:]]

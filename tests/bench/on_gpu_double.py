@@ -1,0 +1,78 @@
+"""Benchmarks on the GPU's back end, on a double of its driver: torch computes on the CPU (test_gpu_double.py).
+
+Prints the rows of each as one line, in a process that was started with the double and the preloaded shim. A process
+has one device, so each has a copy of this one, which has imported everything.
+"""
+
+import json
+import multiprocessing
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from indb_tensile.bench import exact, forecast, maxbatch, rig, step
+from indb_tensile.bench.batches import Executed, ground
+from indb_tensile.bench.cases import Case
+from indb_tensile.bench.rig import Target
+from indb_tensile.bench.rows import Row
+from indb_tensile.bench.trial import Subject
+from indb_tensile.bench.turns import Pace
+from tests.bench.subjects import Tiny, tiny
+
+GPU = Target(device="cuda")
+
+
+def run_step() -> list[Row]:
+    """Two rounds with torch's own ways in a process beside this one."""
+    return step.measure(
+        Tiny(), step.Asked(target=GPU, activations=(), budgets=(0.7,), pace=Pace(rounds=2, duels=1, turn_s=0.0))
+    )
+
+
+def run_exact() -> list[Row]:
+    """Two seeds under two policies."""
+    return list(exact.measure(map(tiny, range(2)), exact.Asked(target=GPU, policies=("tensile", "tensile+"))))
+
+
+def run_forecast() -> list[Row]:
+    """One round at each budget."""
+    return list(forecast.measure(tiny(), GPU, rounds=1, iterations=1))
+
+
+def run_maxbatch() -> list[Row]:
+    """Within what eager needs for 64 rows."""
+    case = _TinyCase(name="tiny", batch=64, side=64)
+    with ground(case, GPU) as found:
+        return list(maxbatch.measure({"model": "tiny"}, Executed(found, found.eager(64).peak_bytes, 64), [0.0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TinyCase(Case):
+    """The tiny network at any batch."""
+
+    def subject(self, seed: int = 0) -> Subject:
+        return tiny(seed, self.batch)
+
+
+def main() -> None:
+    """One after the other."""
+    torch.set_num_threads(1)
+    # What a user starts, but for two facts: that torch has CUDA, and where it then computes.
+    vars(rig).update(torch_device=lambda _: torch.device("cpu"), torch_cuda=lambda: "as if")
+    for benchmark in (run_step, run_exact, run_forecast, run_maxbatch):
+        copy = multiprocessing.get_context("fork").Process(target=_say, args=(benchmark,))
+        copy.start()
+        copy.join()
+        if copy.exitcode:
+            sys.exit(copy.exitcode)
+
+
+def _say(benchmark: Callable[[], list[Row]]) -> None:
+    sys.stdout.write(json.dumps({benchmark.__name__: benchmark()}) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
