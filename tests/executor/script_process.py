@@ -1,14 +1,18 @@
 """What test_script.py looks at: the models of the suite, calibrated where tensors are served from an arena."""
 
 import sys
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
 
 from indb_tensile.executor.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep
+from indb_tensile.executor.script import record_script
 from tests.executor.models import make_job
-from tests.executor.preloaded import answer
+from tests.executor.preloaded import answer, private
 
 KINDS = ("mlp", "cnn", "transformer", "lstm", "regression")
 
@@ -32,6 +36,25 @@ def _calibrated(captured: tuple[CapturedStep, ...]) -> list[dict[str, Any]]:
         }
         for step, other in zip(outcome.steps, again, strict=True)
     ]
+
+
+def setting_up() -> dict[str, Any]:
+    """Of an operator that repeats, that keeps what its first run made, and that never repeats."""
+    serving = private()
+    (step, *_) = make_job("mlp").steps
+    call = next(one.kernel for one in step.steps if one.kernel.makes and one.kernel.single)
+    found = {}
+    for name, kept_lengths in (("repeats", ()), ("sets up", (1000,)), ("never", (1, 2, 3))):
+        lengths = iter(kept_lengths)
+        kept: list[torch.Tensor] = []
+        script = record_script(serving, call, partial(_run, kept, lengths))
+        found[name] = (script.steady, [one.size_bytes for one in script.allocations], len(kept))
+    return found
+
+
+def _run(kept: list[torch.Tensor], lengths: Iterator[int]) -> torch.Tensor:
+    kept.extend(torch.empty(length) for length in islice(lengths, 1))
+    return torch.empty(500)
 
 
 if __name__ == "__main__":

@@ -16,21 +16,29 @@ from tests.executor.script_process import KINDS
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
-    models: dict[str, Any] = ask("tests.executor.script_process")["models"]
-    return models
+    return ask("tests.executor.script_process")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_operator_repeats_exactly_and_its_workspace_is_its_scripts(seen: dict[str, Any], kind: str) -> None:
     _, steps = prepared(kind)  # calibrated here, by torch's own account of its allocations
-    assert len(seen[kind]) == len(steps)
-    for found, step in zip(seen[kind], steps, strict=True):
+    models = seen["models"][kind]
+    assert len(models) == len(steps)
+    for found, step in zip(models, steps, strict=True):
         assert (found["steady"], found["same again"]) == (True, True)
         assert found["workspaces"] == found["of scripts"]
         assert found["sizes"] == [tensor.size_bytes for tensor in step.graph.tensors]
         # Outputs hold their places from the operator's start, which scratch of an odd size cannot always use.
         least = [operator.workspace_bytes for operator in step.graph.operators]
         assert all(mine >= theirs for mine, theirs in zip(found["workspaces"], least, strict=True))
+
+
+def test_what_the_first_run_sets_up_for_good_belongs_to_no_script(seen: dict[str, Any]) -> None:
+    assert seen["setting_up"] == {
+        "repeats": [True, [2000], 0],
+        "sets up": [True, [2000], 1],  # as cuBLAS its workspace
+        "never": [False, [12, 2000], 3],
+    }
 
 
 def _allocation(size_bytes: int, made_at: int, released_at: int, result: int | None = None) -> Allocation:
