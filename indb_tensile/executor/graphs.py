@@ -29,6 +29,10 @@ class Graph(Protocol):
         """Do it once more; when it returns the device has done it."""
         ...
 
+    def close(self) -> None:
+        """It is launched no more."""
+        ...
+
 
 class Graphs(Protocol):
     """Records iterations."""
@@ -60,6 +64,10 @@ class Capture(Protocol):
         """Do what was recorded; when it returns the device has done it."""
         ...
 
+    def close(self) -> None:
+        """Forget what was recorded, or was to be."""
+        ...
+
 
 class CudaGraphs:
     """Records what a device computes and copies, each time by a capture that `make` makes."""
@@ -83,6 +91,7 @@ class CudaGraphs:
             capture.give_up()
             self._device.give_up_recording()
             self._device.check_context()  # what befell the device goes before what could not be recorded
+            capture.close()
             raise
         return CudaGraph(capture, self._device, copied)
 
@@ -99,6 +108,10 @@ class CudaGraph:
         """See `Graph`."""
         self._capture.launch()
         self._device.count_copied(*self._copied)
+
+    def close(self) -> None:
+        """See `Graph`."""
+        self._capture.close()
 
 
 class TorchCapture:
@@ -130,6 +143,12 @@ class TorchCapture:
         self._graph.replay()
         self._stream.synchronize()
 
+    def close(self) -> None:
+        """See `Capture`. Torch 2.13 ends the stream's workspaces with any graph of it, 2.11 does not."""
+        self._graph.reset()
+        with suppress(RuntimeError):  # whatever befell the device, whoever uses it next is told
+            set_libraries_up(self._place)
+
 
 @contextmanager
 def beside_the_regions() -> Iterator[None]:
@@ -139,6 +158,18 @@ def beside_the_regions() -> Iterator[None]:
         yield
     finally:
         _native.cuda_allocate_beside(False)
+
+
+def set_libraries_up(place: torch.device) -> None:
+    """Give cuBLAS its workspace for the current stream now, where no plan's block is in its way.
+
+    It would ask for it in the middle of the first iteration, for as long as the process lives: a region that holds
+    it is missing to every plan that takes all that its job was granted.
+    """
+    with beside_the_regions():
+        rows = torch.zeros(16, 16, device=place)
+        torch.addmm(rows[0], rows, rows)  # by cuBLASLt, whose workspace may be another
+        torch.mm(rows, rows)
 
 
 def rate_word(place: torch.device) -> torch.Tensor:

@@ -21,7 +21,7 @@ from indb_tensile.errors import DeviceError
 from indb_tensile.executor.calibrate import calibrate_on
 from indb_tensile.executor.cuda import CudaDevice, CudaRegions, ordinal
 from indb_tensile.executor.device import EmulatedDevice
-from indb_tensile.executor.graphs import CudaGraphs, Graphs, TorchCapture
+from indb_tensile.executor.graphs import CudaGraphs, Graphs, TorchCapture, set_libraries_up
 from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timing import EventClock
 
@@ -99,6 +99,8 @@ def settle_results() -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    filling: Any = torch.utils.deterministic  # torch gives it no type
+    filling.fill_uninitialized_memory = False  # one kernel more for each tensor that is made, and no bit of it read
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -128,6 +130,7 @@ def _on_gpu(device: CudaDevice, place: torch.device) -> Opened:
     computing: Any = torch.cuda.Stream  # torch gives it no type
     torch.cuda.set_stream(computing(place))  # what the default stream is given cannot be recorded
     device.compute_on(torch.cuda.current_stream(place).cuda_stream)
+    set_libraries_up(place)
     serving = Serving(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
     calibrate_on(place, serving)
     return Opened(

@@ -73,11 +73,14 @@ class Repeats:
 
     def forget(self) -> None:
         """Other plans come."""
+        self._drop()
         self._known.clear()
 
     def _drop(self) -> None:
-        """Record anew. All graphs go together: torch ends the workspaces of a stream with any graph of it."""
+        """Record anew. All graphs go together: torch 2.13 ends a stream's workspaces with any graph of it."""
         for one in self._known.values():
+            if one.graph is not None:
+                one.graph.close()
             one.clean, one.graph, one.returned = 0, None, ()
             one.launched_ns.clear()
 
@@ -188,7 +191,8 @@ class Repeats:
         if not reason and before is not None and after is not None and not after.as_planned_since(before):
             reason = _ODD
         if reason or places != self._places():
-            graph = None  # before its memory is taken by others
+            if graph is not None:
+                graph.close()  # before its memory is taken by others
             self._go_back(places, used_bytes)
             return reason or "the state does not end where it started"
         one.graph, one.returned, one.places = graph, returned, places

@@ -27,6 +27,9 @@ class _Again:
         self._queue()
         self._device.move(0, passing_bytes)
 
+    def close(self) -> None:
+        pass
+
 
 class _Graphs:
     """Where the host computes, nothing can be recorded without doing it: it is only remembered."""

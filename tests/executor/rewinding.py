@@ -21,6 +21,11 @@ class Rerun:
         self._queue = queue
         self._launches = launches
         self._device = device
+        self.closed = False
+
+    def close(self) -> None:
+        assert not self.closed, "a graph is closed twice"
+        self.closed = True
 
     def launch(self) -> None:
         """No host goes through the iteration now, so nobody accounts for what it has on the device."""
@@ -40,6 +45,7 @@ class RewindingGraphs:
         self.device = device
         self.serving = serving
         self.placer: Placer | None = None
+        self.made: list[Rerun] = []
         self.recorded = 0
         self.begins: Callable[[], None] = lambda: None  # called where a recording does
         self.ends: Callable[[], None] = lambda: None
@@ -63,4 +69,5 @@ class RewindingGraphs:
             for address, content in saved:
                 ctypes.memmove(address, content, len(content))
             torch.set_rng_state(random)
-        return Rerun(queue, self.device, lambda: self.launches())
+        self.made.append(Rerun(queue, self.device, lambda: self.launches()))
+        return self.made[-1]

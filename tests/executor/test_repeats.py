@@ -25,7 +25,7 @@ def test_an_iteration_that_is_timed_runs_operator_by_operator(seen: dict[str, An
 
 
 def test_a_state_that_is_loaded_goes_on_by_the_graph_after_its_very_first_iteration(seen: dict[str, Any]) -> None:
-    assert seen["started_again"] == {"same": True, "launched": 4 + 5, "recorded": 1}
+    assert seen["started_again"] == {"same": True, "launched": 4 + 5, "closed": [True]}
 
 
 def test_where_recording_breaks_off_training_goes_on_as_if_it_had_not_been_tried(seen: dict[str, Any]) -> None:

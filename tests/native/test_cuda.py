@@ -242,7 +242,9 @@ from indb_tensile.executor.graphs import CudaGraphs
 driver = ctypes.CDLL("libcuda.so.1")
 driver.fake_cuda_side_stream.restype = ctypes.c_void_p
 class Capture:
+    opened = 0
     def begin(self):
+        Capture.opened += 1
         driver.fake_cuda_begin_capture()
     def end(self):
         assert driver.fake_cuda_end_capture() == 0
@@ -250,6 +252,8 @@ class Capture:
         driver.fake_cuda_drop_capture()
     def launch(self):
         driver.fake_cuda_replay()
+    def close(self):
+        Capture.opened -= 1
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 8 << 20)
@@ -269,7 +273,7 @@ for number in (*range(1, 40, 4), 1000):  # whichever call fails, what was record
         assert "error 901" in error.message, error.message
         failed += 1
 driver.fake_cuda_fail_call(ctypes.c_uint64(0), 0)
-print(failed)
+print(failed, Capture.opened)
 before = ledger.device_usage().in_lane.reserved_bytes
 for value in (1, 2, 3):
     ctypes.memset(batch, value, 1000)
@@ -281,8 +285,8 @@ device.drain()
 driver.fake_cuda_violations.restype = ctypes.c_char_p
 print(driver.fake_cuda_violations().decode())
 """
-    failed, *rest = run(source, environment(library)).split()
-    assert (int(failed) > 4, rest) == (True, ["True", "True", "True", "3000"])
+    failed, opened, *rest = run(source, environment(library)).split()
+    assert (int(failed) > 4, int(failed) + int(opened), rest) == (True, 11, ["True", "True", "True", "3000"])
 
 
 def test_what_torch_calls_is_there_by_name(library: Path) -> None:
