@@ -24,6 +24,7 @@ from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.loop import Controller, Mail
 from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.memory import DeviceMemory
+from indb_tensile.controller.mps import Mps
 from indb_tensile.controller.pace import emulated_link, measure_apart, measured_copies
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
@@ -149,7 +150,9 @@ def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[BrokeredRegion
     nvml, capacity_bytes = Nvml.start(), settings.capacity_bytes
     if isinstance(nvml, Nvml):
         gauge = GpuGauge(stack.enter_context(nvml), gpu.uuid, regions_bytes=capacity_bytes)
-    regions = BrokeredRegions(gpu, nvml, region_bytes=settings.region_bytes, capacity_bytes=capacity_bytes)
+    mps = Mps.serving(os.environ)
+    log.info("jobs %s", "compute beside each other, by MPS" if mps else "take turns on the device: there is no MPS")
+    regions = BrokeredRegions(gpu, nvml, region_bytes=settings.region_bytes, capacity_bytes=capacity_bytes, mps=mps)
     return regions, gauge
 
 

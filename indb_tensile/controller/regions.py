@@ -9,6 +9,7 @@ import logging
 import socket
 import threading
 
+from indb_tensile.controller.mps import Mps
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.cuda import CudaBroker, Gpu
 from indb_tensile.executor.nvml import NoNvml, Nvml
@@ -23,8 +24,11 @@ class BrokeredRegions:
     Raises DeviceMemoryError where it has not so much, DeviceError for another size.
     """
 
-    def __init__(self, gpu: Gpu, nvml: Nvml | NoNvml, *, region_bytes: int, capacity_bytes: int) -> None:
+    def __init__(
+        self, gpu: Gpu, nvml: Nvml | NoNvml, *, region_bytes: int, capacity_bytes: int, mps: Mps | None = None
+    ) -> None:
         self._gpu = gpu
+        self._mps = mps
         self._broker = CudaBroker(gpu.ordinal, region_bytes, capacity_bytes // region_bytes)
         self._nvml = nvml
         if isinstance(nvml, NoNvml):
@@ -44,6 +48,11 @@ class BrokeredRegions:
             log.error("%s", error.message)  # noqa: TRY400 - one line says it all
             return False  # a device that is gone holds nothing
         return processes is not None and any(process.pid == pid for process in processes)
+
+    def let_go(self, pid: int) -> None:
+        """End what that process computes, where killing it could otherwise end others' work."""
+        if self._mps is not None:
+            self._mps.let_go(pid)
 
     def _send(self, trainer: TrainerId, taker: socket.socket) -> None:
         with taker:

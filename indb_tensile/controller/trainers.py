@@ -72,6 +72,10 @@ class Regions(Protocol):
         """Whether the device still has something of a process that has ended."""
         ...
 
+    def let_go(self, pid: int) -> None:
+        """End what a process computes, which is to be killed."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class _Trainer:
@@ -311,6 +315,8 @@ class Trainers:
     def _signal(self, found: _Trainer, number: signal.Signals) -> None:
         with self._reaping, contextlib.suppress(ProcessLookupError):
             if found.pid is not None and found.code is None:
+                if self._regions is not None and not found.ended:
+                    self._regions.let_go(found.pid)
                 os.killpg(found.pid, number)
 
     def _kill_late(self) -> None:

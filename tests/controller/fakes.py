@@ -218,6 +218,10 @@ class FakeRegions:
     def __init__(self) -> None:
         self.listed: set[int] = set()
         self.taken: list[TrainerId] = []
+        self.let_gone: list[int] = []
+
+    def let_go(self, pid: int) -> None:
+        self.let_gone.append(pid)
 
     def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
         self.taken.append(trainer)

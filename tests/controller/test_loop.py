@@ -108,6 +108,17 @@ def test_what_a_dead_trainer_had_is_nobodys_while_the_gpus_driver_still_lists_it
         assert len(regions.taken) == len(set(regions.taken)) >= 2, "each trainer is handed the regions once"
 
 
+def test_what_a_trainer_on_a_gpu_computes_is_ended_before_it_is_killed() -> None:
+    regions = FakeRegions()
+    with stage(regions=regions) as s:
+        job = s.records.enqueue("train", 4 * MIB)
+        s.until_adopted(job)
+        pid = s.pid_of(job)
+        s.records.cancels.add(job)
+        s.until_state(job, "cancelled")
+        assert pid in regions.let_gone
+
+
 def test_a_trainer_that_sends_nonsense_is_killed_and_its_job_tried_again() -> None:
     with stage() as s:
         job = s.records.enqueue("babble")

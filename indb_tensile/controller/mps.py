@@ -1,0 +1,67 @@
+"""NVIDIA's Multi-Process Service (MPS), where it serves the GPU: what a client computes is ended before it is killed.
+
+Without MPS the processes of a device take turns on it, by time slices, and whoever is killed takes no one along. With
+it their kernels run beside each other, by way of one server; NVIDIA leaves open what becomes of the others where a
+client dies in the middle of a kernel, unless `terminate_client` has ended its work first. Whoever starts the daemon
+before the controller has chosen it. For a process that somebody else kills (the system, for lack of memory) nothing
+can be done. Not yet tried on a GPU.
+
+Source: NVIDIA, Multi-Process Service: the commands of nvidia-cuda-mps-control, and client termination.
+"""
+
+import logging
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+log = logging.getLogger("controller")
+
+PROGRAM = "nvidia-cuda-mps-control"
+PATIENCE_S = 5.0  # for one answer: a kernel that is under way ends first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mps:
+    """The control daemon's program, and the environment that says which daemon."""
+
+    program: str
+    environment: Mapping[str, str]
+    patience_s: float = PATIENCE_S
+
+    @classmethod
+    def serving(cls, environment: Mapping[str, str]) -> "Mps | None":
+        """MPS where its daemon answers; None where there is none."""
+        program = shutil.which(PROGRAM, path=environment.get("PATH"))
+        if program is None:
+            return None
+        found = cls(program=program, environment=environment)
+        return None if found._ask("get_server_list") is None else found
+
+    def let_go(self, pid: int) -> None:
+        """End what this process computes, so that it may be killed; nothing where it is no client."""
+        for server in self._numbers("get_server_list"):
+            if (
+                pid in self._numbers(f"get_client_list {server}")
+                and self._ask(f"terminate_client {server} {pid}") is None
+            ):
+                log.error("MPS did not end the work of process %d: killing it may end others' work too", pid)
+
+    def _numbers(self, command: str) -> list[int]:
+        return [int(word) for word in (self._ask(command) or "").split() if word.isdecimal()]
+
+    def _ask(self, command: str) -> str | None:
+        """What the daemon answers; None where it does not, in time."""
+        try:
+            done = subprocess.run(
+                (self.program,),
+                input=f"{command}\n",
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=self.patience_s,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout if done.returncode == 0 else None
