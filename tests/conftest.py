@@ -2,11 +2,8 @@
 
 import contextlib
 import itertools
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,7 +11,7 @@ from hypothesis import settings
 from psycopg import sql
 
 from indb_tensile.catalog import install
-from indb_tensile.cli.cluster import Cluster, find_programs, system_user
+from indb_tensile.cli.cluster import Cluster, passing
 
 # The suite draws the same examples each time: when it turns red, something was changed. To look for what nobody has
 # thought of, draw others: sh tests/run.sh tests/scheduler --hypothesis-profile=search
@@ -46,19 +43,8 @@ class Database:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A running private cluster below a temporary directory."""
-    directory = Path(tempfile.mkdtemp(prefix="tensile-test-"))
-    directory.chmod(0o755)  # the cluster's system user must be able to enter
-    made = Cluster(directory=directory, programs=find_programs(), system_user=system_user())
-    made.create(roles=ROLES)
-    # The suite's cluster is thrown away: it need not survive a loss of power.
-    with (made.data / "tensile.conf").open("a") as configuration:
-        configuration.write("fsync = off\nmax_connections = 60\n")
-    try:
-        made.start()
+    with passing(ROLES, "max_connections = 60\n") as made:
         yield made
-    finally:
-        made.stop(mode="immediate")
-        shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="session")

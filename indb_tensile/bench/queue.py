@@ -1,6 +1,6 @@
 """How fast workers empty the queue, and that no job is claimed twice.
 
-    python -m indb_tensile.bench.queue --dsn "host=… user=postgres" [--jobs 10000] [--claimers 8] [--json]
+    tensile bench queue [--dsn "host=… user=postgres"] [--jobs 10000] [--claimers 8] [--json]
 
 Each claimer is a process with a connection of its own; it claims a job and ends it, until none is left. All of it
 happens in a database that is made for the purpose and dropped, so the dsn needs a superuser.
@@ -15,11 +15,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
-
+from indb_tensile.bench.database import fresh
 from indb_tensile.bench.ending import run
-from indb_tensile.catalog import install, jobs
+from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
 
@@ -38,13 +36,8 @@ def main() -> None:
     parser.add_argument("--claimers", type=int, default=CLAIMERS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    name = f"tensile_bench_queue_{os.getpid()}"
-    with connect(arguments.dsn, application_name="tensile bench queue") as connection:
-        connection.execute(sql.SQL(_SQL["create_database"]).format(sql.Identifier(name)))
-        try:
-            figures = measure(make_conninfo(arguments.dsn, dbname=name), arguments.jobs, arguments.claimers)
-        finally:
-            connection.execute(sql.SQL(_SQL["drop_database"]).format(sql.Identifier(name)))
+    with fresh(arguments.dsn, "queue") as own:
+        figures = measure(own, arguments.jobs, arguments.claimers)
     if arguments.json:
         print(json.dumps(figures))
     else:
@@ -53,9 +46,8 @@ def main() -> None:
 
 
 def measure(dsn: str, count: int, claimers: int) -> dict[str, float | int]:
-    """Install the catalog, fill the queue, empty it; `duplicates` counts claims beyond one for each job."""
+    """Fill the queue, empty it; `duplicates` counts claims beyond one for each job."""
     with connect(dsn, application_name="tensile bench queue") as connection:
-        install.install(connection)
         connection.execute(_SQL["fill"], {"count": count})
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(claimers)

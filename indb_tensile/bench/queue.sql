@@ -1,11 +1,5 @@
 -- The statements of queue.py.
 
--- create_database --
-create database {}
-
--- drop_database --
-drop database {} with (force)
-
 -- fill --
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
 select 'bench', 1, 'public', 'bench',

@@ -1,6 +1,7 @@
 """`tensile bench`: every claimed figure, one command each."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -21,9 +22,12 @@ NOUNS = {
     "enqueue": "Measure how long tensile_train takes, and a job from commit to first step.",
     "queue": "Measure how fast workers empty the queue, and that no job is claimed twice.",
     "predict": "Measure predictions from SQL, one row and many.",
-    "start": "Measure how long a trainer takes until it is ready, forked and started anew, and what memory it needs.",
+    "start": "Measure how long trainers and the service take until ready, forked and started anew, and their memory.",
     "soak": "Kill trainers at random moments: no region of the device lost, shared or left with a dead owner.",
 }
+
+SERVED = ("queue", "start")  # in a database of their own: where no server is named, on one of their own
+_SAID = ("--dsn", "-h", "--help")
 
 
 @click.group()
@@ -35,9 +39,16 @@ def _add(noun: str, text: str) -> None:
     @bench.command(noun, help=text, add_help_option=False, context_settings={"ignore_unknown_options": True})
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def run(arguments: Sequence[str]) -> None:
-        # Another program in this process: benchmarks import torch, which no command does.
         sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, "-m", "indb_tensile.bench", noun, *arguments])  # noqa: S606
+        command = [sys.executable, "-m", "indb_tensile.bench", noun, *arguments]
+        if noun in SERVED and not any(argument.startswith(_SAID) for argument in arguments):
+            from indb_tensile.cli.cluster import passing  # the others need no driver of PostgreSQL
+
+            with passing() as cluster:
+                command += ["--dsn", cluster.dsn(database="postgres")]
+                sys.exit(subprocess.run(command, check=False).returncode)
+        # Another program in this process: benchmarks import torch, which no command does.
+        os.execv(sys.executable, command)  # noqa: S606
 
 
 for _noun, _text in NOUNS.items():

@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,23 @@ class Cluster:
 
     def _pg_ctl(self, verb: str) -> list[str]:
         return [self.programs.path("pg_ctl"), verb, "-s", "-D", str(self.data)]
+
+
+@contextmanager
+def passing(roles: Sequence[str] = ROLES, settings: str = "") -> Iterator[Cluster]:
+    """A running cluster below a temporary directory, with these settings besides; it goes with the block."""
+    directory = Path(tempfile.mkdtemp(prefix="tensile-"))
+    directory.chmod(0o755)  # the cluster's system user must be able to enter
+    made = Cluster(directory=directory, programs=find_programs(), system_user=system_user())
+    try:
+        made.create(roles)
+        with (made.data / "tensile.conf").open("a") as configuration:
+            configuration.write(f"fsync = off\n{settings}")  # it need not survive a loss of power
+        made.start()
+        yield made
+    finally:
+        made.stop(mode="immediate")
+        shutil.rmtree(directory)
 
 
 def find_programs(major: int | None = None) -> Programs:

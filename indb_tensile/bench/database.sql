@@ -1,0 +1,7 @@
+-- The statements of database.py.
+
+-- create_database --
+create database {}
+
+-- drop_database --
+drop database {} with (force)
