@@ -111,8 +111,9 @@ def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -
 def with_host_pool(settings: Settings, most: Memory, taken_bytes: int = 0) -> Settings:
     """The settings with a host pool that fits beside what is taken of the same memory already.
 
-    It is the machine's and its control group's memory that bounds it: RLIMIT_MEMLOCK does not, since the emulated
-    pool is not locked and a GPU's driver pins pages itself.
+    It is the machine's and its control group's memory that bounds it. RLIMIT_MEMLOCK does not: the emulated pool is
+    not locked, and a GPU's driver pins pages in the kernel without charging them to it (os_lock_user_pages in
+    os-mlock.c of NVIDIA's open-gpu-kernel-modules).
     """
     left_bytes = max(MIB, most.size_bytes - taken_bytes)
     if settings.host_pool_bytes <= left_bytes:
