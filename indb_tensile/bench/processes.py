@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from indb_tensile.bench.networks import find
-from indb_tensile.errors import DeviceError
+from indb_tensile.errors import DeviceError, RequestError
 from indb_tensile.executor.serving import LIBRARY, Serving, preloading
 
 _CUT_OFF = 128  # exit codes above it are those of processes that a signal ended
@@ -17,7 +17,8 @@ _AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was started with t
 def alone(models: Sequence[str]) -> None:
     """Several networks run in a process each, so that none has what another left; ends with the worst of their codes.
 
-    Where one was interrupted, or nobody reads what they print any more, the others are left out.
+    Where there is no device for one, it was interrupted, or nobody reads what it prints any more, the others are left
+    out; a side that only it does not take leaves them theirs.
     """
     for name in models:
         find(name)
@@ -28,7 +29,7 @@ def alone(models: Sequence[str]) -> None:
     for name in models:
         code = subprocess.run([*_this_command(), "--models", name], check=False).returncode
         worst = max(worst, code if code >= 0 else _CUT_OFF - code)
-        if worst > _CUT_OFF:
+        if worst > RequestError.exit_code:
             break
     sys.exit(worst)
 
