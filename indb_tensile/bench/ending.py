@@ -1,21 +1,25 @@
 """How a benchmark's process ends, as the command `tensile` does: with a sentence where the user can mend it.
 
-An interrupt and an output that nobody reads any more end it without a word; what it printed until then stands.
+An interrupt, SIGTERM and an output that nobody reads any more end it without a word: what it
+printed until then stands, and what it had started, a server say, is taken down.
 """
 
 import os
 import select
+import signal
 import sys
 from collections.abc import Callable
 
 from indb_tensile.errors import TensileError
 
-INTERRUPTED = 130
-UNREAD = 141  # as by SIGPIPE, which Python ignores: sockets close under whoever writes to them
+CUT_OFF = 128  # exit codes above it are those of processes that a signal ended
+INTERRUPTED = CUT_OFF + signal.SIGINT
+UNREAD = CUT_OFF + signal.SIGPIPE  # which Python ignores: sockets close under whoever writes to them
 
 
 def run(main: Callable[[], None]) -> None:
     """Call it, and end the process where it cannot go on."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(CUT_OFF + signal.SIGTERM))
     try:
         main()
         sys.stdout.flush()

@@ -1,16 +1,15 @@
 """Processes of benchmarks: one for each network, and one whose tensors can be served from the device's memory."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 
+from indb_tensile.bench.ending import CUT_OFF
 from indb_tensile.bench.networks import find
 from indb_tensile.errors import DeviceError, RequestError
 from indb_tensile.executor.serving import LIBRARY, Serving, preloading
 
-_CUT_OFF = 128  # exit codes above it are those of processes that a signal ended
 _AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was started with the shim
 
 
@@ -24,11 +23,10 @@ def alone(models: Sequence[str]) -> None:
         find(name)
     if len(models) < 2:
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_CUT_OFF + signal.SIGTERM))  # which ends the other one too
     worst = 0
     for name in models:
         code = subprocess.run([*_this_command(), "--models", name], check=False).returncode
-        worst = max(worst, code if code >= 0 else _CUT_OFF - code)
+        worst = max(worst, code if code >= 0 else CUT_OFF - code)
         if worst > RequestError.exit_code:
             break
     sys.exit(worst)

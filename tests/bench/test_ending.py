@@ -1,8 +1,10 @@
 """How a benchmark ends where it cannot go on: never with a traceback for what its user did."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,28 @@ def main():
 
 run(main)
 """
+
+DUTIFUL = """
+import time
+from indb_tensile.bench.ending import run
+
+def main():
+    try:
+        print("up", flush=True)
+        time.sleep(1000)
+    finally:
+        print("down", flush=True)
+
+run(main)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """The suite ends by SIGTERM as it did."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_what_a_user_can_mend_is_a_sentence_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,6 +75,15 @@ def test_it_ends_without_a_word_when_nobody_reads_its_rows_any_more() -> None:
         os.close(reader)
         _, err = process.communicate()
     assert (process.returncode, err) == (UNREAD, "")
+
+
+def test_told_to_end_it_takes_down_what_it_has_set_up() -> None:
+    with subprocess.Popen((sys.executable, "-c", DUTIFUL), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.terminate()
+        assert process.stdout.read() == "down\n"
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_a_pipe_that_broke_elsewhere_is_a_fault() -> None:
