@@ -1,28 +1,18 @@
 #include "arena.hpp"
 
-#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "fault.hpp"
+#include "forks.hpp"
 
 namespace tensile {
 namespace {
-
-// How often this process is the child of a fork: an arena knows by it that it came from the parent.
-std::atomic<unsigned> forks{0};
-
-unsigned forks_so_far() {
-  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
-  static_cast<void>(registered);
-  return forks.load();
-}
 
 Mapping map_memory(const Ledger& ledger) {
   const layout::Header& header = ledger.words().header;
@@ -40,7 +30,7 @@ Arena::Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape, std::op
       claim_(claim),
       shape_(shape),
       region_bytes_(ledger_.words().header.region_bytes),
-      forks_(forks_so_far()),
+      forks_(forks()),
       foreign_(std::move(foreign)),
       memory_(foreign_ ? Mapping(foreign_->begin, ledger_.regions().count() * region_bytes_) : map_memory(ledger_)),
       hook_{this, &hook_allocate, &hook_release, reinterpret_cast<std::uintptr_t>(begin()),
@@ -58,7 +48,7 @@ Arena::Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape, std::op
 
 // Foreign memory is its owner's, and in a forked child the addresses may be somebody else's by now.
 Arena::~Arena() {
-  if (foreign_ || forks.load() != forks_) memory_.abandon();
+  if (foreign_ || forks() != forks_) memory_.abandon();
 }
 
 std::byte* Arena::allocate(std::uint64_t size_bytes) {
@@ -295,7 +285,7 @@ void Arena::throw_no_room(std::uint64_t size_bytes) const {
 
 void* Arena::hook_allocate(void* context, std::size_t size_bytes) noexcept {
   auto* arena = static_cast<Arena*>(context);
-  if (forks.load() != arena->forks_ || size_bytes == 0) return nullptr;
+  if (forks() != arena->forks_ || size_bytes == 0) return nullptr;
   const std::lock_guard lock(arena->mutex_);
   try {
     const std::optional<std::uint64_t> offset = arena->find(size_bytes);
@@ -308,7 +298,7 @@ void* Arena::hook_allocate(void* context, std::size_t size_bytes) noexcept {
 
 void* Arena::hook_allocate_whole(void* context, std::size_t size_bytes) noexcept {
   auto* arena = static_cast<Arena*>(context);
-  if (forks.load() != arena->forks_ || size_bytes == 0) return nullptr;
+  if (forks() != arena->forks_ || size_bytes == 0) return nullptr;
   try {
     return arena->allocate_whole(size_bytes);
   } catch (...) {
@@ -318,7 +308,7 @@ void* Arena::hook_allocate_whole(void* context, std::size_t size_bytes) noexcept
 
 int Arena::hook_release(void* context, void* address) noexcept {
   auto* arena = static_cast<Arena*>(context);
-  if (forks.load() != arena->forks_) return 0;
+  if (forks() != arena->forks_) return 0;
   try {
     arena->free(static_cast<const std::byte*>(address));
     return 0;

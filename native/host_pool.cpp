@@ -1,11 +1,10 @@
 #include "host_pool.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "fault.hpp"
+#include "forks.hpp"
 
 namespace tensile {
 namespace {
@@ -19,10 +18,10 @@ HostPool::HostPool(std::uint64_t limit_bytes, HostSupply supply)
     : limit_bytes_(limit_bytes / alignment_bytes * alignment_bytes),
       range_(reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes()), page_bytes()))),
       supply_(std::move(supply)),
-      owner_(::getpid()) {}
+      forks_(forks()) {}
 
 HostPool::~HostPool() {
-  if (resident_bytes_ == 0 || ::getpid() != owner_) return;  // a forked child has a copy, and gives nothing back
+  if (resident_bytes_ == 0 || forks() != forks_) return;  // a forked child has a copy, and gives nothing back
   try {
     supply_.remove(range_.address(), rounded_up(resident_bytes_, page_bytes()));
   } catch (const Fault&) {

@@ -8,8 +8,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include <sys/types.h>
-
 #include "free_ranges.hpp"
 #include "shared_memory.hpp"
 
@@ -80,7 +78,7 @@ class HostPool {
   const std::uint64_t limit_bytes_;
   const Mapping range_;
   const HostSupply supply_;
-  const pid_t owner_;
+  const unsigned forks_;
   mutable std::mutex mutex_;
   std::uint64_t resident_bytes_ = 0;
   std::uint64_t used_bytes_ = 0;

@@ -13,20 +13,12 @@
 #include <thread>
 
 #include "fault.hpp"
+#include "forks.hpp"
 
 namespace tensile {
 namespace {
 
 constexpr std::chrono::nanoseconds watched = std::chrono::microseconds(100);
-
-// How many forks lie between this process and the one that loaded the library.
-std::atomic<std::uint64_t> fork_depth{0};
-
-std::uint64_t watched_fork_depth() {
-  static const int watching = ::pthread_atfork(nullptr, nullptr, [] { fork_depth.fetch_add(1); });
-  static_cast<void>(watching);
-  return fork_depth.load();
-}
 
 // The interpreter's signal handlers run in its main thread: a lane's thread must not take signals from it.
 class SignalsBlocked {
@@ -64,7 +56,7 @@ struct Lane::State {
 
   LaneClock clock;
   const std::size_t chunk_bytes;
-  const std::uint64_t born_at_depth = watched_fork_depth();
+  const unsigned born_after_forks = forks();
   std::uint64_t previous_end_ns = 0;  // the thread's own
 
   mutable std::mutex mutex;
@@ -91,7 +83,7 @@ Lane::Lane(const char* name, LaneClock clock, std::size_t chunk_bytes)
 Lane::~Lane() {
   close();
   // In a forked child the thread is not there to be joined and the locks may be held by nobody: let them be.
-  if (state_->born_at_depth != fork_depth.load()) static_cast<void>(state_.release());
+  if (state_->born_after_forks != forks()) static_cast<void>(state_.release());
 }
 
 std::uint64_t Lane::submit(std::byte* to, const std::byte* from, std::size_t size_bytes) {
@@ -131,7 +123,7 @@ std::uint64_t Lane::latest() const {
 }
 
 void Lane::close() noexcept {
-  if (state_->born_at_depth != fork_depth.load() || !state_->thread.joinable()) return;
+  if (state_->born_after_forks != forks() || !state_->thread.joinable()) return;
   {
     const std::lock_guard lock(state_->mutex);
     state_->closing = true;
@@ -141,7 +133,7 @@ void Lane::close() noexcept {
 }
 
 Lane::State& Lane::here() const {
-  if (state_->born_at_depth != fork_depth.load()) {
+  if (state_->born_after_forks != forks()) {
     throw Fault(Fault::Kind::invariant, "the device was opened before this process was forked",
                 "Open the device in the process that uses it.");
   }

@@ -16,10 +16,8 @@ Window::~Window() {
 
 bool Window::resize(std::uint64_t size_bytes, bool gathers) {
   const std::uint64_t piece_bytes = memory_->piece_bytes();
-  const std::uint64_t stays_bytes = gathers ? gathered_bytes() : size_bytes_;
-  while (size_bytes_ > stays_bytes) pop();
-  while (!pieces_.empty() && size_bytes_ - pieces_.back().size_bytes >= size_bytes) pop();
-  if (size_bytes > size_bytes_ && size_bytes_ % piece_bytes != 0) pop();
+  const std::uint64_t kept_bytes = kept(size_bytes, gathers);
+  while (size_bytes_ > kept_bytes) pop();
   while (size_bytes_ < size_bytes) {
     if (size_bytes_ + piece_bytes > memory_->size_bytes()) return false;
     if (!push(std::min(piece_bytes, rounded_up(size_bytes - size_bytes_, memory_->unit_bytes())))) return false;

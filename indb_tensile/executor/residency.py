@@ -8,7 +8,7 @@ from indb_tensile.executor.pieces import Piece
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.program import Program
 from indb_tensile.executor.state import HOST, State, bytes_of, host_bytes
-from indb_tensile.scheduler.graph import TensorId
+from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.host_memory import pooled_bytes
 
 
@@ -218,7 +218,7 @@ def _batches(pieces: list[Piece]) -> list[list[Piece]]:
 def uploads(program: Program) -> list[str]:
     """The values that an iteration copies from the host: the batch and constants of the model."""
     step = program.step
-    names = [name for one in step.steps if one.kernel.stage == "upload" for name in one.kernel.results if name]
+    names = [name for one in step.steps if one.kernel.stage is Stage.UPLOAD for name in one.kernel.results if name]
     return [name for name in names if step.values[name].storage in step.tensor_of]
 
 
