@@ -2,6 +2,8 @@
 
 import ctypes
 
+import torch
+
 from indb_tensile.executor.device import Device, Ticket
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.pieces import Piece
@@ -185,9 +187,15 @@ class Residency:
                 program.staging[owner] = buffer
             else:
                 program.buffers[owner] = buffer
-        for name in program.staging.keys() & program.step.constants.keys():
-            dense = program.step.constants[name].detach().contiguous()
-            ctypes.memmove(program.staging[name], dense.data_ptr(), dense.nbytes)
+        for name, constant in program.step.constants.items():
+            fill(program, name, constant)
+
+
+def fill(program: Program, name: str, tensor: torch.Tensor) -> None:
+    """Put what an upload will copy into its host buffer; an empty one has none."""
+    if name in program.staging:
+        dense = tensor.detach().contiguous()
+        ctypes.memmove(program.staging[name], dense.data_ptr(), dense.nbytes)
 
 
 def _buffers(program: Program) -> dict[TensorId | str, int]:
@@ -196,7 +204,7 @@ def _buffers(program: Program) -> dict[TensorId | str, int]:
     sizes: dict[TensorId | str, int] = {}
     for tensor in sorted(program.timeline.swapped.difference(program.wiring.pieces)):
         sizes[tensor] = program.wiring.graph.tensors[tensor].size_bytes
-    for name in uploads(program):
+    for name in _uploads(program):
         sizes[name] = step.graph.tensors[step.tensor_of[step.values[name].storage]].size_bytes
     return sizes
 
@@ -215,7 +223,7 @@ def _batches(pieces: list[Piece]) -> list[list[Piece]]:
     return found
 
 
-def uploads(program: Program) -> list[str]:
+def _uploads(program: Program) -> list[str]:
     """The values that an iteration copies from the host: the batch and constants of the model."""
     step = program.step
     names = [name for one in step.steps if one.kernel.stage is Stage.UPLOAD for name in one.kernel.results if name]

@@ -1,6 +1,5 @@
 """Runs a job's steps under the plans it is given: one iteration per call, with the memory the plan names."""
 
-import ctypes
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.program import Program, bind, compile_program, empty_carried
 from indb_tensile.executor.repeats import Repeats, Results
 from indb_tensile.executor.replay import INPUTS
-from indb_tensile.executor.residency import Residency
+from indb_tensile.executor.residency import Residency, fill
 from indb_tensile.executor.state import State
 from indb_tensile.executor.timing import EventClock
 from indb_tensile.scheduler.plan import Plan
@@ -312,13 +311,6 @@ def _stage(program: Program, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
                 f"the step was captured for {shape.dtype} of shape {shape.shape}"
             )
         fill(program, name, tensor)
-
-
-def fill(program: Program, name: str, tensor: torch.Tensor) -> None:
-    """Put what an upload will copy into its host buffer."""
-    if name in program.staging:
-        dense = tensor.detach().contiguous()
-        ctypes.memmove(program.staging[name], dense.data_ptr(), dense.nbytes)
 
 
 def _result(step: CapturedStep, name: str, *, pinned: bool) -> torch.Tensor:

@@ -6,6 +6,7 @@ part of every tensor that the update walks through, element by element. Nothing 
 is a local variable, and what stands for it in each call is text.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -197,7 +198,7 @@ class _Wirer:
     def _in_part(self, k: int, execution: Execution, call: Call, given: dict[str, str]) -> dict[str, str] | None:
         """What a part of an update is given; None where it has nothing to do."""
         shape = self._step.values[next(refs(call.args)).name]
-        count = _elements(shape.shape)
+        count = math.prod(shape.shape)
         span = self._span(execution, count * shape.dtype.itemsize)
         if span is None:
             return given if execution.part == 0 else None
@@ -209,7 +210,7 @@ class _Wirer:
             tensor = self._step.tensor_of.get(self._step.values[name].storage)
             if tensor in self._own[execution.operator]:
                 found[name] = self._piece(name, self._pieces[here[tensor]], span, execution)
-            elif _elements(self._step.values[name].shape) == count:  # all but the count of steps
+            elif math.prod(self._step.values[name].shape) == count:  # all but the count of steps
                 found[name] = f"cut({given[name]}, {start}, {stop})"
         return found
 
@@ -226,10 +227,3 @@ class _Wirer:
         local = f"{self._fixed[name]}_p{execution.part}"
         self._cut[local] = piece
         return local
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
