@@ -50,6 +50,7 @@ class Settings:
     capacity_bytes: int = 2 * GIB  # these three unset, a GPU gives what it has (executor/backend.py)
     budget_bytes: int = 2 * GIB
     region_bytes: int = MIB  # a multiple of a page of memory
+    share_memory: bool = True  # off: each trainer has memory of its own, as much as it is granted; for debugging
     memory_directory: str = ""  # of the emulated device's memory, /dev/shm say; empty: the system's, without a bound
     emulate: str = "a6000"
     link_out_bytes_per_s: int = 0
@@ -170,6 +171,7 @@ _KINDS: dict[str, str] = {
     "capacity_bytes": "a size",
     "budget_bytes": "a size",
     "region_bytes": "a size",
+    "share_memory": "true or false",
     "memory_directory": "a directory",
     "emulate": "the name of a GPU",
     "link_out_bytes_per_s": "a size",

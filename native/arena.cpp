@@ -211,6 +211,15 @@ void Arena::disengage(Range regions) {
   }
 }
 
+void Arena::trim() {
+  const std::lock_guard lock(mutex_);
+  for (std::uint64_t region = 0; region < placed_.size(); ++region) {
+    if (placed_[region] != 0) continue;
+    ledger_.regions().mark_unbacked(claim_, region);
+    foreign_->drop(bytes_of(region));
+  }
+}
+
 void Arena::back(std::uint64_t region) {
   const Range bytes = bytes_of(region);
   if (foreign_) {

@@ -29,6 +29,9 @@ struct ForeignMemory {
 
   // Give these bytes, of whole regions, memory of their own, and nothing of another job's in it.
   std::function<void(Range)> back;
+
+  // Take it away again.
+  std::function<void(Range)> drop;
 };
 
 struct ArenaUsage {
@@ -84,6 +87,9 @@ class Arena {
   bool contains(const std::byte* address) const noexcept {
     return address >= begin() && address < begin() + size_bytes();
   }
+
+  // Take the memory away, which is foreign, of all regions in which nothing lies.
+  void trim();
 
   // From now on the job's account says that so much is used: what is requested beyond that is noted.
   void expect(std::uint64_t used_bytes) noexcept { expected_bytes_ = used_bytes; }

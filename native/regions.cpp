@@ -117,6 +117,12 @@ void Regions::disengage(const Claim& claim, std::uint64_t region) {
   if (holds(claim, now)) replace(region, now, {RegionState::empty, now.backed, now.slot, now.epoch});
 }
 
+// Fails where it was taken back meanwhile: then its next owner finds it so.
+void Regions::mark_unbacked(const Claim& claim, std::uint64_t region) {
+  replace(region, {RegionState::empty, true, claim.slot, claim.epoch},
+          {RegionState::empty, false, claim.slot, claim.epoch});
+}
+
 bool Regions::replace(std::uint64_t region, const Owner& expected, const Owner& desired) {
   std::uint64_t word = expected.packed();
   return words_[region].compare_exchange_strong(word, desired.packed());

@@ -56,6 +56,9 @@ class Regions {
   // After the last use of the last thing in it.
   void disengage(const Claim& claim, std::uint64_t region);
 
+  // An empty region's memory is given up by the process that made it.
+  void mark_unbacked(const Claim& claim, std::uint64_t region);
+
  private:
   template <typename Condition>
   std::uint64_t count_if(Condition condition) const;

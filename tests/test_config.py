@@ -40,6 +40,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         state_dir="/var/lib/tensile",
         survey_s=3.0,
         log_level="debug",
+        share_memory=False,
         strict=True,
         cuda_graphs=False,
         torch_threads=2,

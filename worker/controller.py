@@ -28,7 +28,7 @@ from indb_tensile.controller.mps import Mps
 from indb_tensile.controller.pace import emulated_link, measure_apart, measured_copies
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
-from indb_tensile.controller.regions import BrokeredRegions
+from indb_tensile.controller.regions import GpuRegions, broker
 from indb_tensile.controller.service import NoService, ServiceProcess
 from indb_tensile.controller.thinking import Patience, ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
@@ -90,12 +90,15 @@ def _run(settings: Settings) -> None:
         ledger = stack.enter_context(_ledger(settings))
         if isinstance(chosen, Emulated):
             link = _borne_out(ledger, link, records)
-        regions: BrokeredRegions | None = None
+        regions: GpuRegions | None = None
         gauge: Gauge = NoGauge()
         if isinstance(chosen, Gpu):
             regions, gauge = _gpu(chosen, settings, stack)
         environment = _environment(settings)
-        forks = stack.enter_context(closing(ForkServer(preloading(environment), _modules(settings))))
+        # Without the shim tensors are in the ordinary memory of each trainer, and the ledger counts them.
+        ordinary = settings.device == EMULATED and not settings.share_memory
+        template = environment if ordinary else preloading(environment)
+        forks = stack.enter_context(closing(ForkServer(template, _modules(settings))))
         service, learner = _service(settings, forks), _learner(settings, forks)
         for part in (service, learner):
             stack.callback(part.stop)
@@ -144,7 +147,7 @@ def _run(settings: Settings) -> None:
     log.info("stopped")
 
 
-def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[BrokeredRegions, Gauge]:
+def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[GpuRegions, Gauge]:
     """A GPU's regions, and what its driver says of it for as long as the stack stands."""
     gauge: Gauge = NoGauge()
     nvml, capacity_bytes = Nvml.start(), settings.capacity_bytes
@@ -152,8 +155,10 @@ def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[BrokeredRegion
         gauge = GpuGauge(stack.enter_context(nvml), gpu.uuid, regions_bytes=capacity_bytes)
     mps = Mps.serving(os.environ)
     log.info("jobs %s", "compute beside each other, by MPS" if mps else "take turns on the device: there is no MPS")
-    regions = BrokeredRegions(gpu, nvml, region_bytes=settings.region_bytes, capacity_bytes=capacity_bytes, mps=mps)
-    return regions, gauge
+    shared = broker(
+        gpu, region_bytes=settings.region_bytes, capacity_bytes=capacity_bytes, shares=settings.share_memory
+    )
+    return GpuRegions(gpu, nvml, shared, mps), gauge
 
 
 def _choose(settings: Settings) -> Gpu | Emulated:

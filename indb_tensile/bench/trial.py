@@ -120,6 +120,10 @@ class Trial:
         for _ in range(WARM_ITERATIONS):
             self.iterate()
         self.runner.measured()
+        return self.measured(iterations)
+
+    def measured(self, iterations: int = 1) -> Measurement:
+        """So many more."""
         for _ in range(iterations):
             self.iterate()
         found = self.runner.measured()

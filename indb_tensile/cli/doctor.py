@@ -126,8 +126,8 @@ def _gpu() -> tuple[bool, str, str]:
     has_cuda = torch_cuda()
     version = f"driver for CUDA {found.driver_version // 1000}.{found.driver_version % 1000 // 10}"
     names = ", ".join(f"{each.name} with {each.memory_bytes // config.MIB} MB" for each in found.devices)
-    if not all(each.virtual_memory and each.shareable for each in found.devices):
-        mend = "take a GPU whose driver can map memory and share it (virtual memory management)"
+    if not all(each.virtual_memory for each in found.devices):
+        mend = "take a GPU whose driver can map memory (virtual memory management)"
         return False, f"{names}, {version}: its memory cannot be mapped in regions", mend
     if has_cuda is None:
         mend = "install a build of torch with CUDA (https://pytorch.org/get-started/locally); until then emulated"

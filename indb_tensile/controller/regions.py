@@ -1,5 +1,9 @@
 """A GPU's regions as the controller holds them: made once, without a context, and handed to every trainer.
 
+Where the driver hands no memory from one process to another, as in some containers and virtual machines, each trainer
+makes its own, in the regions that the ledger says are its, and gives it up before they are granted to another
+(CudaDevice.trim): the same plans within the same budget, with calls of the driver whenever plans change.
+
 The memory lives as long as any process has it, so what a dead trainer had comes back only when the driver has let go
 of the process: NVML lists it until then (DEVICE.md, crash safety). Where NVML is not there, or names processes of
 another namespace, the grace between a trainer's end and its memory's next owner is all there is.
@@ -10,7 +14,7 @@ import socket
 import threading
 
 from indb_tensile.controller.mps import Mps
-from indb_tensile.errors import DeviceError
+from indb_tensile.errors import DeviceError, DeviceMemoryError
 from indb_tensile.executor.cuda import CudaBroker, Gpu
 from indb_tensile.executor.nvml import NoNvml, Nvml
 from indb_tensile.scheduler.admission.pool import TrainerId
@@ -18,18 +22,34 @@ from indb_tensile.scheduler.admission.pool import TrainerId
 log = logging.getLogger("controller")
 
 
-class BrokeredRegions:
-    """All regions of one GPU, which go with this process and the trainers.
+def broker(gpu: Gpu, *, region_bytes: int, capacity_bytes: int, shares: bool) -> CudaBroker | None:
+    """All the regions; None, said in the log, where they are not to be shared or the driver hands none over.
 
-    Raises DeviceMemoryError where it has not so much, DeviceError for another size.
+    Raises DeviceMemoryError where the device has not so much.
     """
+    if not shares:
+        why = "share_memory is off"
+    elif not gpu.shareable:
+        why = f"{gpu.name} hands none to other processes"
+    else:
+        try:
+            return CudaBroker(gpu.ordinal, region_bytes, capacity_bytes // region_bytes)
+        except DeviceMemoryError:
+            raise
+        except DeviceError as error:
+            why = error.message
+    log.warning("each trainer makes memory of its own, as much as it is granted: %s", why)
+    return None
 
-    def __init__(
-        self, gpu: Gpu, nvml: Nvml | NoNvml, *, region_bytes: int, capacity_bytes: int, mps: Mps | None = None
-    ) -> None:
+
+class GpuRegions:
+    """A GPU's regions: the broker's, which go with this process and all trainers, or each trainer's own."""
+
+    def __init__(self, gpu: Gpu, nvml: Nvml | NoNvml, broker: CudaBroker | None, mps: Mps | None = None) -> None:
         self._gpu = gpu
         self._mps = mps
-        self._broker = CudaBroker(gpu.ordinal, region_bytes, capacity_bytes // region_bytes)
+        self._broker = broker
+        self.handed_over = broker is not None
         self._nvml = nvml
         if isinstance(nvml, NoNvml):
             log.warning("%s: only time tells when a dead trainer's memory is free", nvml.reason)
@@ -57,6 +77,7 @@ class BrokeredRegions:
     def _send(self, trainer: TrainerId, taker: socket.socket) -> None:
         with taker:
             try:
+                assert self._broker is not None
                 self._broker.send(taker.fileno())
             except DeviceError as error:
                 # Its own end is told by its process; spare trainers are ended before they have taken anything.

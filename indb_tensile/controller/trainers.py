@@ -64,6 +64,8 @@ class _Waitable(Protocol):
 class Regions(Protocol):
     """A GPU's regions, as far as trainers have to do with them."""
 
+    handed_over: bool  # each trainer is given them all; otherwise it makes memory of its own
+
     def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
         """Send them all, and return at once; the socket is closed when they have gone."""
         ...
@@ -127,7 +129,8 @@ class Trainers:
         """Have a process begin; where that fails, `poll` tells of its end."""
         ours, theirs = socket.socketpair()
         life, held = os.pipe()
-        broker, taker = (None, None) if self._regions is None else socket.socketpair()
+        regions = self._regions if self._regions is not None and self._regions.handed_over else None
+        broker, taker = (None, None) if regions is None else socket.socketpair()
         inherited = Inheritance(
             link_fd=theirs.fileno(), device_fd=self._device_fd, regions_fd=None if taker is None else taker.fileno()
         )
@@ -137,8 +140,8 @@ class Trainers:
         if taker is not None:
             taker.close()
         self._trainers[trainer] = _Trainer(copy=copy, frames=Frames(ours), life=life)
-        if self._regions is not None and broker is not None:
-            self._regions.hand_to(trainer, broker)
+        if regions is not None and broker is not None:
+            regions.hand_to(trainer, broker)
 
     def pid(self, trainer: TrainerId) -> int:
         """The process id; 0 for one that has not begun or is gone."""

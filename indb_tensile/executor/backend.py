@@ -1,6 +1,6 @@
 """Chooses the device that a controller and its processes run on, and says what it is like.
 
-`auto` takes a GPU where the driver sees one that can share its memory and the installed torch has CUDA; everywhere
+`auto` takes a GPU where the driver sees one that maps its memory and the installed torch has CUDA; everywhere
 else the device is emulated, and `Emulated.reason` says why. Torch's CUDA is read off its own version file: importing
 torch takes seconds, and a controller never does. No GPU has been chosen by this on a real machine yet.
 """
@@ -122,8 +122,8 @@ def _usable(number: int, found: Gpus | NoGpu, torch_cuda: str | None) -> Gpu | E
     gpu = next((one for one in found.devices if one.ordinal == number), None)
     if gpu is None:
         return Emulated(reason=f"the driver sees {len(found.devices)} GPUs and none of number {number}")
-    if not gpu.virtual_memory or not gpu.shareable:
-        return Emulated(reason=f"{gpu.name} cannot map its memory in regions that processes share")
+    if not gpu.virtual_memory:
+        return Emulated(reason=f"{gpu.name} cannot map its memory in regions")
     if torch_cuda is None:
         return Emulated(
             reason=f"there is {gpu.name}, but the installed torch has no CUDA",

@@ -110,8 +110,7 @@ class CudaDevice(_native.CudaDevice):
     Bound to one claim of the ledger behind `ledger_fd`, which stays the caller's. `regions` become this device's;
     without them the process makes memory of its own. Beyond the protocol: `compute_on(stream)` says where computation
     is queued, `host_prepare(size_bytes)` pins host memory ahead of the first iteration, `allow_outside(size_bytes)`
-    lets torch have so much beside the regions for what no plan foresees (`outside_bytes()` says how much it has),
-    `trim()` gives up memory of its own in regions that it has no more.
+    lets torch have so much beside the regions for what no plan foresees (`outside_bytes()` says how much it has).
     `allocate`, `allocate_at` and `free` are ordered on the device: what is freed may be taken anew at once. Raises
     DeviceLostError when the device, or this process's hold on it, is gone, ComputationError when what the process
     computed took that hold from it; `check_context()` asks.

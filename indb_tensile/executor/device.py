@@ -83,6 +83,10 @@ class Device(Protocol):
         """
         ...
 
+    def trim(self) -> None:
+        """Give up memory of this process's own in which nothing lies, before others may be granted as much."""
+        ...
+
     def usage(self) -> Usage:
         """What the ledger says of this job."""
         ...
@@ -289,6 +293,9 @@ class EmulatedDevice(_native.EmulatedDevice):
     host_usage = native_host_usage
 
     compute_after = _native.EmulatedDevice.wait  # computation is the calling thread
+
+    def trim(self) -> None:
+        """Nothing: its memory is everybody's."""
 
     def prove(self, size_bytes: int) -> None:
         """Raise DeviceLostError where the machine has not the memory for so much more, whatever was granted."""

@@ -123,6 +123,7 @@ class Runner:
         self._samples.clear()
         self._sampled_ns = self._clock()  # the first iteration under new plans is no sample of the others
         self._enter(programs[0])
+        self._device.trim()
         self._device.reset_high_water()  # what the old plans needed is not to be held against these
 
     def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:

@@ -61,7 +61,8 @@ CudaDevice::CudaDevice(const Driver& driver, Ledger ledger, const Claim& claim, 
       map_(matching(std::move(map), ledger_)),
       shown_(RegionMap::reserve(driver, map_.shape())),
       arena_(Ledger::attach(ledger_.fd()), claim, {alignment_bytes, false},
-             ForeignMemory{memory_at(map_.base()), [this](Range bytes) { back(bytes); }}),
+             ForeignMemory{memory_at(map_.base()), [this](Range bytes) { back(bytes); },
+                           [this](Range bytes) { drop(bytes); }}),
       pinned_(context_),
       pool_(host_pool_bytes,
             account_.counted({[this](std::byte* address, std::size_t size) { pinned_.add(address, size); },
@@ -263,12 +264,17 @@ void CudaDevice::check_context() const {
 }
 
 void CudaDevice::trim() {
-  const std::lock_guard lock(mutex_);
-  const Current current(context_);
-  driver_.cuCtxSynchronize("waiting for the last use of regions");
-  for (std::uint64_t region = 0; region < map_.shape().count; ++region) {
-    if (!ledger_.regions().is_of(claim_, region)) map_.remove(region, 1);
+  if (!map_.is_own()) return;
+  {
+    const Current current(context_);
+    driver_.cuCtxSynchronize("waiting for the last use of regions");
   }
+  arena_.trim();
+}
+
+void CudaDevice::drop(Range bytes) {
+  const std::lock_guard lock(mutex_);
+  map_.remove(bytes.offset / map_.shape().region_bytes, 1);
 }
 
 class CudaDevice::RegionPieces final : public Pieces {

@@ -80,7 +80,8 @@ class CudaDevice final : public Device {
   // What was recorded was run once more.
   void count(const Copied& copied) noexcept;
 
-  // Without a broker: give up the memory of regions that this job no longer has. Waits for all that is queued.
+  // Without a broker: give up the memory of regions in which nothing lies, before others may be granted as much.
+  // Waits for all that is queued.
   void trim();
 
   void move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) override;
@@ -125,6 +126,7 @@ class CudaDevice final : public Device {
   StreamHandle computing_on() const;
   DeviceAddress handed(DeviceAddress address, std::uint64_t size_bytes, StreamHandle stream);
   void back(Range bytes);
+  void drop(Range bytes);
   void order(StreamHandle first, StreamHandle second);
   void forbid_recording(const char* what) const;
   Copied stop_recording() noexcept;

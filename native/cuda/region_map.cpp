@@ -114,6 +114,7 @@ RegionBroker::RegionBroker(const Driver& driver, const RegionShape& shape) : dri
   for (std::uint64_t index = 0; index < shape_.count; ++index) {
     regions_.push_back(Region::create(driver_, shape_, index, true));
   }
+  regions_.front().descriptor(0);  // where the driver hands none over, who has to do without hears of it now
 }
 
 void RegionBroker::send(int socket) const {
@@ -145,6 +146,7 @@ RegionMap RegionMap::reserve(const Driver& driver, const RegionShape& shape) { r
 
 RegionMap RegionMap::receive(const Driver& driver, int device, int socket) {
   RegionMap map(driver, received_shape(device, socket));
+  map.own_ = false;
   const std::uint64_t count = map.shape_.count;
   for (std::uint64_t first = 0; first < count; first += batch) {
     const std::uint64_t in_batch = std::min<std::uint64_t>(batch, count - first);
@@ -161,6 +163,7 @@ RegionMap RegionMap::receive(const Driver& driver, int device, int socket) {
 RegionMap::RegionMap(RegionMap&& other) noexcept
     : driver_(other.driver_),
       shape_(other.shape_),
+      own_(other.own_),
       base_(std::exchange(other.base_, 0)),
       mapped_(std::exchange(other.mapped_, {})) {}
 

@@ -94,6 +94,9 @@ class RegionMap {
   const RegionShape& shape() const noexcept { return shape_; }
   Address base() const noexcept { return base_; }
 
+  // Whether the memory is this process's own.
+  bool is_own() const noexcept { return own_; }
+
   // Whether all these bytes lie in regions that are mapped.
   bool holds(Address address, std::size_t size_bytes) const noexcept;
 
@@ -106,6 +109,7 @@ class RegionMap {
 
   const Driver& driver_;
   const RegionShape shape_;
+  bool own_ = true;
   Address base_ = 0;  // 0: moved from
   std::vector<bool> mapped_;
 };

@@ -215,6 +215,8 @@ class FakeAccount:
 class FakeRegions:
     """A GPU's regions that nobody takes; what `listed` holds has not let go of the device yet."""
 
+    handed_over = True
+
     def __init__(self) -> None:
         self.listed: set[int] = set()
         self.taken: list[TrainerId] = []

@@ -68,6 +68,12 @@ def test_a_job_on_a_gpus_double_survives_a_kill_and_ends_with_the_bits_of_an_unp
         assert re.search(rf"job {killed}: \d+ iterations ran as one CUDA graph each", log)
         assert "as a CUDA graph" in log, "it says of each step whether it is recorded, or why not"
         assert "fake CUDA" not in log, "the driver's rules were kept"
+        service.settings |= {"TENSILE_SHARE_MEMORY": "false"}
+        service.start()
+        private = digits(demo, "in_memory_of_its_own")
+        assert service.until_ended(private) == ["succeeded"]
+        assert service.stop() == 0
+        assert "each trainer makes memory of its own" in service.log.read_text()
         service.command = ["-m", "indb_tensile.worker.controller"]
         service.settings |= {
             "TENSILE_DEVICE": "emulated",
@@ -77,7 +83,7 @@ def test_a_job_on_a_gpus_double_survives_a_kill_and_ends_with_the_bits_of_an_unp
         service.start()
         unplanned = digits(demo, "unplanned")
         assert service.until_ended(unplanned) == ["succeeded"]
-    assert weights(service, killed) == weights(service, unplanned)
+    assert weights(service, killed) == weights(service, private) == weights(service, unplanned)
 
 
 def digits(demo: psycopg.Connection, model: str) -> int:

@@ -94,6 +94,9 @@ class FakeDevice:
     def compute_after(self, ticket: Ticket) -> int:
         return self.wait(ticket)
 
+    def trim(self) -> None:
+        pass
+
     def host_allocate(self, size_bytes: int) -> HostBuffer:
         if size_bytes == 0:
             raise InvariantError("a host buffer of 0 bytes")

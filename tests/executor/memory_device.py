@@ -74,6 +74,9 @@ class MemoryDevice:
     def host_fit(self, free_bytes: int) -> None:
         pass
 
+    def trim(self) -> None:
+        pass
+
     def usage(self) -> Usage:
         return Usage(
             granted_bytes=self.granted_bytes, used_bytes=self.used_bytes, high_water_bytes=self.high_water_bytes

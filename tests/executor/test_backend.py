@@ -46,9 +46,9 @@ def test_a_gpu_is_taken_where_driver_and_torch_have_cuda(setting: str, chosen: G
         (NONE, "12.8", "libcuda.so.1 is not there"),
         (TWO, None, "there is NVIDIA RTX A6000, but the installed torch has no CUDA"),
         (
-            replace(TWO, devices=(replace(A6000, shareable=False),)),
+            replace(TWO, devices=(replace(A6000, virtual_memory=False),)),
             "12.8",
-            "NVIDIA RTX A6000 cannot map its memory in regions that processes share",
+            "NVIDIA RTX A6000 cannot map its memory in regions",
         ),
     ],
 )

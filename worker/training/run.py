@@ -10,6 +10,7 @@ from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.connection import Session
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
+from indb_tensile.executor.device import Device
 from indb_tensile.executor.opening import Opened, capturing_on, open_device, torch_device
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
@@ -64,7 +65,7 @@ class TrainingRun:
                 prepared = self._read(session, diary)
                 with capturing_on(opened.torch_device):
                     steps = self._capture(session, diary, prepared)
-                first = self._be_admitted(diary, steps)
+                first = self._be_admitted(diary, steps, opened.device)
                 weights = self._train(session, diary, prepared, steps, first, opened)
             diary.enter(Phase.PUBLISHING)
             found = publication(self._job, prepared, judge(session, self._job, prepared, weights))
@@ -89,7 +90,7 @@ class TrainingRun:
         steps.look_up(session)
         return steps
 
-    def _be_admitted(self, diary: Diary, steps: Steps) -> Adopt:
+    def _be_admitted(self, diary: Diary, steps: Steps, device: Device) -> Adopt:
         """Tell what the job needs, measure what is unknown, and wait until its plan fits beside the others'."""
         job = self._job.job
         self._link.send(
@@ -102,6 +103,7 @@ class TrainingRun:
             if isinstance(message, Calibrate):
                 diary.enter(Phase.CALIBRATING)
                 overflow_bytes = steps.calibrate(diary.session, message.grant_bytes)
+                device.trim()  # the grant was for this alone
                 self._link.send(
                     Calibrated(
                         job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, overflow_bytes=overflow_bytes
