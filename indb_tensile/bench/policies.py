@@ -19,6 +19,7 @@ Where a step updates no buffer, PyTorch's `activation_memory_budget` (bench/minc
 
 import argparse
 import multiprocessing
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,9 @@ def measure(asked: Sequence[_Case], sweep: Callable[[_Case], Iterator[Row]], pro
         for one in asked:
             yield from sweep(one)
         return
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    context = multiprocessing.get_context("spawn")
+    # An interrupt is for this process, which ends the others.
+    with context.Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         for found in pool.imap(partial(_listed, sweep), asked):
             yield from found
 
