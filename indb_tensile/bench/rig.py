@@ -85,7 +85,9 @@ class Rig:
     link: Link
     grant: Callable[[int], int]
     capacity_bytes: int
-    region_bytes: int
+    spare_bytes: int | None = (
+        None  # beyond its peak, in which a plan may be placed; a sixteenth of the step's without
+    )
     launch_ns: int  # of starting one operator
 
     def reset_high_water(self) -> None:
@@ -108,7 +110,7 @@ class Rig:
 
     def placer(self, step: CapturedStep | None = None) -> Placer:
         """Puts this or another step's tensors where plans say; on an emulated device only in a preloaded process."""
-        return _placer(self.opened, step or self.step)
+        return _placer(self.opened, step or self.step, self.spare_bytes)
 
     def trial(self, subject: Subject, *, sample_every: int = 1, placer: Placer | None = None) -> Trial:
         """The step with the state that this subject starts with, its tensors at their planned addresses."""
@@ -136,7 +138,6 @@ def _emulated(where: Target, subject: Subject) -> Iterator[Rig]:
             link=link,
             grant=grant,
             capacity_bytes=opened.device.usage().granted_bytes,
-            region_bytes=region_bytes,
             launch_ns=speed_of(EMULATED).launch_ns,
         )
 
@@ -162,14 +163,15 @@ def _gpu(where: Target, subject: Subject) -> Iterator[Rig]:
                 link=link,
                 grant=partial(ledger.grant, slot),
                 capacity_bytes=count * region_bytes,
-                region_bytes=region_bytes,
+                spare_bytes=region_bytes,  # as a controller's trainer has it
                 launch_ns=speed_of(name).launch_ns,
             )
 
 
-def _placer(opened: Opened, step: CapturedStep) -> Placer:
-    """Packing is not perfect, so a plan is placed in up to a sixteenth of the step's peak more than its own."""
-    return Placer(opened.serving, region_bytes=max(REGION_BYTES, peak(step.graph, LIVENESS) // 16))
+def _placer(opened: Opened, step: CapturedStep, spare_bytes: int | None = None) -> Placer:
+    """Packing is not perfect, and an emulated device's regions are many and small."""
+    least_bytes = max(REGION_BYTES, peak(step.graph, LIVENESS) // 16)
+    return Placer(opened.serving, region_bytes=least_bytes if spare_bytes is None else spare_bytes)
 
 
 def _chosen(device: str) -> Gpu:
