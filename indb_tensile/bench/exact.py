@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure(subjects: Iterator[Subject], asked: Asked) -> Iterator[Row]:
     """A row for eager and for each plan of each subject; subjects differ in their seeds alone."""
     first = next(subjects)
-    with set_up(asked.target, first) as rig:
+    with set_up(asked.target, first, throttled=False) as rig:
         plans: dict[Plan, str] = {}
         for seed, subject in enumerate(chain([first], subjects)):
             labels = {"model": subject.name, "batch": len(subject.x), "seed": seed}
