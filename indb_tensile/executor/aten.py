@@ -17,7 +17,31 @@ def is_operator(target: object) -> bool:
 
 
 def entry_point(target: Callable[..., Any]) -> Callable[..., Any]:
-    """The fastest way to call an operator: past the Python object that describes it."""
-    if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001
-        return target._op  # noqa: SLF001 - what its __call__ calls
-    return target
+    """The fastest way to call an operator: past the Python object that describes it.
+
+    Under deterministic algorithms attention's gradients are asked for as it has to be asked for them.
+    """
+    if not isinstance(target, torch._ops.OpOverload):  # noqa: SLF001
+        return target
+    call: Callable[..., Any] = target._op  # noqa: SLF001 - what its __call__ calls
+    name = target._opname  # noqa: SLF001
+    strict = torch.are_deterministic_algorithms_enabled() and "attention" in name and name.endswith("_backward")
+    return _strictly(call) if strict else call
+
+
+def _strictly(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Who takes a warning for what has no deterministic form is given none of what has one, attention's gradients.
+
+    So it is in `_scaled_dot_product_{flash,efficient}_attention_backward` of torch 2.11 to 2.13
+    (aten/src/ATen/native/transformers/cuda/attention_backward.cu).
+    """
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(mode=True)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            torch.use_deterministic_algorithms(mode=True, warn_only=warn_only)
+
+    return called

@@ -21,7 +21,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.executor.aten import storage_key
+from indb_tensile.executor.aten import entry_point, storage_key
 from indb_tensile.executor.capture import CapturedStep, Kind
 from indb_tensile.executor.record import Call, Ref, Runtime, Shape, StorageKey, tensors_in
 from indb_tensile.executor.script import Script, record_script
@@ -206,7 +206,7 @@ def _record(serving: Serving, step: CapturedStep, call: Call) -> tuple[Script, d
 
     def run() -> Any:
         with _mode(step, call):
-            result = call.target(*given[0], **given[1])
+            result = entry_point(call.target)(*given[0], **given[1])
         made.update(_made_bytes(step, call, given, result))
         return result
 
@@ -222,7 +222,7 @@ def _profiled(work: _Work) -> dict[str, _Memory]:
         for step, call in work:
             given = _Inputs(step).arguments(call)
             with _mode(step, call), record_function(_LABEL + call.signature):
-                result = call.target(*given[0], **given[1])
+                result = entry_point(call.target)(*given[0], **given[1])
             made[call.signature] = _made_bytes(step, call, given, result)
             del result, given
     highest = dict(_highest(profiler))
@@ -327,12 +327,13 @@ def _check_size(step: CapturedStep, call: Call, name: str, made_bytes: int) -> N
 
 def _time(step: CapturedStep, call: Call, runs: int = _TIMED_RUNS) -> int:
     args, kwargs = _Inputs(step).arguments(call)
+    run = entry_point(call.target)
     taken: list[int] = []
     with _mode(step, call):
         while len(taken) < runs:
             _settle()
             start = perf_counter_ns()
-            result = call.target(*args, **kwargs)
+            result = run(*args, **kwargs)
             if call.stage is Stage.UPLOAD:
                 result.zero_()  # the bytes have to be written, too
             _settle()
