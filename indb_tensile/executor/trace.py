@@ -97,7 +97,7 @@ def trace(
     wrapped = _WithLoss(_fake_copy(module, state).train(train), loss, autocast, outputs=not train)
     mode.cache_enabled = True  # fast, and who shares a storage is found when the calls are recorded
     try:
-        with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention(), _own_recurrences():
+        with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention(), _own_recurrences(module):
             graph_module: fx.GraphModule = aot_export_joint_with_descriptors(
                 stack, wrapped, tuple(batch)
             ).graph_module
@@ -157,13 +157,17 @@ def _plain_attention() -> Iterator[None]:
 
 
 @contextmanager
-def _own_recurrences() -> Iterator[None]:
+def _own_recurrences(module: nn.Module) -> Iterator[None]:
     """Recurrent layers as the library itself composes them; one of them spelt out (recurrence.py).
 
-    Tracing would take torch's Python versions, whose dropout between layers draws other random numbers.
+    Tracing would take torch's Python versions, whose dropout between layers draws other random numbers. And on a GPU
+    cuDNN's, for which a layer's weights have to lie side by side: a plan moves each on its own, and a fake has no
+    place.
     """
     kept = [(op, dict(op.py_kernels)) for op in _RECURRENCES]
+    cudnn = torch.backends.cudnn.enabled
     try:
+        torch.backends.cudnn.enabled = cudnn and not any(isinstance(part, nn.RNNBase) for part in module.modules())
         for op in _RECURRENCES:
             op.py_kernels.clear()
             op._dispatch_cache.clear()  # noqa: SLF001 - it remembers the kernels just taken away
@@ -171,6 +175,7 @@ def _own_recurrences() -> Iterator[None]:
             _aten.gru.input.py_kernels[key] = gru
         yield
     finally:
+        torch.backends.cudnn.enabled = cudnn
         for op, kernels in kept:
             op.py_kernels.clear()
             op.py_kernels.update(kernels)
