@@ -13,6 +13,7 @@ import pynvml
 
 from indb_tensile.errors import DeviceError, DeviceLostError
 
+_UNKNOWN: Final = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 _NOT_TOLD: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION)
 
 
@@ -71,7 +72,7 @@ class Nvml:
     def read(self, uuid: str) -> Reading:
         """The device of that UUID (`Gpu.uuid`). Raises DeviceLostError when it has gone, DeviceError otherwise."""
         try:
-            handle = self._library.nvmlDeviceGetHandleByUUID(uuid)
+            handle = self._handle(uuid)
             memory = self._library.nvmlDeviceGetMemoryInfo(handle)
             rates = _told(self._library.nvmlDeviceGetUtilizationRates, handle)
             found = _told(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
@@ -87,6 +88,15 @@ class Nvml:
             memory_busy_percent=None if rates is None else rates.memory,
             processes=None if found is None else _processes(found),
         )
+
+    def _handle(self, uuid: str) -> Any:
+        """A part of a GPU (MIG) has a UUID of its own, which the driver gives like any other and NVML writes so."""
+        try:
+            return self._library.nvmlDeviceGetHandleByUUID(uuid)
+        except pynvml.NVMLError as error:
+            if error.value not in _UNKNOWN:
+                raise
+            return self._library.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-", 1))
 
     def close(self) -> None:
         """End it; what it held is released however that goes."""

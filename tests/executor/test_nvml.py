@@ -27,6 +27,7 @@ class FakeLibrary:
     """Answers as the real one; `errors` names the functions that raise and what."""
 
     errors: dict[str, int] = field(default_factory=dict)
+    uuid: str = UUID
     started: int = 0
 
     def _enter(self, name: str) -> None:
@@ -43,7 +44,8 @@ class FakeLibrary:
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str, /) -> Any:
         self._enter("handle")
-        assert uuid == UUID
+        if uuid != self.uuid:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return "handle"
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, /) -> Any:
@@ -79,6 +81,12 @@ def test_a_device_is_read_over_all_processes() -> None:
             processes=(Process(pid=7, used_bytes=200), Process(pid=12, used_bytes=None)),
         )
     assert library.started == 0
+
+
+def test_a_part_of_a_gpu_is_found_by_the_uuid_that_the_driver_gives_it() -> None:
+    assert started(FakeLibrary(uuid=UUID.replace("GPU", "MIG"))).read(UUID).used_bytes == 300
+    with pytest.raises(DeviceError, match=f"device {UUID}: NVML answers: Not Found"):
+        started(FakeLibrary(uuid="GPU-0")).read(UUID)
 
 
 def test_what_a_device_or_user_is_not_told_is_none() -> None:
