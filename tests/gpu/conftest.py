@@ -2,9 +2,10 @@
 
 It has not run on a GPU yet: what of it needs no torch runs on the driver's double (tests/native/test_cuda.py).
 It needs torch, pytest and this package built there, and none of psycopg, SQLAlchemy and msgspec. What it measures it
-prints as one JSON object per line (`-s` shows them), and asserts nothing of it but its sense:
+prints as one JSON object per line (`-s` shows them), appends to the file that TENSILE_GPU_RESULTS names, and asserts
+nothing of it but its sense. `run.sh` beside this file builds the package and does all of it:
 
-    python -m pytest -s --confcutdir=tests/gpu tests/gpu
+    sh tests/gpu/run.sh gpu-results.jsonl
 """
 
 import json
@@ -96,4 +97,8 @@ def say(process: subprocess.Popen[str]) -> None:
 
 def report(what: str, **figures: object) -> None:
     """One measurement."""
-    print(json.dumps({"measured": what, **figures}))
+    line = json.dumps({"measured": what, **figures})
+    print(line)
+    if "TENSILE_GPU_RESULTS" in os.environ:
+        with Path(os.environ["TENSILE_GPU_RESULTS"]).open("a", encoding="utf-8") as results:
+            results.write(f"{line}\n")

@@ -326,7 +326,9 @@ def test_doctor_says_which_gpu_there_is_and_whether_it_can_be_used(library: Path
     )
 
 
-def test_the_suite_for_a_gpu_runs_on_the_double_without_what_a_gpus_machine_lacks(library: Path) -> None:
+def test_the_suite_for_a_gpu_runs_on_the_double_without_what_a_gpus_machine_lacks(
+    library: Path, tmp_path: Path
+) -> None:
     source = """
 import sys
 for name in ("psycopg", "sqlalchemy", "msgspec"):
@@ -334,9 +336,12 @@ for name in ("psycopg", "sqlalchemy", "msgspec"):
 import pytest
 import tests.gpu.steps, tests.gpu.trainer_process  # what needs torch, without what it must not need
 options = ["-q", "-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"]
-sys.exit(pytest.main([*options, "-k", "swapped or broker"]))
+sys.exit(pytest.main([*options, "-k", "swapped or mapped or broker"]))
 """
-    assert "1 passed" in run(source, environment(library, FAKE_CUDA_MEMORY_MB="2048"))
+    results = tmp_path / "results"
+    settings = {"FAKE_CUDA_MEMORY_MB": "2048", "TENSILE_GPU_RESULTS": str(results)}
+    assert "2 passed" in run(source, environment(library, **settings))
+    assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == ["mapping"]
 
 
 def test_what_every_device_must_do_the_back_end_for_gpus_does(library: Path) -> None:
