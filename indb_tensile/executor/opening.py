@@ -82,8 +82,9 @@ def open_device(
     with CudaDevice(*claim, host_pool_bytes, device=ordinal(name), regions=regions) as gpu:
         try:
             yield _on_gpu(gpu, place) if place.type == "cuda" else _on_host(gpu, place)
-        except RuntimeError:  # torch's own word for whatever befell the device, whoever's fault it is
+        except RuntimeError as error:  # torch's own word for whatever befell the device, whoever's fault it is
             gpu.check_context()
+            _native.cuda_raise_told(str(error))  # and for what our own allocator told it
             raise
 
 
@@ -101,6 +102,7 @@ def settle_results() -> None:
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
     filling: Any = torch.utils.deterministic  # torch gives it no type
     filling.fill_uninitialized_memory = False  # one kernel more for each tensor that is made, and no bit of it read
+    torch.backends.cuda.enable_cudnn_sdp(False)  # attention that has no deterministic form, where others have one
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False

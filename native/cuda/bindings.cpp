@@ -150,6 +150,7 @@ void bind_cuda_device(nb::module_& module) {
 void bind_cuda(nb::module_& module) {
   module.def("cuda_probe", &probe);
   module.def("cuda_allocate_beside", &cuda::allocate_beside, "wanted"_a);
+  module.def("cuda_raise_told", [](const std::string& words) { cuda::raise_told(words); }, "words"_a);
   module.def("cuda_end_torch", [] { cuda::serve_torch(nullptr); });
   module.def("cuda_serve_address", [] { return reinterpret_cast<std::uint64_t>(&tensile_cuda_serve); });
   module.attr("CUDA_CHUNK_BYTES") = CudaDevice::default_chunk_bytes;

@@ -1,6 +1,7 @@
 #include "cuda/torch_allocator.hpp"
 
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -35,16 +36,18 @@ class TorchAllocator {
   void* allocate(std::size_t size_bytes, int ordinal, StreamHandle stream) {
     if (size_bytes == 0) return nullptr;
     const std::lock_guard lock(mutex_);
-    check(ordinal);
-    void* address = beside ? nullptr : take(size_bytes);
-    if (address == nullptr) return outside(size_bytes);
     try {
-      device_->hand_to(reinterpret_cast<DeviceAddress>(address), size_bytes, stream);
-    } catch (...) {
-      release(address);
+      return allocated(size_bytes, ordinal, stream);
+    } catch (const Fault& fault) {
+      told_ = fault;
       throw;
     }
-    return address;
+  }
+
+  void raise_told(std::string_view words) {
+    const std::lock_guard lock(mutex_);
+    if (!told_ || words.find(told_->what()) == std::string_view::npos) return;
+    throw Fault(*std::exchange(told_, std::nullopt));
   }
 
   void free(void* address, StreamHandle stream) {
@@ -74,6 +77,19 @@ class TorchAllocator {
                        device_->regions().shape().device),
                   "Use one device per job.");
     }
+  }
+
+  void* allocated(std::size_t size_bytes, int ordinal, StreamHandle stream) {
+    check(ordinal);
+    void* address = beside ? nullptr : take(size_bytes);
+    if (address == nullptr) return outside(size_bytes);
+    try {
+      device_->hand_to(reinterpret_cast<DeviceAddress>(address), size_bytes, stream);
+    } catch (...) {
+      release(address);
+      throw;
+    }
+    return address;
   }
 
   // Null where the job's regions have no room.
@@ -110,6 +126,7 @@ class TorchAllocator {
   CudaDevice* device_ = nullptr;
   const tensile_arena_hook* serving_ = nullptr;
   const tensile_arena_hook* known_ = nullptr;
+  std::optional<Fault> told_;
   std::unordered_map<void*, std::vector<StreamHandle>> others_;  // beside its own, who uses a tensor's memory
 };
 
@@ -122,6 +139,8 @@ TorchAllocator& torch_allocator() {
 }  // namespace
 
 void allocate_beside(bool wanted) { beside = wanted; }
+
+void raise_told(std::string_view words) { torch_allocator().raise_told(words); }
 
 void serve_torch(CudaDevice* device) { torch_allocator().serve_from(device); }
 

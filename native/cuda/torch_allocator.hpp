@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 #include "arena_hook.h"
 #include "cuda/cuda_device.hpp"
@@ -26,6 +27,9 @@ namespace tensile::cuda {
 
 // From now on this thread's allocations come from beside the regions, for what outlives every plan; or no longer.
 void allocate_beside(bool wanted);
+
+// Raise once more what torch was told last, where these are its words for it.
+void raise_told(std::string_view words);
 
 // Serve torch from this device, which must outlive what is allocated; or from none: null.
 void serve_torch(CudaDevice* device);

@@ -83,7 +83,7 @@ State& state() {
 }
 
 thread_local std::vector<Context> current;
-thread_local bool relaxed = false;  // cuThreadExchangeStreamCaptureMode
+thread_local bool relaxed = false;
 
 int setting(const char* name, int otherwise) {
   const char* value = std::getenv(name);
@@ -782,6 +782,8 @@ void replay(const std::shared_ptr<const Graph>& graph, StreamPointer stream) {
   const std::lock_guard lock(state().mutex);
   state().queues.replay(graph, *queue_of(stream));
 }
+
+void relax(bool wanted) { relaxed = wanted; }
 
 void hold(bool held) {
   const std::lock_guard lock(state().mutex);

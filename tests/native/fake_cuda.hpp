@@ -64,6 +64,10 @@ std::shared_ptr<const Graph> end_capture(StreamPointer stream);  // null where t
 void drop_capture(StreamPointer stream);                         // ends one that was given up, in whatever state
 void replay(const std::shared_ptr<const Graph>& graph, StreamPointer stream);
 
+// As cuThreadExchangeStreamCaptureMode with the relaxed mode, and back: what a capture forbids is this thread's own
+// risk.
+void relax(bool wanted);
+
 // Run everything that is queued.
 void settle();
 

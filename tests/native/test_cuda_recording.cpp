@@ -215,3 +215,25 @@ TEST(what_outlives_every_plan_lies_beside_the_regions) {
   tensile_cuda_free(tensor, 1000, 0, nullptr);
   serve_torch(nullptr);
 }
+
+// torch 2.13 makes the words that its random numbers start from when the capture has begun.
+TEST(what_torch_asks_for_beside_the_regions_while_it_begins_to_record_is_at_its_own_risk) {
+  const Checked checked;
+  Scene scene;
+  scene.device->compute_on(computing());
+  scene.device->allow_outside(mib);
+  serve_torch(scene.device.get());
+  allocate_beside(true);
+  fake_cuda::begin_capture(stream());
+  fake_cuda::relax(true);
+  void* word = tensile_cuda_allocate(8, 0, nullptr);
+  fake_cuda::relax(false);
+  allocate_beside(false);
+  scene.device->begin_recording();
+  scene.device->end_recording();
+  CHECK(fake_cuda::end_capture(stream()) != nullptr);
+  CHECK_EQUAL(scene.device->outside_bytes(), 8U);
+  tensile_cuda_free(word, 8, 0, nullptr);
+  CHECK_EQUAL(scene.device->outside_bytes(), 0U);
+  serve_torch(nullptr);
+}

@@ -47,6 +47,22 @@ TEST(torch_gets_memory_of_the_jobs_regions_and_gives_it_back) {
   CHECK_FAULT(device, "memory of device 1, the job's is device 0", tensile_cuda_allocate(1, 1, nullptr));
 }
 
+TEST(what_torch_was_told_is_raised_again_once_for_its_own_words_of_it) {
+  const Checked checked;
+  const Served served;
+  raise_told("nobody was told anything");
+  CHECK_FAULT(memory, "regions have no 18874368 bytes", tensile_cuda_allocate(9 * region_bytes, 0, nullptr));
+  raise_told("CUDA error: an illegal memory access was encountered");
+  std::string words;
+  try {
+    tensile_cuda_allocate(9 * region_bytes, 0, nullptr);
+  } catch (const std::exception& error) {
+    words = text("in a thread of torch's: ", error.what());
+  }
+  CHECK_FAULT(memory, "regions have no 18874368 bytes", raise_told(words));
+  raise_told(words);
+}
+
 TEST(torch_without_a_device_is_told_so_and_may_still_free) {
   CHECK_FAULT(device, "no device serves it", tensile_cuda_allocate(1, 0, nullptr));
   int nothing = 0;
