@@ -149,15 +149,17 @@ def _run(settings: Settings) -> None:
 
 def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[GpuRegions, Gauge]:
     """A GPU's regions, and what its driver says of it for as long as the stack stands."""
-    gauge: Gauge = NoGauge()
     nvml, capacity_bytes = Nvml.start(), settings.capacity_bytes
-    if isinstance(nvml, Nvml):
-        gauge = GpuGauge(stack.enter_context(nvml), gpu.uuid, regions_bytes=capacity_bytes)
     mps = Mps.serving(os.environ)
     log.info("jobs %s", "compute beside each other, by MPS" if mps else "take turns on the device: there is no MPS")
     shared = broker(
         gpu, region_bytes=settings.region_bytes, capacity_bytes=capacity_bytes, shares=settings.share_memory
     )
+    gauge: Gauge = NoGauge()
+    if isinstance(nvml, Nvml):
+        made_bytes = None if shared is None else capacity_bytes
+        gauge = GpuGauge(stack.enter_context(nvml), gpu.uuid, regions_bytes=made_bytes)
+        gauge.read()  # what is left now, before any trainer, is their headroom
     return GpuRegions(gpu, nvml, shared, mps), gauge
 
 

@@ -154,6 +154,8 @@ def verdict(rows: Sequence[Row]) -> str:
 def _device(given: argparse.Namespace, where: Target, name: str) -> Iterator[tuple[Device, Row]]:
     labels: Row = {"model": name, "mode": "simulated" if given.simulated else "executed", "machine": where.named}
     if given.simulated:
+        if not where.emulated:
+            raise RequestError("--simulated plans only", hint="Leave out --device, or --simulated to run there.")
         budget_bytes = _SIMULATED_BYTES if given.budget is None else _size(given.budget)
         labels |= {"side": networks.find(name).row[-1], "budget_bytes": budget_bytes}
         yield Drawn(partial(graph_of, name), where.stands_for, budget_bytes), labels

@@ -29,6 +29,7 @@ class FakeLibrary:
     errors: dict[str, int] = field(default_factory=dict)
     uuid: str = UUID
     started: int = 0
+    used_bytes: int = 300
 
     def _enter(self, name: str) -> None:
         if name in self.errors:
@@ -51,7 +52,7 @@ class FakeLibrary:
     def nvmlDeviceGetMemoryInfo(self, handle: Any, /) -> Any:
         assert handle == "handle"
         self._enter("memory")
-        return Row({"total": 1000, "used": 300})
+        return Row({"total": 1000, "used": self.used_bytes})
 
     def nvmlDeviceGetUtilizationRates(self, handle: Any, /) -> Any:
         assert handle == "handle"
