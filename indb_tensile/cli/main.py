@@ -50,6 +50,7 @@ COMMANDS = {
 INTERRUPTED = 130
 OPERATING_SYSTEM = 71  # EX_OSERR of sysexits.h
 PERMISSION = 3
+_INSTALL = f"{sys.executable} -m pip install indb-tensile installs what all commands need; torch, see the README"
 
 
 class _LazyGroup(click.Group):
@@ -97,6 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         _explain(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), None, None)
         sys.exit(PERMISSION if isinstance(error, PermissionError) else OPERATING_SYSTEM)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("indb_tensile"):
+            raise
+        _explain(f"this command needs {error.name}, which is not installed", None, _INSTALL)
+        sys.exit(2)
     except _psycopg_error() as error:
         told = error.diag
         words = told.message_primary or str(error).strip().partition("\n")[0]
@@ -104,10 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_exit_code(error.sqlstate))
 
 
-def _psycopg_error() -> "type[psycopg.Error]":
-    """Asked for once an exception is here: `tensile --help` needs no driver."""
-    import psycopg
-
+def _psycopg_error() -> "type[psycopg.Error] | tuple[()]":
+    """Asked for once an exception is here: `tensile --help` needs no driver, and some commands do without."""
+    try:
+        import psycopg
+    except ModuleNotFoundError:
+        return ()
     return psycopg.Error
 
 

@@ -43,6 +43,13 @@ def test_help_needs_neither_the_driver_nor_the_commands() -> None:
     assert "psycopg" not in done.stdout.split()
 
 
+def test_a_command_that_misses_a_library_says_which() -> None:
+    program = "import sys; sys.modules['psycopg'] = None; from indb_tensile.cli.main import main; main(['doctor'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 2
+    assert done.stderr.startswith("tensile: this command needs psycopg, which is not installed\n  hint: ")
+
+
 @pytest.mark.parametrize("name", sorted(main.COMMANDS))
 def test_every_command_exists_and_says_what_it_is_for(name: str) -> None:
     command = main.tensile.get_command(click.Context(main.tensile), name)
