@@ -297,6 +297,8 @@ def _made_bytes(step: CapturedStep, call: Call, given: tuple[Any, Any], result: 
     for name, tensor in zip(call.results, results, strict=False):
         if name is None or not isinstance(tensor, torch.Tensor) or name in call.arguments:
             continue
+        if _gpu is not None and tensor.device.type == "cpu":
+            continue  # a word of the host's
         key = storage_key(tensor)
         _check_sharing(step, call, name, owner.get(key), shared=key in before)
         if key not in owner:

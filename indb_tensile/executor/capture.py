@@ -249,7 +249,8 @@ def _find_opaque(recorder: Recorder, calls: list[Call]) -> frozenset[str]:
     opaque = set()
     for call in calls:
         for name in () if call.view else call.results:
-            if name in wanted and name is not None and _looks_empty(recorder, call, name):
+            kept = name in wanted and name not in call.of_host
+            if kept and name is not None and _looks_empty(recorder, call, name):
                 recorder.mark_opaque(name, _estimate_bytes(recorder, call))
                 opaque.add(name)
     return frozenset(opaque)

@@ -30,6 +30,14 @@ _COUNTED_AS = {
 }
 
 
+# Where the random numbers of attention start: results whose fakes are on the device, and that the host has, so that
+# no plan may move them (meta_registrations.py of torch 2.11 to 2.13, "Seed and Offset").
+_HOSTS_RESULTS = {
+    getattr(_aten, name).default: (2, 3)
+    for name in ("_scaled_dot_product_efficient_attention", "_efficient_attention_forward")
+}
+
+
 class Runtime(StrEnum):
     """What an iteration is given beside its batch."""
 
@@ -86,6 +94,11 @@ class Call:
         return tuple(dict.fromkeys(ref.name for ref in refs((self.args, self.kwargs))))
 
     @property
+    def of_host(self) -> frozenset[str | None]:
+        """Names of the results that are the host's, wherever their fakes are."""
+        return frozenset(self.results[position] for position in _HOSTS_RESULTS.get(self.target, ()))
+
+    @property
     def makes(self) -> tuple[str, ...]:
         """Names of the values that are there only once it has run, in order, each once."""
         given = self.arguments
@@ -139,6 +152,8 @@ class Recorder:
         known = {storage_key(t) for t in given}
         fresh = [t for t in outputs if isinstance(t, torch.Tensor) and storage_key(t) not in known]
         names = tuple(self._name(t, name, i, single) for i, t in enumerate(outputs))
+        for position in _HOSTS_RESULTS.get(target, ()):
+            self.storages[storage_key(outputs[position])].size_bytes = 0
         made = dict.fromkeys(storage_key(t) for t in fresh)
         call = Call(
             target=target,

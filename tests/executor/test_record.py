@@ -1,0 +1,24 @@
+"""What the host keeps of an operator's results is no memory of the device's."""
+
+import torch
+
+from indb_tensile.executor.record import Recorder
+from indb_tensile.executor.trace import fake_mode
+from indb_tensile.scheduler.graph import Role, Stage
+
+
+def test_where_attentions_random_numbers_start_is_no_tensor_that_a_plan_could_move() -> None:
+    recorder = Recorder(fake_mode())
+    with recorder.mode:
+        heads = torch.empty(2, 4, 8, 16)
+    query = recorder.declare("query", Role.ACTIVATION, heads)
+    recorder.call(
+        Stage.FORWARD,
+        torch.ops.aten._scaled_dot_product_efficient_attention.default,
+        *(query, query, query, None, True),
+        name="attention",
+    )
+    (call,) = recorder.calls
+    sizes = {name: recorder.storages[recorder.values[name].storage].size_bytes for name in call.results if name}
+    assert call.of_host == {"attention_2", "attention_3"}
+    assert [size > 0 for size in sizes.values()] == [True, True, False, False]
