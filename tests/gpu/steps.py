@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
@@ -114,6 +115,8 @@ def recorded(claim: tuple[int, int, int], regions: CudaRegions) -> list[dict[str
 
 def rival(method: str) -> dict[str, Any]:
     """The same network trained by torch, from torch's own allocator."""
+    if method == "compile" and find_spec("triton") is None:
+        return {"method": method, "absent": "triton, by which torch compiles, is not installed"}
     settle_results()
     module, (x, y) = network().to(GPU), batch()
     loss = nn.CrossEntropyLoss()
