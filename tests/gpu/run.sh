@@ -1,8 +1,9 @@
 #!/bin/sh
 # Runs everything that wants a GPU on the machine that has one, and records what it measures.
 #
-#   sh tests/gpu/run.sh [RESULTS]      one JSON object per line; gpu-results.jsonl where no file is named
+#   sh tests/gpu/run.sh [RESULTS [NETWORK …]]   one JSON object per line; gpu-results.jsonl where no file is named
 #
+# For each network named (resnet50, bert, …) the benchmarks step, forecast, exact and maxbatch run too, some minutes each.
 # Nothing is fetched: the library is built in a copy of the sources with what `python3` (or PYTHON) has. That is torch
 # with CUDA, pytest, nanobind, CMake, a C++20 compiler, Python's headers and nvidia-ml-py. Where MPS is installed, what
 # it changes is measured once more under a server of its own. Ends with pytest's exit code.
@@ -11,6 +12,7 @@ python=${PYTHON:-python3}
 sources=$(cd "$(dirname "$0")/../.." && pwd)
 TENSILE_GPU_RESULTS=$(realpath -m "${1:-gpu-results.jsonl}")
 export TENSILE_GPU_RESULTS
+[ $# -eq 0 ] || shift
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -41,5 +43,11 @@ if command -v nvidia-cuda-mps-control >/dev/null; then
   suite -k "killed or lanes" || code=$?
   echo quit | nvidia-cuda-mps-control
 fi
+for network; do
+  for benchmark in step forecast exact maxbatch; do
+    echo "$benchmark of $network"
+    "$python" -m indb_tensile.bench $benchmark --device cuda --models "$network" --json >>"$TENSILE_GPU_RESULTS" || code=$?
+  done
+done
 echo "measured: $TENSILE_GPU_RESULTS"
 exit "$code"
