@@ -114,12 +114,13 @@ class Trial:
         """One iteration."""
         self.runner.train(self.subject.x, self.subject.y, RATE)
 
-    def run(self, plan: Plan, iterations: int) -> Measurement:
-        """Adopt, warm up, and measure so many iterations."""
+    def run(self, plan: Plan, iterations: int, warmed: Callable[[], object] = lambda: None) -> Measurement:
+        """Adopt, warm up, which is said, and measure so many iterations."""
         self.adopt(plan)
         for _ in range(WARM_ITERATIONS):
             self.iterate()
         self.runner.measured()
+        warmed()
         return self.measured(iterations)
 
     def measured(self, iterations: int = 1) -> Measurement:
