@@ -180,7 +180,8 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
     try:
         settings = config.load(environ)
     except TensileError as error:
-        yield _check("settings", False, error.message, error.hint or "correct it")
+        where = environ.get(config.CONFIG_VARIABLE, "the environment")
+        yield _check("settings", False, error.message, error.hint or f"correct {where}")
         return
     try:
         chosen = choose(settings.device, _probed(), torch_cuda())

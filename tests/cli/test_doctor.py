@@ -88,7 +88,7 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
             {"REGION_BYTES": "5000"},
             "settings",
             "region_bytes (TENSILE_REGION_BYTES) is 5000: a multiple",
-            "correct it",
+            "correct the environment",
         ),
         ({"DEVICE": "cuda:7"}, "device", "device (TENSILE_DEVICE) is 'cuda:7', and ", ""),
         ({"CAPACITY_BYTES": "1000GB"}, "device memory", "the budget is 1024000 MB", "lower the budget"),
