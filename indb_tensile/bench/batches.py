@@ -20,7 +20,7 @@ from indb_tensile.bench.cases import Case
 from indb_tensile.bench.line import Line
 from indb_tensile.bench.rig import UNTHROTTLED, Rig, Target, emulated, set_up, slowed_link
 from indb_tensile.bench.rivals import EAGER, Torch
-from indb_tensile.bench.transfers import LinkTransfers, TorchTransfers, Transfers
+from indb_tensile.bench.transfers import TorchTransfers
 from indb_tensile.bench.trial import Subject, Trial
 from indb_tensile.errors import DeviceMemoryError
 from indb_tensile.executor.capture import CapturedStep
@@ -207,12 +207,9 @@ class EmulatedGround:
         """In this process; its batch is uploaded in no time."""
         return eager_step(self._case.sized(rows))
 
-    def ours(self, budget_bytes: int, step: CapturedStep) -> AbstractContextManager[tuple[Opened, Placer | None]]:
-        """The ledger counts what tensors take, which are in ordinary memory."""
-        return self._ours(budget_bytes, step)
-
     @contextmanager
-    def _ours(self, budget_bytes: int, step: CapturedStep) -> Iterator[tuple[Opened, Placer | None]]:
+    def ours(self, budget_bytes: int, step: CapturedStep) -> Iterator[tuple[Opened, Placer | None]]:
+        """The ledger counts what tensors take, which are in ordinary memory."""
         # Every tensor that leaves has a host buffer of its own, and those of a batch may be many times the budget.
         host_bytes = 2 * sum(tensor.size_bytes for tensor in step.graph.tensors) + config.GIB
         with emulated(self.link, budget_bytes, host_bytes) as opened:
@@ -262,8 +259,7 @@ def eager_step(case: Case, place: torch.device = HOST) -> Ran:
     """One iteration of eager PyTorch: what it allocates and how long it takes."""
     subject = case.subject()
     with emulated(UNTHROTTLED, config.MIB) if place == HOST else nullcontext() as opened:
-        transfers: Transfers = TorchTransfers(place) if opened is None else LinkTransfers(opened.device)
-        shared = Torch(subject, transfers, place)
+        shared = Torch(subject, TorchTransfers(place), place) if opened is None else Torch.on(subject, opened)
         one = shared.contender(EAGER, shared.module)
         memory = memory_of(one, shared)
         started_ns = time.perf_counter_ns()

@@ -19,7 +19,7 @@ UNREAD = CUT_OFF + signal.SIGPIPE  # which Python ignores: sockets close under w
 
 def run(main: Callable[[], None]) -> None:
     """Call it, and end the process where it cannot go on."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(CUT_OFF + signal.SIGTERM))
+    end_when_told()
     try:
         main()
         sys.stdout.flush()
@@ -34,6 +34,11 @@ def run(main: Callable[[], None]) -> None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter has yet to flush
         sys.exit(UNREAD)
+
+
+def end_when_told() -> None:
+    """Leave all blocks from now on where SIGTERM comes, so that what they have started is taken down."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(CUT_OFF + signal.SIGTERM))
 
 
 def _is_unread(descriptor: int) -> bool:

@@ -29,7 +29,6 @@ from indb_tensile.bench.options import portion, whole
 from indb_tensile.bench.processes import alone, preload
 from indb_tensile.bench.rig import Rig, Target, add_target, set_up, target
 from indb_tensile.bench.rivals import EAGER, SEED, Torch, Values
-from indb_tensile.bench.transfers import LinkTransfers, TorchTransfers
 from indb_tensile.bench.trial import Subject, Trial, same_bits, workload
 from indb_tensile.executor.placer import Placer
 from indb_tensile.scheduler.link import Link
@@ -125,7 +124,7 @@ def _unplanned(subject: Subject, rig: Rig, asked: Asked) -> tuple[Values, Row]:
     trial = rig.trial(subject, placer=Placer() if asked.target.emulated else None)
     unplanned = _trained(trial, LIVENESS, asked.iterations)
     trial.runner.close()
-    exact = _alike(_eager(subject, rig, asked), unplanned)
+    exact = _alike(_eager(subject, rig, asked.iterations), unplanned)
     return unplanned, {"policy": EAGER, "swaps": 0, "operators": None, "peak_bytes": None, "exact": exact}
 
 
@@ -152,14 +151,12 @@ def _trained(trial: Trial, plan: Plan, iterations: int) -> Values:
     return trial.state.export()
 
 
-def _eager(subject: Subject, rig: Rig, asked: Asked) -> Values:
+def _eager(subject: Subject, rig: Rig, iterations: int) -> Values:
     """Parameters and buffers after PyTorch's own iterations; the module is as before."""
-    place = rig.opened.torch_device
-    transfers = LinkTransfers(rig.opened.device) if asked.target.emulated else TorchTransfers(place)
-    shared = Torch(subject, transfers, place)
+    shared = Torch.on(subject, rig.opened)
     one = shared.contender(EAGER, shared.module)
     torch.manual_seed(SEED)
-    for _ in range(asked.iterations):
+    for _ in range(iterations):
         one.iterate()
     values = one.values()
     one.restart()

@@ -21,8 +21,10 @@ from torch._functorch import config as functorch
 from indb_tensile.bench.networks import Network
 from indb_tensile.bench.rows import MINCUT
 from indb_tensile.bench.segments import Forward, segmented
-from indb_tensile.bench.transfers import Transfers
+from indb_tensile.bench.transfers import LinkTransfers, TorchTransfers, Transfers
 from indb_tensile.bench.trial import RATE, Subject
+from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.executor.opening import Opened
 from indb_tensile.executor.state import HOST
 
 EAGER = "eager"
@@ -86,6 +88,14 @@ class Torch:
         self._optimizer = torch.optim.Adam(self.module.parameters(), lr=RATE, fused=True)
         self._initial = self.values()
         self._batch = [transfers.upload(tensor) for tensor in (subject.x, subject.y)]
+
+    @classmethod
+    def on(cls, subject: Subject, opened: Opened) -> "Torch":
+        """Where this process has opened a device: by the link of an emulated one, else as torch does it itself."""
+        device, place = opened.device, opened.torch_device
+        return cls(
+            subject, LinkTransfers(device) if isinstance(device, EmulatedDevice) else TorchTransfers(place), place
+        )
 
     def contender(self, method: str, forward: Forward, around: Callable[[], Any] | None = None) -> Here:
         """An iteration with this forward; `around` is a context for forward and backward."""

@@ -55,7 +55,6 @@ from indb_tensile.bench.processes import alone, preload
 from indb_tensile.bench.rig import Rig, Target, add_target, set_up, target
 from indb_tensile.bench.rivals import AOT_EAGER, INDUCTOR, Here, Torch, has_compiler, rivals
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.transfers import LinkTransfers
 from indb_tensile.bench.trial import Subject, workload
 from indb_tensile.bench.turns import Entry, Pace, duel, take_turns
 from indb_tensile.scheduler.link import Link
@@ -155,7 +154,7 @@ def _torchs(source: Source, subject: Subject, asked: Asked, rig: Rig) -> Iterato
         with apart(source.subject, ways, rig.opened.torch_device) as contenders:
             yield [Entry(one, one.memory.allocated_bytes, one.memory.reserved_bytes) for one in contenders]
         return
-    shared = Torch(subject, LinkTransfers(rig.opened.device))
+    shared = Torch.on(subject, rig.opened)
     found = [(one, memory_of(one, shared)) for one in ways(shared)]
     shared.restart()  # ours starts from the same parameters
     yield [Entry(one, memory.allocated_bytes, memory.reserved_bytes) for one, memory in found]

@@ -1,12 +1,13 @@
 """`tensile bench`: every claimed figure, one command each."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 
 import click
+
+from indb_tensile.bench.ending import end_when_told
 
 NOUNS = {
     "policies": "Compare all policies on known networks: memory saved, overhead, planning time, and who leads.",
@@ -28,7 +29,6 @@ NOUNS = {
 }
 
 SERVED = ("queue", "start")  # in a database of their own: where no server is named, on one of their own
-_TOLD_TO_END = 128 + signal.SIGTERM
 _SAID = ("--dsn", "-h", "--help")
 
 
@@ -46,7 +46,7 @@ def _add(noun: str, text: str) -> None:
         if noun in SERVED and not any(argument.startswith(_SAID) for argument in arguments):
             from indb_tensile.cli.cluster import passing  # the others need no driver of PostgreSQL
 
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TOLD_TO_END))  # so that the server ends as well
+            end_when_told()
             with passing() as cluster:
                 command += ["--dsn", cluster.dsn(database="postgres")]
                 sys.exit(subprocess.run(command, check=False).returncode)
