@@ -14,7 +14,7 @@ import socket
 import threading
 
 from indb_tensile.controller.mps import Mps
-from indb_tensile.errors import DeviceError, DeviceMemoryError
+from indb_tensile.errors import DeviceError, DeviceLostError, DeviceMemoryError
 from indb_tensile.executor.cuda import CudaBroker, Gpu
 from indb_tensile.executor.nvml import NoNvml, Nvml
 from indb_tensile.scheduler.admission.pool import TrainerId
@@ -25,7 +25,7 @@ log = logging.getLogger("controller")
 def broker(gpu: Gpu, *, region_bytes: int, capacity_bytes: int, shares: bool) -> CudaBroker | None:
     """All the regions; None, said in the log, where they are not to be shared or the driver hands none over.
 
-    Raises DeviceMemoryError where the device has not so much.
+    Raises DeviceMemoryError where the device has not so much, DeviceLostError where it is gone.
     """
     if not shares:
         why = "share_memory is off"
@@ -34,7 +34,7 @@ def broker(gpu: Gpu, *, region_bytes: int, capacity_bytes: int, shares: bool) ->
     else:
         try:
             return CudaBroker(gpu.ordinal, region_bytes, capacity_bytes // region_bytes)
-        except DeviceMemoryError:
+        except (DeviceMemoryError, DeviceLostError):
             raise
         except DeviceError as error:
             why = error.message

@@ -289,6 +289,38 @@ print(driver.fake_cuda_violations().decode())
     assert (int(failed) > 4, int(failed) + int(opened), rest) == (True, 11, ["True", "True", "True", "3000"])
 
 
+def test_a_controller_does_without_shared_memory_where_none_is_handed_over_and_not_where_there_is_none(
+    library: Path,
+) -> None:
+    source = """
+import ctypes
+from indb_tensile.controller.regions import broker
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.cuda import CudaBroker, probe
+driver = ctypes.CDLL("libcuda.so.1")
+(gpu,) = probe().devices
+def made(code):
+    found = []
+    for number in range(1, 5):
+        driver.fake_cuda_fail_call(ctypes.c_uint64(number), code)
+        try:
+            found.append(type(broker(gpu, region_bytes=2 << 20, capacity_bytes=4 << 20, shares=True)).__name__)
+        except DeviceError as error:
+            found.append(type(error).__name__)
+    driver.fake_cuda_fail_call(ctypes.c_uint64(0), 0)
+    return found
+print(*made(801))
+print(*made(46))
+print(*made(2))
+print(broker(gpu, region_bytes=2 << 20, capacity_bytes=4 << 20, shares=False))
+"""
+    refused, lost, full, private = run(source, environment(library)).splitlines()
+    assert refused.split() == ["NoneType"] * 4
+    assert lost.split() == ["DeviceLostError"] * 4
+    assert full.split() == ["DeviceMemoryError"] * 4
+    assert private == "None"
+
+
 def test_what_torch_calls_is_there_by_name(library: Path) -> None:
     source = """
 import ctypes
