@@ -16,12 +16,14 @@ Connection = psycopg.Connection[Any]
 _SECRET = re.compile(r"secret_(\w+?)_(alice|dave)")
 _EMPTY_COPY_BYTES = 21  # signature, flags, extension and trailer of a binary copy without a row
 _RECORDED = """
-select c.oid::regclass::text, exists (select from pg_attribute as a where a.attrelid = c.oid and a.attname = 'owner_oid')
+select c.oid::regclass::text,
+       exists (select from pg_attribute as a where a.attrelid = c.oid and a.attname = 'owner_oid')
   from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
  where n.nspname in ('tensile', 'tensile_data') and c.relkind = 'r' order by 1"""
 _DEFINED = """
 select md5(string_agg(t::text, '' order by t::text))
-  from (select c.oid, c.relname, c.relowner, c.relacl, c.relrowsecurity, c.relhastriggers, c.relhasrules, c.relhasindex
+  from (select c.oid, c.relname, c.relowner, c.relacl, c.relrowsecurity, c.relhastriggers, c.relhasrules,
+               c.relhasindex
           from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = 'tensile'
         union all select p.oid, p.proname, p.proowner, p.proacl, null, null, null, null
           from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace where n.nspname = 'tensile'
@@ -63,7 +65,8 @@ class State:
     def now(cls, connection: Connection) -> "State":
         """As a superuser sees it."""
         parts = [
-            f"select '{name}' as t, md5(r::text) as d, {'r.owner_oid' if owned else 'null'}::bigint as o from {name} as r"
+            f"select '{name}' as t, md5(r::text) as d,"
+            f" {'r.owner_oid' if owned else 'null'}::bigint as o from {name} as r"
             for name, owned in connection.execute(_RECORDED).fetchall()
         ]
         rows = connection.execute(" union all ".join(parts).encode()).fetchall()

@@ -22,6 +22,7 @@ LOCK_MODES = (
     "access exclusive",
 )
 SCHEMAS = ("tensile", "tensile_data")
+_TRIGGER = "pg_catalog.suppress_redundant_updates_trigger"  # any trigger function that everybody may use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ def _definitions(name: str) -> Iterator[Attack]:
         ("statistics", f"create statistics mine on (1), (2) from {name}"),
         (
             "trigger",
-            f"create trigger mine after insert on {name} for each row execute function pg_catalog.suppress_redundant_updates_trigger()",
+            f"create trigger mine after insert on {name} for each row execute function {_TRIGGER}()",
         ),
         ("rule", f"create rule mine as on insert to {name} do nothing"),
         ("policy", f"create policy mine on {name} using (true)"),
@@ -197,33 +198,25 @@ def _concrete(type_name: str) -> str:
 
 def _value(type_name: str) -> str:
     """Some value of a column's type, unlike most that are there."""
-    if type_name.endswith("[]") or type_name.endswith("array"):
+    if type_name.endswith(("[]", "array")):
         return "'{}'"
-    match type_name.split("(")[0]:
-        case "bigint" | "integer" | "smallint" | "double precision" | "oid" | "numeric" | "xid8" | "real":
-            return "'1'"
-        case "boolean":
-            return "true"
-        case "jsonb" | "json":
-            return "'{}'"
-        case "uuid":
-            return "'00000000-0000-0000-0000-000000000000'"
-        case "timestamp with time zone":
-            return "pg_catalog.now()"
-        case "interval":
-            return "'1 second'"
-        case "bytea":
-            return "''"
-        case "tensile.job_state":
-            return "'succeeded'"
-        case "tensile.job_phase":
-            return "'training'"
-        case "tensile.task":
-            return "'regression'"
-        case "tensile.copy_way":
-            return "'out'"
-        case _:
-            return "'mine'"
+    return _VALUES.get(type_name.split("(")[0], "'mine'")
+
+
+_NUMBERS = ("bigint", "integer", "smallint", "double precision", "oid", "numeric", "xid8", "real")
+_VALUES = dict.fromkeys(_NUMBERS, "'1'") | {
+    "boolean": "true",
+    "bytea": "''",
+    "interval": "'1 second'",
+    "json": "'{}'",
+    "jsonb": "'{}'",
+    "tensile.copy_way": "'out'",
+    "tensile.job_phase": "'training'",
+    "tensile.job_state": "'succeeded'",
+    "tensile.task": "'regression'",
+    "timestamp with time zone": "pg_catalog.now()",
+    "uuid": "'00000000-0000-0000-0000-000000000000'",
+}
 
 
 def _quoted(text: str) -> str:

@@ -1,7 +1,7 @@
 """An open transaction of one user holds up nobody else: not their cancel, claim, publication or prediction.
 
-Each statement of the attack suite that PostgreSQL lets a user run stays open in a transaction, with every lock that it
-took. Meanwhile another owner and the worker do what they always do, under the longest wait that is promised to them.
+Each statement of the attack suite that PostgreSQL lets a user run stays open in a transaction, with every lock that
+it took. Meanwhile another owner and the worker do their usual work under the longest wait that is promised to them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +14,7 @@ import pytest
 from indb_tensile.catalog import jobs, models, plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.job import ModelVersionId
 from tests.catalog.enqueue import enqueue, publication, register
 from tests.conftest import Database
 from tests.security.estate import OWNER, VICTIM, Estate, settle
@@ -145,6 +146,6 @@ def _deeds(owner: Connection, worker: Connection, victim: Estate) -> dict[str, C
             worker, running.job, running.claim, Progress(epoch=1, epochs=2, step=2, steps=3)
         ),
         "publish": lambda: models.publish_version(worker, running, publication()),
-        "load a version": lambda: models.load_version(worker, models.ModelVersionId(victim.version_id)),
+        "load a version": lambda: models.load_version(worker, ModelVersionId(victim.version_id)),
         "record the device": lambda: plans.record_device(worker, here, use, [share]),
     }

@@ -1,5 +1,6 @@
-"""Every role against everything that the catalog offers: nobody sees, changes, locks or takes over what is another's."""
+"""Every role against everything that the catalog offers: nobody sees, changes, locks or takes what is another's."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -9,6 +10,8 @@ from tests.conftest import Database
 from tests.security.estate import OWNER, VICTIM, settle
 from tests.security.siege import Outcome, Report, State, besiege
 from tests.security.surface import attacks
+
+log = logging.getLogger(__name__)
 
 pytestmark = pytest.mark.postgres
 
@@ -39,9 +42,8 @@ GRANTED = {
     "tensile_training_info(text)": "the versions of a model",
 }
 # What monitors read: everything of jobs and models, except what is made of training data.
-MONITORED = {
-    name: "monitors see every job, model, plan and device"
-    for name in (
+MONITORED = dict.fromkeys(
+    (
         *("tensile.checkpoints", "tensile.device_jobs", "tensile.devices", "tensile.job_events"),
         *("tensile.job_progress", "tensile.jobs", "tensile.metrics", "tensile.model_list"),
         *("tensile.model_privileges", "tensile.model_versions", "tensile.models", "tensile.plans"),
@@ -50,8 +52,9 @@ MONITORED = {
         *("tensile.active_jobs()", "tensile.catalog_digest()", "tensile.catalog_version()"),
         *("tensile.current_role_oid()", "tensile.installation()", "tensile.queue_positions(bigint[])"),
         "tensile_version()",
-    )
-}
+    ),
+    "monitors see every job, model, plan and device",
+)
 ANSWERED: Mapping[str, Mapping[str, str]] = {
     "stranger": {},
     "tensile_reader": {},
@@ -102,7 +105,8 @@ def _reports(database: Database, role: str, *, others: bool = False) -> list[Rep
             before = State.now(connection)
         reports = [besiege(connection, role, attack, before) for attack in attacks(connection, estate)]
     count = Counter(report.outcome.value for report in reports)
-    print(f"{role}: {len(reports)} statements, {', '.join(f'{n} {outcome}' for outcome, n in sorted(count.items()))}")
+    told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(count.items()))
+    log.info("%s: %d statements, %s", role, len(reports), told)  # pytest --log-cli-level=info shows it
     return reports
 
 
