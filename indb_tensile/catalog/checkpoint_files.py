@@ -1,4 +1,4 @@
-"""Checkpoints in files of one host: below the controller's state directory, one folder for each installation and host.
+"""Checkpoints in files below the controller's state directory, one folder for each installation and host.
 
 A file's name is made of the job's number and the bytes' digest; no path comes from the catalog. A new checkpoint lies
 beside the previous one until the catalog names it: a crash at any moment leaves the one that the catalog names whole.
