@@ -8,7 +8,7 @@ create table tensile.settings (
   changed_at timestamptz not null default now(),
   changed_by name not null default current_user
 );
-comment on table tensile.settings is 'what an administrator has set; a setting that is not here has its default';
+comment on table tensile.settings is 'what an administrator has set; a setting that is not here has its default: see setting_list';
 comment on column tensile.settings.name is 'name of the setting, such as socket_directory';
 comment on column tensile.settings.value is 'its value';
 comment on column tensile.settings.changed_at is 'when it was last set';
@@ -190,7 +190,9 @@ create table tensile.jobs (
   constraint jobs_that_do_not_succeed_publish_nothing check (version_id is null or state = 'succeeded')
 ) with (fillfactor = 80);
 create index jobs_queued on tensile.jobs (priority desc, job_id) where state = 'queued';
-create index jobs_active on tensile.jobs (worker_id) where state in ('starting', 'running');
+-- Active jobs, by a constraint; said so because a foreign key's own check asks for a worker_id and no state.
+create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
+create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
 create index jobs_owner on tensile.jobs (owner_oid, job_id);
 create index jobs_model on tensile.jobs (model_name, job_id);
 create index jobs_model_owner on tensile.jobs (model_name, owner_oid) where state in ('queued', 'starting', 'running');
@@ -263,6 +265,7 @@ create table tensile.job_events (
   detail jsonb not null default '{}'
 );
 create index job_events_job on tensile.job_events (job_id, event_id);
+create index job_events_at on tensile.job_events (at);
 comment on table tensile.job_events is 'what happened to a job, one row each; changes of state are written by a trigger';
 comment on column tensile.job_events.event_id is 'number of the event, in the order of writing';
 comment on column tensile.job_events.job_id is 'the job';
@@ -524,6 +527,7 @@ create table tensile.plans (
   adopted_at timestamptz,
   constraint plans_generation unique (job_id, attempt, generation)
 );
+create index plans_created on tensile.plans (created_at);
 comment on table tensile.plans is 'memory plans of jobs: what was predicted, and what happened';
 comment on column tensile.plans.plan_id is 'number of the plan among all';
 comment on column tensile.plans.job_id is 'the job';
