@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from indb_tensile.sql_api import models, relation, service, training
+from indb_tensile.sql_api import models, relation, service, spi, training
 
 Row = Mapping[str, Any]
 Json = dict[str, Any]
@@ -67,6 +67,7 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
         "columns": COLUMNS,
         "look": [LOOK],
         "enqueue": [{"job_id": 7}],
+        "path": [{"path": "pg_catalog, pg_temp"}],
     }
     rows.update(changed)
     texts = {
@@ -78,5 +79,6 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
         "key": training.JOB_OF_KEY,
         "services": service.SERVICES,
         "version": models.VERSION,
+        "path": spi.CURRENT_PATH,
     }
     return FakePlpy({texts[name]: found for name, found in rows.items()})
