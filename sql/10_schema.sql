@@ -78,10 +78,11 @@ begin
     create role tensile_worker login;
   end if;
   if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_reader') then
+    -- Trainers read users' tables as this role: no membership, no right in schema tensile, no password.
     create role tensile_reader login;
   end if;
   if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_data') then
-    -- Owns snapshot tables and the functions that make them: see 55_snapshots.sql.
+    -- Owns snapshot tables and the functions that make them, see 55_snapshots.sql, and nothing else.
     create role tensile_data nologin;
   end if;
   grant tensile_monitor to pg_monitor;

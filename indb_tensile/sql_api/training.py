@@ -4,10 +4,10 @@ import json
 
 from . import arguments, service
 from .errors import UNSUPPORTED, RefusalError
-from .features import choose_features
+from .features import choose_features, used_columns
 from .models import last_arguments
 from .options import DEPLOY
-from .relation import Table, find_table
+from .relation import Table, find_table, require_readable
 from .request import read_choice, read_model_name, read_text
 from .sample import check_rows, read_statistics
 from .spi import Json, Plpy, fetch
@@ -65,6 +65,7 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
         "max_runtime_s": arguments.max_runtime(request),
         "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
     }
+    require_readable(plpy, table, [*(column.name for column in used_columns(table, spec)), target.name])
     check_rows(plpy, table, spec)
     return spec, table
 
