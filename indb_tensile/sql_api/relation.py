@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import DENIED, INVALID, MISSING_COLUMN, MISSING_TABLE, WRONG_KIND, RefusalError
+from .errors import INVALID, MISSING_COLUMN, MISSING_TABLE, WRONG_KIND, RefusalError
 from .grants import check_caller, check_reader
 from .readable import COLUMNS, FAMILY, NO_ROWS, Reason, counting, reasons
 from .request import read_integer
-from .spi import Json, Plpy, Row, fetch, literal, qualified
+from .spi import Json, Plpy, Row, fetch, literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,8 @@ def find_table(plpy: Plpy, request: Json) -> Table:
         reasons=why,
     )
     if why and why[0].code == NO_ROWS:
-        raise _refusal(plpy, table, why[0])
+        hint = "Name the table that holds the rows to train on."
+        raise RefusalError(WRONG_KIND, why[0].text, hint=hint)
     check_caller(plpy, facts)
     return table
 
@@ -79,15 +80,14 @@ def find_table(plpy: Plpy, request: Json) -> Table:
 def reasons_against(table: Table, used: Sequence[str]) -> tuple[Reason, ...]:
     """Why the trainers' reader cannot copy these columns of the relation, and its key; empty where it can.
 
-    Missing grants are no reason: they are `require_readable`'s.
+    Where there is a reason, the relation is trained on through a snapshot. Missing grants are none: they are
+    `require_grants`'s.
     """
     return counting(table.reasons, used)
 
 
-def require_readable(plpy: Plpy, table: Table, used: Sequence[str]) -> None:
-    """Refuse a relation that the trainers' reader cannot copy, or may not."""
-    for reason in reasons_against(table, used):
-        raise _refusal(plpy, table, reason)
+def require_grants(plpy: Plpy, table: Table, used: Sequence[str]) -> None:
+    """Refuse a relation of which the trainers' reader lacks a grant for these columns or for the key."""
     key = [column.name for column in table.columns if column.primary]
     check_reader(plpy, table.oid, str(table), list(dict.fromkeys((*used, *key))))
 
@@ -106,42 +106,9 @@ def learnable(table: Table, column: Column, role: str) -> Column:
     return column
 
 
-def _refusal(plpy: Plpy, table: Table, reason: Reason) -> RefusalError:
-    source = qualified(plpy, table.schema, table.name)
-    copy = f"create table {plpy.quote_ident(f'{table.name}_rows')} as select * from {source};"  # noqa: S608 - a hint
-    match reason.code:
-        case "no rows":
-            hint = "Name the table that holds the rows to train on."
-            return RefusalError(WRONG_KIND, reason.text, detail=_WHY_COPIED, hint=hint)
-        case "row-level security":
-            return RefusalError(
-                DENIED,
-                f"{reason.text}, which trainers do not see through",
-                detail="Its policies decide by role, and the trainers' role is not the caller's.",
-                hint=f"Train on the rows that you see: {copy}",
-            )
-        case "generated column":
-            way = f"leave it out with exclude => array[{literal(reason.column)}], or " * (not reason.key)
-            hint = f"{way}train on a copy, in which it is an ordinary column: {copy}"
-            return RefusalError(INVALID, reason.text, detail=_WHY_COPIED, hint=hint[0].upper() + hint[1:])
-        case "send function" | "key type":
-            hint = f"Train on a copy without that key, whose rows are told apart by their values: {copy}"
-            if not reason.key:
-                hint = f"Leave it out with exclude => array[{literal(reason.column)}]."
-            return RefusalError(INVALID, reason.text, detail=_WHY_TYPES, hint=hint)
-        case "temporary table":
-            message = f"{reason.text}, which other sessions cannot read"
-            return RefusalError(WRONG_KIND, message, detail=_WHY_COPIED, hint=f"Train on a copy: {copy}")
-        case _:
-            return RefusalError(WRONG_KIND, reason.text, detail=_WHY_COPIED, hint=f"Train on a copy: {copy}")
-
-
 def _kind(column: Row) -> str:
     return "text" if column["enumerated"] else _KINDS.get(column["base"] or "", "")
 
-
-_WHY_COPIED = "Trainers copy tables as they are stored, and run no query on them."
-_WHY_TYPES = "Trainers read values in their binary form, and only of types of which they know it."
 
 # Kinds of column by type name within pg_catalog.
 _KINDS = {

@@ -272,7 +272,8 @@ def test_a_callers_search_path_and_settings_do_not_reach_the_definers(alice: Con
         postgres.execute(sql.SQL("grant create on database {} to alice").format(name))
     alice.execute(
         """create schema own;
-           create table own.fired (by_whom name); grant all on own.fired to public; grant usage on schema own to public;
+           create table own.fired (by_whom name);
+           grant all on own.fired to public; grant usage on schema own to public;
            create function own.spy() returns boolean language plpgsql as
              $$ begin insert into own.fired values (current_user); return true; end $$;
            create function own.format(text, text) returns text language sql as

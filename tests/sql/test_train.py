@@ -297,15 +297,6 @@ def test_a_key_belongs_to_its_owner(alice: Connection, bob: Connection) -> None:
             Refused("22023", 'unknown deploy "maybe"', None, "Known: if_better, always, never."),
         ),
         (
-            "target => 'species', snapshot => true",
-            Refused(
-                "0A000",
-                "snapshot is not supported yet",
-                None,
-                "Train on a table: create table ... as select ... from it.",
-            ),
-        ),
-        (
             "target => 'species', depends_on => array[1]",
             Refused(
                 "0A000",
@@ -416,67 +407,12 @@ def test_a_wrong_argument_is_refused(alice: Connection, arguments: str, error: R
                 "Name a text, boolean or numeric column with target => '...'.",
             ),
         ),
-        (
-            "create view t as select petal as a, kind as y from iris",
-            Refused(
-                "42809",
-                '"public.t" is a view',
-                "Trainers copy tables as they are stored, and run no query on them.",
-                "Train on a copy: create table t_rows as select * from public.t;",
-            ),
-        ),
-        (
-            "create table t (a real, b real generated always as (a * 2) stored, y int)",
-            Refused(
-                "22023",
-                'column "b" of "public.t" is generated',
-                "Trainers copy tables as they are stored, and run no query on them.",
-                "Leave it out with exclude => array['b'], or train on a copy, in which it is an ordinary column: "
-                "create table t_rows as select * from public.t;",
-            ),
-        ),
-        (
-            "create table t (k money primary key, a real, y int)",
-            Refused(
-                "22023",
-                'column "k" of "public.t" is part of the primary key and has type money',
-                "Trainers read values in their binary form, and only of types of which they know it.",
-                "Train on a copy without that key, whose rows are told apart by their values: "
-                "create table t_rows as select * from public.t;",
-            ),
-        ),
-        (
-            "create table u (a real, y int); alter table u enable row level security; create table t () inherits (u)",
-            Refused(
-                "42501",
-                '"public.u" has row-level security, which trainers do not see through',
-                "Its policies decide by role, and the trainers' role is not the caller's.",
-                "Train on the rows that you see: create table t_rows as select * from public.t;",
-            ),
-        ),
-        (
-            "create table t as select 1 as a, 1 as y; alter table t enable row level security",
-            Refused(
-                "42501",
-                '"public.t" has row-level security, which trainers do not see through',
-                "Its policies decide by role, and the trainers' role is not the caller's.",
-                "Train on the rows that you see: create table t_rows as select * from public.t;",
-            ),
-        ),
     ],
 )
 def test_a_table_that_cannot_be_learned_from_is_refused(alice: Connection, table: str, error: Refused) -> None:
     alice.execute(f"{table}; grant select on t to tensile_reader".encode())
 
     assert refused(alice, "select tensile_train('m', 't')") == error
-
-
-def test_a_temporary_table_is_refused(alice: Connection) -> None:
-    alice.execute("create temporary table t as select 1 as a, 1 as y; grant select on t to tensile_reader")
-
-    error = refused(alice, "select tensile_train('m', 't')")
-
-    assert error.message.endswith('.t" is a temporary table, which other sessions cannot read')
 
 
 def test_a_table_that_is_not_there_is_refused(alice: Connection) -> None:

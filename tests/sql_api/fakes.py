@@ -54,7 +54,7 @@ COLUMNS = [
     {"name": "petal", "type": "real", "base": "float4", "key": False, "primary_key": False} | _ORDINARY,
     {"name": "label", "type": "text", "base": "text", "key": False, "primary_key": False} | _ORDINARY,
 ]
-LOOK = {"rows": 60, "known": 60, "value": "a", "single": False, "infinite": 0}
+LOOK = {"rows": 60, "known": 60, "value": "a", "last_value": "b", "infinite": 0}
 
 
 def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
