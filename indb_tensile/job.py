@@ -34,6 +34,13 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
 
 
+class CheckpointStore(StrEnum):
+    """Where a checkpoint's bytes are; equal to the SQL enum `tensile.checkpoint_store`."""
+
+    LOCAL = "local"
+    CATALOG = "catalog"
+
+
 class Task(StrEnum):
     """What is learned; equal to the SQL enum `tensile.task`."""
 

@@ -55,21 +55,6 @@ grant usage on schema tensile to tensile_data;
 grant select on tensile.jobs, tensile.settings to tensile_data;
 grant select, insert, update, delete on tensile.snapshots to tensile_data;
 
-create function tensile.snapshot_limit_bytes(setting text) returns bigint
-  language sql stable
-  set search_path = pg_catalog, pg_temp
-as $$
-  select coalesce(
-    (select (s.value #>> '{}')::bigint from tensile.settings as s where s.name = setting),
-    case setting
-      when 'snapshot_max_bytes' then 2147483648            -- 2 GB
-      when 'role_snapshots_max_bytes' then 8589934592      -- 8 GB
-      when 'all_snapshots_max_bytes' then 34359738368      -- 32 GB
-    end)
-$$;
-comment on function tensile.snapshot_limit_bytes(text) is
-  'the most bytes of one snapshot, of one role''s together, or of all together: the setting of that name, or its default';
-
 -- The columns of a snapshot of a relation. `stored` is null for a column that cannot be part of it.
 create function tensile.snapshot_columns(relation oid)
   returns table (place integer, name name, stored text, converted boolean, key boolean)
@@ -194,7 +179,7 @@ begin
     union all
     select 'all_snapshots_max_bytes', sum(s.bytes) from tensile.snapshots as s
   loop
-    most := tensile.snapshot_limit_bytes(setting);
+    most := tensile.setting(setting) #>> '{}';
     if used > most then
       raise exception '%', format(
           case setting
@@ -288,10 +273,10 @@ alter function tensile.seal_snapshot(bigint) owner to tensile_data;
 alter function tensile.require_sealed() owner to tensile_data;
 alter function tensile.drop_snapshots(integer) owner to tensile_data;
 
-revoke execute on function tensile.snapshot_limit_bytes(text), tensile.snapshot_columns(oid),
+revoke execute on function tensile.snapshot_columns(oid),
   tensile.make_snapshot(bigint, text[]), tensile.seal_snapshot(bigint), tensile.require_sealed(),
   tensile.drop_snapshots(integer) from public;
-grant execute on function tensile.snapshot_limit_bytes(text) to tensile_data, tensile_user, tensile_monitor;
+grant execute on function tensile.known_settings(), tensile.setting(text) to tensile_data;
 grant execute on function tensile.snapshot_columns(oid) to tensile_data;
 grant execute on function tensile.make_snapshot(bigint, text[]), tensile.seal_snapshot(bigint) to tensile_user;
 grant execute on function tensile.drop_snapshots(integer) to tensile_worker, tensile_admin;

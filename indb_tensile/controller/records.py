@@ -4,7 +4,6 @@ A statement is tried once: the controller never blocks on a database that is res
 is kept and written later, or, where the lease ran out meanwhile, is no longer ours to write.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -12,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import psycopg
 
-from indb_tensile.catalog import install, jobs, links, paces, plans, snapshots
+from indb_tensile.catalog import install, jobs, links, paces, plans
 from indb_tensile.catalog.connection import Connection, Session, UnreachableError
 from indb_tensile.catalog.jobs import Beat
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
@@ -37,8 +36,6 @@ from indb_tensile.scheduler.machines import Pace
 Writing = (
     FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordForecast | RecordAdoption | RecordMeasurement
 )
-
-_SNAPSHOTS_S = 10.0  # between two looks for snapshots to drop
 
 _Result = TypeVar("_Result")
 
@@ -94,7 +91,6 @@ class CatalogRecords:
         self._device_kind = device_kind
         self._policy = policy
         self._lease_s = lease_s
-        self._snapshots_at_s = 0.0
         self._run(install.check_version)
 
     def register(self) -> WorkerId:
@@ -118,16 +114,8 @@ class CatalogRecords:
         return self._run(lambda c: jobs.claim_job(c, worker))
 
     def rescue(self) -> tuple[JobId, ...]:
-        """Take jobs from workers that are gone; now and then, drop snapshots that no job needs any more."""
-        rescued = self._run(jobs.rescue)
-        if time.monotonic() >= self._snapshots_at_s:
-            self._snapshots_at_s = time.monotonic() + _SNAPSHOTS_S
-            self.drop_snapshots()
-        return rescued
-
-    def drop_snapshots(self) -> int:
-        """Drop some snapshots of jobs that have ended; how many."""
-        return self._run(snapshots.drop_ended)
+        """Take jobs from workers that are gone."""
+        return self._run(jobs.rescue)
 
     def write(self, writing: Writing, *, planning_ns: int = 0) -> None:
         """Do what decide() ordered."""

@@ -61,7 +61,7 @@ def _refuse_huge(plpy: Plpy, table: Table, rows: str) -> None:
     """Refuse a stored table that is far too large before it is copied; the seal measures exactly."""
     plan = _plan(next(iter(plpy.execute(f"explain (format json) {rows}")))["QUERY PLAN"])
     bytes_ = int(plan["Plan Rows"] * (plan["Plan Width"] + _ROW_HEADER_BYTES))
-    limit = plpy.execute("select tensile.snapshot_limit_bytes('snapshot_max_bytes') as bytes")
+    limit = plpy.execute(LIMIT)
     most = int(next(iter(limit))["bytes"])
     if bytes_ > _ESTIMATES_ERR_BY * most:
         raise RefusalError(
@@ -81,6 +81,7 @@ def _plan(explained: str | list[Json]) -> Json:
 
 TRANSACTION = """
 select current_setting('transaction_read_only') = 'on' as read_only, pg_is_in_recovery() as standby"""
+LIMIT = "select tensile.setting('snapshot_max_bytes')::pg_catalog.int8 as bytes"
 MAKE = "select relation, name, converted from tensile.make_snapshot($1, $2)"
 NAMED_NOW = "select pg_catalog.to_regclass($1::text)::pg_catalog.oid::pg_catalog.int8 as oid"
 SEAL = "select rows, bytes from tensile.seal_snapshot($1::int8)"

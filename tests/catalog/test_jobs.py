@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from indb_tensile.catalog import jobs, models
+from indb_tensile.catalog import checkpoints, jobs, models
 from indb_tensile.catalog.jobs import Beat, Progress
 from indb_tensile.errors import DataError, DeviceError, LostClaimError
 from indb_tensile.job import ClaimedJob, JobId, JobState, Phase
@@ -280,11 +280,11 @@ def test_rescue_fails_a_job_whose_attempts_are_used_up_and_drops_its_checkpoint(
             postgres.execute("update tensile.jobs set max_attempts = 1")
         worker = register(connection)
         claimed = claim(connection, worker)
-        models.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
+        checkpoints.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
         jobs.leave(connection, worker)
         assert jobs.rescue(connection) == (job,)
         assert state(alice, job) == "failed"
-        assert models.load_checkpoint(connection, job) is None
+        assert checkpoints.checkpoints(connection, job) == ()
 
 
 def test_rescue_cancels_what_should_stop(database: Database) -> None:
@@ -386,13 +386,14 @@ def _writes(connection: psycopg.Connection, claimed: ClaimedJob) -> list[Any]:
         lambda: jobs.cancelled(connection, job, token),
         lambda: jobs.requeue(connection, job, token, "x"),
         lambda: jobs.record_event(connection, job, token, "x", {}),
-        lambda: models.save_checkpoint(connection, job, token, b"x", {}),
+        lambda: checkpoints.save_checkpoint(connection, job, token, b"x", {}),
         lambda: models.publish_version(connection, claimed, publication()),
     ]
 
 
 def _everything(database: Database) -> list[Any]:
-    tables = ("jobs", "job_progress", "metrics", "job_events", "checkpoints", "artifacts", "models", "model_versions")
+    tables = ("jobs", "job_progress", "metrics", "job_events", "checkpoints", "checkpoint_chunks")
+    tables += ("artifacts", "models", "model_versions")
     with database.connect() as connection:
         return [connection.execute(f"select t::text from tensile.{table} as t").fetchall() for table in tables]
 

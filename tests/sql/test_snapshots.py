@@ -344,7 +344,7 @@ def test_a_limit_is_a_number_of_bytes(database: Database, setting: str, wrong: A
         error = refused(admin, "select tensile_set_setting(%s, %s)", setting, Jsonb(wrong))
     assert (error.sqlstate, error.hint) == (
         "22023",
-        f"Give a number of bytes: select tensile_set_setting('{setting}', '8589934592');",
+        f"Give a number of bytes from 1: select tensile_set_setting('{setting}', '8589934592');",
     )
 
 

@@ -1,15 +1,16 @@
 """The epochs of one job: batches, validation, early stop, checkpoints, and new plans between two iterations."""
 
+import logging
 import time
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from indb_tensile.catalog import models, plans
+from indb_tensile.catalog import plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import OpMeasurement
-from indb_tensile.errors import InvariantError
+from indb_tensile.errors import InvariantError, StorageError
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
@@ -20,9 +21,12 @@ from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.training import Part, Prepared, batch_plan, batches, ordered_batches
 from indb_tensile.link import Adopt, Adopted, Measured
 
+from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
 from .steps import Steps
+
+log = logging.getLogger("trainer")
 
 MEASURED_S = 1.0  # between two reports of latencies
 REMEMBERED_S = 10.0  # between two that the catalog keeps
@@ -38,13 +42,12 @@ class Loop:
     inbox: Inbox
     diary: Diary
     steps: Steps
-    checkpoint_s: float
+    checkpointing: Checkpointing
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
     _best: dict[str, torch.Tensor] = field(default_factory=dict)
     _measured_at: float = 0.0
     _remembered_at: float = field(default_factory=time.monotonic)
-    _saved_at: float = field(default_factory=time.monotonic)
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
 
@@ -203,35 +206,36 @@ class Loop:
         return weights, {name: tensor for name, tensor in values.items() if name not in names}
 
     def _save_checkpoint(self) -> None:
-        now = time.monotonic()
-        if now < self._saved_at + self.checkpoint_s or self.epochs_done == self.prepared.settings.epochs:
+        """Keep a checkpoint if one is due; where it cannot be stored now, training goes on to the next."""
+        if self.epochs_done == self.prepared.settings.epochs or not self.checkpointing.due():
             return
+        try:
+            self.checkpointing.save(self._checkpoint)
+        except StorageError as error:
+            log.warning("no checkpoint now: %s. %s", error.message, error.hint)
+
+    def _checkpoint(self) -> Checkpoint:
         weights, optimizer = self._divide(self.state.export())
-        position = {
-            "epochs_done": self.epochs_done,
-            "early_stop": self.early_stop.to_json(),
-            "data_digest": self.prepared.data_digest,
-        }
-        checkpoint = Checkpoint(
+        return Checkpoint(
             weights=weights | {_BEST + name: tensor for name, tensor in self._best.items()},
             optimizer=optimizer,
             random={"torch": rng_state(self.state.device)},
-            position=position,
+            position={
+                "epochs_done": self.epochs_done,
+                "early_stop": self.early_stop.to_json(),
+                "data_digest": self.prepared.data_digest,
+            },
         )
-        data = checkpoint.to_bytes()
-        job, claim = self.diary.job.job, self.diary.job.claim
-        self.diary.session.run(lambda c: models.save_checkpoint(c, job, claim, data, position))
-        self._saved_at = time.monotonic()
 
     def _resume(self) -> None:
-        """Go on from the job's checkpoint where there is one and the rows are still the same."""
-        stored = self.diary.session.run(lambda c: models.load_checkpoint(c, self.diary.job.job))
-        if stored is None:
+        """Go on from a checkpoint where there is one and the rows are still the same.
+
+        Where the table has changed since, half of the training would be on other rows: it starts anew.
+        """
+        checkpoint = self.checkpointing.load(self.prepared.data_digest)
+        if checkpoint is None:
             return
-        checkpoint = Checkpoint.from_bytes(stored[0])
         position = checkpoint.position
-        if position["data_digest"] != self.prepared.data_digest:
-            return  # the table has changed since: half of a training on other rows would be of neither
         best = {name: tensor for name, tensor in checkpoint.weights.items() if name.startswith(_BEST)}
         present = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
         self.state.load(present | checkpoint.optimizer)

@@ -19,6 +19,7 @@ from indb_tensile.job import Phase
 from indb_tensile.learning.training import Prepared, prepare
 from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, Link
 
+from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
 from .loop import Loop
@@ -149,7 +150,7 @@ class TrainingRun:
                 inbox=self._inbox,
                 diary=diary,
                 steps=steps,
-                checkpoint_s=self._settings.checkpoint_s,
+                checkpointing=Checkpointing(session, self._job, self._settings),
             )
             loop.go()
             return loop.weights()
