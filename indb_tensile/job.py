@@ -58,6 +58,19 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The sealed copy that a job trains on in place of its relation.
+
+    `columns` are those that were copied, `key` those of the relation's primary key: the copy itself has no index.
+    """
+
+    relation: Relation
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """Everything the user asked for, resolved at enqueue; untrusted input to a worker.
 

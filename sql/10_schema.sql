@@ -81,6 +81,14 @@ begin
     -- No password: who may log in as the worker is what pg_hba.conf and pg_ident.conf, or a password set later, say.
     create role tensile_worker login;
   end if;
+  if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_reader') then
+    -- Trainers read users' tables as this role: no membership, no right in schema tensile, no password.
+    create role tensile_reader login;
+  end if;
+  if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_data') then
+    -- Owns snapshot tables and the functions that make them, see 55_snapshots.sql, and nothing else.
+    create role tensile_data nologin;
+  end if;
   grant tensile_monitor to pg_monitor;
   grant tensile_user, tensile_monitor to tensile_admin;
 end

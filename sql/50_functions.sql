@@ -12,16 +12,28 @@ create function tensile.training_request(
   idempotency_key text default null, snapshot boolean default false
 ) returns jsonb
   language sql stable
-as $$
-  select jsonb_build_object(
+  return pg_catalog.jsonb_build_object(
     'model', model, 'relation', relation::oid::bigint, 'target', target, 'task', task,
     'architecture', architecture, 'hyperparams', hyperparams, 'features', features, 'exclude', exclude,
     'preprocess', preprocess, 'split', split, 'metric', metric, 'early_stop', early_stop, 'init_from', init_from,
     'priority', priority, 'memory_limit', memory_limit, 'max_runtime_s', extract(epoch from max_runtime),
     'deploy', deploy, 'depends_on', depends_on, 'not_before', not_before, 'idempotency_key', idempotency_key,
-    'snapshot', snapshot)
+    'snapshot', snapshot, 'search_path', pg_catalog.current_setting('search_path'));
+comment on function tensile.training_request is
+  'the arguments of a training as the bridge reads them, and the search_path that the caller''s relation is read under';
+
+create function tensile.train(request jsonb) returns bigint
+  language plpgsql volatile parallel unsafe
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (tensile.call('train', request) ->> 'job')::bigint;
+end
 $$;
-comment on function tensile.training_request is 'the arguments of a training as the bridge reads them';
+comment on function tensile.train(jsonb) is 'enqueues the training that training_request describes';
+
+-- tensile_train and tensile_explain pass the caller's search_path on: a view may call functions that need it. So they
+-- have no SET clause; their bodies were resolved when they were created, whatever the caller's search_path is.
 
 create function public.tensile_train(
   model text, relation regclass, target text default null, task text default null,
@@ -32,17 +44,14 @@ create function public.tensile_train(
   deploy text default 'if_better', depends_on bigint[] default null, not_before timestamptz default null,
   idempotency_key text default null, snapshot boolean default false
 ) returns bigint
-  language plpgsql volatile parallel unsafe
-as $$
-begin
-  return (tensile.call('train', tensile.training_request(
+  language sql volatile parallel unsafe
+  return tensile.train(tensile.training_request(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
-      snapshot)) ->> 'job')::bigint;
-end
-$$;
+      snapshot));
 comment on function public.tensile_train is
-  'enqueues a training of the model on the table and returns the job; it exists once the transaction has committed';
+  'enqueues a training of the model on the relation and returns the job; it exists once the transaction has committed. '
+  'A view, a foreign or temporary table or rows behind policies are copied into a snapshot table first';
 
 create procedure public.tensile_train_and_wait(
   model text, relation regclass, target text default null, task text default null,
@@ -84,6 +93,26 @@ $$;
 comment on procedure public.tensile_train_and_wait is
   'enqueues a training, commits, and returns when it has ended; a failure is raised; a cancelled call leaves the job';
 
+create function tensile.explain(request jsonb)
+  returns table (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
+  iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
+  swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
+  language plpgsql volatile parallel unsafe
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query
+  select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
+         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.recomputed, said.planning_ms, said.starts_now,
+         said.note
+    from jsonb_to_recordset(tensile.call('explain', request) -> 'rows')
+      as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
+        iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
+        swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);
+end
+$$;
+comment on function tensile.explain(jsonb) is 'explains the training that training_request describes';
+
 create function public.tensile_explain(
   model text, relation regclass, target text default null, task text default null,
   architecture text default null, hyperparams jsonb default null, features text[] default null,
@@ -95,22 +124,13 @@ create function public.tensile_explain(
 ) returns table (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
   iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
   swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
-  language plpgsql volatile parallel unsafe
-as $$
-begin
-  return query
-  select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
-         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.recomputed, said.planning_ms, said.starts_now,
-         said.note
-    from jsonb_to_recordset(tensile.call('explain', tensile.training_request(
+  language sql volatile parallel unsafe
+begin atomic
+  select * from tensile.explain(tensile.training_request(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
-      snapshot)) -> 'rows')
-      as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
-        iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
-        swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);
-end
-$$;
+      snapshot));
+end;
 comment on function public.tensile_explain is
   'what this training would need and take under each policy, as tensile plan prints it: saved is of the liveness peak, '
   'overhead a ratio to its time; and whether it would start now; nothing is enqueued or allocated';
@@ -456,6 +476,8 @@ begin
               when 'interval' then
                 format('Give an interval longer than zero, or null to keep for ever: select tensile_set_setting(%L, %L);',
                        name, '"30 days"')
+              when 'bytes' then
+                format('Give a number of bytes from 1: select tensile_set_setting(%L, %L);', name, '8589934592')
               else
                 format('Give a whole number from 1, or null to keep all: select tensile_set_setting(%L, %L);', name, '5')
             end;
@@ -528,7 +550,7 @@ begin
     select p.oid::regprocedure from pg_catalog.pg_proc as p
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
         or p.pronamespace = 'tensile'::regnamespace
-           and p.proname in ('training_request', 'prediction', 'raise_no_job', 'raise_no_model')
+           and p.proname in ('training_request', 'train', 'explain', 'prediction', 'raise_no_job', 'raise_no_model')
   loop
     execute format('revoke execute on routine %s from public', routine);
     execute format('grant execute on routine %s to tensile_user', routine);
@@ -538,7 +560,8 @@ $$;
 
 -- Whatever functions or operators a session's search_path finds first, these mean PostgreSQL's own. Left out are the
 -- procedure, which could not commit; what works in the caller's current schema; what reads a relation that may be a
--- view, whose functions may need the caller's path; and what was resolved when it was created.
+-- view, whose functions may need the caller's path; and what was resolved when it was created (tensile_train and
+-- tensile_explain among it).
 do $$
 declare
   routine regprocedure;
@@ -547,7 +570,7 @@ begin
     select p.oid::regprocedure from pg_catalog.pg_proc as p
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
        and p.proname not in ('tensile_train_and_wait', 'tensile_load_dataset', 'tensile_check', 'tensile_evaluate',
-                             'tensile_version')
+                             'tensile_version', 'tensile_train', 'tensile_explain')
   loop
     execute format('alter routine %s set search_path = pg_catalog, pg_temp', routine);
   end loop;

@@ -19,7 +19,7 @@ settings.register_profile("suite", derandomize=True, deadline=None)
 settings.register_profile("search", print_blob=True, deadline=None)
 settings.load_profile("suite")
 
-ROLES = ("postgres", "tensile_worker", "demo", "alice", "bob", "monitor", "admin")
+ROLES = ("postgres", "tensile_worker", "tensile_reader", "demo", "alice", "bob", "monitor", "admin")
 _TEMPLATE = "template_tensile"
 _numbers = itertools.count(1)
 

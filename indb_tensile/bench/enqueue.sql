@@ -4,7 +4,7 @@ select i::bigint as id, random() as a, random() as b, (random() > 0.5) as target
   from generate_series(1, 5000) as i;
 
 -- grant_table --
-grant select on tensile_bench_enqueue to tensile_worker;
+grant select on tensile_bench_enqueue to tensile_reader;
 
 -- drop_table --
 drop table tensile_bench_enqueue;

@@ -438,3 +438,18 @@ create extension if not exists plpython3u
 
 -- listen --
 listen tensile
+
+-- find_snapshot --
+-- By name: only tensile_data can create tables in that schema, and a restored copy has other oids.
+select c.oid, 'tensile_data', s.table_name::text,
+       array(select a.attname::text from pg_catalog.pg_attribute as a
+              where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
+       s.key, s.rows
+  from tensile.snapshots as s
+  left join pg_catalog.pg_class as c
+    on c.relname = s.table_name
+   and c.relnamespace = (select n.oid from pg_catalog.pg_namespace as n where n.nspname = 'tensile_data')
+ where s.job_id = %(job)s and s.sealed
+
+-- drop_snapshots --
+select tensile.drop_snapshots(%(most)s)

@@ -25,7 +25,7 @@ from indb_tensile.errors import DatabaseError
 MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path holds 108 with its terminating zero
 MINIMUM_MAJOR = 15
 DATABASE = "tensile"
-ROLES = ("postgres", "tensile_worker", "demo")
+ROLES = ("postgres", "tensile_worker", "tensile_reader", "demo")
 _SOCKET_NAME = ".s.PGSQL.5432"
 UNFINISHED = "new-"  # a data directory that is being made
 _NO_PROCESS = 4_194_305  # above the most that Linux gives a process as its number

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from indb_tensile.catalog import checkpoints, retention
+from indb_tensile.catalog import checkpoints, retention, snapshots
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.catalog.connection import Connection, Session
 from indb_tensile.controller.logrotation import rotate
@@ -101,6 +101,7 @@ def steps(
     """All steps of a controller, by name."""
     return (
         chores.step("old rows", remove_old_rows),
+        chores.step("snapshots", drop_snapshots),
         chores.step("checkpoints", lambda c: remove_stale_checkpoints(c, state_directory, host)),
         Step(name="logs", do=lambda: rotate_logs(state_directory, log_bytes, log_files)),
     )
@@ -110,6 +111,12 @@ def remove_old_rows(connection: Connection) -> str:
     """One step of retention."""
     removed = retention.vacuum_step(connection, ROWS)
     return "removed " + ", ".join(f"{count} {kind}" for kind, count in removed.items()) if removed else ""
+
+
+def drop_snapshots(connection: Connection) -> str:
+    """Drop some snapshot tables of jobs that have ended or are gone."""
+    dropped = snapshots.drop_ended(connection)
+    return f"dropped {dropped}" if dropped else ""
 
 
 def remove_stale_checkpoints(connection: Connection, state_directory: Path, host: str) -> str:

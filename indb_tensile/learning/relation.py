@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, LiteralString, cast
 
@@ -76,15 +76,25 @@ class _Place:
         return sql.Identifier(self.schema, self.name)
 
 
-def read(connection: Connection, relation: Relation, choose: Choose, *, owner_oid: int | None = None) -> Table:
+def read(
+    connection: Connection,
+    relation: Relation,
+    choose: Choose,
+    *,
+    owner_oid: int | None = None,
+    key: Sequence[str] | None = None,
+) -> Table:
     """The columns that `choose` takes of the described ones, in one snapshot that ends with this call.
 
-    The connection must be idle. With `owner_oid`, that role must be able to read the columns too. Raises
-    MissingError, PrivilegeError, DataError and RequestError for what the user can mend, DatabaseError else.
+    The connection must be idle. With `owner_oid`, that role must be able to read the columns too. `key` names the
+    columns that tell rows apart, for a copy without a primary key of its own; None means the relation's primary key.
+    Raises MissingError, PrivilegeError, DataError and RequestError for what the user can mend, DatabaseError else.
     """
     with _snapshot(connection, relation):
         place = _located(connection, relation)
         described = _described(connection, place.oid)
+        if key is not None:
+            described = tuple(replace(column, primary_key=column.name in key) for column in described)
         chosen = tuple(dict.fromkeys(choose(described)))
         key = tuple(column.name for column in described if column.primary_key)
         if owner_oid is not None:

@@ -4,15 +4,15 @@ Order of what can go wrong: the request is checked before the table is read, the
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from indb_tensile.errors import DataError, RequestError
-from indb_tensile.job import JobSpec, Task
+from indb_tensile.errors import DataError, MissingError, RequestError
+from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import ColumnData, Columns, Rows, Table
 from indb_tensile.learning.earlystop import EarlyStop
@@ -80,19 +80,34 @@ class BatchPlan:
         return self.full + (self.tail_rows > 0)
 
 
-def prepare(connection: Connection, spec: JobSpec, *, owner_oid: int | None = None) -> Prepared:
-    """Check the request, read the table in one snapshot, and build what trains on it.
+def prepare(
+    connection: Connection, spec: JobSpec, *, owner_oid: int | None = None, snapshot: Snapshot | None = None
+) -> Prepared:
+    """Check the request, read the table in one transaction, and build what trains on it.
 
     The connection must be idle, and is again when this returns. With `owner_oid` that role must be able to read
-    the columns too. Raises RequestError and its kinds for what the user can mend.
+    the columns too. With `snapshot` that table is read in place of the relation: its rows are the job's own, so no
+    role is asked for. Raises RequestError and its kinds for what the user can mend.
     """
+    if snapshot is not None:
+        owner_oid = None
+        exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
+        spec = replace(spec, relation=snapshot.relation, exclude=exclude)
     _Checked.of(spec)
     options = FeatureOptions.parse(spec.preprocess)
 
     def choose(described: Any) -> tuple[str, ...]:
         return (*choose_features(described, spec.target, spec.features, spec.exclude, options), spec.target)
 
-    return assemble(read(connection, spec.relation, choose, owner_oid=owner_oid), spec)
+    key = None if snapshot is None else snapshot.key
+    table = read(connection, spec.relation, choose, owner_oid=owner_oid, key=key)
+    if snapshot is not None and table.rows != snapshot.rows:
+        raise MissingError(
+            f"the job's snapshot has {table.rows} rows, {snapshot.rows} were written",
+            detail="A copy of the database that was restored without the rows of schema tensile_data has empty ones.",
+            hint="Call tensile_train again.",
+        )
+    return assemble(table, spec)
 
 
 def assemble(table: Table, spec: JobSpec) -> Prepared:

@@ -7,7 +7,7 @@ import re
 
 from . import service
 from .errors import INVALID, NO_SCHEMA, PROTOCOL, RefusalError
-from .grants import let_worker_read
+from .grants import let_reader_read
 from .request import read_text
 from .spi import Json, Plpy, fetch, qualified
 
@@ -29,7 +29,7 @@ def load_dataset(plpy: Plpy, request: Json) -> Json:
         plpy.execute(plpy.prepare(fill, ["jsonb"]), [json.dumps(records)])
         rows += len(records)
         page = service.ask(plpy, {"verb": "dataset", "name": name, "offset": rows})
-    let_worker_read(plpy, table)
+    let_reader_read(plpy, table)
     return {"rows": rows}
 
 

@@ -184,7 +184,7 @@ def fill(connection: psycopg.Connection, table: str, target: str, value: str) ->
         f"insert into {table} select n, sin(n), (array['x', 'y', 'z'])[n % 3 + 1], {value.split(':')[1]} "
         "from generate_series(1, 60) as n"
     )
-    connection.execute(f"grant select on {table} to tensile_worker")
+    connection.execute(f"grant select on {table} to tensile_reader")
 
 
 def _bundle(prepared: Prepared) -> ModelBundle:

@@ -53,7 +53,7 @@ def alice(database: Database) -> Iterator[Connection]:
                insert into iris (petal, sepal, species, kind, label_known)
                select i % 7, i % 5, case when i % 2 = 0 then 'setosa' else 'virginica' end, i % 3, i % 2 = 0
                  from generate_series(1, 60) as i;
-               grant select on iris to tensile_worker"""
+               grant select on iris to tensile_reader"""
         )
         yield connection
 

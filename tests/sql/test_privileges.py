@@ -204,7 +204,9 @@ def test_what_users_call_means_postgresqls_own_functions_whatever_their_search_p
     assert [name for (name,) in open_to_others] == [
         "tensile_check",
         "tensile_evaluate",
+        "tensile_explain",
         "tensile_load_dataset",
+        "tensile_train",
         "tensile_train_and_wait",
         "tensile_version",
     ]

@@ -121,8 +121,9 @@ def test_an_unknown_setting_is_refused(admin: Connection) -> None:
         "42704",
         'there is no setting "speed"',
         None,
-        "Known settings: retain_events, retain_jobs, retain_links, retain_metrics, retain_plans, retain_versions,"
-        " retain_workers, socket_directory.",
+        "Known settings: all_snapshots_max_bytes, retain_events, retain_jobs, retain_links, retain_metrics,"
+        " retain_plans, retain_versions, retain_workers, role_snapshots_max_bytes, snapshot_max_bytes,"
+        " socket_directory.",
     )
 
 
@@ -146,9 +147,9 @@ def test_a_sample_data_set_becomes_a_table_of_the_caller(alice: Connection, serv
         (3, [[4.5, 5.5]], "c"),
     ]
     owner = value(alice, "select tableowner from pg_tables where tablename = 'letters'")
-    worker_reads = value(alice, "select has_table_privilege('tensile_worker', 'letters', 'select')")
+    reader_reads = value(alice, "select has_table_privilege('tensile_reader', 'letters', 'select')")
     key = value(alice, "select count(*) from pg_index where indrelid = 'letters'::regclass and indisprimary")
-    assert (owner, worker_reads, key) == ("alice", True, 1)
+    assert (owner, reader_reads, key) == ("alice", True, 1)
 
 
 def test_a_sample_data_set_can_have_another_name(alice: Connection, serve: Serve) -> None:
@@ -193,7 +194,7 @@ def test_an_explanation_is_asked_with_statistics_of_the_columns(alice: Connectio
         "note": "",
     }
     service = serve(lambda _: result({"rows": [row]}))
-    alice.execute("create table v (a real[], b text, target int); grant select on v to tensile_worker")
+    alice.execute("create table v (a real[], b text, target int); grant select on v to tensile_reader")
     alice.execute("insert into v select array[[1, 2, 3], [4, 5, 6]], i % 4, i % 2 from generate_series(1, 20) as i")
 
     found = alice.execute("select * from tensile_explain('m', 'v', memory_limit => '1 MB')").fetchall()

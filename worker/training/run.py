@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from indb_tensile import config
-from indb_tensile.catalog import jobs, models
+from indb_tensile.catalog import jobs, models, snapshots
 from indb_tensile.catalog.connection import Session
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
@@ -82,8 +82,9 @@ class TrainingRun:
 
     def _read(self, session: Session, diary: Diary) -> Prepared:
         diary.enter(Phase.READING)
-        owner = self._job.owner_oid
-        return session.run(lambda c: prepare(c, self._job.spec, owner_oid=owner))
+        job, owner = self._job.job, self._job.owner_oid
+        snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
+        return session.run(lambda c: prepare(c, self._job.spec, owner_oid=owner, snapshot=snapshot))
 
     def _capture(self, session: Session, diary: Diary, prepared: Prepared) -> Steps:
         diary.enter(Phase.CAPTURING)
