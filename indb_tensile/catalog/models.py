@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog.connection import Connection
-from indb_tensile.catalog.jobs import lost_claim
+from indb_tensile.catalog.jobs import checkpointed, lost_claim
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, ModelVersionId, Task
@@ -142,6 +142,7 @@ def save_checkpoint(
         values = {"job": job, "position": Jsonb(dict(position)), "size_bytes": len(data)}
         connection.execute(query("save_checkpoint"), values)
         _write_chunks(connection, "insert_checkpoint_chunk", job, data)
+        checkpointed(connection, job, claim)
 
 
 def load_checkpoint(connection: Connection, job: JobId) -> tuple[bytes, dict[str, Any]] | None:
