@@ -10,6 +10,8 @@ WorkerId = NewType("WorkerId", int)
 ClaimToken = NewType("ClaimToken", int)
 Slot = NewType("Slot", int)  # a job's row in the device's ledger
 
+ORPHANED = 9  # exit code of a trainer whose controller is gone
+
 
 class JobState(StrEnum):
     """Equal to the SQL enum `tensile.job_state`; a test compares them."""
