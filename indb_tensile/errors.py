@@ -57,6 +57,10 @@ class DatabaseError(TensileError):
     exit_code = 4
 
 
+class CatalogVersionError(DatabaseError):
+    """The catalog has another version than this program, or is not there: only another program can work on it."""
+
+
 class LostClaimError(DatabaseError):
     """The job no longer belongs to this worker; nothing may be written for it."""
 

@@ -10,6 +10,8 @@ WorkerId = NewType("WorkerId", int)
 ClaimToken = NewType("ClaimToken", int)
 Slot = NewType("Slot", int)  # a job's row in the device's ledger
 
+ORPHANED = 9  # exit code of a trainer whose controller is gone
+
 
 class JobState(StrEnum):
     """Equal to the SQL enum `tensile.job_state`; a test compares them."""
@@ -39,6 +41,15 @@ class CheckpointStore(StrEnum):
 
     LOCAL = "local"
     CATALOG = "catalog"
+
+
+class Blame(StrEnum):
+    """What an interrupted attempt is put down to: `max_attempts` bounds the job's own faults alone."""
+
+    JOB = "job"  # its own fault, which counts
+    UNCLEAR = "unclear"  # its controller died or its trainer hung: counts from the second time in the same phase on
+    OTHERS = "others"  # the database, the device or a signal from outside: does not count
+    NOBODY = "nobody"  # it was handed back in good order: does not count, and there is no pause
 
 
 class Task(StrEnum):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.job import ClaimedJob, JobId, Phase, Slot
+from indb_tensile.job import Blame, ClaimedJob, JobId, Phase, Slot
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.plan import Plan
 
@@ -106,12 +106,13 @@ class Measured(Message, frozen=True, kw_only=True):
 
 
 class Progressed(Message, frozen=True, kw_only=True):
-    """Where the job is. The trainer has already written it to the catalog."""
+    """Where the job is: a sign of life. `longest_s` is the longest that the trainer was busy between two of them."""
 
     job: JobId
     phase: Phase
     epoch: int
     step: int
+    longest_s: float = 0.0
 
 
 class Finished(Message, frozen=True, kw_only=True):
@@ -123,7 +124,8 @@ class Finished(Message, frozen=True, kw_only=True):
 class Failed(Message, frozen=True, kw_only=True):
     """The job cannot go on. `retry`: the fault was not the request's, another attempt may succeed.
 
-    `lost`: the device is gone, or this process's hold on it, so that no job may get on.
+    `lost`: the device is gone, or this process's hold on it, so that no job may get on. `blame`: whether a fault
+    that may pass is the job's own.
     """
 
     job: JobId
@@ -133,6 +135,7 @@ class Failed(Message, frozen=True, kw_only=True):
     hint: str = ""
     retry: bool = False
     lost: bool = False
+    blame: Blame = Blame.JOB
 
 
 AnyMessage = (

@@ -121,9 +121,11 @@ create table tensile.workers (
   version text not null,
   service_name text,
   lease_s double precision not null,
+  beats bigint not null default 0,
   started_at timestamptz not null default now(),
   heartbeat_at timestamptz not null default now(),
   stopped_at timestamptz,
+  took_leave boolean not null default false,
   constraint workers_lease_is_positive check (lease_s > 0)
 ) with (fillfactor = 50);  -- and no index on heartbeat_at: every beat stays a heap-only update
 comment on table tensile.workers is 'a controller and the device it rules';
@@ -135,9 +137,14 @@ comment on column tensile.workers.version is 'version of its code';
 comment on column tensile.workers.service_name is
   'name of its service''s socket within the setting socket_directory; null while no service answers';
 comment on column tensile.workers.lease_s is 'seconds without a heartbeat after which its jobs are rescued';
+comment on column tensile.workers.beats is
+  'count of its heartbeats; a controller that sees it unchanged for lease_s, on its own monotonic clock, '
+  'declares the worker dead';
 comment on column tensile.workers.started_at is 'when it registered';
-comment on column tensile.workers.heartbeat_at is 'its last heartbeat';
+comment on column tensile.workers.heartbeat_at is
+  'its last heartbeat by the database''s clock, for display: a step of that clock makes nobody dead';
 comment on column tensile.workers.stopped_at is 'when it left, or was found to be gone; it claims nothing from then on';
+comment on column tensile.workers.took_leave is 'it said itself that it stops; otherwise it died, or was cut off';
 
 -- The queue --------------------------------------------------------------------------------------------------
 
@@ -158,6 +165,11 @@ create table tensile.jobs (
   priority integer not null default 0,
   attempt integer not null default 0,
   max_attempts integer not null default 3,
+  faults integer not null default 0,
+  interruptions integer not null default 0,
+  interrupted interval not null default '0',
+  progress_at timestamptz,
+  last_death_phase text,
   claim bigint,
   worker_id bigint references tensile.workers,
   installation uuid not null default tensile.installation(),
@@ -181,7 +193,8 @@ create table tensile.jobs (
     and spec #>> '{relation,name}' is not distinct from relation_name),
   constraint jobs_spec_is_small check (pg_column_size(spec) < 1048576),
   constraint jobs_priority_is_bounded check (priority between -1000 and 1000),
-  constraint jobs_attempts_are_bounded check (attempt between 0 and max_attempts and max_attempts between 1 and 100),
+  constraint jobs_attempts_are_bounded check (max_attempts between 1 and 100 and faults between 0 and max_attempts),
+  constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0'),
   constraint jobs_have_a_worker_while_active check ((state in ('starting', 'running')) = (worker_id is not null)),
   constraint jobs_have_a_claim_while_active check (state not in ('starting', 'running') or claim is not null),
   constraint jobs_have_a_phase_only_while_active check (phase is null or state in ('starting', 'running')),
@@ -211,7 +224,19 @@ comment on column tensile.jobs.state is 'where it is; every change is guarded by
 comment on column tensile.jobs.phase is 'what it is doing while starting or running';
 comment on column tensile.jobs.priority is 'higher goes first; equal ones go in order of job_id';
 comment on column tensile.jobs.attempt is 'how often it was claimed, the present claim included';
-comment on column tensile.jobs.max_attempts is 'a job that was interrupted this often fails';
+comment on column tensile.jobs.max_attempts is 'a job with this many faults since its last checkpoint fails';
+comment on column tensile.jobs.faults is
+  'attempts since its last checkpoint that ended by a fault of the job itself; so counts the second time, and each '
+  'later one, that its controller died or its trainer hung in the same phase';
+comment on column tensile.jobs.interruptions is
+  'attempts since its last checkpoint that were interrupted through no fault of the job; the pause before the next '
+  'attempt grows with them';
+comment on column tensile.jobs.interrupted is
+  'time that interruptions have cost it since its last checkpoint: of the attempts themselves, and of the pauses '
+  'after them; the controller''s setting interrupted_s bounds it';
+comment on column tensile.jobs.progress_at is 'when the present attempt began, or saved its last checkpoint';
+comment on column tensile.jobs.last_death_phase is
+  'phase in which its controller last died or its trainer last hung, since its last checkpoint';
 comment on column tensile.jobs.claim is 'token of the last claim; a write that carries an older one changes nothing';
 comment on column tensile.jobs.worker_id is 'worker that holds it while starting or running';
 comment on column tensile.jobs.installation is 'database it was enqueued in; workers of another one never claim it: tensile.adopt_jobs()';
@@ -568,7 +593,7 @@ begin
   update tensile.jobs as j
      set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = claim_job.worker,
          claim = nextval('tensile.claim_seq'),  -- every later write must carry it
-         waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
+         progress_at = now(), waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
    where j.job_id = (select q.job_id from tensile.jobs as q
                       where q.state = 'queued'
                         and (q.not_before is null or q.not_before <= now())
@@ -635,7 +660,45 @@ comment on function tensile.adopt_jobs() is
 create function tensile.back_off(attempt integer) returns interval
   language sql immutable parallel safe
   return pg_catalog.make_interval(secs => least(300, 2 ^ least(attempt, 10)));
-comment on function tensile.back_off(integer) is 'how long a job waits after its n-th attempt was interrupted';
+comment on function tensile.back_off(integer) is
+  'how long a job waits after its n-th fault or interruption since its last checkpoint';
+
+-- What becomes of an interrupted attempt. Whose fault it was, `blame`, is that of indb_tensile.job.Blame.
+create function tensile.after_interruption(
+  job tensile.jobs, blame text, reason text, ended_at timestamptz, limit_s double precision,
+  out state tensile.job_state, out counts boolean, out faults integer, out interruptions integer,
+  out interrupted interval, out last_death_phase text, out not_before timestamptz, out message text, out hint text
+)
+  language plpgsql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  died_in constant text := coalesce(job.phase::text, 'starting');
+  pause interval;
+  expired boolean;
+begin
+  counts := blame = 'job' or blame = 'unclear' and job.last_death_phase is not distinct from died_in;
+  faults := job.faults + counts::integer;
+  interruptions := job.interruptions + (not counts)::integer;
+  last_death_phase := case blame when 'unclear' then died_in else job.last_death_phase end;
+  pause := tensile.back_off(faults + interruptions);
+  interrupted := job.interrupted + greatest(ended_at - coalesce(job.progress_at, ended_at), interval '0') + pause;
+  expired := not counts and limit_s > 0 and interrupted > make_interval(secs => limit_s);
+  state := case when job.cancel_requested then 'cancelled'
+                when faults >= job.max_attempts or expired then 'failed'
+                else 'queued' end;
+  not_before := case when state = 'queued' then now() + pause end;
+  message := reason;
+  if expired then
+    message := format('job %s was interrupted %s times without a checkpoint in between, which cost it %s; the last time: %s',
+                      job.job_id, interruptions, date_trunc('second', interrupted), reason);
+    hint := 'Remove the cause of the interruptions and train again. '
+            'The controller''s setting interrupted_s says how long a job may be interrupted.';
+  end if;
+end
+$$;
+comment on function tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision) is
+  'what becomes of a job whose attempt was interrupted: its next state, whether it counts as the job''s own fault, and the pause';
 
 -- Changes of jobs --------------------------------------------------------------------------------------------
 

@@ -50,14 +50,15 @@ select j.job_id, j.model_name as model, j.owner_name as owner,
        j.enqueued_at, j.started_at, j.finished_at,
        coalesce(j.finished_at, now()) - j.started_at as duration,
        j.cancel_requested, v.number as version, v.metric_name, v.metric,
-       j.error_sqlstate, j.error_message, j.error_detail, j.error_hint
+       j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions
   from tensile.jobs as j
   left join tensile.model_versions as v on v.version_id = j.version_id;
 comment on view tensile.stat_jobs is 'every job that was asked for, and what became of it';
 
 create view tensile.stat_queue with (security_invoker) as
 select q.place as position, j.job_id, j.model_name as model, j.owner_name as owner, j.priority, j.state, j.phase,
-       case when j.state = 'queued' and j.not_before > now() then format('not before %s', j.not_before)
+       case when j.state = 'queued' and j.not_before > now()
+              then concat_ws('; ', nullif(j.waits_for, ''), format('not before %s', j.not_before))
             when j.waits_for <> '' then j.waits_for
             when j.state = 'starting' then 'memory'
             when not exists (select from tensile.workers as w
@@ -187,6 +188,9 @@ comment on column tensile.stat_jobs.state is 'where it is: queued, starting, run
 comment on column tensile.stat_jobs.phase is 'what it is doing while starting or running';
 comment on column tensile.stat_jobs.priority is 'higher goes first';
 comment on column tensile.stat_jobs.attempt is 'how often it was begun';
+comment on column tensile.stat_jobs.faults is 'attempts since its last checkpoint that ended by its own fault';
+comment on column tensile.stat_jobs.interruptions is
+  'attempts since its last checkpoint that were interrupted through no fault of its own';
 comment on column tensile.stat_jobs.enqueued_at is 'when it was asked for';
 comment on column tensile.stat_jobs.started_at is 'when it was taken for the first time';
 comment on column tensile.stat_jobs.finished_at is 'when it ended';

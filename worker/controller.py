@@ -264,6 +264,7 @@ def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
         device_kind=kind,
         policy=settings.policy,
         lease_s=settings.lease_s,
+        interrupted_s=settings.interrupted_s,
     )
 
 

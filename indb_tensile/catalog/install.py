@@ -15,7 +15,7 @@ import psycopg
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
-from indb_tensile.errors import DatabaseError, PrivilegeError, RequestError
+from indb_tensile.errors import CatalogVersionError, DatabaseError, PrivilegeError, RequestError
 
 VERSION = "0.1.0"  # of the catalog and of the package; a test compares it with pyproject.toml
 
@@ -81,16 +81,16 @@ def same_source(connection: Connection) -> bool:
 
 
 def check_version(connection: Connection) -> None:
-    """Raise DatabaseError, naming the command that mends it, unless the catalog has this package's version."""
+    """Raise CatalogVersionError, naming the command that mends it, unless the catalog has this package's version."""
     found = installed(connection)
     database = connection.info.dbname
     if found is None:
-        raise DatabaseError(
+        raise CatalogVersionError(
             f'the catalog is not installed in database "{database}"',
             hint=f"As a superuser: tensile init --dsn 'dbname={database}', or create extension tensile cascade.",
         )
     if found.version != VERSION:
-        raise DatabaseError(
+        raise CatalogVersionError(
             f'the catalog in database "{database}" has version {found.version}, this program has {VERSION}',
             hint=f"As a superuser: tensile init --dsn 'dbname={database}' brings an older catalog up; "
             "for a newer catalog, install the newer package.",

@@ -10,9 +10,9 @@ returning worker_id
 select tensile.adopt_owners()
 
 -- beat --
--- One statement per beat: it renews the lease and returns what the worker must hear.
+-- One statement per beat: it renews the lease, counts, and returns what the worker must hear.
 with renewed as (
-  update tensile.workers set heartbeat_at = now()
+  update tensile.workers set heartbeat_at = now(), beats = beats + 1
    where worker_id = %(worker)s and stopped_at is null
   returning worker_id
 ), held as (
@@ -28,11 +28,13 @@ select exists (select from renewed),
                                  where j.job_id = h.job_id and j.claim = h.claim and j.state <> 'queued')
               order by h.job_id),
        array(select m.job_id from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
-       array(select m.claim from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id)
+       array(select m.claim from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
+       tensile.catalog_version()
 
 -- leave --
+-- in_order: the worker says itself that it stops, so the death of a controller is not what interrupts its jobs.
 with gone as (delete from tensile.device_jobs where worker_id = %(worker)s)
-update tensile.workers set stopped_at = now(), service_name = null
+update tensile.workers set stopped_at = now(), service_name = null, took_leave = %(in_order)s
  where worker_id = %(worker)s and stopped_at is null
 
 -- announce_service --
@@ -45,38 +47,53 @@ select job_id, claim, attempt, owner_oid, spec::text from tensile.claim_job(%(wo
 select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()
 
 -- rescue --
--- By lease, never by age: jobs of workers that left or stopped beating go back into the queue.
+-- By lease, never by age and never by a clock: workers whose beats an observer saw unchanged for a lease are dead,
+-- unless they have beaten since. Jobs of workers that died or left go back into the queue.
 with dead as (
-  update tensile.workers set stopped_at = now(), service_name = null
-   where stopped_at is null and heartbeat_at < now() - make_interval(secs => lease_s)
-  returning worker_id, host
+  update tensile.workers as w set stopped_at = now(), service_name = null
+    from unnest(%(workers)s::bigint[], %(beats)s::bigint[]) as seen (worker_id, beats)
+   where w.worker_id = seen.worker_id and w.beats = seen.beats and w.stopped_at is null
+  returning w.worker_id, w.host, w.heartbeat_at, w.took_leave
 ), gone as (
-  select worker_id, host from dead
+  select worker_id, host, heartbeat_at, took_leave from dead
   union all
-  select worker_id, host from tensile.workers where stopped_at is not null
+  select worker_id, host, heartbeat_at, took_leave from tensile.workers where stopped_at is not null
 ), stranded as (
-  select j.job_id, j.worker_id, gone.host,
-         case when j.cancel_requested then 'cancelled'
-              when j.attempt >= j.max_attempts then 'failed'
-              else 'queued' end::tensile.job_state as state
+  select j as job, gone.worker_id, gone.heartbeat_at, case when took_leave then 'others' else 'unclear' end as blame,
+         format('attempt %%s was interrupted: worker %%s on host %%s %%s', j.attempt, gone.worker_id, gone.host,
+                case when took_leave then 'has left' else 'is gone' end) as reason
     from tensile.jobs as j join gone on gone.worker_id = j.worker_id
    where j.state in ('starting', 'running')
      for update of j skip locked
 ), forgotten as (
   delete from tensile.device_jobs as d using gone where d.worker_id = gone.worker_id
+), judged as (
+  select (s.job).job_id, s.worker_id, a.*
+    from stranded as s
+   cross join lateral
+     tensile.after_interruption(s.job, s.blame, s.reason, least(s.heartbeat_at, now()), %(limit_s)s) as a
+), told as (
+  insert into tensile.job_events (job_id, kind, detail)
+  select job_id, 'interrupted', jsonb_build_object('reason', message, 'counts', counts, 'faults', faults,
+                                                   'interruptions', interruptions)
+    from judged
 )
 update tensile.jobs as j
-   set state = s.state, phase = null, worker_id = null, waits_for = null,
-       not_before = case when s.state = 'queued' then now() + tensile.back_off(j.attempt) end,
-       finished_at = case when s.state <> 'queued' then now() end,
-       error_sqlstate = '58000',
-       error_message = 'attempt ' || j.attempt || ' of ' || j.max_attempts || ' was interrupted: worker ' || s.worker_id
-                       || ' on host ' || s.host || ' is gone',
-       error_detail = null,
-       error_hint = 'The log of the controller on that host says more.'
-  from stranded as s
- where j.job_id = s.job_id and j.worker_id = s.worker_id and j.state in ('starting', 'running')
+   set state = a.state, phase = null, worker_id = null, faults = a.faults, interruptions = a.interruptions,
+       interrupted = a.interrupted, last_death_phase = a.last_death_phase,
+       waits_for = case when a.state = 'queued' then 'its next attempt, since ' || a.message end,
+       not_before = a.not_before, finished_at = case when a.state <> 'queued' then now() end,
+       error_sqlstate = '58000', error_message = a.message, error_detail = null,
+       error_hint = coalesce(a.hint, 'The log of the controller on that host says more.')
+  from judged as a
+ where j.job_id = a.job_id and j.worker_id = a.worker_id and j.state in ('starting', 'running')
 returning j.job_id
+
+-- other_workers --
+-- Whoever else holds a lease: an observer compares the beats that it sees with those that it saw before.
+select worker_id, beats, lease_s from tensile.workers
+ where stopped_at is null and worker_id is distinct from %(worker)s
+ order by worker_id
 
 -- start_running --
 update tensile.jobs set state = 'running', phase = 'training', waits_for = null
@@ -122,23 +139,39 @@ with mine as (
 select job_id from mine
 
 -- fail --
--- A fault that may pass goes back into the queue, unless attempts are used up or the owner wants it stopped.
+-- For good: another attempt would end alike, or the owner wants it stopped.
+update tensile.jobs
+   set state = case when cancel_requested then 'cancelled' else 'failed' end::tensile.job_state,
+       phase = null, worker_id = null, waits_for = null, not_before = null, finished_at = now(),
+       error_sqlstate = %(sqlstate)s, error_message = %(message)s, error_detail = %(detail)s, error_hint = %(hint)s
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+returning state::text
+
+-- interrupt --
+-- Back into the queue after a pause, unless its own faults or its interruptions are too many, or it shall stop.
 with mine as (
-  select o.job_id,
-         case when o.cancel_requested then 'cancelled'
-              when %(retry)s and o.attempt < o.max_attempts then 'queued'
-              else 'failed' end::tensile.job_state as state
-    from tensile.jobs as o
+  select o as job from tensile.jobs as o
    where o.job_id = %(job)s and o.claim = %(claim)s and o.state in ('starting', 'running')
      for update  -- so that a cancellation in this moment is seen
+), judged as (
+  select (m.job).job_id, a.*
+    from mine as m
+   cross join lateral tensile.after_interruption(m.job, %(blame)s, %(message)s, now(), %(limit_s)s) as a
+), told as (
+  insert into tensile.job_events (job_id, kind, detail)
+  select job_id, 'interrupted', jsonb_build_object('reason', message, 'counts', counts, 'faults', faults,
+                                                   'interruptions', interruptions)
+    from judged
 )
 update tensile.jobs as j
-   set state = mine.state, phase = null, worker_id = null, waits_for = null,
-       not_before = case when mine.state = 'queued' then now() + tensile.back_off(j.attempt) end,
-       finished_at = case when mine.state <> 'queued' then now() end,
-       error_sqlstate = %(sqlstate)s, error_message = %(message)s, error_detail = %(detail)s, error_hint = %(hint)s
-  from mine
- where j.job_id = mine.job_id and j.claim = %(claim)s and j.state in ('starting', 'running')
+   set state = a.state, phase = null, worker_id = null, faults = a.faults, interruptions = a.interruptions,
+       interrupted = a.interrupted, last_death_phase = a.last_death_phase,
+       waits_for = case when a.state = 'queued' then %(waits_for)s end,
+       not_before = a.not_before, finished_at = case when a.state <> 'queued' then now() end,
+       error_sqlstate = %(sqlstate)s, error_message = a.message, error_detail = %(detail)s,
+       error_hint = coalesce(a.hint, %(hint)s)
+  from judged as a
+ where j.job_id = a.job_id and j.claim = %(claim)s and j.state in ('starting', 'running')
 returning j.state::text
 
 -- cancelled --
@@ -148,16 +181,12 @@ update tensile.jobs
 returning job_id
 
 -- requeue --
--- Not the job's fault: the attempt does not count, and it may start again at once, elsewhere if not here.
+-- Handed back in good order: it counts for nothing, and the job may start again at once, elsewhere if not here.
 with mine as (
   update tensile.jobs
      set state = case when cancel_requested then 'cancelled' else 'queued' end::tensile.job_state,
-         phase = null, worker_id = null, attempt = attempt - 1, not_before = null,
-         finished_at = case when cancel_requested then now() end,
-         waits_for = case when not cancel_requested then %(waits_for)s end,
-         error_sqlstate = coalesce(%(sqlstate)s, error_sqlstate), error_message = coalesce(%(message)s, error_message),
-         error_detail = case when %(message)s is null then error_detail else %(detail)s end,
-         error_hint = case when %(message)s is null then error_hint else %(hint)s end
+         phase = null, worker_id = null, not_before = null, waits_for = null,
+         finished_at = case when cancel_requested then now() end
    where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
   returning job_id
 ), told as (
@@ -165,6 +194,13 @@ with mine as (
   select job_id, 'requeued', jsonb_build_object('reason', %(reason)s::text) from mine
 )
 select job_id from mine
+
+-- checkpointed --
+-- What the job has computed is safe: whatever interrupted it before counts no more.
+update tensile.jobs
+   set faults = 0, interruptions = 0, interrupted = '0', last_death_phase = null, progress_at = now()
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+returning job_id
 
 -- record_event --
 insert into tensile.job_events (job_id, kind, detail)

@@ -5,14 +5,16 @@ its own. While the database is away that is said once, and what is to be written
 """
 
 import logging
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.controller.observer import Observer
 from indb_tensile.controller.outbox import Outbox
 from indb_tensile.controller.records import Records, Writing
 from indb_tensile.errors import DatabaseError
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId, WorkerId
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.orders import RequeueJob
 
 log = logging.getLogger("controller")
@@ -23,8 +25,10 @@ _CLAIMS_REMEMBERED = 1_024  # more than can come and go during one beat
 class Membership:
     """One worker at a time. `worker` is None before `join`, and after `expire` until the next."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._records = records
+        self._clock_s = clock_s
+        self._observer = Observer()
         self._outbox = Outbox(records)
         self._former: WorkerId | None = None
         self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
@@ -45,12 +49,12 @@ class Membership:
         log.info("registered as worker %s", self.worker)
         return self.worker
 
-    def leave(self) -> None:
-        """Say farewell: nobody need wait for the lease."""
+    def leave(self, *, in_order: bool = True) -> None:
+        """Take leave, so that nobody need wait for the lease. Not `in_order`: the controller ends by a fault."""
         if self.worker is None:
             return
         try:
-            self._records.leave(self.worker)
+            self._records.leave(self.worker, in_order=in_order)
         except DatabaseError as error:
             log.warning("could not say farewell: %s", error.message)
 
@@ -62,10 +66,16 @@ class Membership:
     def rescue(self) -> None:
         """Give back to the queue what workers had that are gone; so it is seen whether the database is there."""
         try:
-            rescued = self._records.rescue()
+            asked_s = self._clock_s()
+            others = self._records.other_workers(self.worker)
+            dead = self._observer.look(others, asked_s=asked_s, answered_s=self._clock_s())
+            rescued = self._records.rescue(dead)
         except DatabaseError as error:
+            self._observer.forget()
             self.miss(error)
             return
+        for sighting in dead:
+            log.warning("worker %s has not beaten for its lease of %g s", sighting.worker, sighting.lease_s)
         if self._away:
             log.info("the database is back")
             self._away = False
@@ -102,7 +112,7 @@ class Membership:
             if claim not in ours:
                 log.warning("job %s was claimed without our knowing and goes back to the queue", job)
                 reason = "the answer to its claim was lost"
-                self.write(RequeueJob(job=job, claim=claim, reason=reason, counts=False))
+                self.write(RequeueJob(job=job, claim=claim, reason=reason, blame=Blame.NOBODY))
 
     def write(self, writing: Writing, *, planning_ns: int = 0) -> None:
         """Write this after all that waits already; now, if the database is there."""

@@ -43,7 +43,7 @@ def fail(worker: psycopg.Connection[Any], job: JobId, message: str) -> None:
     """Let the next job, which must be this one, end with that error."""
     claimed = claim(worker, register(worker))
     assert claimed.job == job
-    catalog.fail(worker, job, claimed.claim, DataError(message, hint="do otherwise"), retry=False)
+    catalog.fail(worker, job, claimed.claim, DataError(message, hint="do otherwise"))
 
 
 def test_jobs_are_listed_newest_first_and_filtered(demo: Tensile, database: Database) -> None:

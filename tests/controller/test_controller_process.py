@@ -173,16 +173,18 @@ def test_a_job_whose_device_is_gone_waits_for_it_at_no_cost_and_goes_on_when_it_
     gone.touch()
     monkeypatch.setenv("FAKE_DEVICE_GONE", str(gone))
     with database.connect() as connection, controller(database) as process:
-        job = enqueue(connection, "lose")
+        enqueue(connection, "lose")
         waits = "select waits_for from tensile.stat_queue where waits_for like 'a device that works%%'"
-        assert until(lambda: scalar(connection, waits)) == "a device that works: the device is gone"
-        requeued = "select count(*) from tensile.job_events where kind = 'requeued'"
-        until(lambda: scalar(connection, requeued) == 2)
+        assert until(lambda: scalar(connection, waits)).startswith(
+            "a device that works: the device is gone; not before "
+        )
+        interrupted = "select count(*) from tensile.job_events where kind = 'interrupted'"
+        until(lambda: scalar(connection, interrupted) == 2)
         told = "select error_sqlstate, error_message, error_hint, version_id from tensile.jobs"
         assert connection.execute(told).fetchone() == ("58000", "the device is gone", "Wait.", None)
         gone.unlink()
-        until(lambda: adopted(connection, job))
-        assert scalar(connection, "select attempt from tensile.jobs") == 1
+        until(lambda: scalar(connection, "select count(*) from tensile.plans where adopted_at is not null"))
+        assert scalar(connection, "select faults from tensile.jobs") == 0
         assert process.poll() is None
 
 
@@ -193,8 +195,8 @@ def test_sigterm_hands_the_job_back_at_no_cost_and_leaves_nothing(database: Data
         trainers = trainers_of(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=DEADLINE_S) == 0
-        row = connection.execute("select state::text, attempt from tensile.jobs where job_id = %s", (job,)).fetchone()
-        assert row == ("queued", 0)
+        row = connection.execute("select state::text, faults, interruptions from tensile.jobs").fetchone()
+        assert row == ("queued", 0, 0)
         assert not any(map(alive, trainers))
         assert scalar(connection, "select count(*) from tensile.workers where stopped_at is null") == 0
 
@@ -211,6 +213,69 @@ def test_a_restarted_database_interrupts_nothing_that_it_need_not(restartable: D
             row = connection.execute("select attempt from tensile.jobs where job_id = %s", (job,)).fetchone()
             assert row == (1,)
             assert process.poll() is None
+
+
+def test_a_recovery_that_takes_longer_than_the_lease_costs_the_job_nothing(restartable: Database) -> None:
+    with controller(restartable, lease_s=1.5) as process:
+        with restartable.connect() as connection:
+            job = enqueue(connection, "train")
+            until(lambda: adopted(connection, job))
+            trainers = trainers_of(process)
+        restartable.cluster.stop(mode="immediate")
+        try:
+            until(lambda: not any(map(alive, trainers)))
+        finally:
+            restartable.cluster.start()
+        with restartable.connect() as connection:
+            until(lambda: adopted(connection, job, attempt=2))
+            row = connection.execute("select faults, interruptions, last_death_phase from tensile.jobs").fetchone()
+            assert row == (0, 1, None)
+            assert process.poll() is None
+
+
+def test_a_catalog_that_is_upgraded_beneath_it_ends_the_controller_with_a_sentence(
+    database: Database, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with database.connect() as connection, controller(database) as process:
+        job = enqueue(connection, "train")
+        until(lambda: adopted(connection, job))
+        trainers = trainers_of(process)
+        connection.execute(
+            "create or replace function tensile.catalog_version() returns text language sql immutable"
+            " set search_path = pg_catalog return '9.9.9'"
+        )
+        assert process.wait(timeout=DEADLINE_S) == 4
+        assert not any(map(alive, trainers))
+        row = connection.execute("select state::text, faults, interruptions from tensile.jobs").fetchone()
+        assert row == ("queued", 0, 0)
+    told = capfd.readouterr().err
+    assert "has version 9.9.9, this program has" in told
+    assert "tensile init" in told
+
+
+def test_a_catalog_that_is_dropped_beneath_it_ends_the_controller_with_a_sentence(
+    database: Database, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with database.connect() as connection, controller(database) as process:
+        until(lambda: scalar(connection, "select beats from tensile.workers"))
+        connection.execute("drop schema tensile cascade")
+        assert process.wait(timeout=DEADLINE_S) == 4
+    assert "the catalog is not installed in database" in capfd.readouterr().err
+
+
+def test_a_job_that_kills_its_controllers_fails(database: Database) -> None:
+    with database.connect() as connection:
+        job = enqueue(connection, "train")
+        connection.execute("update tensile.jobs set max_attempts = 1")
+        for attempt in (1, 2):
+            with controller(database) as process:
+                until(lambda attempt=attempt: adopted(connection, job, attempt))
+                process.kill()
+                process.wait()
+        with controller(database):
+            until(lambda: scalar(connection, "select state = 'failed' from tensile.jobs"))
+        row = connection.execute("select faults, interruptions, attempt from tensile.jobs").fetchone()
+        assert row == (1, 1, 2)
 
 
 def test_without_a_database_the_exit_code_and_the_message_say_so(database: Database) -> None:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NewType, Protocol, Self
 
 from indb_tensile.errors import InvariantError, TensileError
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
@@ -67,13 +67,14 @@ class Broken:
 class Interrupted:
     """The job goes back to the queue and on from its last checkpoint.
 
-    `counts` is False where neither the job nor its trainer is to blame: it costs no attempt. `fault` says more than
-    the reason, where something told it.
+    `blame` says whether it counts as the job's own fault. `fault` says more than the reason, where there is more to
+    say; `waits_for` is what the job waits for then, where that is not simply its next attempt.
     """
 
     reason: str
-    counts: bool = True
+    blame: Blame = Blame.JOB
     fault: Fault | None = None
+    waits_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

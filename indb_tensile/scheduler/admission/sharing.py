@@ -15,6 +15,7 @@ free, after the others were squeezed where too little is.
 from dataclasses import replace
 
 from indb_tensile.errors import InvariantError, MemoryLimitError
+from indb_tensile.job import Blame
 from indb_tensile.scheduler.admission.draft import Draft, corrected, planned
 from indb_tensile.scheduler.admission.orders import (
     AskPlanner,
@@ -77,7 +78,7 @@ def _replan(draft: Draft, reason: PlanReason) -> None:
         _aim(draft, running, plans, reason)
     elif _promised_bytes(draft.pool) > draft.pool.budget_bytes:
         youngest = draft.pool.at(Stage.RUNNING, Stage.CALIBRATING)[-1]
-        _go(draft, youngest, Interrupted(reason="the device's budget was lowered", counts=False), reason)
+        _go(draft, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason)
 
 
 def _go(draft: Draft, member: Member, outcome: Outcome, reason: PlanReason) -> None:

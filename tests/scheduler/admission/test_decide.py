@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
 from indb_tensile.scheduler.admission.decide import decide, finished
 from indb_tensile.scheduler.admission.facts import (
     Adoption,
@@ -17,6 +17,7 @@ from indb_tensile.scheduler.admission.facts import (
     Capture,
     Claim,
     ClaimLoss,
+    Ending,
     Event,
     Exit,
     Failure,
@@ -27,6 +28,7 @@ from indb_tensile.scheduler.admission.facts import (
     QueueChange,
     Silence,
     SpareReady,
+    Stall,
     Stop,
     Tick,
 )
@@ -757,21 +759,21 @@ def test_a_budget_below_the_least_sends_the_youngest_back_to_the_queue_at_no_cos
     assert EndTrainer(trainer=second, manner=Manner.TERMINATE) in drive.send(BudgetChange(budget_bytes=6 * REGION))
     orders = drive.send(Exit(trainer=second, code=-15))
     assert orders[1] == RequeueJob(
-        job=JobId(2), claim=ClaimToken(1002), reason="the device's budget was lowered", counts=False
+        job=JobId(2), claim=ClaimToken(1002), reason="the device's budget was lowered", blame=Blame.NOBODY
     )
 
 
-def test_a_killed_trainer_sends_its_job_back_and_frees_its_memory_first() -> None:
+def test_a_trainer_that_died_sends_its_job_back_and_frees_its_memory_first() -> None:
     drive = Drive(10)
     trainer = drive.start(1, 4)
-    orders = drive.send(Exit(trainer=trainer, code=-9))
+    orders = drive.send(Exit(trainer=trainer, code=1))
     assert orders[:2] == (
         ReleaseTrainer(trainer=trainer),
         RequeueJob(
             job=JobId(1),
             claim=ClaimToken(1001),
-            reason="its trainer ended with code -9 before the job was done",
-            counts=True,
+            reason="its trainer ended with code 1 before the job was done",
+            blame=Blame.JOB,
         ),
     )
     assert drive.pool.members == ()
@@ -786,14 +788,15 @@ def test_a_failed_job_is_written_down_when_its_trainer_is_gone() -> None:
     assert orders[1] == FailJob(job=JobId(1), claim=ClaimToken(1001), fault=fault)
 
 
-def test_a_failure_that_may_pass_sends_the_job_back() -> None:
+@pytest.mark.parametrize("blame", [Blame.JOB, Blame.OTHERS])
+def test_a_failure_that_may_pass_sends_the_job_back_and_says_whose_fault_it_was(blame: Blame) -> None:
     drive = Drive(10)
     trainer = drive.start(1, 4)
     fault = Fault(sqlstate="58000", message="no database")
-    drive.send(Failure(trainer=trainer, fault=fault, retry=True))
+    drive.send(Failure(trainer=trainer, fault=fault, retry=True, blame=blame))
     orders = drive.send(Exit(trainer=trainer, code=1))
     assert orders[1] == RequeueJob(
-        job=JobId(1), claim=ClaimToken(1001), reason="no database", counts=True, fault=fault
+        job=JobId(1), claim=ClaimToken(1001), reason="no database", blame=blame, fault=fault
     )
 
 
@@ -809,7 +812,12 @@ def test_a_lost_device_costs_no_attempt_and_is_tried_again_after_growing_pauses(
         drive.send(Failure(trainer=trainer, fault=GONE, retry=True, lost=True))
         drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
         assert RequeueJob(
-            job=JobId(1), claim=ClaimToken(1001), reason="the device is gone", counts=False, fault=GONE
+            job=JobId(1),
+            claim=ClaimToken(1001),
+            reason="the device is gone",
+            blame=Blame.OTHERS,
+            fault=GONE,
+            waits_for="a device that works: the device is gone",
         ) in drive.send(Exit(trainer=trainer, code=5))
         for _ in range(pause_ticks - 1):
             assert drive.send(Tick()) == ()
@@ -819,7 +827,7 @@ def test_a_lost_device_costs_no_attempt_and_is_tried_again_after_growing_pauses(
         drive.capture(drive.pool.members[0].trainer, 4)
 
 
-def test_a_job_whose_device_went_while_it_trained_has_had_its_attempt_and_others_go_on_at_once() -> None:
+def test_a_job_whose_device_went_while_it_trained_may_be_to_blame_and_others_go_on_at_once() -> None:
     drive = Drive(10)
     first, second = drive.start(1, 4), drive.start(2, 4)
     for trainer in (first, second):
@@ -830,7 +838,7 @@ def test_a_job_whose_device_went_while_it_trained_has_had_its_attempt_and_others
         )
     drive.send(Failure(trainer=first, fault=GONE, retry=True, lost=True))
     orders = drive.send(Exit(trainer=first, code=5))
-    assert [o.counts for o in orders if isinstance(o, RequeueJob)] == [True]
+    assert [o.blame for o in orders if isinstance(o, RequeueJob)] == [Blame.UNCLEAR]
     assert drive.pool.claim_pause_ticks == 2
     drive.send(
         Measurement(
@@ -874,14 +882,68 @@ def test_trainers_owe_an_answer_until_they_are_ready_and_after_every_plan() -> N
     assert drive.pool.owing == {(spare.trainer, 0)}
 
 
-def test_a_silent_trainer_is_killed_and_its_job_has_lost_an_attempt() -> None:
+def test_a_silent_trainer_is_killed_and_its_job_goes_back() -> None:
     drive = Drive(10)
     trainer = drive.claim(job(1))
     drive.capture(trainer, 4)
     assert drive.send(Silence(trainer=trainer))[0] == EndTrainer(trainer=trainer, manner=Manner.KILL)
     requeued = next(o for o in drive.send(Exit(trainer=trainer, code=-9)) if isinstance(o, RequeueJob))
-    assert (requeued.reason, requeued.counts) == ("its trainer did not take up plan 1", True)
+    assert (requeued.reason, requeued.blame) == ("its trainer did not take up plan 1", Blame.UNCLEAR)
     assert drive.pool.granted_bytes == 0
+
+
+def test_a_trainer_that_stalls_in_mid_training_is_killed_and_its_job_goes_back() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    assert drive.send(Stall(trainer=trainer, silent_s=600.4))[0] == EndTrainer(trainer=trainer, manner=Manner.KILL)
+    assert EndTrainer not in map(type, drive.send(Stall(trainer=trainer, silent_s=601.0)))
+    assert drive.send(Exit(trainer=trainer, code=-9, ending=Ending.STOPPED))[1] == RequeueJob(
+        job=JobId(1),
+        claim=ClaimToken(1001),
+        reason="its trainer made no progress for 600 s",
+        blame=Blame.UNCLEAR,
+    )
+
+
+def test_a_trainer_that_reads_its_table_does_not_stall() -> None:
+    drive = Drive(10)
+    trainer = drive.claim(job(1))
+    assert drive.send(Stall(trainer=trainer, silent_s=600.0)) == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "reason", "blame"),
+    [
+        (-9, Ending.OUTSIDE, "its trainer was killed by signal 9 from outside", Blame.OTHERS),
+        (-15, Ending.OUTSIDE, "its trainer was killed by signal 15 from outside", Blame.OTHERS),
+        (-9, Ending.STOPPED, "its controller stopped its trainer", Blame.OTHERS),
+        (-9, Ending.BABBLED, "its trainer sent a message that its controller cannot read", Blame.JOB),
+        (4, Ending.BY_ITSELF, "its trainer ended with code 4 before the job was done", Blame.OTHERS),
+        (9, Ending.BY_ITSELF, "its trainer ended with code 9 before the job was done", Blame.OTHERS),
+        (70, Ending.BY_ITSELF, "its trainer ended with code 70 before the job was done", Blame.JOB),
+    ],
+)
+def test_a_trainer_that_ends_without_a_word_is_put_down_to_what_ended_it(
+    code: int, ending: Ending, reason: str, blame: Blame
+) -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    (requeued,) = [
+        o for o in drive.send(Exit(trainer=trainer, code=code, ending=ending)) if isinstance(o, RequeueJob)
+    ]
+    assert requeued == RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason=reason, blame=blame)
+
+
+def test_a_trainer_that_was_killed_for_lack_of_memory_says_so_and_the_way_out() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    exit_ = Exit(trainer=trainer, code=-9, ending=Ending.STARVED, peak_bytes=3 << 30)
+    (requeued,) = [o for o in drive.send(exit_) if isinstance(o, RequeueJob)]
+    reason = "its trainer was killed by the system for lack of memory, when it had used up to 3072 MB"
+    assert requeued.fault is not None
+    assert (requeued.reason, requeued.blame) == (reason, Blame.JOB)
+    assert (requeued.fault.sqlstate, requeued.fault.message) == ("53200", reason)
+    assert "batch_size" in requeued.fault.hint
 
 
 def test_a_silent_spare_is_killed_and_counts_as_one_that_died_early() -> None:
@@ -952,7 +1014,7 @@ def test_a_stop_sends_every_job_back_and_everybody_home() -> None:
     drive.send(Exit(trainer=spare, code=-15))
     assert drive.send(Exit(trainer=trainer, code=-15)) == (
         ReleaseTrainer(trainer=trainer),
-        RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="its controller was stopped", counts=False),
+        RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="its controller was stopped", blame=Blame.NOBODY),
     )
     drive.pool = replace(drive.pool, claiming=False)
     assert finished(drive.pool)
@@ -965,7 +1027,7 @@ def test_a_job_claimed_while_stopping_goes_straight_back() -> None:
     drive.send(Stop())
     orders = drive.send(Claim(job=job(1)))
     assert orders == (
-        RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="its controller was stopped", counts=False),
+        RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="its controller was stopped", blame=Blame.NOBODY),
     )
 
 
@@ -974,7 +1036,7 @@ def test_a_trainer_that_died_by_a_memory_fault_costs_an_attempt_and_its_job_says
     trainer = drive.start(1, 4)
     drive.send(Exit(trainer=trainer, code=-11))
     (requeued,) = [o for o in drive.orders if isinstance(o, RequeueJob)]
-    assert requeued.counts
+    assert requeued.blame is Blame.JOB
     assert requeued.reason == (
         "its trainer ended with a memory fault (SIGSEGV, see the controller's log) before the job was done"
     )
