@@ -248,6 +248,7 @@ def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
         device_kind=kind,
         policy=settings.policy,
         lease_s=settings.lease_s,
+        slots=settings.max_jobs,
     )
 
 

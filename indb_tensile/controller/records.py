@@ -12,8 +12,15 @@ import msgspec
 import psycopg
 
 from indb_tensile.catalog import install, jobs, links, paces, plans
-from indb_tensile.catalog.connection import Connection, Session, UnreachableError
-from indb_tensile.catalog.jobs import Beat
+from indb_tensile.catalog.connection import (
+    LOOP_LOCK_TIMEOUT_MS,
+    Connection,
+    LockedError,
+    Session,
+    UnreachableError,
+    may_pass,
+)
+from indb_tensile.catalog.jobs import Beat, Unreadable
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.config import variable
 from indb_tensile.errors import DatabaseError, TensileError
@@ -59,8 +66,8 @@ class Records(Protocol):
         """The worker is gone; others need not wait for its lease."""
         ...
 
-    def claim(self, worker: WorkerId) -> ClaimedJob | None:
-        """The next job, if any."""
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
+        """The next job, if any, of owners whose oids are not among `passed_over`."""
         ...
 
     def rescue(self) -> tuple[JobId, ...]:
@@ -83,21 +90,38 @@ class CatalogRecords:
     """
 
     def __init__(
-        self, dsn: str, *, application_name: str, host: str, pid: int, device_kind: str, policy: str, lease_s: float
+        self,
+        dsn: str,
+        *,
+        application_name: str,
+        host: str,
+        pid: int,
+        device_kind: str,
+        policy: str,
+        lease_s: float,
+        slots: int = 8,
     ) -> None:
-        self._session = Session(dsn, application_name=application_name, patience_s=0.0)
+        self._session = Session(
+            dsn, application_name=application_name, patience_s=0.0, lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS
+        )
         self._host = host
         self._pid = pid
         self._device_kind = device_kind
         self._policy = policy
         self._lease_s = lease_s
+        self._slots = slots
         self._run(install.check_version)
 
     def register(self) -> WorkerId:
         """A new worker, whose first heartbeat this is."""
         return self._run(
             lambda c: jobs.register_worker(
-                c, host=self._host, pid=self._pid, device_kind=self._device_kind, lease_s=self._lease_s
+                c,
+                host=self._host,
+                pid=self._pid,
+                device_kind=self._device_kind,
+                lease_s=self._lease_s,
+                slots=self._slots,
             )
         )
 
@@ -109,9 +133,9 @@ class CatalogRecords:
         """Renew the worker's lease."""
         return self._run(lambda c: jobs.beat(c, worker, held))
 
-    def claim(self, worker: WorkerId) -> ClaimedJob | None:
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
         """The next job, if any. Where its answer is lost with the connection, a beat reports it as a stray."""
-        return self._run(lambda c: jobs.claim_job(c, worker))
+        return self._run(lambda c: jobs.claim_job(c, worker, passed_over))
 
     def rescue(self) -> tuple[JobId, ...]:
         """Take jobs from workers that are gone."""
@@ -141,7 +165,8 @@ class CatalogRecords:
         try:
             return self._session.run(action)
         except psycopg.Error as error:
-            told = DatabaseError(
+            kind = LockedError if may_pass(error) else DatabaseError
+            told = kind(
                 f"the catalog refused a statement: {error.diag.message_primary or str(error).strip()}",
                 detail=error.diag.message_detail or "",
                 hint=error.diag.message_hint or _way_out(error),
@@ -225,4 +250,4 @@ def _plan_record(order: RecordPlan, policy: str, planning_ns: int) -> tuple[Plan
     return record, msgspec.to_builtins(plan.plans)
 
 
-__all__ = ["CatalogRecords", "Pulse", "Records", "UnreachableError", "Writing"]
+__all__ = ["CatalogRecords", "LockedError", "Pulse", "Records", "UnreachableError", "Writing"]
