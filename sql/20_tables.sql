@@ -121,12 +121,14 @@ create table tensile.workers (
   version text not null,
   service_name text,
   lease_s double precision not null,
+  slots integer not null default 8,
   beats bigint not null default 0,
   started_at timestamptz not null default now(),
   heartbeat_at timestamptz not null default now(),
   stopped_at timestamptz,
   took_leave boolean not null default false,
-  constraint workers_lease_is_positive check (lease_s > 0)
+  constraint workers_lease_is_positive check (lease_s > 0),
+  constraint workers_have_slots check (slots > 0)
 ) with (fillfactor = 50);  -- and no index on heartbeat_at: every beat stays a heap-only update
 comment on table tensile.workers is 'a controller and the device it rules';
 comment on column tensile.workers.worker_id is 'number of the worker; a controller started again is a new one';
@@ -140,6 +142,7 @@ comment on column tensile.workers.lease_s is 'seconds without a heartbeat after 
 comment on column tensile.workers.beats is
   'count of its heartbeats; a controller that sees it unchanged for lease_s, on its own monotonic clock, '
   'declares the worker dead';
+comment on column tensile.workers.slots is 'most jobs that it has at once: what quotas divide among owners';
 comment on column tensile.workers.started_at is 'when it registered';
 comment on column tensile.workers.heartbeat_at is
   'its last heartbeat by the database''s clock, for display: a step of that clock makes nobody dead';
@@ -206,6 +209,9 @@ create index jobs_queued on tensile.jobs (priority desc, job_id) where state = '
 -- Active jobs, by a constraint; said so because a foreign key's own check asks for a worker_id and no state.
 create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
+create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id) where state = 'queued';
+create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
+create index jobs_active on tensile.jobs (worker_id) where state in ('starting', 'running');
 create index jobs_owner on tensile.jobs (owner_oid, job_id);
 create index jobs_model on tensile.jobs (model_name, job_id);
 create index jobs_model_owner on tensile.jobs (model_name, owner_oid) where state in ('queued', 'starting', 'running');
@@ -579,34 +585,68 @@ comment on column tensile.plans.adopted_at is 'when the trainer began to follow 
 
 -- Claims ---------------------------------------------------------------------------------------------------
 
--- A function for its settings alone: whatever the statistics say, and a queue's are always out of date, the next job
--- is found by walking the index in its order, not by sorting all that wait.
-create function tensile.claim_job(worker bigint) returns setof tensile.jobs
+-- The planner's settings: whatever the statistics say, and a queue's are always out of date, the next job is found by
+-- walking an index in its order, not by sorting all that wait.
+--
+-- Owners that have as many jobs as their quota allows are passed over, and so are those whom the worker names. Where
+-- nobody is passed over, the first job of the queue is taken. Otherwise the owners that wait are found by one look into
+-- the index for each, so that it does not matter how many jobs of the others wait.
+create function tensile.claim_job(worker bigint, passed_over oid[] default '{}') returns setof tensile.jobs
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
   set enable_sort = off
   set enable_bitmapscan = off
   set enable_seqscan = off
 as $$
+declare
+  aside oid[] := claim_job.passed_over || tensile.owners_at_limit(0);
+  next_owner oid;
+  next_job bigint;
 begin
+  if not exists (select from tensile.workers as w where w.worker_id = claim_job.worker and w.stopped_at is null) then
+    return;
+  end if;
+  if aside = '{}' then
+    select q.job_id, q.owner_oid into next_job, next_owner from tensile.jobs as q
+     where q.state = 'queued' and (q.not_before is null or q.not_before <= now())
+       and q.installation = (select tensile.installation())
+     order by q.priority desc, q.job_id
+       for update skip locked limit 1;
+  else
+    for next_owner in select h.owner_oid from tensile.queue_heads(aside) as h loop
+      select q.job_id into next_job from tensile.jobs as q
+       where q.owner_oid = next_owner and q.state = 'queued' and (q.not_before is null or q.not_before <= now())
+         and q.installation = (select tensile.installation())
+       order by q.priority desc, q.job_id
+         for update skip locked limit 1;
+      exit when next_job is not null;
+    end loop;
+  end if;
+  if next_job is null then
+    return;
+  end if;
+  -- Two workers could give one owner's last place away at once: the row of the oldest worker, which no user can lock,
+  -- lets one of them count after the other. The job that is not taken now is taken by the next claim.
+  if next_owner = any (tensile.owners_at_limit(1)) then
+    perform from tensile.workers as w
+      where w.worker_id = (select min(v.worker_id) from tensile.workers as v where v.stopped_at is null)
+        for no key update;
+    if next_owner = any (tensile.owners_at_limit(0)) then
+      return;
+    end if;
+  end if;
   return query
   update tensile.jobs as j
      set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = claim_job.worker,
          claim = nextval('tensile.claim_seq'),  -- every later write must carry it
          progress_at = now(), waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
-   where j.job_id = (select q.job_id from tensile.jobs as q
-                      where q.state = 'queued'
-                        and (q.not_before is null or q.not_before <= now())
-                        and q.installation = (select tensile.installation())
-                        and exists (select from tensile.workers as w
-                                     where w.worker_id = claim_job.worker and w.stopped_at is null)
-                      order by q.priority desc, q.job_id
-                        for update skip locked limit 1)
+   where j.job_id = next_job and j.state = 'queued'
   returning j.*;
 end
 $$;
-comment on function tensile.claim_job(bigint) is
-  'hands the oldest queued job of the highest priority to a worker; workers never wait for each other';
+comment on function tensile.claim_job(bigint, oid[]) is
+  'hands the oldest queued job of the highest priority to a worker, of the owners that their quotas let have one more '
+  'and that are not passed over; workers never wait for each other''s jobs';
 
 -- Copies of a database -------------------------------------------------------------------------------------
 

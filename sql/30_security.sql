@@ -133,10 +133,10 @@ create policy artifacts_administered on tensile.artifacts for select to tensile_
 
 grant select on all tables in schema tensile to tensile_worker;
 grant usage on sequence tensile.claim_seq to tensile_worker;
-grant execute on function tensile.back_off(integer), tensile.claim_job(bigint),
+grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, oid[]),
   tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision) to tensile_worker;
-grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, claim, worker_id, waits_for, error_sqlstate, error_message, error_detail,
-  error_hint, not_before, started_at, finished_at, version_id) on tensile.jobs to tensile_worker;
+grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, claim,
+  worker_id, waits_for, error_sqlstate, error_message, error_detail, error_hint, not_before, started_at, finished_at, version_id) on tensile.jobs to tensile_worker;
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
   tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.device_links to tensile_worker;

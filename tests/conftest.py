@@ -39,6 +39,10 @@ class Database:
         """A connection in autocommit mode."""
         return psycopg.connect(self.dsn(user), autocommit=True)
 
+    def cluster_connection(self) -> psycopg.Connection:
+        """A superuser's connection to the maintenance database, which has settings of its own."""
+        return psycopg.connect(self.cluster.dsn(database="postgres"), autocommit=True)
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:

@@ -265,6 +265,7 @@ def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
         policy=settings.policy,
         lease_s=settings.lease_s,
         interrupted_s=settings.interrupted_s,
+        slots=settings.max_jobs,
     )
 
 

@@ -16,7 +16,7 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.catalog import predictors
-from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.catalog.predictors import StoredPredictor
 from indb_tensile.errors import DataError, TensileError
 from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
@@ -42,7 +42,9 @@ def main() -> int:
         die_with_parent()
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # jobs lose next to nothing to it
         torch.set_num_threads(settings.torch_threads)
-        with Session(settings.dsn, application_name="tensile learner") as session:
+        with Session(
+            settings.dsn, application_name="tensile learner", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
+        ) as session:
             learn(session, emulated_kind(), lambda: survey(0, device_s=settings.survey_s))
     except (TensileError, psycopg.Error) as error:
         log.error("no predictor was trained: %s", error)  # noqa: TRY400 - one line says it all

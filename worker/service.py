@@ -17,7 +17,7 @@ import psycopg
 import torch
 
 from indb_tensile.catalog import jobs
-from indb_tensile.catalog.connection import connect
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, connect
 from indb_tensile.catalog.install import VERSION
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.errors import DatabaseError, TensileError
@@ -100,7 +100,10 @@ def _loader(store: Store) -> Load:
 
 def _withdraw(mine: ServiceSettings) -> None:
     """Say that no service answers; where the database is gone too, nobody is there to be told."""
-    with suppress(DatabaseError, psycopg.Error), connect(mine.shared.dsn, application_name="tensile service") as last:
+    with (
+        suppress(DatabaseError, psycopg.Error),
+        connect(mine.shared.dsn, application_name="tensile service", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS) as last,
+    ):
         jobs.announce_service(last, mine.worker, None)
 
 

@@ -1,9 +1,47 @@
 -- Every statement that workers and controllers run on the catalog. A write for a job carries its claim token and
 -- the states that it may change; where no row matches, the job belongs to somebody else by now.
 
+-- lift_statement_timeout --
+set statement_timeout = 0  -- a planned restart of the database or a slow disk must not end a controller
+
+-- own_session --
+-- What a worker's own session overrides right after connecting. A role or a database may set any of these; each
+-- would end the session or change silently what it reads or writes.
+set search_path = pg_catalog, pg_temp;  -- no name of ours is looked up among what users made
+set role none;  -- the rights are those of the login
+set idle_in_transaction_session_timeout = 0;  -- a trainer reads a table in one transaction, as long as it takes
+set idle_session_timeout = 0;  -- the listener is idle until something happens
+set default_transaction_isolation = 'read committed';  -- guarded updates see the latest row, and never have to be redone
+set default_transaction_read_only = off;  -- every session of a worker writes
+set default_transaction_deferrable = off;  -- a deferrable transaction waits for others before it begins
+set row_security = on;  -- off, a statement under a policy fails instead of being filtered
+set client_encoding = 'UTF8';  -- names and messages are any text; under SQL_ASCII they arrive as bytes
+set standard_conforming_strings = on;  -- off, a backslash in a literal is an escape
+set array_nulls = on;  -- off, NULL in an array is a string
+set timezone = 'UTC';  -- timestamps as text are the same everywhere
+set datestyle = 'ISO, MDY';  -- psycopg reads no other style
+set intervalstyle = 'postgres';  -- psycopg reads no other style
+set extra_float_digits = 1;  -- floats as text keep every digit
+set bytea_output = 'hex'  -- bytes as text are twice their size, not four times
+
+-- own_session_since_17 --
+set transaction_timeout = 0  -- as idle_in_transaction_session_timeout
+
+-- limit_lock_waits --
+-- And what cannot always be overridden: session_replication_role needs a superuser, and synchronous_commit may
+-- ask for more than "on" does.
+select pg_catalog.set_config('lock_timeout', %(timeout)s, false),
+       pg_catalog.current_setting('session_replication_role'), pg_catalog.current_setting('synchronous_commit')
+
+-- commit_durably --
+set synchronous_commit = on  -- off, a crash of the server loses what a controller counts as written
+
+-- fire_triggers --
+set session_replication_role = origin  -- replica, triggers and foreign keys do nothing
+
 -- register_worker --
-insert into tensile.workers (host, pid, device, version, lease_s)
-values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s)
+insert into tensile.workers (host, pid, device, version, lease_s, slots)
+values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s)
 returning worker_id
 
 -- adopt_owners --
@@ -31,6 +69,11 @@ select exists (select from renewed),
        array(select m.claim from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
        tensile.catalog_version()
 
+-- renew_lease --
+update tensile.workers set heartbeat_at = now(), beats = beats + 1
+ where worker_id = %(worker)s and stopped_at is null
+returning worker_id
+
 -- leave --
 -- in_order: the worker says itself that it stops, so the death of a controller is not what interrupts its jobs.
 with gone as (delete from tensile.device_jobs where worker_id = %(worker)s)
@@ -41,7 +84,7 @@ update tensile.workers set stopped_at = now(), service_name = null, took_leave =
 update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
 
 -- claim_job --
-select job_id, claim, attempt, owner_oid, spec::text from tensile.claim_job(%(worker)s)
+select job_id, claim, attempt, owner_oid, spec::text from tensile.claim_job(%(worker)s, %(passed_over)s::oid[])
 
 -- foreign_jobs --
 select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()
@@ -51,8 +94,12 @@ select count(*) from tensile.jobs where state = 'queued' and installation <> ten
 -- unless they have beaten since. Jobs of workers that died or left go back into the queue.
 with dead as (
   update tensile.workers as w set stopped_at = now(), service_name = null
-    from unnest(%(workers)s::bigint[], %(beats)s::bigint[]) as seen (worker_id, beats)
-   where w.worker_id = seen.worker_id and w.beats = seen.beats and w.stopped_at is null
+   where w.worker_id in (select v.worker_id
+                           from tensile.workers as v
+                           join unnest(%(workers)s::bigint[], %(beats)s::bigint[]) as seen (worker_id, beats)
+                             on v.worker_id = seen.worker_id and v.beats = seen.beats
+                          where v.stopped_at is null
+                            for update of v skip locked)
   returning w.worker_id, w.host, w.heartbeat_at, w.took_leave
 ), gone as (
   select worker_id, host, heartbeat_at, took_leave from dead
@@ -433,7 +480,9 @@ with told as (
   select %(worker)s, u.job_id, u.granted_bytes, u.used_bytes, u.high_water_bytes
     from unnest(%(jobs)s::bigint[], %(granted)s::bigint[], %(used)s::bigint[], %(high_water)s::bigint[])
       as u (job_id, granted_bytes, used_bytes, high_water_bytes)
-    join tensile.jobs as j using (job_id)
+    -- A job whose row somebody has locked is left out this time: the foreign key would wait for that lock.
+    join (select j.job_id from tensile.jobs as j where j.job_id = any (%(jobs)s::bigint[])
+             for key share skip locked) as free using (job_id)
   on conflict (worker_id, job_id) do update
      set granted_bytes = excluded.granted_bytes, used_bytes = excluded.used_bytes,
          high_water_bytes = greatest(device_jobs.high_water_bytes, excluded.high_water_bytes), updated_at = now()

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.postgres
 
 def test_eight_claimers_take_each_of_a_thousand_jobs_once(database: Database) -> None:
     with database.connect() as connection:
+        connection.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
         connection.execute(
             "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)"
             " select 'm', 1, 'public', 't', %s from generate_series(1, 1000)",
@@ -107,7 +108,9 @@ def test_a_job_whose_specification_cannot_be_read_fails_and_the_next_one_is_clai
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         broken = enqueue(alice, spec={"task": "poetry"})
         good = enqueue(alice)
-        assert claim(connection, register(connection)).job == good
+        worker = register(connection)
+        assert claim_or_fail(connection, worker) is None
+        assert claim(connection, worker).job == good
         assert state(alice, broken) == "failed"
         row = alice.execute("select error_message from tensile.jobs where job_id = %s", (broken,)).fetchone()
         assert row is not None
@@ -126,7 +129,7 @@ def test_a_specification_that_could_not_travel_to_a_trainer_fails_as_its_own_job
             " jsonb_set(%s, '{hyperparams}', jsonb_build_object('epochs', %s::jsonb)))",
             (Jsonb(specification("m")), value),
         )
-        assert jobs.claim_job(connection, register(connection)) is None
+        assert claim_or_fail(connection, register(connection)) is None
         row = connection.execute("select state, error_sqlstate, error_message from tensile.jobs").fetchone()
         assert row is not None
         assert row[:2] == ("failed", "22023")

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 import psycopg
 
 from indb_tensile.catalog import models, plans, predictors
-from indb_tensile.catalog.connection import Connection, Session
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session
 from indb_tensile.errors import DatabaseError
 from indb_tensile.executor import backend, predictor
 from indb_tensile.job import ModelVersionId
@@ -32,7 +32,12 @@ class Store:
 
     def __init__(self, dsn: str, purpose: str, device: str = backend.EMULATED) -> None:
         self._device = device
-        self.session = Session(dsn, application_name=f"tensile {purpose}", patience_s=_PATIENCE_S)
+        self.session = Session(
+            dsn,
+            application_name=f"tensile {purpose}",
+            patience_s=_PATIENCE_S,
+            lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
+        )
 
     def load(self, version: ModelVersionId) -> Loaded:
         """Raises MissingError where there is no such version, DatabaseError where it cannot be read."""

@@ -1,6 +1,9 @@
 """What a trainer tells the catalog and its controller while it works: not more often than anybody could read."""
 
+import contextlib
 import time
+
+import psycopg
 
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import Session
@@ -25,7 +28,10 @@ class Diary:
         """The job is in this phase now; said once."""
         if phase is self._phase:
             return
-        self.session.run(lambda c: jobs.set_phase(c, self.job.job, self.job.claim, phase))
+        try:
+            self.session.run(lambda c: jobs.set_phase(c, self.job.job, self.job.claim, phase), wait_for_locks=False)
+        except psycopg.errors.LockNotAvailable:
+            return  # somebody holds the job's row: other jobs must not wait for this one's plan meanwhile
         self._phase = phase
 
     def report(self, progress: Progress, *, at_once: bool = False) -> None:
@@ -34,7 +40,10 @@ class Diary:
         if now < self._due and not at_once:
             return
         self._due = now + PROGRESS_S
-        self.session.run(lambda c: jobs.report_progress(c, self.job.job, self.job.claim, progress))
+        with contextlib.suppress(psycopg.errors.LockNotAvailable):  # the next report says more
+            self.session.run(
+                lambda c: jobs.report_progress(c, self.job.job, self.job.claim, progress), wait_for_locks=False
+            )
         self.link.send(
             Progressed(
                 job=self.job.job,

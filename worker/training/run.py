@@ -7,7 +7,7 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.catalog import jobs, models, snapshots
-from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
 from indb_tensile.executor.device import Device
@@ -60,7 +60,9 @@ class TrainingRun:
         # A database that was restarted is waited for as long as the claim can last.
         patience_s = max(60.0, 2 * self._settings.lease_s)
         name = f"tensile trainer {self._job.job}"
-        with Session(self._settings.dsn, application_name=name, patience_s=patience_s) as session:
+        with Session(
+            self._settings.dsn, application_name=name, patience_s=patience_s, lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
+        ) as session:
             diary = Diary(session, self._link, self._job)
             with self._open() as opened:
                 prepared = self._read(session, diary)
