@@ -211,7 +211,6 @@ create index jobs_active on tensile.jobs (worker_id) where worker_id is not null
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
 create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id) where state = 'queued';
 create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
-create index jobs_active on tensile.jobs (worker_id) where state in ('starting', 'running');
 create index jobs_owner on tensile.jobs (owner_oid, job_id);
 create index jobs_model on tensile.jobs (model_name, job_id);
 create index jobs_model_owner on tensile.jobs (model_name, owner_oid) where state in ('queued', 'starting', 'running');

@@ -1,8 +1,8 @@
 """Scripts that bring an older catalog up to this version's.
 
 A script has two parts. Tables, types and roles change by steps written by hand, one file a release
-(`sql/upgrade/0.1.0--0.2.0.sql`), which keep the data and are not edited after their release. Functions, views, triggers,
-policies and grants are replaced whole by this version's own source, so their text exists once.
+(`sql/upgrade/0.1.0--0.2.0.sql`), which keep the data and are not edited after their release. Functions, views,
+triggers, policies and grants are replaced whole by this version's own source, so their text exists once.
 """
 
 import re

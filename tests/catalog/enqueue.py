@@ -59,7 +59,7 @@ def claim_or_fail(connection: psycopg.Connection[Any], worker: WorkerId) -> Clai
     """The next job; None where there is none, or its specification could not be read and it was failed."""
     claimed = jobs.claim_job(connection, worker)
     if isinstance(claimed, jobs.Unreadable):
-        jobs.fail(connection, claimed.job, claimed.claim, claimed.error, retry=False)
+        jobs.fail(connection, claimed.job, claimed.claim, claimed.error)
         return None
     return claimed
 

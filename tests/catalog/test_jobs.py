@@ -12,7 +12,7 @@ from indb_tensile.catalog import checkpoints, jobs, models
 from indb_tensile.catalog.jobs import Beat, Progress, Sighting
 from indb_tensile.errors import ComputationError, DatabaseError, DataError, DeviceError, LostClaimError
 from indb_tensile.job import Blame, ClaimedJob, JobId, JobState, Phase
-from tests.catalog.enqueue import LEASE_S, claim, enqueue, publication, register, specification, state
+from tests.catalog.enqueue import LEASE_S, claim, claim_or_fail, enqueue, publication, register, specification, state
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres

@@ -115,9 +115,10 @@ def test_a_beat_and_the_devices_use_wait_for_no_jobs_row(database: Database) -> 
         mine, other = enqueue(alice, "a"), enqueue(bob, "b")
         membership = member(records)
         held = {job.job: job.claim for job in (claimed(membership), claimed(membership))}
-        assert membership.worker is not None
+        worker = membership.worker
+        assert worker is not None
         with locking(database, "alice", "select from tensile.jobs for update"):
-            beat = promptly(lambda: records.beat(membership.worker or 0, held))
+            beat = promptly(lambda: records.beat(worker, held))
             assert (beat.alive, beat.lost) == (True, ())
             promptly(lambda: membership.record_device(_USE, (_share(mine), _share(other))))
             told = bob.execute("select job_id, granted_bytes from tensile.device_jobs").fetchall()
@@ -138,7 +139,7 @@ def test_a_locked_table_of_jobs_costs_no_lease(database: Database) -> None:
         with locking(database, "postgres", "lock table tensile.jobs in access exclusive mode"):
             assert promptly(lambda: records.beat(worker, held)).alive
             with pytest.raises(LockedError):
-                promptly(records.rescue)
+                promptly(lambda: records.rescue(()))
             assert promptly(membership.claim) is None
             promptly(membership.rescue)
         assert _beat_at(database) > before

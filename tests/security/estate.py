@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from indb_tensile.catalog import jobs, models, plans
+from indb_tensile.catalog import checkpoints, jobs, models, plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.errors import RequestError
@@ -65,7 +65,7 @@ def _own(
         connection, succeeded, publication(bundle=secret, weights=f"secret_weights_{name}".encode())
     )
     failed = _claimed(owner, connection, worker, model)
-    jobs.fail(connection, failed.job, failed.claim, RequestError(f"secret_error_{name}"), retry=False)
+    jobs.fail(connection, failed.job, failed.claim, RequestError(f"secret_error_{name}"))
     running = _claimed(owner, connection, worker, model)
     jobs.start_running(connection, running.job, running.claim)
     progress = Progress(epoch=1, epochs=2, step=1, steps=3, loss=0.5, figures={f"secret_figure_{name}": 0.5})
@@ -82,7 +82,7 @@ def _own(
     )
     share = JobUse(job=running.job, granted_bytes=1, used_bytes=1, high_water_bytes=1)
     plans.record_device(connection, worker, use, [share])
-    models.save_checkpoint(
+    checkpoints.save_checkpoint(
         connection, running.job, running.claim, f"secret_state_{name}".encode(), {"epoch": f"secret_position_{name}"}
     )
     queued = enqueue(owner, model, idempotency_key=f"secret_key_{name}")
