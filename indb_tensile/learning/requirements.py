@@ -33,7 +33,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """The least of each kind of memory: one update's, all parameters' and buffers', and these with optimizer state."""
+    """The least memory of one update, of all parameters and buffers, and of these with optimizer state."""
 
     update_bytes: int
     weights_bytes: int

@@ -1,6 +1,7 @@
 """What a training may be given beside its table: network, hyper-parameters, split, metric, limits."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 from .errors import INVALID, RefusalError, shown, told_by_database
@@ -30,7 +31,7 @@ def architecture(request: Json, before: Json) -> Json:
 
 def _check_widths(kind: str, hidden: list[int]) -> None:
     """Refuse at once what has too many weights between its declared layers alone; a worker counts all of them."""
-    weights = sum(above * below for above, below in zip(hidden, hidden[1:], strict=False))
+    weights = sum(above * below for above, below in pairwise(hidden))
     if weights > MOST_PARAMETERS:
         message = f"architecture {kind}: the hidden layers have {weights} weights, more than {MOST_PARAMETERS}"
         raise RefusalError(INVALID, message, hint="Make its layers narrower.")
