@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from indb_tensile.bench.database import fresh
@@ -71,13 +72,9 @@ def measure(dsn: str, directory: Path, size_bytes: int, rounds: int) -> dict[str
         local, catalog = [], []
         for _ in range(rounds):
             data = os.urandom(size_bytes)
-            local.append(_cost(connection, lambda data=data: _save_file(connection, job, files, data)))
-            catalog.append(
-                _cost(
-                    connection,
-                    lambda data=data: checkpoints.save_checkpoint(connection, job.job, job.claim, data, {}),
-                )
-            )
+            local.append(_cost(connection, partial(_save_file, connection, job, files, data)))
+            save = partial(checkpoints.save_checkpoint, connection, job.job, job.claim, data, {})
+            catalog.append(_cost(connection, save))
             connection.execute(_SQL["vacuum"])
         kept_bytes, fsync = (connection.execute(_SQL[name]).fetchone() or (0,) for name in ("kept", "fsync"))
     figures: dict[str, float | int | str] = {"size_bytes": size_bytes, "rounds": rounds, "fsync": fsync[0]}
