@@ -15,9 +15,9 @@ from indb_tensile.config import Settings
 from indb_tensile.errors import StorageError
 from indb_tensile.job import ClaimedJob
 from indb_tensile.learning.artifacts import Checkpoint
-from indb_tensile.worker.training.checkpointing import Checkpointing
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
+from worker.training.checkpointing import Checkpointing
 
 pytestmark = pytest.mark.postgres
 
