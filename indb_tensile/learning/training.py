@@ -19,7 +19,7 @@ from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import check_metric
 from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit, require_present
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.relation import Connection, read
+from indb_tensile.learning.relation import Connection, Limits, read
 from indb_tensile.learning.splits import Split, divide
 from indb_tensile.learning.targets import Target, fit_target, labeled
 
@@ -80,11 +80,13 @@ class BatchPlan:
         return self.full + (self.tail_rows > 0)
 
 
-def prepare(connection: Connection, spec: JobSpec, *, owner_oid: int | None = None) -> Prepared:
+def prepare(
+    connection: Connection, spec: JobSpec, *, owner_oid: int | None = None, limits: Limits | None = None
+) -> Prepared:
     """Check the request, read the table in one snapshot, and build what trains on it.
 
-    The connection must be idle, and is again when this returns. With `owner_oid` that role must be able to read
-    the columns too. Raises RequestError and its kinds for what the user can mend.
+    The connection is the reader's, as for `relation.read`. With `owner_oid` that role must be able to read the
+    columns too. Raises RequestError and its kinds for what the user can mend.
     """
     _Checked.of(spec)
     options = FeatureOptions.parse(spec.preprocess)
@@ -92,7 +94,7 @@ def prepare(connection: Connection, spec: JobSpec, *, owner_oid: int | None = No
     def choose(described: Any) -> tuple[str, ...]:
         return (*choose_features(described, spec.target, spec.features, spec.exclude, options), spec.target)
 
-    return assemble(read(connection, spec.relation, choose, owner_oid=owner_oid), spec)
+    return assemble(read(connection, spec.relation, choose, owner_oid=owner_oid, limits=limits), spec)
 
 
 def assemble(table: Table, spec: JobSpec) -> Prepared:
