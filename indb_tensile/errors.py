@@ -65,6 +65,13 @@ class LostClaimError(DatabaseError):
     """The job no longer belongs to this worker; nothing may be written for it."""
 
 
+class StorageError(TensileError):
+    """Bytes could not be stored: a disk is full, or a directory cannot be written. A later attempt may succeed."""
+
+    sqlstate = "53100"  # disk_full
+    exit_code = 71
+
+
 class DeviceError(TensileError):
     """The device refused, failed or is missing."""
 

@@ -45,6 +45,13 @@ class Blame(StrEnum):
     NOBODY = "nobody"  # it was handed back in good order: does not count, and there is no pause
 
 
+class CheckpointStore(StrEnum):
+    """Where a checkpoint's bytes are; equal to the SQL enum `tensile.checkpoint_store`."""
+
+    LOCAL = "local"
+    CATALOG = "catalog"
+
+
 class Task(StrEnum):
     """What is learned; equal to the SQL enum `tensile.task`."""
 

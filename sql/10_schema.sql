@@ -58,6 +58,10 @@ comment on type tensile.job_phase is
 create type tensile.task as enum ('classification', 'regression');
 comment on type tensile.task is 'classification: a label out of a set; regression: a number';
 
+create type tensile.checkpoint_store as enum ('local', 'catalog');
+comment on type tensile.checkpoint_store is
+  'local: a file on the host that trained the job; catalog: rows of checkpoint_chunks, which every host can read';
+
 create type tensile.copy_way as enum ('out', 'in');
 comment on type tensile.copy_way is 'out: from the device to its host; in: from the host to the device';
 

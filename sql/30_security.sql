@@ -30,6 +30,7 @@ alter table tensile.model_versions enable row level security;
 alter table tensile.model_privileges enable row level security;
 alter table tensile.artifacts enable row level security;
 alter table tensile.checkpoints enable row level security;
+alter table tensile.checkpoint_chunks enable row level security;
 alter table tensile.jobs enable row level security;
 alter table tensile.job_progress enable row level security;
 alter table tensile.job_events enable row level security;
@@ -137,8 +138,8 @@ grant execute on function tensile.back_off(integer), tensile.claim_job(bigint),
 grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, claim, worker_id, waits_for, error_sqlstate, error_message, error_detail,
   error_hint, not_before, started_at, finished_at, version_id) on tensile.jobs to tensile_worker;
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
-  tensile.metrics, tensile.checkpoints, tensile.artifacts, tensile.graphs, tensile.op_latency, tensile.op_descriptions,
-  tensile.predictors, tensile.plans, tensile.device_links to tensile_worker;
+  tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
+  tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.device_links to tensile_worker;
 grant insert on tensile.job_events, tensile.models, tensile.model_versions, tensile.device_paces to tensile_worker;
 grant update (last_spec) on tensile.models to tensile_worker;
 grant update (deployed) on tensile.model_versions to tensile_worker;
@@ -149,6 +150,7 @@ create policy versions_worked on tensile.model_versions to tensile_worker using 
 create policy privileges_worked on tensile.model_privileges for select to tensile_worker using (true);
 create policy artifacts_worked on tensile.artifacts to tensile_worker using (true) with check (true);
 create policy checkpoints_worked on tensile.checkpoints to tensile_worker using (true) with check (true);
+create policy checkpoint_chunks_worked on tensile.checkpoint_chunks to tensile_worker using (true) with check (true);
 create policy progress_worked on tensile.job_progress to tensile_worker using (true) with check (true);
 create policy events_worked on tensile.job_events to tensile_worker using (true) with check (true);
 create policy metrics_worked on tensile.metrics to tensile_worker using (true) with check (true);

@@ -433,14 +433,32 @@ comment on function public.tensile_version() is 'version of the extension in thi
 create function public.tensile_set_setting(name text, value jsonb) returns void
   language plpgsql volatile parallel unsafe
 as $$
+declare
+  wanted text;
 begin
-  if name is distinct from 'socket_directory' then
+  select k.kind into wanted from tensile.known_settings() as k where k.name = tensile_set_setting.name;
+  if not found then
     raise exception 'there is no setting "%"', name
-      using errcode = 'undefined_object', hint = 'Known settings: socket_directory.';
-  elsif jsonb_typeof(value) is distinct from 'string' or value #>> '{}' not like '/%' then
-    raise exception 'setting "%" is %', name, coalesce(value::text, 'null')
+      using errcode = 'undefined_object',
+            hint = 'Known settings: ' || (select string_agg(k.name, ', ' order by k.name)
+                                            from tensile.known_settings() as k) || '.';
+  end if;
+  if value is null then
+    delete from tensile.settings as s where s.name = tensile_set_setting.name;
+    return;
+  end if;
+  if not tensile.setting_fits(wanted, value) then
+    raise exception 'setting "%" is %', name, left(value::text, 100)
       using errcode = 'invalid_parameter_value',
-            hint = 'Give an absolute path: select tensile_set_setting(''socket_directory'', ''"/run/tensile"'');';
+            hint = case split_part(wanted, ' ', 1)
+              when 'directory' then
+                'Give an absolute path: select tensile_set_setting(''socket_directory'', ''"/run/tensile"'');'
+              when 'interval' then
+                format('Give an interval longer than zero, or null to keep for ever: select tensile_set_setting(%L, %L);',
+                       name, '"30 days"')
+              else
+                format('Give a whole number from 1, or null to keep all: select tensile_set_setting(%L, %L);', name, '5')
+            end;
   end if;
   insert into tensile.settings as s (name, value)
   values (tensile_set_setting.name, tensile_set_setting.value)
@@ -449,7 +467,8 @@ begin
 end
 $$;
 comment on function public.tensile_set_setting(text, jsonb) is
-  'sets what all sessions share: socket_directory, where services put their sockets';
+  'sets what all sessions share, such as socket_directory or retain_jobs; a value left null restores the default. '
+  'tensile.setting_list shows all settings';
 
 create function public.tensile_check()
   returns table (item text, ok boolean, detail text, hint text)

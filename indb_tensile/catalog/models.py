@@ -1,20 +1,19 @@
-"""Models: a version is published in one transaction guarded by the claim; checkpoints; what is stored comes back."""
+"""Models: a version is published in one transaction guarded by the claim, and loaded again."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, LiteralString
+from typing import Any
 
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from indb_tensile.catalog.chunks import read_chunks, write_chunks
 from indb_tensile.catalog.connection import Connection
-from indb_tensile.catalog.jobs import checkpointed, lost_claim
+from indb_tensile.catalog.jobs import lost_claim
 from indb_tensile.catalog.queries import query
-from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId, ModelVersionId, Task
-
-CHUNK_BYTES = 8 * 1024 * 1024  # a bytea value is built in memory several times over on its way
+from indb_tensile.errors import MissingError, PrivilegeError
+from indb_tensile.job import ClaimedJob, ModelVersionId, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ def publish_version(connection: Connection, claimed: ClaimedJob, publication: Pu
         if deploy:
             connection.execute(query("undeploy"), {"model": model})
         version = _insert_version(connection, claimed, publication, job, model=model, deployed=deploy)
-        _write_chunks(connection, "insert_version_chunk", version, publication.weights)
+        write_chunks(connection, "insert_version_chunk", version, publication.weights)
         connection.execute(query("remember_spec"), {"model": model, "spec": Jsonb(job["spec"])})
         if connection.execute(query("succeed"), {**keys, "version": version}).fetchone() is None:
             raise lost_claim(claimed.job, claimed.claim)
@@ -115,7 +114,7 @@ def load_version(connection: Connection, version: ModelVersionId) -> StoredVersi
             row = cursor.execute(query("load_version"), {"version": version}).fetchone()
         if row is None:
             raise MissingError(f"model version {version} is not there", hint="tensile.model_list lists the models.")
-        weights = _read_chunks(connection, "version_chunks", version, row["weights_bytes"])
+        weights = read_chunks(connection, "version_chunks", version, row["weights_bytes"])
     return StoredVersion(
         version=ModelVersionId(row["version_id"]),
         model=row["name"],
@@ -129,30 +128,6 @@ def deployed_version(connection: Connection, model: str) -> ModelVersionId | Non
     """The version with which the model of that name predicts, or None."""
     row = connection.execute(query("deployed_version"), {"name": model}).fetchone()
     return None if row is None else ModelVersionId(row[0])
-
-
-def save_checkpoint(
-    connection: Connection, job: JobId, claim: ClaimToken, data: bytes, position: Mapping[str, Any]
-) -> None:
-    """Replace the job's checkpoint, all or nothing. Raises LostClaimError."""
-    with connection.transaction():
-        if connection.execute(query("lock_claimed"), {"job": job, "claim": claim}).fetchone() is None:
-            raise lost_claim(job, claim)
-        connection.execute(query("delete_checkpoint_chunks"), {"job": job})
-        values = {"job": job, "position": Jsonb(dict(position)), "size_bytes": len(data)}
-        connection.execute(query("save_checkpoint"), values)
-        _write_chunks(connection, "insert_checkpoint_chunk", job, data)
-        checkpointed(connection, job, claim)
-
-
-def load_checkpoint(connection: Connection, job: JobId) -> tuple[bytes, dict[str, Any]] | None:
-    """The job's checkpoint and its position, or None."""
-    with connection.transaction():
-        row = connection.execute(query("load_checkpoint"), {"job": job}).fetchone()
-        if row is None:
-            return None
-        position, size_bytes = row
-        return _read_chunks(connection, "checkpoint_chunks", job, size_bytes), position
 
 
 _SAME_NAMES = (
@@ -239,28 +214,3 @@ def _insert_version(
     row = connection.execute(query("insert_version"), values).fetchone()
     assert row is not None
     return ModelVersionId(row[0])
-
-
-def _write_chunks(connection: Connection, name: LiteralString, owner: int, data: bytes) -> None:
-    view = memoryview(data)
-    for chunk_no, chunk in enumerate(_chunks(view)):
-        connection.execute(query(name), {"owner": owner, "chunk_no": chunk_no, "chunk": chunk})
-
-
-def _chunks(view: memoryview) -> Iterator[bytes]:
-    for start in range(0, len(view), CHUNK_BYTES):
-        yield bytes(view[start : start + CHUNK_BYTES])
-
-
-def _read_chunks(connection: Connection, name: LiteralString, owner: int, size_bytes: int) -> bytes:
-    """All chunks, fetched one by one in binary, so that no more than one is in memory beside the whole."""
-    data = bytearray()
-    with connection.cursor(binary=True) as cursor:
-        for (chunk,) in cursor.stream(query(name), {"owner": owner}):
-            data += chunk
-    if len(data) != size_bytes:
-        raise DatabaseError(
-            f"the bytes stored for {name.removesuffix('_chunks')} {owner} are {len(data)}, not {size_bytes}",
-            hint="Restore the database from a dump, or train again.",
-        )
-    return bytes(data)

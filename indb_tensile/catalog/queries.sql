@@ -96,8 +96,9 @@ select worker_id, beats, lease_s from tensile.workers
  order by worker_id
 
 -- start_running --
-update tensile.jobs set state = 'running', phase = 'training', waits_for = null
- where job_id = %(job)s and claim = %(claim)s and state = 'starting'
+-- Safe to repeat: where the connection breaks, nobody knows whether it was written.
+update tensile.jobs set state = 'running', phase = case state when 'running' then phase else 'training' end, waits_for = null
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
 returning job_id
 
 -- set_phase --
@@ -195,13 +196,6 @@ with mine as (
 )
 select job_id from mine
 
--- checkpointed --
--- What the job has computed is safe: whatever interrupted it before counts no more.
-update tensile.jobs
-   set faults = 0, interruptions = 0, interrupted = '0', last_death_phase = null, progress_at = now()
- where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
-returning job_id
-
 -- record_event --
 insert into tensile.job_events (job_id, kind, detail)
 select job_id, %(kind)s, %(detail)s from tensile.jobs where job_id = %(job)s and claim = %(claim)s
@@ -245,7 +239,7 @@ returning version_id
 insert into tensile.artifacts (version_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
 
 -- insert_checkpoint_chunk --
-insert into tensile.artifacts (job_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
+insert into tensile.checkpoint_chunks (job_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
 
 -- remember_spec --
 update tensile.models set last_spec = %(spec)s where model_id = %(model)s
@@ -272,19 +266,40 @@ select v.version_id
  where m.name = %(name)s and v.deployed
 
 -- save_checkpoint --
-insert into tensile.checkpoints (job_id, position, size_bytes)
-values (%(job)s, %(position)s, %(size_bytes)s)
-on conflict (job_id) do update
-   set position = excluded.position, size_bytes = excluded.size_bytes, saved_at = now()
+-- What the job has computed is safe: whatever interrupted it before counts no more.
+with mine as (
+  update tensile.jobs
+     set faults = 0, interruptions = 0, interrupted = '0', last_death_phase = null, progress_at = now()
+   where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+  returning job_id
+)
+insert into tensile.checkpoints (job_id, store, host, position, size_bytes, digest)
+select job_id, %(store)s, %(host)s, %(position)s, %(size_bytes)s, %(digest)s from mine
+on conflict (job_id, store, host) do update
+   set position = excluded.position, size_bytes = excluded.size_bytes, digest = excluded.digest, saved_at = now()
+returning job_id
 
 -- delete_checkpoint_chunks --
-delete from tensile.artifacts where job_id = %(job)s
+delete from tensile.checkpoint_chunks where job_id = %(job)s
 
--- load_checkpoint --
-select position, size_bytes from tensile.checkpoints where job_id = %(job)s
+-- checkpoints --
+select store::text, host, position, size_bytes, digest from tensile.checkpoints
+ where job_id = %(job)s
+ order by saved_at desc, store, host
 
 -- checkpoint_chunks --
-select chunk from tensile.artifacts where job_id = %(owner)s order by chunk_no
+select chunk from tensile.checkpoint_chunks where job_id = %(owner)s order by chunk_no
+
+-- installation --
+select tensile.installation()
+
+-- host_checkpoints --
+select job_id, digest from tensile.checkpoints where store = 'local' and host = %(host)s
+
+-- other_hosts --
+select exists (select from tensile.workers
+                where host <> %(host)s and stopped_at is null
+                  and heartbeat_at > now() - make_interval(secs => lease_s))
 
 -- known_latencies --
 select signature, latency_ns, workspace_bytes from tensile.op_latency

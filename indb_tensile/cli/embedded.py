@@ -209,7 +209,7 @@ def _ready(connection: Connection, pid: int) -> bool:
 
 def _check_ours(directory: Path) -> None:
     """Removing is final: only a directory that holds what `tensile up` made is removed."""
-    ours = {"data", "run", "service", "lock", "postgres.log", "pg_ctl.log"}
+    ours = {"data", "run", "service", "lock", "postgres.log", "pg_ctl.log", "checkpoints"}
     ours |= {"controller.pid", "controller.log", "settings.toml", "settings.new"}
     names = sorted(path.name for path in directory.iterdir())
     strangers = [name for name in names if name not in ours and not name.startswith(UNFINISHED)]

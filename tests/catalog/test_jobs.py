@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from indb_tensile.catalog import jobs, models
+from indb_tensile.catalog import checkpoints, jobs, models
 from indb_tensile.catalog.jobs import Beat, Progress, Sighting
 from indb_tensile.errors import ComputationError, DatabaseError, DataError, DeviceError, LostClaimError
 from indb_tensile.job import Blame, ClaimedJob, JobId, JobState, Phase
@@ -149,13 +149,19 @@ def test_states_and_phases_follow_one_another_and_leave_events(database: Databas
         assert kinds == [("starting",), ("running",), ("cancelled",)]
 
 
-def test_running_begins_once(database: Database) -> None:
+def test_a_start_that_is_written_twice_changes_nothing_the_second_time(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         enqueue(alice)
         claimed = claim(connection, register(connection))
         jobs.start_running(connection, claimed.job, claimed.claim)
-        with pytest.raises(LostClaimError):
-            jobs.start_running(connection, claimed.job, claimed.claim)
+        jobs.set_phase(connection, claimed.job, claimed.claim, Phase.VALIDATING)
+        before = _everything(database)
+        jobs.start_running(connection, claimed.job, claimed.claim)
+        assert _everything(database) == before
+        assert alice.execute("select state::text, phase::text from tensile.jobs").fetchone() == (
+            "running",
+            "validating",
+        )
 
 
 def test_progress_keeps_what_is_not_said_anew(database: Database) -> None:
@@ -257,7 +263,7 @@ def test_a_checkpoint_makes_up_for_all_faults_and_interruptions_before_it(databa
         query = "select faults, interruptions, interrupted > '0', last_death_phase from tensile.jobs"
         assert alice.execute(query).fetchone() == (1, 2, True, "starting")
         claimed = claim(connection, register(connection))
-        models.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
+        checkpoints.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
         assert alice.execute(query).fetchone() == (0, 0, False, None)
 
 
@@ -406,12 +412,12 @@ def test_rescue_fails_a_job_whose_faults_are_too_many_and_drops_its_checkpoint(d
         job = enqueue(alice)
         worker = register(connection)
         claimed = claim(connection, worker)
-        models.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
+        checkpoints.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
         with database.connect() as postgres:
             postgres.execute("update tensile.jobs set max_attempts = 1, last_death_phase = 'starting'")
         assert jobs.rescue(connection, jobs.other_workers(connection, None)) == (job,)
         assert state(alice, job) == "failed"
-        assert models.load_checkpoint(connection, job) is None
+        assert checkpoints.checkpoints(connection, job) == ()
 
 
 def test_rescue_cancels_what_should_stop(database: Database) -> None:
@@ -513,17 +519,17 @@ def _writes(connection: psycopg.Connection, claimed: ClaimedJob) -> list[Any]:
         lambda: jobs.report_progress(connection, job, token, progress),
         lambda: jobs.fail(connection, job, token, DataError("x")),
         lambda: jobs.interrupt(connection, job, token, DataError("x"), Blame.OTHERS),
-        lambda: jobs.checkpointed(connection, job, token),
         lambda: jobs.cancelled(connection, job, token),
         lambda: jobs.requeue(connection, job, token, "x"),
         lambda: jobs.record_event(connection, job, token, "x", {}),
-        lambda: models.save_checkpoint(connection, job, token, b"x", {}),
+        lambda: checkpoints.save_checkpoint(connection, job, token, b"x", {}),
         lambda: models.publish_version(connection, claimed, publication()),
     ]
 
 
 def _everything(database: Database) -> list[Any]:
-    tables = ("jobs", "job_progress", "metrics", "job_events", "checkpoints", "artifacts", "models", "model_versions")
+    tables = ("jobs", "job_progress", "metrics", "job_events", "checkpoints", "checkpoint_chunks")
+    tables += ("artifacts", "models", "model_versions")
     with database.connect() as connection:
         return [connection.execute(f"select t::text from tensile.{table} as t").fetchall() for table in tables]
 

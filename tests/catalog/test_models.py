@@ -1,4 +1,4 @@
-"""Publishing: one version per success, deployed as asked; checkpoints; bytes come back as they were."""
+"""Publishing: one version per success, deployed as asked; bytes come back as they were."""
 
 import math
 from typing import Any
@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from indb_tensile.catalog import jobs, models
+from indb_tensile.catalog.chunks import CHUNK_BYTES
 from indb_tensile.catalog.models import should_deploy
 from indb_tensile.errors import DatabaseError, LostClaimError, MissingError, PrivilegeError
 from indb_tensile.job import ClaimedJob, ClaimToken, ModelVersionId
@@ -46,7 +47,7 @@ def test_the_first_version_is_deployed_unless_never_was_asked() -> None:
 
 @pytest.mark.postgres
 def test_a_published_version_comes_back_whole(database: Database) -> None:
-    weights = bytes(range(256)) * (models.CHUNK_BYTES // 256) + b"and a bit"
+    weights = bytes(range(256)) * (CHUNK_BYTES // 256) + b"and a bit"
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
         claimed = _running(connection)
@@ -159,34 +160,6 @@ def test_weights_that_lost_a_chunk_are_not_handed_out(database: Database) -> Non
             postgres.execute("delete from tensile.artifacts")
         with pytest.raises(DatabaseError, match=f"the bytes stored for version {version} are 0, not 7"):
             models.load_version(connection, version)
-
-
-@pytest.mark.postgres
-def test_a_checkpoint_is_replaced_as_a_whole_and_outlives_a_requeue(database: Database) -> None:
-    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
-        job = enqueue(alice)
-        claimed = _running(connection)
-        assert models.load_checkpoint(connection, job) is None
-        long = b"x" * (2 * models.CHUNK_BYTES + 1)
-        models.save_checkpoint(connection, job, claimed.claim, long, {"epoch": 1})
-        assert models.load_checkpoint(connection, job) == (long, {"epoch": 1})
-        models.save_checkpoint(connection, job, claimed.claim, b"short", {"epoch": 2})
-        jobs.requeue(connection, job, claimed.claim, "the controller stops")
-        assert models.load_checkpoint(connection, job) == (b"short", {"epoch": 2})
-        assert connection.execute("select count(*) from tensile.artifacts").fetchone() == (1,)
-
-
-@pytest.mark.postgres
-def test_a_job_that_ended_leaves_no_checkpoint(database: Database) -> None:
-    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
-        job = enqueue(alice)
-        claimed = _running(connection)
-        models.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
-        models.publish_version(connection, claimed, publication())
-        assert models.load_checkpoint(connection, job) is None
-        assert connection.execute("select count(*) from tensile.artifacts where job_id is not null").fetchone() == (
-            0,
-        )
 
 
 @pytest.mark.postgres

@@ -118,7 +118,11 @@ def test_only_an_absolute_path_is_a_socket_directory(admin: Connection, director
 
 def test_an_unknown_setting_is_refused(admin: Connection) -> None:
     assert refused(admin, "select tensile_set_setting('speed', '9')") == Refused(
-        "42704", 'there is no setting "speed"', None, "Known settings: socket_directory."
+        "42704",
+        'there is no setting "speed"',
+        None,
+        "Known settings: retain_events, retain_jobs, retain_links, retain_metrics, retain_plans, retain_versions,"
+        " retain_workers, socket_directory.",
     )
 
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from indb_tensile import config
-from indb_tensile.catalog import jobs, models
+from indb_tensile.catalog import models
 from indb_tensile.catalog.connection import Session
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
@@ -19,10 +19,13 @@ from indb_tensile.job import Phase
 from indb_tensile.learning.training import Prepared, prepare
 from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, Link
 
+from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
 from .loop import Loop
 from .publication import judge, publication
+from .signs import Signs
+from .steady import Steady
 from .steps import Steps, optimizer_settings
 
 log = logging.getLogger("trainer")
@@ -56,11 +59,10 @@ class TrainingRun:
 
     def go(self) -> None:
         """All of it. Raises TensileError and its kinds; the job's row then still belongs to the claim."""
-        # A database that was restarted is waited for as long as the claim can last.
-        patience_s = max(60.0, 2 * self._settings.lease_s)
         name = f"tensile trainer {self._job.job}"
-        with Session(self._settings.dsn, application_name=name, patience_s=patience_s) as session:
-            diary = Diary(session, self._link, self._job)
+        signs = Signs(self._link, self._job.job)
+        with Steady(self._settings.dsn, application_name=name, alive=signs.give) as session:
+            diary = Diary(session, signs, self._job)
             with self._open() as opened:
                 prepared = self._read(session, diary)
                 with capturing_on(opened.torch_device):
@@ -68,6 +70,7 @@ class TrainingRun:
                 first = self._be_admitted(diary, steps, opened.device)
                 weights = self._train(session, diary, prepared, steps, first, opened)
             diary.enter(Phase.PUBLISHING)
+            diary.settle()
             found = publication(self._job, prepared, judge(session, self._job, prepared, weights))
             session.run(lambda c: models.publish_version(c, self._job, found))
 
@@ -118,7 +121,7 @@ class TrainingRun:
         return message
 
     def _train(
-        self, session: Session, diary: Diary, prepared: Prepared, steps: Steps, first: Adopt, opened: Opened
+        self, session: Steady, diary: Diary, prepared: Prepared, steps: Steps, first: Adopt, opened: Opened
     ) -> dict[str, torch.Tensor]:
         device = opened.device
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
@@ -140,15 +143,16 @@ class TrainingRun:
         try:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
             self._link.send(Adopted(job=self._job.job, generation=first.generation))
-            session.run(lambda c: jobs.start_running(c, self._job.job, self._job.claim))
+            diary.start()
             loop = Loop(
                 prepared=prepared,
                 state=state,
                 runner=runner,
+                link=self._link,
                 inbox=self._inbox,
                 diary=diary,
                 steps=steps,
-                checkpoint_s=self._settings.checkpoint_s,
+                checkpointing=Checkpointing(session.once, self._job, self._settings),
             )
             loop.go()
             return loop.weights()
