@@ -20,6 +20,7 @@ missing_packages() {
   command -v cmake >/dev/null || printf 'cmake '
   command -v ninja >/dev/null || printf 'ninja-build '
   ls /usr/share/postgresql/*/extension/plpython3u.control >/dev/null 2>&1 || printf 'postgresql postgresql-plpython3 '
+  [ -z "${for_tests:-}" ] || ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || printf 'libfaketime '
 }
 
 install_packages() {
@@ -112,6 +113,8 @@ setup() {
 
 # What the test command needs besides, after setup.
 install_test_tools() {
+  for_tests=yes
+  install_packages
   wanted=$(.venv/bin/python -c 'import tomllib
 for tool in tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"]: print(tool)')
   if ! fresh test "$wanted"; then

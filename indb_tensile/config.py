@@ -45,12 +45,11 @@ class Settings:
     last checkpoint; 0 sets no limit. `service_directory` is where the service puts its socket; empty starts no
     service. `survey_s` of the device's time are spent measuring operators where it is met for the first time; 0
     trains no latency predictor. `cuda_graphs` lets a GPU run an iteration as one recorded graph where its plan
-    allows it; the results are the same without.
-    `checkpoint_store` says where checkpoints are kept: `local`, in files below `state_dir`, which only this host can
-    read; `catalog`, in the database; `auto`, in files, and every `checkpoint_catalog_s` in the catalog as well, while
-    a controller of another host is alive or the files cannot be written. However short `checkpoint_s` is, checkpoints
-    take at most a tenth of the training time. The logs of `tensile up` in `state_dir` are rotated at `log_bytes`, and
-    `log_files` older ones are kept.
+    allows it; the results are the same without. `checkpoint_store` says where checkpoints are kept: `local`, in
+    files below `state_dir`, which only this host can read; `catalog`, in the database; `auto`, in files, and every
+    `checkpoint_catalog_s` in the catalog as well, while a controller of another host is alive or the files cannot be
+    written. However short `checkpoint_s` is, checkpoints take at most a tenth of the training time. The logs of
+    `tensile up` in `state_dir` are rotated at `log_bytes`, and `log_files` older ones are kept.
     Raises RequestError where a value is out of range.
     """
 

@@ -36,13 +36,6 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
 
 
-class CheckpointStore(StrEnum):
-    """Where a checkpoint's bytes are; equal to the SQL enum `tensile.checkpoint_store`."""
-
-    LOCAL = "local"
-    CATALOG = "catalog"
-
-
 class Blame(StrEnum):
     """What an interrupted attempt is put down to: `max_attempts` bounds the job's own faults alone."""
 
@@ -50,6 +43,13 @@ class Blame(StrEnum):
     UNCLEAR = "unclear"  # its controller died or its trainer hung: counts from the second time in the same phase on
     OTHERS = "others"  # the database, the device or a signal from outside: does not count
     NOBODY = "nobody"  # it was handed back in good order: does not count, and there is no pause
+
+
+class CheckpointStore(StrEnum):
+    """Where a checkpoint's bytes are; equal to the SQL enum `tensile.checkpoint_store`."""
+
+    LOCAL = "local"
+    CATALOG = "catalog"
 
 
 class Task(StrEnum):

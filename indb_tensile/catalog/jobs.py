@@ -165,7 +165,7 @@ def foreign_jobs(connection: Connection) -> int:
 
 
 def start_running(connection: Connection, job: JobId, claim: ClaimToken) -> None:
-    """From starting to running."""
+    """From starting to running; safe to repeat."""
     _guarded(connection, "start_running", job, claim)
 
 
@@ -234,11 +234,6 @@ def cancelled(connection: Connection, job: JobId, claim: ClaimToken) -> None:
 def requeue(connection: Connection, job: JobId, claim: ClaimToken, reason: str) -> None:
     """Hand the job back in good order: it counts for nothing, and the job may start again at once."""
     _guarded(connection, "requeue", job, claim, reason=reason)
-
-
-def checkpointed(connection: Connection, job: JobId, claim: ClaimToken) -> None:
-    """The job has saved a checkpoint: the faults and interruptions before it count no more."""
-    _guarded(connection, "checkpointed", job, claim)
 
 
 def record_event(connection: Connection, job: JobId, claim: ClaimToken, kind: str, detail: Mapping[str, Any]) -> None:

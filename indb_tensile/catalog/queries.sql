@@ -143,8 +143,9 @@ select worker_id, beats, lease_s from tensile.workers
  order by worker_id
 
 -- start_running --
-update tensile.jobs set state = 'running', phase = 'training', waits_for = null
- where job_id = %(job)s and claim = %(claim)s and state = 'starting'
+-- Safe to repeat: where the connection breaks, nobody knows whether it was written.
+update tensile.jobs set state = 'running', phase = case state when 'running' then phase else 'training' end, waits_for = null
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
 returning job_id
 
 -- set_phase --
@@ -242,13 +243,6 @@ with mine as (
 )
 select job_id from mine
 
--- checkpointed --
--- What the job has computed is safe: whatever interrupted it before counts no more.
-update tensile.jobs
-   set faults = 0, interruptions = 0, interrupted = '0', last_death_phase = null, progress_at = now()
- where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
-returning job_id
-
 -- record_event --
 insert into tensile.job_events (job_id, kind, detail)
 select job_id, %(kind)s, %(detail)s from tensile.jobs where job_id = %(job)s and claim = %(claim)s
@@ -319,10 +313,15 @@ select v.version_id
  where m.name = %(name)s and v.deployed
 
 -- save_checkpoint --
+-- What the job has computed is safe: whatever interrupted it before counts no more.
+with mine as (
+  update tensile.jobs
+     set faults = 0, interruptions = 0, interrupted = '0', last_death_phase = null, progress_at = now()
+   where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+  returning job_id
+)
 insert into tensile.checkpoints (job_id, store, host, position, size_bytes, digest)
-select j.job_id, %(store)s, %(host)s, %(position)s, %(size_bytes)s, %(digest)s
-  from tensile.jobs as j
- where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
+select job_id, %(store)s, %(host)s, %(position)s, %(size_bytes)s, %(digest)s from mine
 on conflict (job_id, store, host) do update
    set position = excluded.position, size_bytes = excluded.size_bytes, digest = excluded.digest, saved_at = now()
 returning job_id

@@ -1,6 +1,5 @@
 """The epochs of one job: batches, validation, early stop, checkpoints, and new plans between two iterations."""
 
-import logging
 import time
 from dataclasses import dataclass, field
 
@@ -10,7 +9,7 @@ import torch
 from indb_tensile.catalog import plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import OpMeasurement
-from indb_tensile.errors import InvariantError, StorageError
+from indb_tensile.errors import InvariantError
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
@@ -19,14 +18,13 @@ from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import evaluate
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.training import Part, Prepared, batch_plan, batches, ordered_batches
-from indb_tensile.link import Adopt, Adopted, Measured
+from indb_tensile.link import Adopt, Adopted, Link, Measured
 
 from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
+from .keeping import Keeping
 from .steps import Steps
-
-log = logging.getLogger("trainer")
 
 MEASURED_S = 1.0  # between two reports of latencies
 REMEMBERED_S = 10.0  # between two that the catalog keeps
@@ -39,12 +37,14 @@ class Loop:
     prepared: Prepared
     state: State
     runner: Runner
+    link: Link
     inbox: Inbox
     diary: Diary
     steps: Steps
     checkpointing: Checkpointing
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
+    _keeping: Keeping = field(init=False)
     _best: dict[str, torch.Tensor] = field(default_factory=dict)
     _measured_at: float = 0.0
     _remembered_at: float = field(default_factory=time.monotonic)
@@ -53,11 +53,13 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.early_stop = self.prepared.early_stop
+        self._keeping = Keeping(self.checkpointing, self.diary)
 
     def go(self) -> None:
         """Every epoch that is left; nothing is trained twice."""
         self._resume()
         self.diary.enter(Phase.TRAINING)
+        self.diary.signs.begin()
         while self.epochs_done < self.prepared.settings.epochs and not self.early_stop.stopped:
             loss = self._train_epoch()
             self._close_epoch(loss)
@@ -126,6 +128,7 @@ class Loop:
             filled = torch.cat([rows, rows[:1].expand(size - len(rows))])
             _, outputs = self.runner.evaluate(part.x[filled], part.y[filled])
             parts.append(outputs[: len(rows)])
+            self.diary.signs.give()
         return torch.cat(parts)
 
     def _follow_plans(self) -> None:
@@ -134,7 +137,7 @@ class Loop:
             if not isinstance(message, Adopt):
                 raise InvariantError(f"the controller sent {type(message).__name__} to a job that trains")
             self.runner.adopt(message.plans, message.generation, message.grant_bytes)
-            self.diary.link.send(Adopted(job=self.diary.job.job, generation=message.generation))
+            self.link.send(Adopted(job=self.diary.job.job, generation=message.generation))
 
     def _measure(self) -> None:
         """Tell the controller what iterations take, and now and then the catalog what operators do."""
@@ -145,7 +148,7 @@ class Loop:
         if measured is None:
             return
         self._measured_at = now
-        self.diary.link.send(
+        self.link.send(
             Measured(
                 job=self.diary.job.job,
                 generation=self.runner.generation,
@@ -171,7 +174,7 @@ class Loop:
             )
             for o, ns in zip(operators, latency_ns, strict=True)
         ]
-        self.diary.session.run(lambda c: plans.record_latencies(c, self.steps.kind, rows))
+        self.diary.remember(lambda c: plans.record_latencies(c, self.steps.kind, rows))
 
     def _progress(
         self, step: int, steps: int, loss: float, figures: dict[str, float | None] | None = None
@@ -206,13 +209,9 @@ class Loop:
         return weights, {name: tensor for name, tensor in values.items() if name not in names}
 
     def _save_checkpoint(self) -> None:
-        """Keep a checkpoint if one is due; where it cannot be stored now, training goes on to the next."""
-        if self.epochs_done == self.prepared.settings.epochs or not self.checkpointing.due():
-            return
-        try:
-            self.checkpointing.save(self._checkpoint)
-        except StorageError as error:
-            log.warning("no checkpoint now: %s. %s", error.message, error.hint)
+        """Keep a checkpoint if one is due; where that fails, training goes on."""
+        if self.epochs_done < self.prepared.settings.epochs:
+            self._keeping.save(self._checkpoint, self.epochs_done)
 
     def _checkpoint(self) -> Checkpoint:
         weights, optimizer = self._divide(self.state.export())
@@ -232,7 +231,7 @@ class Loop:
 
         Where the table has changed since, half of the training would be on other rows: it starts anew.
         """
-        checkpoint = self.checkpointing.load(self.prepared.data_digest)
+        checkpoint = self.diary.session.waiting(lambda: self.checkpointing.load(self.prepared.data_digest))
         if checkpoint is None:
             return
         position = checkpoint.position

@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from indb_tensile import config
-from indb_tensile.catalog import jobs, models, snapshots
-from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session, retrying
+from indb_tensile.catalog import models, snapshots
 from indb_tensile.catalog.reader import open_reader, reader_dsn
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
@@ -28,6 +27,8 @@ from .diary import Diary
 from .inbox import Inbox
 from .loop import Loop
 from .publication import judge, publication
+from .signs import Signs
+from .steady import Steady
 from .steps import Steps, optimizer_settings
 
 log = logging.getLogger("trainer")
@@ -63,20 +64,17 @@ class TrainingRun:
 
     def go(self) -> None:
         """All of it. Raises TensileError and its kinds; the job's row then still belongs to the claim."""
-        with Session(
-            self._settings.dsn,
-            application_name=self._name,
-            patience_s=self._patience_s,
-            lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
-        ) as session:
-            diary = Diary(session, self._link, self._job)
+        signs = Signs(self._link, self._job.job)
+        with Steady(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
+            diary = Diary(session, signs, self._job)
             with self._open() as opened:
-                prepared = self._read(diary)
+                prepared = self._read(session, diary)
                 with capturing_on(opened.torch_device):
                     steps = self._capture(session, diary, prepared)
                 first = self._be_admitted(diary, steps, opened.device)
                 weights = self._train(session, diary, prepared, steps, first, opened)
             diary.enter(Phase.PUBLISHING)
+            diary.settle()
             found = publication(self._job, prepared, judge(session, self._job, prepared, weights))
             session.run(lambda c: models.publish_version(c, self._job, found))
 
@@ -92,16 +90,11 @@ class TrainingRun:
     def _name(self) -> str:
         return f"tensile trainer {self._job.job}"
 
-    @property
-    def _patience_s(self) -> float:
-        """A database that was restarted is waited for as long as the claim can last."""
-        return max(60.0, 2 * self._settings.lease_s)
-
-    def _read(self, diary: Diary) -> Prepared:
+    def _read(self, session: Steady, diary: Diary) -> Prepared:
         diary.enter(Phase.READING)
         job = self._job.job
-        snapshot = diary.session.run(lambda c: snapshots.find_snapshot(c, job))
-        return retrying(lambda: self._read_once(snapshot), patience_s=self._patience_s)
+        snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
+        return session.waiting(lambda: self._read_once(snapshot))
 
     def _read_once(self, snapshot: Snapshot | None) -> Prepared:
         """On a connection of its own, which ends with the read."""
@@ -164,7 +157,7 @@ class TrainingRun:
         return message
 
     def _train(
-        self, session: Session, diary: Diary, prepared: Prepared, steps: Steps, first: Adopt, opened: Opened
+        self, session: Steady, diary: Diary, prepared: Prepared, steps: Steps, first: Adopt, opened: Opened
     ) -> dict[str, torch.Tensor]:
         device = opened.device
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
@@ -186,15 +179,16 @@ class TrainingRun:
         try:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
             self._link.send(Adopted(job=self._job.job, generation=first.generation))
-            session.run(lambda c: jobs.start_running(c, self._job.job, self._job.claim))
+            diary.start()
             loop = Loop(
                 prepared=prepared,
                 state=state,
                 runner=runner,
+                link=self._link,
                 inbox=self._inbox,
                 diary=diary,
                 steps=steps,
-                checkpointing=Checkpointing(session, self._job, self._settings),
+                checkpointing=Checkpointing(session.once, self._job, self._settings),
             )
             loop.go()
             return loop.weights()
