@@ -180,7 +180,7 @@ def may_pass(error: BaseException) -> bool:
     """Whether the same statement on the same connection may succeed later: nothing is wrong with it."""
     if not isinstance(error, psycopg.Error) or error.sqlstate is None:
         return False
-    # 40001: serialization failure. 40P01: deadlock. 53: disk full, out of memory. 55P03: lock timeout. 57014: cancelled.
+    # 40001: serialization failure. 40P01: deadlock. 53: disk full etc. 55P03: lock timeout. 57014: cancelled.
     return error.sqlstate in {"40001", "40P01", "55P03", "57014"} or error.sqlstate.startswith("53")
 
 

@@ -80,7 +80,8 @@ update tensile.workers set stopped_at = now(), service_name = null
 update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
 
 -- claim_job --
-select job_id, claim, attempt, owner_oid, spec::text from tensile.claim_job(%(worker)s, %(passed_over)s::oid[])
+select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.quota_of(j.owner_oid) as q), j.spec::text
+  from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j
 
 -- foreign_jobs --
 select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()

@@ -221,7 +221,7 @@ def test_a_job_claimed_without_our_knowing_goes_back() -> None:
         running = s.records.enqueue("train")
         s.until_adopted(running)
         stray = s.records.enqueue("train")
-        assert s.records.claim(s.records.workers[0]) is not None  # its answer was lost
+        assert s.records.claim(s.records.workers[0], frozenset()) is not None  # its answer was lost
         s.until_state(stray, "requeued")
         (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
         assert not written.counts
