@@ -39,6 +39,12 @@ set synchronous_commit = on  -- off, a crash of the server loses what a controll
 -- fire_triggers --
 set session_replication_role = origin  -- replica, triggers and foreign keys do nothing
 
+-- set_probe --
+select pg_catalog.set_config('tensile.probe', %(mark)s, false)
+
+-- probe --
+select coalesce(pg_catalog.current_setting('tensile.probe', true), '')
+
 -- register_worker --
 insert into tensile.workers (host, pid, device, version, lease_s, slots)
 values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s)
