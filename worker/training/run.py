@@ -84,7 +84,8 @@ class TrainingRun:
     def _read(self, session: Session, diary: Diary) -> Prepared:
         diary.enter(Phase.READING)
         owner = self._job.owner_oid
-        return session.run(lambda c: prepare(c, self._job.spec, owner_oid=owner))
+        # A table that somebody has locked is not waited for: the job goes back, and its trainer is free for another.
+        return session.run(lambda c: prepare(c, self._job.spec, owner_oid=owner), wait_for_locks=False)
 
     def _capture(self, session: Session, diary: Diary, prepared: Prepared) -> Steps:
         diary.enter(Phase.CAPTURING)
