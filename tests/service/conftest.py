@@ -17,7 +17,7 @@ from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.models import Publication
 from indb_tensile.cli.cluster import Cluster
 from indb_tensile.controller.forkserver import Copy, ForkServer
-from indb_tensile.job import ModelVersionId, WorkerId
+from indb_tensile.job import ClaimedJob, ModelVersionId, WorkerId
 from indb_tensile.learning.artifacts import ModelBundle, Predictor
 from indb_tensile.learning.training import Prepared, prepare
 from tests.conftest import Database, fresh_database
@@ -156,7 +156,7 @@ def publish(database: Database, model: str, relation: str) -> Published:
     with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
         worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
         claimed = jobs.claim_job(connection, worker)
-        assert claimed is not None
+        assert isinstance(claimed, ClaimedJob)
         prepared = prepare(connection, claimed.spec)
         jobs.start_running(connection, claimed.job, claimed.claim)
         bundle = _bundle(prepared)
