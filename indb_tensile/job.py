@@ -108,10 +108,14 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedJob:
-    """One claimed row of `tensile.jobs`; every later write for it must carry `claim`."""
+    """One claimed row of `tensile.jobs`; every later write for it must carry `claim`.
+
+    `owner_limit_bytes` is the device memory that all jobs of its owner may be granted together; None: no limit.
+    """
 
     job: JobId
     claim: ClaimToken
     attempt: int
     owner_oid: int
     spec: JobSpec
+    owner_limit_bytes: int | None = None

@@ -248,6 +248,6 @@ grant insert, update, delete on tensile.role_quotas to tensile_admin;
 revoke execute on function tensile.quota_of(oid), tensile.owners_at_limit(integer), tensile.queue_heads(oid[]),
   tensile.check_enqueued(), tensile.check_raised_priority(), tensile.check_priority(text, integer, integer),
   tensile.quota_use(), public.tensile_set_quota(regrole, integer, integer, text, integer) from public;
-grant execute on function tensile.owners_at_limit(integer), tensile.queue_heads(oid[]) to tensile_worker;
-grant execute on function tensile.quota_of(oid), tensile.quota_use() to tensile_user, tensile_monitor, tensile_worker;
+grant execute on function tensile.queue_heads(oid[]) to tensile_worker;
+grant execute on function tensile.quota_of(oid), tensile.quota_use(), tensile.owners_at_limit(integer) to tensile_user, tensile_monitor, tensile_worker;
 grant execute on function public.tensile_set_quota(regrole, integer, integer, text, integer) to tensile_admin;

@@ -65,6 +65,9 @@ select q.place as position, j.job_id, j.model_name as model, j.owner_name as own
                               where w.stopped_at is null
                                 and w.heartbeat_at > now() - make_interval(secs => w.lease_s))
               then 'a controller: none is alive'
+            when j.state = 'queued' and j.owner_oid = any ((select tensile.owners_at_limit(0))::oid[])
+              then format('one of its owner''s jobs to end: at most %s run at once',
+                          (select o.jobs_running from tensile.quota_of(j.owner_oid) as o))
             when q.place + ahead.jobs > 1 then format('its turn: %s before it', q.place - 1 + ahead.jobs)
             else 'a controller to take it' end as waits_for,
        j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from indb_tensile import config
 from indb_tensile.catalog.notify import Listener
+from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.gauge import Gauge, GpuGauge, NoGauge
@@ -83,6 +84,7 @@ def _run(settings: Settings) -> None:
     kind = kind_of(settings.device)
     mailbox: Mailbox[Mail] = Mailbox()
     with ExitStack() as stack:
+        refuse_pooled_sessions(settings.dsn)
         records = stack.enter_context(closing(_records(settings, kind, "controller")))
         pulse = stack.enter_context(closing(_records(settings, kind, "heartbeat")))
         link = _link(settings, records)

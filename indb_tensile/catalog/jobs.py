@@ -83,11 +83,18 @@ def claim_job(
     row = connection.execute(query("claim_job"), {"worker": worker, "passed_over": list(passed_over)}).fetchone()
     if row is None:
         return None
-    job, claim, attempt, owner_oid, spec = row
+    job, claim, attempt, owner_oid, limit_bytes, spec = row
     decoded = _decoded(job, spec)
     if isinstance(decoded, RequestError):
         return Unreadable(job=JobId(job), claim=ClaimToken(claim), owner_oid=owner_oid, error=decoded)
-    return ClaimedJob(job=JobId(job), claim=ClaimToken(claim), attempt=attempt, owner_oid=owner_oid, spec=decoded)
+    return ClaimedJob(
+        job=JobId(job),
+        claim=ClaimToken(claim),
+        attempt=attempt,
+        owner_oid=owner_oid,
+        spec=decoded,
+        owner_limit_bytes=limit_bytes,
+    )
 
 
 def register_worker(

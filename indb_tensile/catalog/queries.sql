@@ -39,6 +39,12 @@ set synchronous_commit = on  -- off, a crash of the server loses what a controll
 -- fire_triggers --
 set session_replication_role = origin  -- replica, triggers and foreign keys do nothing
 
+-- set_probe --
+select pg_catalog.set_config('tensile.probe', %(mark)s, false)
+
+-- probe --
+select coalesce(pg_catalog.current_setting('tensile.probe', true), '')
+
 -- register_worker --
 insert into tensile.workers (host, pid, device, version, lease_s, slots)
 values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s)
@@ -84,7 +90,8 @@ update tensile.workers set stopped_at = now(), service_name = null, took_leave =
 update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
 
 -- claim_job --
-select job_id, claim, attempt, owner_oid, spec::text from tensile.claim_job(%(worker)s, %(passed_over)s::oid[])
+select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.quota_of(j.owner_oid) as q), j.spec::text
+  from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j
 
 -- foreign_jobs --
 select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()

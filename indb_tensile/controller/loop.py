@@ -346,8 +346,8 @@ class Controller:
                 self._planner.ask(question)
             case SpawnTrainer(trainer=trainer):
                 self._trainers.spawn(trainer)
-            case ClaimNext():
-                self._events.append(Claim(job=self._membership.claim()))
+            case ClaimNext(passed_over=passed_over):
+                self._events.append(Claim(job=self._membership.claim(passed_over)))
             case AssignJob(trainer=trainer, job=job):
                 self._assign(trainer, job)
             case SetGrant(trainer=trainer, grant_bytes=grant_bytes):

@@ -99,17 +99,19 @@ class Membership:
         log.log(logging.DEBUG if self._away else logging.WARNING, "%s", error.message)
         self._away = True
 
-    def claim(self) -> ClaimedJob | None:
-        """The next job; None where there is none, where it cannot be read, or where the database is away.
+    def claim(self, passed_over: frozenset[int] = frozenset()) -> ClaimedJob | None:
+        """The next job of an owner who is not `passed_over`.
+
+        None where there is none, where it cannot be read, or where the database is away.
 
         What is still to be written of other jobs does not matter: each of these keeps its claim until it is written.
         """
-        passed_over, self._unreadable_of = self._unreadable_of, frozenset()
+        unreadable_of, self._unreadable_of = self._unreadable_of, frozenset()
         self._more_to_claim = False
         if not self._outbox.flush() or self.worker is None:
             return None
         try:
-            job = self._records.claim(self.worker, passed_over)
+            job = self._records.claim(self.worker, passed_over | unreadable_of)
         except LockedError as error:
             log.debug("nothing was claimed now: %s", error.message)
             return None
@@ -117,12 +119,12 @@ class Membership:
             self.miss(error)
             return None
         if isinstance(job, Unreadable):
-            self._unreadable_of = passed_over | {job.owner_oid}
+            self._unreadable_of = unreadable_of | {job.owner_oid}
             self._more_to_claim = True
             self._refuse(job)
             return None
         if job is None:
-            self._more_to_claim = bool(passed_over)
+            self._more_to_claim = bool(unreadable_of)
             return None
         self._received.append(job.claim)
         log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)

@@ -33,7 +33,7 @@ def test_eight_claimers_take_each_of_a_thousand_jobs_once(database: Database) ->
         with database.connect("tensile_worker") as connection:
             worker = register(connection)
             barrier.wait()
-            while (job := jobs.claim_job(connection, worker)) is not None:
+            while isinstance(job := jobs.claim_job(connection, worker), ClaimedJob):
                 mine.append(job.job)
 
     threads = [threading.Thread(target=empty, args=(mine,)) for mine in claimed]

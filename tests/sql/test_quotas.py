@@ -26,7 +26,11 @@ def test_one_owner_never_takes_the_last_slot_and_anothers_job_gets_it_at_once(da
         first = [claim(connection, worker).job, claim(connection, worker).job]
         assert first == [1, 2]
         assert jobs.claim_job(connection, worker) is None
+        waits = "select waits_for from tensile.stat_queue"
+        told = alice.execute(waits).fetchall()
+        assert told == [("one of its owner's jobs to end: at most 2 run at once",)] * 2
         mine = enqueue(bob, "b")
+        assert bob.execute(waits).fetchall() == [("its turn: 2 before it",)]
         assert claim(connection, worker).job == mine
 
 

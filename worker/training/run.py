@@ -94,7 +94,8 @@ class TrainingRun:
         diary.enter(Phase.READING)
         job = self._job.job
         snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
-        return session.waiting(lambda: self._read_once(snapshot))
+        # A table that somebody has locked is not waited for: the job goes back, and its trainer is free for another.
+        return session.waiting(lambda: self._read_once(snapshot), wait_for_locks=False)
 
     def _read_once(self, snapshot: Snapshot | None) -> Prepared:
         """On a connection of its own, which ends with the read."""
@@ -123,7 +124,7 @@ class TrainingRun:
             free_bytes=free_memory_bytes(),
         )
 
-    def _capture(self, session: Session, diary: Diary, prepared: Prepared) -> Steps:
+    def _capture(self, session: Steady, diary: Diary, prepared: Prepared) -> Steps:
         diary.enter(Phase.CAPTURING)
         steps = Steps.capture(prepared, self._settings.device)
         steps.look_up(session)
