@@ -44,7 +44,7 @@ def _add(noun: str, text: str) -> None:
         sys.stdout.flush()
         command = [sys.executable, "-m", "indb_tensile.bench", noun, *arguments]
         if noun in SERVED and not any(argument.startswith(_SAID) for argument in arguments):
-            from indb_tensile.cli.cluster import passing  # the others need no driver of PostgreSQL
+            from indb_tensile.cluster import passing  # the others need no driver of PostgreSQL
 
             end_when_told()
             with passing() as cluster:
