@@ -26,6 +26,7 @@ NOUNS = {
     "predict": "Measure predictions from SQL, one row and many.",
     "start": "Measure how long trainers and the service take until ready, forked and started anew, and their memory.",
     "soak": "Kill trainers at random moments: no region of the device lost, shared or left with a dead owner.",
+    "chaos": "Disturb jobs of several owners by kills, full disks, lost connections, clocks and locks: none is lost.",
 }
 
 SERVED = ("queue", "start")  # in a database of their own: where no server is named, on one of their own
