@@ -42,6 +42,7 @@ from indb_tensile.errors import DatabaseError, TensileError, UnavailableError
 
 READY_S = 120.0
 RECOVERY_S = 60.0
+_HISTORIES = 5  # of jobs at fault, that a report has
 LEFT_S = 20.0  # how long what ends may take to be gone
 
 
@@ -103,6 +104,7 @@ class _Storm:
         self._slowest = ""
         self._not_recovered = 0
         self._asked = 0
+        self._began_s = time.monotonic()
 
     def run(self) -> dict[str, Any]:
         """From the undisturbed runs to the report."""
@@ -119,10 +121,12 @@ class _Storm:
             client.stop()
         left = self._leftovers(before)
         memory.stop()
+        verdict = judge(self._jobs.endings(), self._jobs.digests)
         return (
             self._told(ended)
-            | judge(self._jobs.endings(), self._jobs.digests)
+            | verdict
             | {
+                "histories": {job: self._jobs.history(job) for job in verdict["jobs_at_fault"][:_HISTORIES]},
                 "invalid_jobs_left": self._jobs.run("invalid_jobs_left")[0][0],
                 "predictions": client.answers,
                 "wrong_predictions": len(client.wrong),

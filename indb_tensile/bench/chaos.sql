@@ -59,9 +59,6 @@ select job_id from tensile.jobs
 -- unended_of_all --
 select count(*) from tensile.jobs where state in ('queued', 'starting', 'running')
 
--- job --
-select state::text, error_message from tensile.jobs where job_id = %(job)s
-
 -- endings --
 -- Every training that was asked for, how often it ended, and the digests of what it published.
 select j.job_id, j.model_name, j.state::text, j.error_sqlstate, j.error_message,
@@ -138,3 +135,6 @@ select count(*) from tensile.jobs where model_name = 'invalid' and state not in 
 
 -- bound_time --
 set statement_timeout = '10s'
+
+-- history --
+select at, kind, detail from tensile.job_events where job_id = %(job)s order by event_id

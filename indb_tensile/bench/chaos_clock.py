@@ -1,15 +1,24 @@
-"""A clock that can be stepped: libfaketime, preloaded into what shall go by it. Its monotonic clock is left alone."""
+"""A clock that can be stepped: libfaketime, preloaded into what shall go by it. Its monotonic clock is left alone.
+
+A Python process that is started so goes by it, and processes that it starts do not: what they preload themselves
+does not bear another library beside it.
+"""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _LIBRARY = "libfaketimeMT.so.1"
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - libfaketime's choice
 _PLACES = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/lib64/faketime", "/usr/local/lib/faketime")
-# With the clock stepped, libfaketime 0.9.10 answers EINVAL to the clock_nanosleep() on the monotonic clock that
-# Python's time.sleep() is; waiting for an event that never comes is left alone by it.
-_SLEEP = """\
+# Runs when the interpreter starts. With the clock stepped, libfaketime 0.9.10 answers EINVAL to the clock_nanosleep()
+# on the monotonic clock that Python's time.sleep() calls; waiting for an event that never comes is left alone by it.
+_CUSTOM = """\
+import os
 import threading
 import time
+
+os.environ.pop("LD_PRELOAD", None)
 
 
 def sleep(seconds):
@@ -29,7 +38,7 @@ class Clock:
         directory.mkdir()
         directory.chmod(0o755)
         self._file = directory / "offset"
-        (directory / "sitecustomize.py").write_text(_SLEEP)
+        (directory / "sitecustomize.py").write_text(_CUSTOM)
         self.step(0)
         self.environment = {
             "LD_PRELOAD": str(library),
@@ -46,6 +55,13 @@ class Clock:
         fresh.write_text(f"{ahead_s:+d}\n")
         fresh.chmod(0o644)
         fresh.rename(self._file)
+
+    @staticmethod
+    def tidy(pid: int) -> None:
+        """Remove what libfaketime leaves in shared memory where a process is killed."""
+        for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+            with suppress(FileNotFoundError):
+                (_SHARED_MEMORY / name).unlink()
 
 
 def find_library() -> Path | None:

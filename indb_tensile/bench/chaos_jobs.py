@@ -56,6 +56,7 @@ TRAININGS = (
     Training(name="chaos_b_first", owner="chaos_b", seed=1, epochs=60, hidden=(32,)),
     Training(name="chaos_b_second", owner="chaos_b", seed=1, epochs=20, hidden=(16, 16, 16), optimizer="sgd"),
     Training(name="chaos_c_first", owner="chaos_c", seed=3, epochs=120, hidden=(48, 24)),
+    Training(name="chaos_c_second", owner="chaos_c", seed=4, epochs=240, hidden=(24,)),
 )
 
 
@@ -175,6 +176,10 @@ class Jobs:
                 asked_to_cancel=job in self.cancelled,
                 spoiled=job in self.spoiled,
             )
+
+    def history(self, job: int) -> list[str]:
+        """What happened to a job, a line for each event."""
+        return [f"{at:%H:%M:%S} {kind} {json.dumps(detail)}" for at, kind, detail in self.run("history", job=job)]
 
     @property
     def digests(self) -> Mapping[str, str]:

@@ -89,6 +89,7 @@ class Controller:
         """Start it again where it has ended; an end that was neither a kill nor asked for is kept."""
         if self.pid:
             return
+        self._tidy()
         if self.process is not None and self.process.returncode not in (0, -signal.SIGKILL):
             self.ended_badly.append(self.process.returncode)
         self.start()
@@ -111,6 +112,11 @@ class Controller:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+            self._tidy()
+
+    def _tidy(self) -> None:
+        if self.process is not None:
+            Clock.tidy(self.process.pid)
 
 
 @dataclass(slots=True, kw_only=True)
