@@ -23,7 +23,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import psycopg
 
@@ -40,8 +40,9 @@ from indb_tensile.bench.ending import run
 from indb_tensile.bench.options import whole
 from indb_tensile.errors import DatabaseError, TensileError, UnavailableError
 
+Found = TypeVar("Found")
 READY_S = 120.0
-RECOVERY_S = 60.0
+RECOVERY_S = 180.0  # after one event: a guard, not a promise
 _HISTORIES = 5  # of jobs at fault, that a report has
 LEFT_S = 20.0  # how long what ends may take to be gone
 
@@ -179,14 +180,15 @@ class _Storm:
         over_s = time.monotonic()
         self._events[event.kind.value] += 1
         self._rig.mend()
-        recovery_s = None if event.at_once else self._recover(event, over_s)
-        line = {
+        line: dict[str, Any] = {
             "event": event.number,
             "kind": event.kind,
-            "hold_s": event.hold_s,
-            "took_s": round(over_s - began_s, 2),
+            "began_s": round(began_s - self._began_s, 2),
         }
-        print(json.dumps(line | {"recovery_s": recovery_s} | dict(told)), file=self._log, flush=True)
+        line |= {"hold_s": event.hold_s, "took_s": round(over_s - began_s, 2)}
+        if not event.at_once:
+            line["recovery_s"] = self._recover(event, over_s)
+        print(json.dumps(line | dict(told)), file=self._log, flush=True)
 
     def _recover(self, event: Event, since_s: float) -> float | None:
         """Seconds until server, controllers and services were back; None where they were not in time."""
@@ -205,11 +207,11 @@ class _Storm:
 
     def _beats(self) -> dict[int, str]:
         """The last beat of each live worker, by its process."""
-        return {pid: beat for pid, beat, _ in self._jobs.run("controllers")}
+        return {pid: beat for pid, beat, _ in self._jobs.look("controllers")}
 
     def _ready(self, beats: Mapping[int, str]) -> bool:
         """Whether each controller has beaten since, and its service answers."""
-        rows = {pid: (beat, serves) for pid, beat, serves in self._jobs.run("controllers")}
+        rows = {pid: (beat, serves) for pid, beat, serves in self._jobs.look("controllers")}
         found = [(controller.pid, rows.get(controller.pid)) for controller in self._rig.controllers]
         return all(row is not None and row[1] and row[0] != beats.get(pid) for pid, row in found)
 
@@ -218,7 +220,7 @@ class _Storm:
 
         def quiet() -> bool:
             self._rig.mend()
-            return _safely(lambda: self._jobs.run("unended_of_all")[0][0] == 0, False)
+            return _safely(lambda: self._jobs.look("unended_of_all") == [(0,)], False)
 
         return until(quiet, self._plan.patience_s)
 
@@ -257,7 +259,7 @@ class _Storm:
         }
 
 
-def _safely(look: Callable[[], Any], otherwise: Any) -> Any:
+def _safely(look: Callable[[], Found], otherwise: Found) -> Found:
     """What it finds, or `otherwise` while the server cannot be asked."""
     try:
         return look()

@@ -79,7 +79,7 @@ class Jobs:
     cancelled: set[int] = field(default_factory=set)
     spoiled: set[int] = field(default_factory=set)
 
-    _sessions: dict[str, Session] = field(default_factory=dict)
+    _sessions: dict[tuple[str, float], Session] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     _after: int = 0  # the last job of the undisturbed runs
 
@@ -96,6 +96,10 @@ class Jobs:
             return done.fetchall() if done.description else []
 
         return self._session(user).run(act)
+
+    def look(self, name: str) -> list[tuple[Any, ...]]:
+        """The rows of one statement as a superuser, at once: it fails while the server is away."""
+        return self._session("postgres", patience_s=0.0).run(lambda c: c.execute(SQL[name].encode()).fetchall())
 
     def run_on(self, name: str, user: str, *names: str, **values: int) -> None:
         """One statement about an owner's table or a role: `names` fill its places in turn."""
@@ -186,8 +190,8 @@ class Jobs:
         """What each training ends with undisturbed."""
         return {name: reference.digest for name, reference in self.references.items()}
 
-    def _session(self, user: str) -> Session:
-        if user not in self._sessions:
+    def _session(self, user: str, patience_s: float = _PATIENCE_S) -> Session:
+        if (user, patience_s) not in self._sessions:
             dsn = make_conninfo(self.rig.dsn(user), options=_LIMITS)
-            self._sessions[user] = Session(dsn, application_name=PURPOSE, patience_s=_PATIENCE_S)
-        return self._sessions[user]
+            self._sessions[user, patience_s] = Session(dsn, application_name=PURPOSE, patience_s=patience_s)
+        return self._sessions[user, patience_s]

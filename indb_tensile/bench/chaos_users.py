@@ -46,7 +46,7 @@ class Users:
         owner = self._owner(event)
         training = next(training for training in self._jobs.trainings if training.owner == owner)
         locking = sql.SQL(SQL["lock_table"]).format(sql.Identifier(*training.table.split(".")))
-        return {"job": self._jobs.enqueue(training)} | self._hold(event, locking)
+        return {"job": self._jobs.enqueue(training), **self._hold(event, locking)}
 
     def _hold(self, event: Event, statement: str | sql.Composed, values: Mapping[str, str] | None = None) -> Told:
         """An owner's transaction that does this, and is rolled back when the event is over."""

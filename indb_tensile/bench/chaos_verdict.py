@@ -1,5 +1,6 @@
 """What became of each job of a storm, and whether the storm's report is clean."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -97,9 +98,9 @@ def is_clean(report: Mapping[str, Any]) -> bool:
 
 
 def _causes(endings: Iterable[Ending]) -> dict[str, int]:
-    """How often which error came: its SQLSTATE and its message, without numbers that differ from job to job."""
+    """How often which error came: its SQLSTATE and its message, without paths and numbers, which differ each time."""
     return dict(Counter(f"{ending.sqlstate}: {_generic(ending.message or '')}" for ending in endings).most_common())
 
 
 def _generic(message: str) -> str:
-    return "".join("N" if character.isdigit() else character for character in message)[:160]
+    return re.sub(r"\d+", "N", re.sub(r"/[^\s\"']+", "PATH", message))[:160]

@@ -88,11 +88,12 @@ def test_a_jobs_fate_is_told_by_its_end_and_by_what_its_owner_did(ending: Ending
     assert fate(ending, REFERENCES) is expected
 
 
-def test_errors_are_counted_without_the_numbers_in_them() -> None:
-    endings = [SUCCEEDED, FAILED, replace(FAILED, job=3, message="gone 8")]
+def test_errors_are_counted_without_the_numbers_and_paths_in_them() -> None:
+    first, second = (replace(FAILED, job=n, message=f'gone {n} at "/tmp/x{n}y/z"') for n in (2, 3))
+    endings = [SUCCEEDED, first, second]
     told = judge(endings, REFERENCES)
     assert (told["jobs"], told["succeeded"], told["failed_without_fault"]) == (3, 1, 2)
-    assert told["undue_causes"] == {"58000: gone N": 2}
+    assert told["undue_causes"] == {'58000: gone N at "PATH"': 2}
     assert told["jobs_at_fault"] == [2, 3]
 
 
