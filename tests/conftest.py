@@ -11,7 +11,7 @@ from hypothesis import settings
 from psycopg import sql
 
 from indb_tensile.catalog import install
-from indb_tensile.cli.cluster import Cluster, passing
+from indb_tensile.cluster import Cluster, passing
 
 # The suite draws the same examples each time: when it turns red, something was changed. To look for what nobody has
 # thought of, draw others: sh tests/run.sh tests/scheduler --hypothesis-profile=search

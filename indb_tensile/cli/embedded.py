@@ -17,11 +17,11 @@ from indb_tensile import config
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, connect, retrying
 from indb_tensile.cli import daemon
-from indb_tensile.cli.cluster import DATABASE, UNFINISHED, Cluster
 from indb_tensile.cli.options import json_option, size_option
 from indb_tensile.cli.output import show_one, warn
 from indb_tensile.cli.place import Place, find_place
 from indb_tensile.cli.statements import statement
+from indb_tensile.cluster import DATABASE, UNFINISHED, Cluster
 from indb_tensile.errors import RequestError, TensileError, UnavailableError
 from indb_tensile.scheduler.machines import MACHINES
 

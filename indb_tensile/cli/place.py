@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from indb_tensile.cli.cluster import (
+from indb_tensile.cli.output import warn
+from indb_tensile.cluster import (
     MAX_SOCKET_PATH_BYTES,
     Cluster,
     existing,
@@ -22,7 +23,6 @@ from indb_tensile.cli.cluster import (
     reachable,
     system_user,
 )
-from indb_tensile.cli.output import warn
 from indb_tensile.errors import DatabaseError, PrivilegeError
 
 STATE_VARIABLE = "TENSILE_STATE_DIR"

@@ -17,7 +17,7 @@ from psycopg import sql
 
 from indb_tensile.catalog import install, jobs, models, snapshots
 from indb_tensile.catalog.install import EXTENSION, SCRIPT, Installation
-from indb_tensile.cli.cluster import Cluster, find_programs
+from indb_tensile.cluster import Cluster, find_programs
 from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError, RequestError
 from indb_tensile.job import JobId
 from tests.catalog.enqueue import claim, enqueue, publication, register

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from indb_tensile.cli.cluster import Cluster
+from indb_tensile.cluster import Cluster
 from indb_tensile.config import Settings
 from indb_tensile.executor.hardware import emulated_kind
 from tests.conftest import Database

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from indb_tensile.cli.cluster import Cluster
+from indb_tensile.cluster import Cluster
 
 pytestmark = pytest.mark.postgres
 

@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.models import Publication
-from indb_tensile.cli.cluster import Cluster
+from indb_tensile.cluster import Cluster
 from indb_tensile.controller.forkserver import Copy, ForkServer
 from indb_tensile.job import ClaimedJob, ModelVersionId, WorkerId
 from indb_tensile.learning.artifacts import ModelBundle, Predictor

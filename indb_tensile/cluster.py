@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,15 @@ class Programs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """One private cluster below `directory`: `data`, `run` (its socket) and `postgres.log`."""
+    """One private cluster below `directory`: `data`, `run` (its socket) and `postgres.log`.
+
+    `environment` holds variables that PostgreSQL's programs get beside the invoking process's own.
+    """
 
     directory: Path
     programs: Programs
     system_user: str
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def data(self) -> Path:
@@ -188,11 +192,22 @@ def _map(system_user: str, roles: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def passing(roles: Sequence[str] = ROLES, settings: str = "") -> Iterator[Cluster]:
-    """A running cluster below a temporary directory, with these settings besides; it goes with the block."""
-    directory = Path(tempfile.mkdtemp(prefix="tensile-"))
+def passing(
+    roles: Sequence[str] = ROLES,
+    settings: str = "",
+    *,
+    within: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Cluster]:
+    """A running cluster with these settings in a new directory, which is removed at the end of the block.
+
+    The directory is made in `within`, or where temporary files are. `environment`: see `Cluster`.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="tensile-", dir=within))
     directory.chmod(0o755)  # the cluster's system user must be able to enter
-    made = Cluster(directory=directory, programs=find_programs(), system_user=system_user())
+    made = Cluster(
+        directory=directory, programs=find_programs(), system_user=system_user(), environment=environment or {}
+    )
     try:
         made.create(roles)
         with (made.data / "tensile.conf").open("a") as configuration:
@@ -306,6 +321,7 @@ def _call(cluster: Cluster, command: Sequence[str]) -> None:
         done = subprocess.run(
             command,
             **_as_user(cluster.system_user),
+            env={**os.environ, **cluster.environment},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
