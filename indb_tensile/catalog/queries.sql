@@ -38,6 +38,15 @@ update tensile.workers set stopped_at = now(), service_name = null
 -- announce_service --
 update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
 
+-- database_identity --
+-- The server's start is in microseconds, whatever the session's settings say of dates.
+select tensile.installation()::text,
+       (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text
+
+-- bound_lock_wait --
+-- Within a transaction: a lock that another session holds is waited for no longer.
+set local lock_timeout = '2s'
+
 -- claim_job --
 select job_id, claim, attempt, owner_oid, spec::text from tensile.claim_job(%(worker)s)
 
