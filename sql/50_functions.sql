@@ -211,12 +211,54 @@ comment on function tensile.raise_no_job(bigint) is 'raises that the caller has 
 -- One input of type anycompatible each: that resolves rows, sub-selects, arrays, jsonb, literals and null. Stable,
 -- since a version does not change, and parallel unsafe, since a worker process could not run the bridge's queries.
 
+-- As JSON a row takes many times its size in this session's memory. So its size is known before that is made. What is
+-- compressed is measured whole: an array by a slice of it, which has everything, and jsonb by an empty path.
+create function tensile.check_row_size(input anycompatible, row_number bigint) returns boolean
+  language plpgsql stable parallel unsafe
+as $$
+declare
+  most_bytes constant bigint := 8388608;  -- evaluations.py has it too
+  most_elements constant bigint := 1000000;
+  type_name constant text := pg_catalog.pg_typeof(input)::text;
+  size_bytes bigint := pg_catalog.pg_column_size(input);
+  elements bigint;
+begin
+  if pg_catalog.right(type_name, 2) operator(pg_catalog.=) '[]' then
+    elements := pg_catalog.cardinality(input);
+    if elements operator(pg_catalog.<=) most_elements then
+      size_bytes := pg_catalog.pg_column_size(input[:]);
+    end if;
+  elsif type_name operator(pg_catalog.=) 'jsonb' then
+    size_bytes := pg_catalog.pg_column_size(input operator(pg_catalog.#>) '{}');
+  elsif type_name operator(pg_catalog.=) 'text' then
+    size_bytes := pg_catalog.octet_length(input);
+  end if;
+  if elements operator(pg_catalog.>) most_elements then
+    raise exception 'row % has % values, more than the % that a row may have', row_number, elements, most_elements
+      using errcode = 'program_limit_exceeded', hint = 'Predict for an array of fewer values.';
+  elsif size_bytes operator(pg_catalog.>) most_bytes then
+    raise exception 'row % has % bytes, more than the % that a row may have', row_number, size_bytes, most_bytes
+      using errcode = 'program_limit_exceeded',
+            hint = 'Give the model''s columns only, or arrays of fewer values.';
+  end if;
+  return true;
+end
+$$;
+comment on function tensile.check_row_size(anycompatible, bigint) is
+  'true; raises where a row has more than 8 MB, or an array more than a million values. Called for rows above 32 kB';
+
+-- A lock that another session holds on the catalog bounds a prediction's wait: hence lock_timeout.
 create function tensile.prediction(
   model text, input anycompatible, version integer, kind text
 ) returns jsonb
   language plpgsql stable parallel unsafe
+  set lock_timeout = '2s'
 as $$
 begin
+  -- Compressed by the 255 times that PostgreSQL reaches at most, 8 MB are 32 kB.
+  if pg_column_size(input) >= 32768 then
+    perform tensile.check_row_size(input, 1);
+  end if;
   return tensile.call('predict', jsonb_build_object(
     'model', model, 'version', version, 'kind', kind, 'rows', jsonb_build_array(to_jsonb(input)),
     'unnamed', pg_typeof(input) = 'record'::regtype)) #> '{values,0}';
@@ -277,17 +319,80 @@ $$;
 comment on function public.tensile_predict_vector(text, anycompatible, integer) is
   'the outputs of the model''s network for a row';
 
-create function public.tensile_predict_batch(model text, inputs anycompatiblearray, version integer default null)
-  returns double precision[]
+create function tensile.prediction_part(model text, version integer, first_row bigint, rows jsonb) returns jsonb
   language plpgsql stable parallel unsafe
 as $$
 begin
-  return array(
-    select said.value::double precision
-      from jsonb_array_elements_text(tensile.call('predict', jsonb_build_object(
-        'model', model, 'version', version, 'kind', 'value',
-        'rows', to_jsonb(inputs))) -> 'values') with ordinality as said (value, place)
-     order by said.place);
+  return tensile.call('predict', jsonb_build_object(
+    'model', model, 'version', version, 'kind', 'value', 'first_row', first_row, 'rows', rows));
+end
+$$;
+comment on function tensile.prediction_part(text, integer, bigint, jsonb) is
+  'predictions for a part of a batch, whose first row has this number, and the number of the version that made them';
+
+create function tensile.numbers_of(list jsonb) returns double precision[]
+  language plpgsql immutable parallel safe
+as $$
+begin
+  return array(select said.value::double precision
+                 from jsonb_array_elements_text(list) with ordinality as said (value, place) order by said.place);
+end
+$$;
+comment on function tensile.numbers_of(jsonb) is 'a list of numbers, or of texts that are numbers, as an array';
+
+-- Part by part: neither this session nor the service ever holds the JSON of all rows. The first part's answer says
+-- which version predicted, and the others are predicted by the same.
+create function public.tensile_predict_batch(model text, inputs anycompatiblearray, version integer default null)
+  returns double precision[]
+  language plpgsql stable parallel unsafe
+  set lock_timeout = '2s'
+as $$
+declare
+  part_bytes constant integer := 524288;
+  part_rows constant integer := 4096;
+  dimensions constant integer := coalesce(array_ndims(inputs), 1);
+  slice_rows constant integer := case when dimensions > 1 then
+    greatest(1, least(part_rows, part_bytes / greatest(1, 8 * (cardinality(inputs) / array_length(inputs, 1))))) end;
+  answers double precision[] := '{}';
+  answer jsonb;
+  rows jsonb[] := '{}';
+  row_json jsonb;
+  row_bytes integer;
+  held_bytes bigint := 0;
+  row_number bigint := 0;
+begin
+  if dimensions > 1 then  -- each row is an array
+    for at_row in array_lower(inputs, 1) .. array_upper(inputs, 1) by slice_rows loop
+      if slice_rows = 1 and pg_column_size(inputs[at_row:at_row]) >= 32768 then
+        perform tensile.check_row_size(inputs[at_row:at_row], row_number + 1);
+      end if;
+      answer := tensile.prediction_part(
+        model, version, row_number + 1, to_jsonb(inputs[at_row:least(at_row + slice_rows - 1, array_upper(inputs, 1))]));
+      version := (answer ->> 'version')::integer;
+      row_number := row_number + jsonb_array_length(answer -> 'values');
+      answers := answers || tensile.numbers_of(answer -> 'values');
+    end loop;
+    return answers;
+  end if;
+  for row_json, row_bytes in
+    select case when s.size_bytes < 32768 or tensile.check_row_size(s.input, s.place)
+                then to_jsonb(s.input) end, coalesce(s.size_bytes, 0)
+      from (select u.input, pg_column_size(u.input) as size_bytes, u.place
+              from (select unnest(inputs) as input, generate_series(1, cardinality(inputs)) as place) as u) as s
+  loop
+    row_number := row_number + 1;
+    if cardinality(rows) > 0 and (held_bytes + row_bytes > part_bytes or cardinality(rows) = part_rows) then
+      answer := tensile.prediction_part(model, version, row_number - cardinality(rows), to_jsonb(rows));
+      version := (answer ->> 'version')::integer;
+      answers := answers || tensile.numbers_of(answer -> 'values');
+      rows := '{}';
+      held_bytes := 0;
+    end if;
+    rows := rows || row_json;
+    held_bytes := held_bytes + row_bytes;
+  end loop;
+  answer := tensile.prediction_part(model, version, row_number + 1 - cardinality(rows), to_jsonb(rows));
+  return answers || tensile.numbers_of(answer -> 'values');
 end
 $$;
 comment on function public.tensile_predict_batch(text, anycompatiblearray, integer) is
@@ -556,7 +661,8 @@ begin
     select p.oid::regprocedure from pg_catalog.pg_proc as p
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
         or p.pronamespace = 'tensile'::regnamespace
-           and p.proname in ('training_request', 'train', 'explain', 'prediction', 'raise_no_job', 'raise_no_model')
+           and p.proname in ('training_request', 'train', 'explain', 'prediction', 'prediction_part',
+                             'check_row_size', 'numbers_of', 'raise_no_job', 'raise_no_model')
   loop
     execute format('revoke execute on routine %s from public', routine);
     execute format('grant execute on routine %s to tensile_user', routine);

@@ -89,6 +89,15 @@ update tensile.workers set stopped_at = now(), service_name = null, took_leave =
 -- announce_service --
 update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
 
+-- database_identity --
+-- The server's start is in microseconds, whatever the session's settings say of dates.
+select tensile.installation()::text,
+       (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text
+
+-- bound_lock_wait --
+-- Within a transaction: a lock that another session holds is waited for no longer.
+set local lock_timeout = '2s'
+
 -- claim_job --
 select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.quota_of(j.owner_oid) as q), j.spec::text
   from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j

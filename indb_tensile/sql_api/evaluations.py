@@ -2,7 +2,9 @@
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident or by regclass
 
+import itertools
 import json
+from collections.abc import Iterator
 
 from . import service
 from .errors import DATA, MISSING_COLUMN, TOO_MUCH, RefusalError
@@ -10,9 +12,12 @@ from .models import find_version
 from .predictions import storable
 from .relation import no_table
 from .request import read_integer, read_model_name
-from .spi import Json, Plpy, fetch
+from .spi import Cursor, Json, Plpy, fetch
 
+MOST_ROW_BYTES = 8 << 20  # of a row, as tensile.check_row_size() has it: as JSON it is up to three times as much
 _MOST_ROWS = 100_000
+_FIRST_ROWS = 10  # that are fetched at once, until it is known how large they are
+_MOST_FETCHED = 1000
 
 
 def evaluate(plpy: Plpy, request: Json) -> Json:
@@ -22,38 +27,100 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
     oid = read_integer(request, "relation")
     if oid is None:
         return {"metrics": json.loads(version["metrics"])}
-    rows = _labelled_rows(plpy, oid, name, version["target"])
-    # The rows are JSON already: written into the request as they are, they need not be read first.
-    asked = f'{{"verb": "evaluate", "version": {version["version_id"]}, "rows": [{", ".join(rows)}]}}'
-    return dict(storable(service.ask(plpy, asked)))
+    source, column = _source(plpy, oid, name, version["target"])
+    evaluation = next(_numbers)
+    parts = _parts(plpy, source, column)
+    rows = next(parts, None)
+    if rows is None:
+        raise RefusalError(DATA, f'{source} has no row whose target "{version["target"]}" is known')
+    for number in itertools.count():
+        following = next(parts, None)
+        asked = {
+            "verb": "evaluate",
+            "version": version["version_id"],
+            "evaluation": evaluation,
+            "part": number,
+            "last": following is None,
+        }
+        try:
+            answer = service.ask_rows(plpy, asked, rows)
+        except service.ServiceRefusalError as refusal:
+            raise refusal if refusal.row is None else refusal.of_row(refusal.row + 1) from None
+        if following is None:
+            break
+        rows = following
+    return dict(storable(answer))
 
 
-def _labelled_rows(plpy: Plpy, oid: int, model: str, target: str) -> list[str]:
-    """The rows whose target is known, each as JSON."""
+def _source(plpy: Plpy, oid: int, model: str, target: str) -> tuple[str, str]:
+    """The relation's name and its target column's, quoted."""
     found = fetch(plpy, RELATION_NAME, oid)
     if not found:
         raise no_table(oid)
-    source, column, names = found[0]["name"], plpy.quote_ident(target), found[0]["columns"]
+    source, names = found[0]["name"], found[0]["columns"]
     if target not in names:
         raise RefusalError(
             MISSING_COLUMN,
             f'{source} has no column "{target}", which model "{model}" predicts',
             hint=f"Evaluate on a relation that has it. The columns of {source} are {', '.join(names) or 'none'}.",
         )
-    limit = _MOST_ROWS + 1
-    statement = f"select to_jsonb(t) as row from {source} as t where {column} is not null limit {limit}"
-    rows = [row["row"] for row in plpy.execute(statement)]
-    if not rows:
-        raise RefusalError(DATA, f'{source} has no row whose target "{target}" is known')
-    if len(rows) == limit:
+    return source, plpy.quote_ident(target)
+
+
+def _parts(plpy: Plpy, source: str, column: str) -> Iterator[list[bytes]]:
+    """The rows whose target is known, each as JSON, in parts that a request has room for."""
+    statement = (
+        f"select case when pg_catalog.pg_column_size(t) operator(pg_catalog.<=) {MOST_ROW_BYTES} "
+        f"then pg_catalog.to_jsonb(t) end as row, pg_catalog.pg_column_size(t) as size_bytes "
+        f"from {source} as t where {column} is not null limit {_MOST_ROWS + 1}"
+    )
+    part: list[bytes] = []
+    size_bytes = rows = 0
+    wanted = _FIRST_ROWS
+    cursor = _opened(plpy, statement)
+    while fetched := _fetched(cursor, wanted):
+        largest_bytes = 1
+        for found in fetched:
+            rows += 1
+            row = _checked(found["row"], found["size_bytes"], source, rows)
+            largest_bytes = max(largest_bytes, len(row))
+            if part and size_bytes + len(row) > service.PART_BYTES:
+                yield part
+                part, size_bytes = [], 0
+            part.append(row)
+            size_bytes += len(row)
+        wanted = max(1, min(_MOST_FETCHED, 10 * wanted, service.PART_BYTES // largest_bytes))
+    if part:
+        yield part
+
+
+def _opened(plpy: Plpy, statement: str) -> Cursor:
+    return plpy.cursor(statement)
+
+
+def _fetched(cursor: Cursor, rows: int) -> list[Json]:
+    """The caller's own functions run here, where the relation is a view."""
+    return list(cursor.fetch(rows))
+
+
+def _checked(row: str | None, size_bytes: int, source: str, number: int) -> bytes:
+    if number > _MOST_ROWS:
         raise RefusalError(
             TOO_MUCH,
             f"{source} has more than {_MOST_ROWS} rows, too many to evaluate in one answer",
             hint=f"Evaluate a sample: create temporary table part as select * from {source} "
             f"tablesample system (10) limit {_MOST_ROWS};",
         )
-    return rows
+    if row is None:
+        raise RefusalError(
+            TOO_MUCH,
+            f"row {number} of {source} has {size_bytes} bytes, more than the {MOST_ROW_BYTES} that a row may have",
+            hint="Evaluate on a view that has the model's columns only, or on arrays of fewer values.",
+        )
+    return row.encode()
 
+
+_numbers = itertools.count(1)
 
 RELATION_NAME = """
 select c.oid::pg_catalog.regclass::text as name,

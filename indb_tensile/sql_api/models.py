@@ -109,7 +109,7 @@ select m.owner_name = current_user and m.owner_oid = tensile.current_role_oid() 
        m.definition::text as definition, m.last_spec::text as last_spec
   from tensile.models as m where m.name = $1::text"""
 VERSION = """
-select v.version_id, v.target, v.metrics::text as metrics
+select v.version_id, v.number, v.target, v.metrics::text as metrics
   from tensile.models as m
   left join tensile.model_versions as v
     on v.model_id = m.model_id and case when $2::int4 is null then v.deployed else v.number = $2 end

@@ -13,6 +13,13 @@ class Plan(Protocol):
     """A prepared statement of PL/Python."""
 
 
+class Cursor(Protocol):
+    """A statement's rows, some at a time."""
+
+    def fetch(self, count: int) -> Iterable[Row]:
+        """The next rows; none where all were fetched."""
+
+
 class Plpy(Protocol):
     """What is used of PL/Python's module `plpy`."""
 
@@ -25,6 +32,9 @@ class Plpy(Protocol):
 
     def execute(self, plan: Plan | str, arguments: Sequence[object] = ()) -> Iterable[Row]:
         """Run it; an error is an SPIError."""
+
+    def cursor(self, query: str) -> Cursor:
+        """Begin it; its rows are computed when they are fetched."""
 
     def notice(self, message: str) -> None:
         """Tell the client."""

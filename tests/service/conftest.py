@@ -21,6 +21,7 @@ from indb_tensile.job import ClaimedJob, ModelVersionId, WorkerId
 from indb_tensile.learning.artifacts import ModelBundle, Predictor
 from indb_tensile.learning.training import Prepared, prepare
 from tests.conftest import Database, fresh_database
+from worker.serving.identity import DatabaseIdentity, read_identity, socket_name
 
 from .fakes import DEADLINE_S, Client, eventually
 
@@ -43,7 +44,12 @@ class Service:
 
     @property
     def socket(self) -> Path:
-        return self.directory / f"worker-{self.worker}.sock"
+        return self.directory / f"{socket_name(self.identity.installation, self.worker)}.sock"
+
+    @property
+    def identity(self) -> DatabaseIdentity:
+        with connect(self.database.dsn(), application_name="test") as connection:
+            return read_identity(connection)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -87,7 +93,7 @@ class Service:
         return process.reap()
 
     def client(self) -> Client:
-        return Client(self.socket)
+        return Client(self.socket, self.identity)
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +106,23 @@ def database(cluster: Cluster, template: str) -> Iterator[Database]:
 @pytest.fixture(scope="module")
 def _service(database: Database) -> Iterator[Service]:
     with tempfile.TemporaryDirectory(prefix="tensile-service-") as name:
-        directory = Path(name) / "sockets"
         Path(name).chmod(0o755)
-        with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
-            worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
-        with database.connect() as connection:
-            connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(directory))])
-        with closing(ForkServer(ENVIRONMENT)) as forks:
-            log = Path(name) / "service.log"
-            made = Service(database=database, directory=directory, worker=worker, log=log, forks=forks)
+        with service_of(database, Path(name) / "sockets") as made:
             yield made
-            made.stop()
+
+
+@contextmanager
+def service_of(database: Database, directory: Path) -> Iterator[Service]:
+    """A service of the database's first worker, which does not run yet; its log is beside the directory."""
+    with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
+        worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
+    with database.connect() as connection:
+        connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(directory))])
+    with closing(ForkServer(ENVIRONMENT)) as forks:
+        log = directory.parent / f"{database.name}.log"
+        made = Service(database=database, directory=directory, worker=worker, log=log, forks=forks)
+        yield made
+        made.stop()
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def serve(admin: Connection) -> Iterator[Serve]:
     started: list[FakeService] = []
 
     def start(answer: Answer) -> FakeService:
-        service = FakeService(answer)
+        service = FakeService(answer, installation=value(admin, "select tensile.installation()::text"))
         started.append(service)
         admin.execute(
             "insert into tensile.settings (name, value) values ('socket_directory', %s)",

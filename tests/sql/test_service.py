@@ -90,13 +90,88 @@ def test_a_user_ends_a_wait_for_the_service(alice: Connection, serve: Serve) -> 
 @pytest.mark.usefixtures("published")
 def test_the_service_that_was_alive_last_is_asked_first(alice: Connection, admin: Connection, serve: Serve) -> None:
     old = serve(answer)
-    new = FakeService(lambda _: result({"values": [2.0]}), name="worker-2", directory=old.directory)
+    new = FakeService(lambda _: result({"values": [2.0]}), name="worker-2", directory=old.directory, **who(old))
     admin.execute(
         """insert into tensile.workers (host, pid, device, version, service_name, lease_s, heartbeat_at)
            values ('here', 2, 'none', '0', 'worker-2', 3600, now() + interval '1 second')"""
     )
     with contextlib.closing(new):
         assert value(alice, "select tensile_predict('flowers', 1)") == 2.0
+
+
+def who(service: FakeService) -> dict[str, str]:
+    return {"installation": service.greeting["installation"]}
+
+
+@pytest.mark.usefixtures("published")
+def test_each_request_names_the_database_that_asks(alice: Connection, admin: Connection, serve: Serve) -> None:
+    service = serve(answer)
+    for _ in range(2):
+        value(alice, "select tensile_predict('flowers', 1)")
+
+    own = value(admin, "select tensile.installation()::text")
+    start = value(admin, "select (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint::text")
+    assert service.asking == [(own, start)] * 2
+
+
+@pytest.mark.parametrize(
+    ("greeting", "fault"),
+    [
+        ({"installation": "00000000-0000-0000-0000-000000000000"}, "it belongs to another database"),
+        ({"protocol": 1}, "its version is '0', whose protocol this catalog does not speak"),
+        (7, "what listens there is no service"),
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_a_service_that_is_not_this_databases_is_told_nothing(
+    alice: Connection, serve: Serve, greeting: Any, fault: str
+) -> None:
+    service = serve(answer)
+    service.greeting = service.greeting | greeting if isinstance(greeting, dict) else greeting
+
+    assert refused(alice, "select tensile_predict('flowers', 1)") == Refused(
+        "57P03", "no service answers", f"Tried worker-1: {fault}.", HINT
+    )
+    assert service.requests == []
+
+
+@pytest.mark.usefixtures("published")
+def test_the_next_service_is_asked_where_one_is_another_databases(
+    alice: Connection, admin: Connection, serve: Serve
+) -> None:
+    own = serve(answer)
+    other = FakeService(lambda _: result({"values": [2.0]}), name="worker-2", directory=own.directory)
+    admin.execute(
+        """insert into tensile.workers (host, pid, device, version, service_name, lease_s, heartbeat_at)
+           values ('here', 2, 'none', '0', 'worker-2', 3600, now() + interval '1 second')"""
+    )
+    with contextlib.closing(other):
+        assert value(alice, "select tensile_predict('flowers', 1)") == 1.0
+    assert other.requests == []
+
+
+@pytest.mark.usefixtures("published")
+def test_a_service_that_hangs_can_be_waited_for_no_longer_than_the_user_wishes(
+    alice: Connection, serve: Serve
+) -> None:
+    serve(answer).greeting = None
+    alice.execute("set statement_timeout = '300 ms'")
+
+    assert refused(alice, "select tensile_predict('flowers', 1)").sqlstate == "57014"
+
+
+@pytest.mark.usefixtures("published")
+def test_a_lock_on_the_catalog_bounds_a_predictions_wait(alice: Connection, admin: Connection, serve: Serve) -> None:
+    serve(answer)
+    with admin.transaction():
+        admin.execute("lock table tensile.models in access exclusive mode")
+
+        error = refused(alice, "select tensile_predict('flowers', 1)")
+
+    assert (error.sqlstate, error.hint) == (
+        "55P03",
+        "Another session holds a lock on a table of the catalog: see pg_locks, and run the statement again.",
+    )
 
 
 @pytest.mark.usefixtures("published")

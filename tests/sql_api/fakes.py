@@ -1,9 +1,11 @@
 """PL/Python's module without PL/Python: rows made up per statement."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from indb_tensile.sql_api import models, readable, relation, service, spi, training
+from tests.sql.fakes import INSTALLATION, FakeService
 
 Row = Mapping[str, Any]
 Json = dict[str, Any]
@@ -33,11 +35,34 @@ class FakePlpy:
         self.executed.append((plan, tuple(arguments)))
         return next((rows for text, rows in self.rows.items() if text in plan), [])
 
+    def cursor(self, query: str) -> "FakeCursor":
+        return FakeCursor(self.execute(query))
+
     def notice(self, message: str) -> None:
         self.notices.append(message)
 
     def quote_ident(self, name: str) -> str:
         return f'"{name}"'
+
+
+class FakeCursor:
+    """Gives rows that are there already."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = iter(rows)
+
+    def fetch(self, count: int) -> Iterable[Row]:
+        return list(itertools.islice(self._rows, count))
+
+
+def address_of(service: FakeService) -> Row:
+    """What the database says of the only service."""
+    return {
+        "directory": str(service.directory),
+        "names": [service.name],
+        "installation": INSTALLATION,
+        "server_start": "1",
+    }
 
 
 RELATION = {

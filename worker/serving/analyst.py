@@ -1,4 +1,4 @@
-"""The analyst's own process: evaluates, explains and reads sample data sets, one request at a time.
+"""The analyst's own process: explains trainings and reads sample data sets, one request at a time.
 
 Started by the service with one end of a socket pair; ends when the other end does. It runs at a lower priority
 than the predictions beside it.
@@ -21,7 +21,7 @@ from .dataset import dataset
 from .explain import Explainer
 from .frames import FrameBuffer, frame
 from .processes import die_with_parent
-from .requests import AnyRequest, Dataset, Evaluate, Explain, failure, parse, success
+from .requests import AnyRequest, Dataset, Explain, failure, parse, success
 from .store import Store
 
 _RECEIVE_BYTES = 1 << 18
@@ -41,22 +41,19 @@ def main() -> int:
     )
     torch.set_num_threads(mine.torch_threads)
     with socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link, Store(mine.dsn, "analyst", mine.device) as store:
-        _serve(link, Desk(store, Explainer(store.latencies, store.latency_predictor, mine)).answer)
+        _serve(link, Desk(Explainer(store.latencies, store.latency_predictor, mine)).answer)
     return 0
 
 
 class Desk:
     """Who does which request."""
 
-    def __init__(self, store: Store, explainer: Explainer) -> None:
-        self._store = store
+    def __init__(self, explainer: Explainer) -> None:
         self._explainer = explainer
 
     def answer(self, request: AnyRequest) -> Any:
         """The request's result. Raises TensileError with what the client is to be told."""
         match request:
-            case Evaluate():
-                return {"metrics": self._store.load(request.version).predictor.evaluate_rows(request.rows)}
             case Explain():
                 return {"rows": self._explainer.explain(request)}
             case Dataset():
