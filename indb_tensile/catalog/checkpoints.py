@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog.chunks import read_chunks, write_chunks
 from indb_tensile.catalog.connection import Connection
-from indb_tensile.catalog.jobs import checkpointed, lost_claim
+from indb_tensile.catalog.jobs import lost_claim
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import CheckpointStore, ClaimToken, JobId
@@ -42,7 +42,7 @@ def checkpoints(connection: Connection, job: JobId) -> tuple[StoredCheckpoint, .
 
 
 def record_checkpoint(connection: Connection, job: JobId, claim: ClaimToken, stored: StoredCheckpoint) -> None:
-    """Replace the row of this job, store and host; earlier interruptions count no more. Raises LostClaimError."""
+    """Replace the row of this job, store and host. Raises LostClaimError."""
     values = {
         "job": job,
         "claim": claim,
@@ -52,10 +52,8 @@ def record_checkpoint(connection: Connection, job: JobId, claim: ClaimToken, sto
         "size_bytes": stored.size_bytes,
         "digest": stored.digest,
     }
-    with connection.transaction():
-        if connection.execute(query("save_checkpoint"), values).fetchone() is None:
-            raise lost_claim(job, claim)
-        checkpointed(connection, job, claim)
+    if connection.execute(query("save_checkpoint"), values).fetchone() is None:
+        raise lost_claim(job, claim)
 
 
 def save_checkpoint(

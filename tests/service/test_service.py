@@ -14,7 +14,7 @@ import pytest
 
 from indb_tensile.bench import predict as bench
 from indb_tensile.catalog.connection import connect
-from indb_tensile.cli.cluster import Cluster
+from indb_tensile.cluster import Cluster
 from indb_tensile.errors import MissingError
 from tests.conftest import Database, fresh_database
 from worker import service as program
