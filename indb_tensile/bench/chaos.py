@@ -193,7 +193,7 @@ class _Storm:
 
     def _recover(self, event: Event, since_s: float) -> float | None:
         """Seconds until server, controllers and services were back; None where they were not in time."""
-        beats = _safely(self._beats, {})
+        beats = _safely(self._beats, dict[int, str]())
         if not until(lambda: self._mended(beats), RECOVERY_S):
             self._not_recovered += 1
             return None
