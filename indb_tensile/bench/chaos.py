@@ -19,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -165,10 +165,11 @@ class _Storm:
                 break
 
     def _feed(self) -> None:
-        """Have as many jobs unended as planned."""
-        for _ in range(self._plan.unended - len(self._jobs.unended())):
-            self._jobs.enqueue(TRAININGS[self._asked % len(TRAININGS)])
-            self._asked += 1
+        """Have as many jobs unended as planned, where the server takes them now."""
+        with suppress(psycopg.Error, DatabaseError):
+            for _ in range(self._plan.unended - len(self._jobs.unended())):
+                self._asked += 1
+                self._jobs.enqueue(TRAININGS[self._asked % len(TRAININGS)])
 
     def _disturb(self, event: Event) -> None:
         """Let an event happen, and unless the next one shall come at once, wait until it is recovered from."""
@@ -192,7 +193,7 @@ class _Storm:
 
     def _recover(self, event: Event, since_s: float) -> float | None:
         """Seconds until server, controllers and services were back; None where they were not in time."""
-        beats = _safely(self._beats, {})
+        beats = _safely(self._beats, dict[int, str]())
         if not until(lambda: self._mended(beats), RECOVERY_S):
             self._not_recovered += 1
             return None

@@ -61,7 +61,7 @@ select count(*) from tensile.jobs where state in ('queued', 'starting', 'running
 
 -- endings --
 -- Every training that was asked for, how often it ended, and the digests of what it published.
-select j.job_id, j.model_name, j.state::text, j.error_sqlstate, j.error_message,
+select j.job_id, j.idempotency_key, j.model_name, j.state::text, j.error_sqlstate, j.error_message,
        (select count(*) from tensile.job_events as e
          where e.job_id = j.job_id and e.kind in ('succeeded', 'failed', 'cancelled')) as ends,
        array(select (select encode(sha256(string_agg(a.chunk, ''::bytea order by a.chunk_no)), 'hex')
@@ -87,9 +87,6 @@ select (select count(*) from tensile.checkpoints as c join tensile.jobs as j usi
      + (select count(*) from tensile.device_jobs as d join tensile.jobs as j using (job_id)
          where j.state in ('succeeded', 'failed', 'cancelled'))
      + (select count(*) from tensile.workers where stopped_at is not null and service_name is not null)
-
--- workers_alive --
-select count(*) from tensile.workers where stopped_at is null
 
 -- worker_backends --
 select pid from pg_stat_activity where usename in ('tensile_worker', 'tensile_reader') order by pid
@@ -126,12 +123,13 @@ select count(pg_notify('tensile', p)) from generate_series(1, %(times)s) as i,
 -- invalid_jobs --
 -- As a user may insert them without tensile_train: no training can be made of this specification.
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
-select 'invalid', 1, 'public', 'nothing',
-       '{"model": "invalid", "relation": {"oid": 1, "schema": "public", "name": "nothing"}, "target": 7}'
+select 'invalid_' || current_user, 1, 'public', 'nothing',
+       jsonb_build_object('model', 'invalid_' || current_user, 'target', 7,
+                          'relation', '{"oid": 1, "schema": "public", "name": "nothing"}'::jsonb)
   from generate_series(1, %(count)s)
 
 -- invalid_jobs_left --
-select count(*) from tensile.jobs where model_name = 'invalid' and state not in ('failed', 'cancelled')
+select count(*) from tensile.jobs where starts_with(model_name, 'invalid_') and state not in ('failed', 'cancelled')
 
 -- bound_time --
 set statement_timeout = '10s'

@@ -16,6 +16,7 @@ from indb_tensile.errors import UnavailableError
 
 OWNERS = ("chaos_a", "chaos_b", "chaos_c")
 ROWS = 320
+SPOILED = "chaos_dropped_"  # begins the names of models whose table is dropped
 _PATIENCE_S = 120.0
 _LIMITS = "-c lock_timeout=3s -c statement_timeout=60s"  # a storm never waits for its own locks
 _ROWS_TO_PREDICT = tuple({"a": 0.1 * i, "b": 1 - 0.2 * i, "c": 0.3 * i * i} for i in range(5))
@@ -77,7 +78,6 @@ class Jobs:
     references: dict[str, Reference] = field(default_factory=dict)
     asked: dict[int, Training] = field(default_factory=dict)
     cancelled: set[int] = field(default_factory=set)
-    spoiled: set[int] = field(default_factory=set)
 
     _sessions: dict[tuple[str, float], Session] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -127,7 +127,7 @@ class Jobs:
             relation=table or training.table,
             architecture=training.architecture,
             hyperparams=training.hyperparams,
-            key=f"chaos {next(self._numbers)}",
+            key=f"{training.name} {next(self._numbers)}",
         )
         self.asked[int(job)] = training
         return int(job)
@@ -165,20 +165,22 @@ class Jobs:
         return float(value)
 
     def endings(self) -> Iterator[Ending]:
-        """All that were asked for since `prepare`, and those that appeared without being asked for."""
+        """All jobs since `prepare`: those that were asked for, and those whose asker never got the answer."""
         rows = {row[0]: row for row in self.run("endings", after=self._after)}
         for job in sorted(rows.keys() | self.asked.keys()):
-            _, name, state, sqlstate, message, ends, digests = rows.get(job, (job, "", None, None, None, 0, []))
+            _, key, model, state, sqlstate, message, ends, digests = rows.get(
+                job, (job, "", "", None, None, None, 0, [])
+            )
             yield Ending(
                 job=job,
-                training=self.asked[job].name if job in self.asked else name,
+                training=key.partition(" ")[0],
                 state=state,
                 ends=ends,
                 digests=tuple(digests),
                 sqlstate=sqlstate,
                 message=message,
                 asked_to_cancel=job in self.cancelled,
-                spoiled=job in self.spoiled,
+                spoiled=model.startswith(SPOILED),
             )
 
     def history(self, job: int) -> list[str]:

@@ -77,7 +77,7 @@ class Controller:
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "indb_tensile.worker.controller"],
-                env={**os.environ, **self.environment},
+                env={**_others(os.environ), **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -273,6 +273,11 @@ def _controller(directory: Path, number: int, cluster: Cluster, lease_s: float, 
         forwarder=Forwarder(link, cluster.run / ".s.PGSQL.5432"),
         clock=clock,
     )
+
+
+def _others(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without settings of controllers that the invoking process may have."""
+    return {name: value for name, value in environment.items() if not name.startswith(config.PREFIX)}
 
 
 def _uid(cluster: Cluster) -> int:

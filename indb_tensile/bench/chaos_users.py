@@ -9,7 +9,7 @@ from psycopg import sql
 
 from indb_tensile.bench.chaos_events import Event, Kind
 from indb_tensile.bench.chaos_faults import Deed, Told
-from indb_tensile.bench.chaos_jobs import OWNERS, Jobs
+from indb_tensile.bench.chaos_jobs import OWNERS, SPOILED, Jobs
 from indb_tensile.bench.chaos_rig import PURPOSE, SQL, Rig
 from indb_tensile.catalog.connection import connect
 
@@ -105,11 +105,11 @@ class Users:
             return {"nobody": True}
         job = jobs[event.pick(len(jobs))]
         self._jobs.cancelled.add(job)  # before it is asked for: an answer may be lost
-        self._jobs.run("cancel", self._jobs.asked[job].owner, job=job)
-        return {"job": job}
+        ((taken,),) = self._jobs.run("cancel", self._jobs.asked[job].owner, job=job)
+        return {"job": job, "taken": taken}
 
     def _victims(self) -> Sequence[int]:
-        return [job for job in self._jobs.unended() if job in self._jobs.asked and job not in self._jobs.spoiled]
+        return [job for job in self._jobs.unended() if job in self._jobs.asked]
 
     def _drop_table(self, event: Event) -> Told:
         """A training of a table that is dropped before, while or after it is read."""
@@ -118,8 +118,7 @@ class Users:
         salt = OWNERS.index(owner) + 1
         training = next(training for training in self._jobs.trainings if training.owner == owner)
         self._jobs.make_table(table, salt)
-        job = self._jobs.enqueue(training, table=table, model=f"chaos_dropped_{event.number}")
-        self._jobs.spoiled.add(job)
+        job = self._jobs.enqueue(training, table=table, model=f"{SPOILED}{event.number}")
         self._jobs.run_on("drop_table", owner, table)
         return {"job": job, "table": table}
 
