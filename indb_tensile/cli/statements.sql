@@ -80,16 +80,16 @@ with granted (schema, relation, columns) as (
      group by n.oid, c.oid
 ),
 named as (
-    select format('%%I', n.nspname) as schema, format('%%I.%%I', n.nspname, c.relname) as relation,
+    select format('%I', n.nspname) as schema, format('%I.%I', n.nspname, c.relname) as relation,
            'select' || coalesce(' (' || g.columns || ')', '') as privilege,
            has_schema_privilege('tensile_reader', n.oid, 'usage') as enters
       from granted as g
       join pg_class as c on c.oid = g.relation
       join pg_namespace as n on n.oid = g.schema
 )
-select format('grant usage on schema %%s to tensile_reader;', schema) as mend from named where not enters
+select format('grant usage on schema %s to tensile_reader;', schema) as mend from named where not enters
 union
-select format('grant %%s on %%s to tensile_reader; revoke %%s on %%s from tensile_worker;', privilege, relation,
+select format('grant %s on %s to tensile_reader; revoke %s on %s from tensile_worker;', privilege, relation,
               privilege, relation)
   from named
  order by mend desc;
