@@ -81,7 +81,7 @@ def make(connection: Connection, job: int, columns: list[str]) -> list[tuple[Any
 def seal(connection: Connection, job: int) -> tuple[Any, ...]:
     row = connection.execute("select * from tensile.seal_snapshot(%s)", (job,)).fetchone()
     assert row is not None
-    return row
+    return tuple(row)
 
 
 def sealed_snapshot(connection: Connection, model: str = "m") -> int:
