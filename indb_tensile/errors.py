@@ -57,6 +57,12 @@ class DatabaseError(TensileError):
     exit_code = 4
 
 
+class TableBusyError(DatabaseError):
+    """Another session locks the table: reading it can succeed later."""
+
+    sqlstate = "55P03"  # lock_not_available
+
+
 class LostClaimError(DatabaseError):
     """The job no longer belongs to this worker; nothing may be written for it."""
 

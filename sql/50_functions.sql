@@ -444,7 +444,7 @@ begin
 end
 $$;
 comment on function public.tensile_load_dataset(text, text) is
-  'creates a table with a sample data set in the current schema, readable by the worker; returns its rows';
+  'creates a table with a sample data set in the current schema, readable by trainers; returns its rows';
 
 create function public.tensile_version() returns text
   language sql stable parallel safe
@@ -510,13 +510,19 @@ begin
     from pg_catalog.pg_roles as r where r.rolname = 'tensile_worker';
 
   return query
+  select 'reader''s role', r.rolcanlogin,
+         case when r.rolcanlogin then 'tensile_reader may log in' else 'tensile_reader may not log in' end,
+         case when not r.rolcanlogin then 'As a superuser: alter role tensile_reader login;' end
+    from pg_catalog.pg_roles as r where r.rolname = 'tensile_reader';
+
+  return query
   select 'current schema', s.fine,
-         coalesce('the worker ' || case when s.fine then 'may' else 'may not' end || ' use schema ' || s.name,
+         coalesce('tensile_reader ' || case when s.fine then 'may' else 'may not' end || ' use schema ' || s.name,
                   'no schema is selected'),
-         case when not s.fine then coalesce(format('grant usage on schema %I to tensile_worker;', s.name),
+         case when not s.fine then coalesce(format('grant usage on schema %I to tensile_reader;', s.name),
                                             'set search_path = public;') end
     from (select current_schema() as name,
-                 coalesce(has_schema_privilege('tensile_worker', current_schema(), 'usage'), false) as fine) as s;
+                 coalesce(has_schema_privilege('tensile_reader', current_schema(), 'usage'), false) as fine) as s;
 
   select count(*) into alive from tensile.workers as w
    where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s);

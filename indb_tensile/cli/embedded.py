@@ -109,6 +109,7 @@ def _bring_up(cluster: Cluster) -> None:
     if not cluster.exists():
         warn(f"creating a private PostgreSQL {cluster.programs.major} cluster in {cluster.directory}")
         cluster.create()
+    cluster.map_roles()
     cluster.start()
 
 
@@ -175,6 +176,7 @@ def _check_settings(text: str, path: Path) -> config.Settings:
 def _environment(place: Place, cluster: Cluster) -> dict[str, str]:
     return {
         "TENSILE_DSN": cluster.dsn(user="tensile_worker"),
+        "TENSILE_READER_DSN": cluster.dsn(user="tensile_reader"),
         "TENSILE_SERVICE_DIRECTORY": str(place.service),
         "TENSILE_STATE_DIR": str(place.directory),
         config.CONFIG_VARIABLE: str(place.settings),

@@ -2,7 +2,7 @@
 select 1 from pg_database where datname = %(name)s;
 
 -- prepare_embedded_roles --
--- The embedded cluster is one user's: its ordinary role is demo, and its worker may read every table.
+-- The embedded cluster is one user's: its ordinary role is demo, and trainers may read every table.
 do $$
 begin
   if not exists (select from pg_roles where rolname = 'demo') then
@@ -11,7 +11,9 @@ begin
   grant tensile_user to demo;
   grant create on schema public to demo;
   alter role tensile_worker login;
-  grant pg_read_all_data to tensile_worker;
+  alter role tensile_reader login;
+  grant pg_read_all_data to tensile_reader;
+  revoke pg_read_all_data from tensile_worker;
 end
 $$;
 
@@ -35,7 +37,8 @@ select item, ok, detail, hint from tensile_check();
 
 -- roles --
 -- Which of our roles there are, and what this session's may do.
-select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 'tensile_admin', 'tensile_worker'])
+select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 'tensile_admin', 'tensile_worker',
+                                           'tensile_reader'])
                              with ordinality as w (name, place)
               where not exists (select from pg_roles as r where r.rolname = w.name) order by w.place) as missing,
        quote_ident(current_user) as me,
@@ -43,17 +46,53 @@ select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 
                 where r.rolname = 'tensile_user' and pg_has_role(current_user, r.oid, 'usage')) as is_user;
 
 -- readable_tables --
--- Tables that this session's role may train on, and may the worker read them?
+-- Tables that this session's role may train on, partitions among them, and may the trainers' role read them?
 select count(*) as tables, count(*) filter (where t.readable) as readable,
        min(t.mend) filter (where not t.readable) as mend
   from (select case when has_schema_privilege(w.oid, n.oid, 'usage') then ''
-                    else 'grant usage on schema ' || quote_ident(n.nspname) || ' to tensile_worker; ' end
-               || 'grant select on ' || c.oid::regclass::text || ' to tensile_worker;' as mend,
+                    else 'grant usage on schema ' || quote_ident(n.nspname) || ' to tensile_reader; ' end
+               || 'grant select on ' || c.oid::regclass::text || ' to tensile_reader;' as mend,
                has_schema_privilege(w.oid, n.oid, 'usage') and has_table_privilege(w.oid, c.oid, 'select') as readable
           from pg_roles as w, pg_class as c join pg_namespace as n on n.oid = c.relnamespace
-         where w.rolname = 'tensile_worker' and c.relkind in ('r', 'p', 'm', 'v', 'f')
+         where w.rolname = 'tensile_reader' and c.relkind = 'r'
            and n.nspname <> 'tensile' and n.nspname <> 'information_schema' and n.nspname !~ '^pg_'
            and has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')) as t;
+
+-- earlier_grants --
+-- Version 0.1.0 read tables as tensile_worker: what was granted to it, and is not yet to tensile_reader.
+with granted (schema, relation, columns) as (
+    select n.oid, c.oid, null::text
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+     where c.relkind in ('r', 'p') and n.nspname <> 'tensile'
+       and exists (select from aclexplode(c.relacl) as g
+                    where g.grantee = 'tensile_worker'::regrole and g.privilege_type = 'SELECT')
+       and not has_table_privilege('tensile_reader', c.oid, 'select')
+    union all
+    select n.oid, c.oid, string_agg(quote_ident(a.attname), ', ' order by a.attnum)
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+      join pg_attribute as a on a.attrelid = c.oid and not a.attisdropped
+     where c.relkind in ('r', 'p') and n.nspname <> 'tensile'
+       and exists (select from aclexplode(a.attacl) as g
+                    where g.grantee = 'tensile_worker'::regrole and g.privilege_type = 'SELECT')
+       and not has_column_privilege('tensile_reader', c.oid, a.attnum, 'select')
+     group by n.oid, c.oid
+),
+named as (
+    select format('%I', n.nspname) as schema, format('%I.%I', n.nspname, c.relname) as relation,
+           'select' || coalesce(' (' || g.columns || ')', '') as privilege,
+           has_schema_privilege('tensile_reader', n.oid, 'usage') as enters
+      from granted as g
+      join pg_class as c on c.oid = g.relation
+      join pg_namespace as n on n.oid = g.schema
+)
+select format('grant usage on schema %s to tensile_reader;', schema) as mend from named where not enters
+union
+select format('grant %s on %s to tensile_reader; revoke %s on %s from tensile_worker;', privilege, relation,
+              privilege, relation)
+  from named
+ order by mend desc;
 
 -- workers --
 select w.worker_id, w.host, w.pid, w.version, w.device from tensile.stat_workers as w where w.alive order by w.worker_id;

@@ -19,7 +19,7 @@ from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import check_metric
 from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit, require_present
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.relation import Connection, read
+from indb_tensile.learning.relation import Connection, Limits, read
 from indb_tensile.learning.splits import Split, divide
 from indb_tensile.learning.targets import Target, fit_target, labeled
 
@@ -81,13 +81,18 @@ class BatchPlan:
 
 
 def prepare(
-    connection: Connection, spec: JobSpec, *, owner_oid: int | None = None, snapshot: Snapshot | None = None
+    connection: Connection,
+    spec: JobSpec,
+    *,
+    owner_oid: int | None = None,
+    snapshot: Snapshot | None = None,
+    limits: Limits | None = None,
 ) -> Prepared:
     """Check the request, read the table in one transaction, and build what trains on it.
 
-    The connection must be idle, and is again when this returns. With `owner_oid` that role must be able to read
-    the columns too. With `snapshot` that table is read in place of the relation: its rows are the job's own, so no
-    role is asked for. Raises RequestError and its kinds for what the user can mend.
+    The connection is the reader's, as for `relation.read`. With `owner_oid` that role must be able to read the
+    columns too. With `snapshot` that table is read in place of the relation: its rows are the job's own, so no role
+    is asked for. Raises RequestError and its kinds for what the user can mend.
     """
     if snapshot is not None:
         owner_oid = None
@@ -100,7 +105,7 @@ def prepare(
         return (*choose_features(described, spec.target, spec.features, spec.exclude, options), spec.target)
 
     key = None if snapshot is None else snapshot.key
-    table = read(connection, spec.relation, choose, owner_oid=owner_oid, key=key)
+    table = read(connection, spec.relation, choose, owner_oid=owner_oid, key=key, limits=limits)
     if snapshot is not None and table.rows != snapshot.rows:
         raise MissingError(
             f"the job's snapshot has {table.rows} rows, {snapshot.rows} were written",

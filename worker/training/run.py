@@ -7,15 +7,18 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.catalog import jobs, models, snapshots
-from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.connection import Session, retrying
+from indb_tensile.catalog.reader import open_reader, reader_dsn
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
 from indb_tensile.executor.device import Device
+from indb_tensile.executor.hardware import memory
 from indb_tensile.executor.opening import Opened, capturing_on, open_device, torch_device
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
-from indb_tensile.job import Phase
+from indb_tensile.job import Phase, Snapshot
+from indb_tensile.learning.relation import Limits
 from indb_tensile.learning.training import Prepared, prepare
 from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, Link
 
@@ -33,6 +36,8 @@ SAMPLE_EVERY = 3  # an emulated device's operators take milliseconds: timing eve
 # Where iterations run as one graph, one that is timed does not, and takes as long as it took without.
 SAMPLE_GRAPHS_AFTER_NS = 500_000_000
 SAMPLE_GRAPHS_EVERY = 100
+# Beside the columns as they are read, a trainer keeps their rows as float32 and copies parts of them.
+_READ_SHARE = 4
 
 
 class TrainingRun:
@@ -57,13 +62,10 @@ class TrainingRun:
 
     def go(self) -> None:
         """All of it. Raises TensileError and its kinds; the job's row then still belongs to the claim."""
-        # A database that was restarted is waited for as long as the claim can last.
-        patience_s = max(60.0, 2 * self._settings.lease_s)
-        name = f"tensile trainer {self._job.job}"
-        with Session(self._settings.dsn, application_name=name, patience_s=patience_s) as session:
+        with Session(self._settings.dsn, application_name=self._name, patience_s=self._patience_s) as session:
             diary = Diary(session, self._link, self._job)
             with self._open() as opened:
-                prepared = self._read(session, diary)
+                prepared = self._read(diary)
                 with capturing_on(opened.torch_device):
                     steps = self._capture(session, diary, prepared)
                 first = self._be_admitted(diary, steps, opened.device)
@@ -80,11 +82,26 @@ class TrainingRun:
         place = torch_device(name)
         return open_device(name, claim, self._settings.host_pool_bytes, self._regions, place, strict_for)
 
-    def _read(self, session: Session, diary: Diary) -> Prepared:
+    @property
+    def _name(self) -> str:
+        return f"tensile trainer {self._job.job}"
+
+    @property
+    def _patience_s(self) -> float:
+        """A database that was restarted is waited for as long as the claim can last."""
+        return max(60.0, 2 * self._settings.lease_s)
+
+    def _read(self, diary: Diary) -> Prepared:
         diary.enter(Phase.READING)
-        job, owner = self._job.job, self._job.owner_oid
-        snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
-        return session.run(lambda c: prepare(c, self._job.spec, owner_oid=owner, snapshot=snapshot))
+        snapshot = diary.session.run(lambda c: snapshots.find_snapshot(c, self._job.job))
+        return retrying(lambda: self._read_once(snapshot), patience_s=self._patience_s)
+
+    def _read_once(self, snapshot: Snapshot | None) -> Prepared:
+        """On a connection of its own, which ends with the read."""
+        limits = Limits(size_bytes=self._settings.read_limit_bytes or memory().size_bytes // _READ_SHARE)
+        with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as connection:
+            job = self._job
+            return prepare(connection, job.spec, owner_oid=job.owner_oid, snapshot=snapshot, limits=limits)
 
     def _capture(self, session: Session, diary: Diary, prepared: Prepared) -> Steps:
         diary.enter(Phase.CAPTURING)
