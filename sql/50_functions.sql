@@ -25,6 +25,7 @@ comment on function tensile.training_request is
 create function tensile.train(request jsonb) returns bigint
   language plpgsql volatile parallel unsafe
   set search_path = pg_catalog, pg_temp
+  set synchronize_seqscans = off  -- a snapshot has the rows in the table's own order
 as $$
 begin
   return (tensile.call('train', request) ->> 'job')::bigint;

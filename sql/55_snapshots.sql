@@ -102,6 +102,7 @@ declare
   target constant name := 'job_' || job;
   definition text;
   keys text[];
+  ordinal name := 'place';
 begin
   -- The transaction of the job's own INSERT, so that nobody makes one for another's job, or for a job that may run.
   select r.rolname, j.relation_oid into owner, source
@@ -122,10 +123,14 @@ begin
   if definition is null then
     raise exception 'the relation of job % has none of the columns %', job, columns using errcode = 'undefined_column';
   end if;
+  while exists (select from tensile.snapshot_columns(source) as c where c.name = ordinal) loop
+    ordinal := ordinal || '_';
+  end loop;
   -- A copy of the database that was restored by pg_dump may have brought a table for a job that it did not bring.
   execute format('drop table if exists tensile_data.%I', target);
-  execute format('create table tensile_data.%I (%s) with (autovacuum_enabled = off, toast.autovacuum_enabled = off)',
-                 target, definition);
+  -- The order of the rows: an insert may put a short row into a page that a long one has left. See seal_snapshot.
+  execute format('create table tensile_data.%I (%s, %I bigint generated always as identity (cache 1000))'
+                 ' with (autovacuum_enabled = off, toast.autovacuum_enabled = off)', target, definition, ordinal);
   execute format('grant insert on tensile_data.%I to %I', target, owner);
   set constraints tensile.snapshots_commit_sealed deferred;
   insert into tensile.snapshots (job_id, table_name, key) values (job, target, keys);
@@ -143,21 +148,26 @@ comment on function tensile.make_snapshot(bigint, text[]) is
 create function tensile.seal_snapshot(job bigint) returns table (rows bigint, bytes bigint)
   language plpgsql volatile security definer parallel unsafe
   set search_path = pg_catalog, pg_temp
+  set synchronize_seqscans = off
+  set default_tablespace = ''
+  set default_table_access_method = heap
 as $$
 #variable_conflict use_column
 declare
-  owner oid;
-  owner_name name;
-  target name;
+  mine record;
+  target text;
+  ordinal name;
+  columns text;
   counted bigint;
+  misplaced bigint;
   size constant text := 'Train on fewer rows or columns, or ask an administrator: select tensile_set_setting(''%s'', ...);';
-  subject text;
   used bigint;
   most bigint;
   setting text;
 begin
-  select j.owner_oid, r.rolname, s.table_name, format('%s.%s', j.relation_schema, j.relation_name)
-    into owner, owner_name, target, subject
+  select j.owner_oid, j.installation, r.rolname, s.table_name,
+         format('%s.%s', j.relation_schema, j.relation_name) as subject
+    into mine
     from tensile.snapshots as s join tensile.jobs as j using (job_id) join pg_roles as r on r.oid = j.owner_oid
    where s.job_id = job and not s.sealed and j.enqueued_xact = pg_current_xact_id();
   if not found then
@@ -165,17 +175,34 @@ begin
       using errcode = 'object_not_in_prerequisite_state',
             hint = 'tensile_train(...) makes a snapshot where one is needed; snapshot => true asks for one.';
   end if;
-  execute format('revoke insert on tensile_data.%I from %I', target, owner_name);
-  execute format('grant select on tensile_data.%I to tensile_reader', target);
-  execute format('select count(*) from tensile_data.%I', target) into counted;
+  target := format('tensile_data.%I', mine.table_name);
+  execute format('revoke insert on %s from %I', target, mine.rolname);
+  select max(a.attname) filter (where a.attidentity <> ''),
+         string_agg(quote_ident(a.attname), ', ' order by a.attnum) filter (where a.attidentity = '')
+    into ordinal, columns
+    from pg_attribute as a where a.attrelid = target::regclass and a.attnum > 0;
+  -- Without an order of its own, a window function sees the rows as the scan gives them: in physical order.
+  execute format('select count(*), count(*) filter (where s.place < s.before)'
+                 '  from (select t.%1$I as place, lag(t.%1$I) over () as before from %2$s as t) as s', ordinal, target)
+    into counted, misplaced;
+  if misplaced = 0 then
+    execute format('alter table %s drop column %I', target, ordinal);
+  else  -- unlike an insert, create table as fills one page after the other
+    execute format('alter table %s rename to unordered', target);
+    execute format('create table %s with (autovacuum_enabled = off, toast.autovacuum_enabled = off)'
+                   ' as select %s from tensile_data.unordered order by %I', target, columns, ordinal);
+    drop table tensile_data.unordered;
+  end if;
+  execute format('grant select on %s to tensile_reader', target);
   update tensile.snapshots as s
-     set sealed = true, rows = counted, bytes = pg_total_relation_size(format('tensile_data.%I', target)::regclass)
+     set sealed = true, rows = counted, bytes = pg_total_relation_size(target::regclass)
    where s.job_id = job;
   for setting, used in
     select 'snapshot_max_bytes', s.bytes from tensile.snapshots as s where s.job_id = job
     union all
     select 'role_snapshots_max_bytes', sum(s.bytes)
-      from tensile.snapshots as s join tensile.jobs as j using (job_id) where j.owner_oid = owner
+      from tensile.snapshots as s join tensile.jobs as j using (job_id)
+     where (j.owner_oid, j.installation) = (mine.owner_oid, mine.installation)
     union all
     select 'all_snapshots_max_bytes', sum(s.bytes) from tensile.snapshots as s
   loop
@@ -186,7 +213,7 @@ begin
             when 'snapshot_max_bytes' then 'the snapshot of "%1$s" has %2$s bytes, the most for one are %3$s'
             when 'role_snapshots_max_bytes' then 'with "%1$s" your snapshots have %2$s bytes, the most for one role are %3$s'
             else 'with "%1$s" all snapshots have %2$s bytes, the most for all together are %3$s'
-          end, subject, used, most)
+          end, mine.subject, used, most)
         using errcode = 'program_limit_exceeded',
               detail = format('The snapshot of %s rows has %s bytes.', counted,
                               (select s.bytes from tensile.snapshots as s where s.job_id = job)),
@@ -198,7 +225,8 @@ begin
 end
 $$;
 comment on function tensile.seal_snapshot(bigint) is
-  'ends the writing of a snapshot that this transaction has made: its owner may insert no more, the reader may read; '
+  'ends the writing of a snapshot that this transaction has made: its owner may insert no more, the reader may read, and '
+  'the rows are stored in the order of their insertion; '
   'raises where it is larger than the settings allow; its rows and bytes';
 
 -- Without this a role could leave a table open for writing, past every limit, by calling make_snapshot alone.

@@ -9,6 +9,10 @@ import pytest
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from indb_tensile.catalog import snapshots
+from indb_tensile.errors import PrivilegeError
+from indb_tensile.job import JobSpec, Relation, Task
+from indb_tensile.learning.training import prepare
 from tests.catalog.enqueue import enqueue, specification
 from tests.conftest import Database
 
@@ -77,7 +81,7 @@ def make(connection: Connection, job: int, columns: list[str]) -> list[tuple[Any
 def seal(connection: Connection, job: int) -> tuple[Any, ...]:
     row = connection.execute("select * from tensile.seal_snapshot(%s)", (job,)).fetchone()
     assert row is not None
-    return row
+    return tuple(row)
 
 
 def sealed_snapshot(connection: Connection, model: str = "m") -> int:
@@ -222,6 +226,31 @@ def test_nobody_else_reads_or_trains_on_a_snapshot(alice: Connection, bob: Conne
             postgres.execute("select * from tensile.snapshots")
 
 
+def test_a_job_that_names_anothers_snapshot_as_its_relation_reads_nothing(
+    alice: Connection, bob: Connection, database: Database
+) -> None:
+    victim = sealed_snapshot(alice)
+    row = alice.execute(f"select 'tensile_data.job_{victim}'::regclass::oid::int8").fetchone()
+    assert row is not None
+    relation = Relation(oid=row[0], schema="tensile_data", name=f"job_{victim}")
+    spec = JobSpec(model="m", relation=relation, target="y", task=Task.REGRESSION, architecture={"type": "mlp"})
+    with database.connect("tensile_reader") as reader, database.connect("tensile_worker") as worker:
+        for thief in (alice, bob):
+            job = enqueue(
+                thief,
+                f"of_{thief.info.user}",
+                relation_oid=relation.oid,
+                relation_schema=relation.schema,
+                relation_name=relation.name,
+                spec={"relation": {"oid": relation.oid, "schema": relation.schema, "name": relation.name}},
+            )
+            assert snapshots.find_snapshot(worker, job) is None
+            owner = thief.execute("select current_user::regrole::oid::int8").fetchone()
+            assert owner is not None
+            with pytest.raises(PrivilegeError, match=f"role {thief.info.user} may not read table"):
+                prepare(reader, spec, owner_oid=owner[0])
+
+
 def test_nothing_of_the_relations_owner_runs_as_another_role(alice: Connection) -> None:
     alice.execute(TRAPS)
     with alice.transaction():
@@ -246,7 +275,7 @@ def test_nothing_of_the_relations_owner_runs_as_another_role(alice: Connection) 
     )
     types = alice.execute(
         "select attname::text, format_type(atttypid, atttypmod) from pg_attribute"
-        " where attrelid = %s::regclass and attnum > 0 order by attnum",
+        " where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum",
         (table,),
     ).fetchall()
     assert types == [

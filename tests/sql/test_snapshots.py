@@ -204,6 +204,25 @@ def test_enums_and_domains_can_be_dropped_while_a_job_waits(owner: Connection, d
     assert ours == plain
 
 
+@pytest.mark.parametrize("rows", [300, 5000])
+def test_rows_of_any_length_keep_the_order_of_the_query(owner: Connection, database: Database, rows: int) -> None:
+    owner.execute(
+        f"""create table long as
+              select i as id, repeat(md5(i::text), 1 + (i * 7919) % 60) as place, i % 3 as y
+                from generate_series(1, {rows}) as i;
+            create view s as select * from long; create view reversed as select * from long order by id desc;
+            grant select on long to tensile_reader""".encode()
+    )
+
+    jobs = [train(owner, relation) for relation in ("s", "reversed")]
+
+    with database.connect() as postgres:
+        for job, expected in zip(jobs, ("id", "id desc"), strict=True):
+            stored = postgres.execute(f"select id from tensile_data.job_{job}".encode()).fetchall()
+            assert stored == owner.execute(f"select id from long order by {expected}".encode()).fetchall()
+    assert prepared(database, jobs[0]) == prepared(database, train(owner, "long"))
+
+
 def test_what_is_not_used_is_not_copied(owner: Connection, database: Database) -> None:
     owner.execute("create view s as select t.*, point(1, 2) as place, repeat('x', 10000) as large from t")
 
