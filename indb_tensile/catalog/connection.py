@@ -1,13 +1,15 @@
 """Connections that notice a dead network, and work that survives a restart of the database."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError, RequestError
 
 Connection = psycopg.Connection[Any]
@@ -30,8 +32,12 @@ class UnreachableError(DatabaseError):
     """No connection could be made: the server is down, refuses, or is restarting."""
 
 
-def connect(dsn: str = "", *, application_name: str) -> Connection:
+def connect(dsn: str = "", *, application_name: str, callers_path: bool = False) -> Connection:
     """A connection in autocommit mode. An empty dsn means libpq's own defaults and PG* variables.
+
+    It pins search_path, so that nothing that our statements name is another role's. With `callers_path`, for commands
+    that run what the user wrote, the session's settings stay as they are, also because PgBouncer in transaction mode
+    would hand them on to others: there, `pinned` guards our own statements.
 
     Raises UnreachableError, which is a DatabaseError, with the host, the port and the server's own words.
     """
@@ -45,11 +51,22 @@ def connect(dsn: str = "", *, application_name: str) -> Connection:
     options: dict[str, Any] = {**_DEFAULTS, "application_name": application_name}
     options.update({name: value for name, value in asked.items() if value is not None})
     try:
-        return psycopg.connect(autocommit=True, **options)
+        connection = psycopg.connect(autocommit=True, **options)
+        if not callers_path:
+            connection.execute(query("pin_session"))
+        return connection
     except psycopg.OperationalError as error:
         raise UnreachableError(
             f"no connection to PostgreSQL at {_place(asked)}: {_words(error)}", hint=_hint(_words(error))
         ) from error
+
+
+@contextmanager
+def pinned(connection: Connection) -> Iterator[None]:
+    """One transaction with search_path pinned, whichever server session PgBouncer may run it in."""
+    with connection.transaction():
+        connection.execute(query("pin_transaction"))
+        yield
 
 
 def retrying(
@@ -88,12 +105,16 @@ def is_outage(error: BaseException) -> bool:
 class Session:
     """One connection that is opened anew when the database was restarted, and work that is done again on it.
 
-    The first connection is made at once and not retried, so that a wrong dsn is reported immediately.
+    The first connection is made at once and not retried, so that a wrong dsn is reported immediately. `callers_path`
+    is that of `connect`.
     """
 
-    def __init__(self, dsn: str = "", *, application_name: str, patience_s: float = 60.0) -> None:
+    def __init__(
+        self, dsn: str = "", *, application_name: str, patience_s: float = 60.0, callers_path: bool = False
+    ) -> None:
         self._dsn = dsn
         self._application_name = application_name
+        self._callers_path = callers_path
         self._patience_s = patience_s
         self._connection: Connection | None = self._connect()
 
@@ -116,7 +137,7 @@ class Session:
         self.close()
 
     def _connect(self) -> Connection:
-        return connect(self._dsn, application_name=self._application_name)
+        return connect(self._dsn, application_name=self._application_name, callers_path=self._callers_path)
 
     def _attempt(self, action: Callable[[Connection], Result]) -> Result:
         if self._connection is None or self._connection.closed:

@@ -9,8 +9,8 @@ from .errors import DATA, MISSING_COLUMN, TOO_MUCH, RefusalError
 from .models import find_version
 from .predictions import storable
 from .relation import no_table
-from .request import read_integer, read_model_name
-from .spi import Json, Plpy, fetch
+from .request import read_integer, read_model_name, read_text
+from .spi import Json, Plpy, callers_path, fetch
 
 _MOST_ROWS = 100_000
 
@@ -22,14 +22,15 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
     oid = read_integer(request, "relation")
     if oid is None:
         return {"metrics": json.loads(version["metrics"])}
-    rows = _labelled_rows(plpy, oid, name, version["target"])
+    with callers_path(plpy, read_text(request, "search_path")):
+        rows = _labelled_rows(plpy, oid, name, version["target"])
     # The rows are JSON already: written into the request as they are, they need not be read first.
     asked = f'{{"verb": "evaluate", "version": {version["version_id"]}, "rows": [{", ".join(rows)}]}}'
     return dict(storable(service.ask(plpy, asked)))
 
 
 def _labelled_rows(plpy: Plpy, oid: int, model: str, target: str) -> list[str]:
-    """The rows whose target is known, each as JSON."""
+    """The rows whose target is known, each as JSON. Runs under the caller's path, so it qualifies every name."""
     found = fetch(plpy, RELATION_NAME, oid)
     if not found:
         raise no_table(oid)
@@ -41,7 +42,7 @@ def _labelled_rows(plpy: Plpy, oid: int, model: str, target: str) -> list[str]:
             hint=f"Evaluate on a relation that has it. The columns of {source} are {', '.join(names) or 'none'}.",
         )
     limit = _MOST_ROWS + 1
-    statement = f"select to_jsonb(t) as row from {source} as t where {column} is not null limit {limit}"
+    statement = f"select pg_catalog.to_jsonb(t.*) as row from {source} as t where {column} is not null limit {limit}"
     rows = [row["row"] for row in plpy.execute(statement)]
     if not rows:
         raise RefusalError(DATA, f'{source} has no row whose target "{target}" is known')
@@ -56,7 +57,9 @@ def _labelled_rows(plpy: Plpy, oid: int, model: str, target: str) -> list[str]:
 
 
 RELATION_NAME = """
-select c.oid::pg_catalog.regclass::text as name,
-       array(select a.attname::text from pg_catalog.pg_attribute as a
-              where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped order by a.attnum) as columns
-  from pg_catalog.pg_class as c where c.oid = $1::oid"""
+select c.oid::pg_catalog.regclass::pg_catalog.text as name,
+       array(select a.attname::pg_catalog.text from pg_catalog.pg_attribute as a
+              where a.attrelid operator(pg_catalog.=) c.oid and a.attnum operator(pg_catalog.>) 0::pg_catalog.int2
+                and not a.attisdropped
+              order by a.attnum using operator(pg_catalog.<)) as columns
+  from pg_catalog.pg_class as c where c.oid operator(pg_catalog.=) $1::pg_catalog.oid"""

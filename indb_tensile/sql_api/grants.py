@@ -23,10 +23,10 @@ def check_grants(plpy: Plpy, facts: Row) -> None:
         raise RefusalError(DENIED, f"the worker may not read table {subject}", hint=f"Run: {grants}")
 
 
-def let_worker_read(plpy: Plpy, table: str) -> None:
-    """Grant the worker what it needs of the caller's new table in the current schema, or say who must."""
+def let_worker_read(plpy: Plpy, table: str, schema: str) -> None:
+    """Grant the worker what it needs of the caller's new table in this schema, or say who must."""
     plpy.execute(f"grant select on {table} to tensile_worker")
-    facts = fetch(plpy, WORKER_MAY_ENTER)[0]
+    facts = fetch(plpy, WORKER_MAY_ENTER, schema)[0]
     if facts["enters"]:
         return
     grant = f"grant usage on schema {plpy.quote_ident(facts['schema'])} to tensile_worker"
@@ -49,4 +49,4 @@ def _missing(plpy: Plpy, facts: Row, who: str, role: str) -> str:
 WORKER_MAY_ENTER = """
 select n.nspname as schema, has_schema_privilege('tensile_worker', n.oid, 'usage') as enters,
        pg_has_role(n.nspowner, 'usage') as mine
-  from pg_catalog.pg_namespace as n where n.nspname = current_schema()"""
+  from pg_catalog.pg_namespace as n where n.nspname = $1::text"""

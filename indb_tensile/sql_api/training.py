@@ -8,7 +8,7 @@ from .features import choose_features
 from .models import last_arguments
 from .options import DEPLOY
 from .relation import Table, find_table
-from .request import read_choice, read_model_name, read_text
+from .request import read_choice, read_key, read_model_name, read_text
 from .sample import check_rows, read_statistics
 from .spi import Json, Plpy, fetch
 from .target import choose_target, choose_task
@@ -16,7 +16,7 @@ from .target import choose_target, choose_task
 
 def train(plpy: Plpy, request: Json) -> Json:
     """Check the request and enqueue it."""
-    key = read_text(request, "idempotency_key")
+    key = read_key(request)
     if key is not None and (known := fetch(plpy, JOB_OF_KEY, key)):
         return {"job": known[0]["job_id"]}
     spec, _ = _resolved(plpy, request)
@@ -82,12 +82,12 @@ def _refuse_what_comes_later(request: Json) -> None:
 
 JOB_OF_KEY = """
 select job_id from tensile.jobs
- where owner_oid = tensile.current_role_oid() and owner_name = current_user and idempotency_key = $1::text"""
+ where owner_oid = tensile.current_role_oid() and installation = tensile.installation() and idempotency_key = $1::text"""
 ENQUEUE = """
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
                           idempotency_key)
 values ($1::text, $2::oid, $3::text, $4::text, $5::jsonb, $6::int4, $7::timestamptz, $8::text)
-on conflict (owner_oid, idempotency_key) where idempotency_key is not null do nothing
+on conflict (owner_oid, installation, idempotency_key) where idempotency_key is not null do nothing
 returning job_id"""
 DEVICE_ROOM = """
 select max(d.budget_bytes - d.granted_bytes) as room_bytes
