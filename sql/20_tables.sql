@@ -766,10 +766,10 @@ begin
   select format('"%s" is %s, not %s', k.name, coalesce(jsonb_typeof(spec -> k.name), 'missing'), k.types[1]) into fault
     from (values ('model', '{string}'::text[]), ('relation', '{object}'), ('target', '{string}'), ('task', '{string}'),
                  ('architecture', '{object}'), ('hyperparams', '{object,missing}'),
-                 ('features', '{array,null,missing}'), ('exclude', '{array,missing}'),
-                 ('preprocess', '{object,missing}'), ('split', '{object,missing}'), ('metric', '{string,null,missing}'),
-                 ('early_stop', '{object,null,missing}'), ('memory_limit_bytes', '{number,null,missing}'),
-                 ('max_runtime_s', '{number,null,missing}'), ('deploy', '{string,missing}')) as k (name, types)
+                 ('features', '{array,"null",missing}'), ('exclude', '{array,missing}'),
+                 ('preprocess', '{object,missing}'), ('split', '{object,missing}'), ('metric', '{string,"null",missing}'),
+                 ('early_stop', '{object,"null",missing}'), ('memory_limit_bytes', '{number,"null",missing}'),
+                 ('max_runtime_s', '{number,"null",missing}'), ('deploy', '{string,missing}')) as k (name, types)
    where coalesce(jsonb_typeof(spec -> k.name), 'missing') <> all (k.types)
    limit 1;
   return case
@@ -780,7 +780,8 @@ begin
       then format('deploy is "%s", not if_better, always or never', spec ->> 'deploy')
     when jsonb_typeof(spec #> '{architecture,type}') is distinct from 'string'
       then 'architecture has no "type"'
-    when spec @? '$.features[*] ? (@.type() != "string")' or spec @? '$.exclude[*] ? (@.type() != "string")'
+    when spec @? 'strict $.features[*] ? (@.type() != "string")'
+         or spec @? 'strict $.exclude[*] ? (@.type() != "string")'
       then 'features and exclude are not lists of column names'
     when spec @? '$.memory_limit_bytes ? (@ < 1 || @ != @.floor())'
       then format('memory_limit_bytes is %s, not a whole number above 0', spec -> 'memory_limit_bytes')

@@ -52,13 +52,17 @@ def connect(dsn: str = "", *, application_name: str, callers_path: bool = False)
     options.update({name: value for name, value in asked.items() if value is not None})
     try:
         connection = psycopg.connect(autocommit=True, **options)
-        if not callers_path:
-            connection.execute(query("pin_session"))
-        return connection
     except psycopg.OperationalError as error:
         raise UnreachableError(
             f"no connection to PostgreSQL at {_place(asked)}: {_words(error)}", hint=_hint(_words(error))
         ) from error
+    if not callers_path:
+        try:
+            connection.execute(query("pin_session"))
+        except BaseException:
+            connection.close()
+            raise
+    return connection
 
 
 @contextmanager

@@ -185,7 +185,7 @@ def _check_left_overs(connection: Connection) -> None:
     if left:
         raise DatabaseError(
             f'database "{connection.info.dbname}" has no schema tensile, but {len(left)} functions public.tensile_…',
-            detail="They stay behind when schema tensile is dropped by hand; a new installation could not create its own.",
+            detail="They stay behind when schema tensile is dropped by hand; an installation cannot replace them.",
             hint=f"As a superuser: {' '.join(left)} Then run this again.",
         )
 

@@ -110,7 +110,7 @@ def should_deploy(
 
 
 def load_version(connection: Connection, version: ModelVersionId) -> StoredVersion:
-    """The version with its weights. Raises MissingError, or DatabaseError where the weights are not those published."""
+    """The version with its weights. Raises MissingError, or DatabaseError where the weights were changed."""
     with connection.transaction():  # so that a version dropped in between is missing, not cut short
         with connection.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(query("load_version"), {"version": version}).fetchone()
@@ -119,9 +119,9 @@ def load_version(connection: Connection, version: ModelVersionId) -> StoredVersi
         weights = _read_chunks(connection, "version_chunks", version, row["weights_bytes"])
     if row["weights_digest"] is not None and row["weights_digest"] != _digest(weights):
         raise DatabaseError(
-            f'the weights of version {row["number"]} of model "{row["name"]}" are not those that its training published',
+            f'the weights of version {row["number"]} of model "{row["name"]}" are not those that were published',
             detail=f"Their SHA-256 is {_digest(weights)}, not {row['weights_digest']} (version_id {version}).",
-            hint="Rows of tensile.artifacts were changed or damaged: restore them from a dump, or train the model again.",
+            hint="Rows of tensile.artifacts were changed: restore them from a dump, or train the model again.",
         )
     return StoredVersion(
         version=ModelVersionId(row["version_id"]),

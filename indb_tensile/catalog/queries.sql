@@ -416,8 +416,10 @@ select pg_catalog.array_agg(pg_catalog.format('drop %s %s;', case p.prokind when
  where p.pronamespace = 'public'::pg_catalog.regnamespace and p.proname like 'tensile\_%%'
 
 -- installed_way --
-select case when exists (select from pg_catalog.pg_extension where extname = 'tensile') then 'extension' end,
-       exists (select from pg_catalog.pg_namespace where nspname = 'tensile')
+-- On a user's session as well, whose search_path is not ours: hence the operators with their schema.
+select case when exists (select from pg_catalog.pg_extension
+                          where extname operator(pg_catalog.=) 'tensile'::pg_catalog.name) then 'extension' end,
+       exists (select from pg_catalog.pg_namespace where nspname operator(pg_catalog.=) 'tensile'::pg_catalog.name)
 
 -- catalog_digest --
 select tensile.catalog_digest()

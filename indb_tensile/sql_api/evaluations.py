@@ -42,7 +42,7 @@ def _labelled_rows(plpy: Plpy, oid: int, model: str, target: str) -> list[str]:
             hint=f"Evaluate on a relation that has it. The columns of {source} are {', '.join(names) or 'none'}.",
         )
     limit = _MOST_ROWS + 1
-    statement = f"select pg_catalog.to_jsonb(t.*) as row from {source} as t where {column} is not null limit {limit}"
+    statement = ROWS.format(source=source, column=column, limit=limit)
     rows = [row["row"] for row in plpy.execute(statement)]
     if not rows:
         raise RefusalError(DATA, f'{source} has no row whose target "{target}" is known')
@@ -56,6 +56,8 @@ def _labelled_rows(plpy: Plpy, oid: int, model: str, target: str) -> list[str]:
     return rows
 
 
+# A row by `t.*`: the relation may have a column named t.
+ROWS = "select pg_catalog.to_jsonb(t.*) as row from {source} as t where {column} is not null limit {limit}"
 RELATION_NAME = """
 select c.oid::pg_catalog.regclass::pg_catalog.text as name,
        array(select a.attname::pg_catalog.text from pg_catalog.pg_attribute as a

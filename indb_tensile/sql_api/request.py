@@ -70,7 +70,9 @@ def read_choice(request: Json, key: str, known: Sequence[str], default: Any) -> 
 def _check_printable(subject: str, name: str) -> None:
     """Names appear in logs and terminals, where such a character could forge a line."""
     if _UNPRINTABLE.search(name):
-        message = f"{subject} {json.dumps(name)} has a control character, a line separator or a mark of text direction"
+        message = (
+            f"{subject} {json.dumps(name)} has a control character, a line separator or a mark of text direction"
+        )
         raise RefusalError(INVALID, message, hint="Use letters, digits, spaces and punctuation.")
 
 

@@ -82,7 +82,8 @@ def _refuse_what_comes_later(request: Json) -> None:
 
 JOB_OF_KEY = """
 select job_id from tensile.jobs
- where owner_oid = tensile.current_role_oid() and installation = tensile.installation() and idempotency_key = $1::text"""
+ where owner_oid = tensile.current_role_oid() and installation = tensile.installation()
+   and idempotency_key = $1::text"""
 ENQUEUE = """
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
                           idempotency_key)
