@@ -1,5 +1,8 @@
 -- The schema, the closed sets of words, the roles, and who this database is.
--- Everything is named with its schema, so that no search_path changes what is meant.
+-- Everything is named with its schema, so that no search_path changes what is meant. The path is set all the same:
+-- a superuser runs this script, and `create extension` would let it find functions that others wrote in schema public.
+
+set local search_path = pg_catalog, pg_temp;
 
 do $$
 begin

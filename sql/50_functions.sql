@@ -1,4 +1,8 @@
 -- What users call. Security invoker throughout: nobody can do here what he could not do to the tables himself.
+--
+-- Every function here pins search_path (80_search_path.sql sets it), so that names mean PostgreSQL's own functions. Some
+-- must know the caller's path: such a public function is a wrapper whose body is parsed when it is created, and which
+-- passes the caller's schema or path to a pinned function of schema tensile.
 
 -- Training -----------------------------------------------------------------------------------------------------
 
@@ -54,6 +58,33 @@ comment on function public.tensile_train is
   'enqueues a training of the model on the relation and returns the job; it exists once the transaction has committed. '
   'A view, a foreign or temporary table or rows behind policies are copied into a snapshot table first';
 
+create function tensile.follow_job(job bigint, told text) returns text
+  language plpgsql volatile parallel unsafe
+as $$
+declare
+  held record;
+  step text;
+begin
+  select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint
+    into held from tensile.jobs as j where j.job_id = job;
+  if not found or held.state = 'succeeded' then
+    return null;
+  elsif held.state = 'failed' then
+    perform tensile.raise_error(held.error_sqlstate, held.error_message, held.error_detail, held.error_hint);
+  elsif held.state = 'cancelled' then
+    raise exception 'job % was cancelled', job using errcode = 'query_canceled', detail = coalesce(held.error_message, '');
+  end if;
+  step := coalesce(held.phase::text, held.state::text);
+  if told is distinct from step then
+    raise notice 'job %: %', job, step;
+  end if;
+  return step;
+end
+$$;
+comment on function tensile.follow_job(bigint, text) is
+  'what a job does now, with a notice where that is not what was told before; null once it has succeeded; its error '
+  'where it failed';
+
 create procedure public.tensile_train_and_wait(
   model text, relation regclass, target text default null, task text default null,
   architecture text default null, hyperparams jsonb default null, features text[] default null,
@@ -64,10 +95,9 @@ create procedure public.tensile_train_and_wait(
   idempotency_key text default null, snapshot boolean default false, inout job bigint default null
 )
   language plpgsql
-as $$  -- no SET clause: a procedure that has one may not commit
-declare
-  held record;
-  told text;
+as $$
+declare  -- no SET clause: a procedure that has one may not commit. So every name is qualified, and no operator is used.
+  told pg_catalog.text;
 begin
   job := public.tensile_train(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
@@ -75,20 +105,10 @@ begin
       snapshot);
   loop
     commit;  -- the job exists from here on, and between polls no snapshot holds back the queue
-    select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint
-      into held from tensile.jobs as j where j.job_id = job;
-    exit when not found or held.state::text in ('succeeded', 'failed', 'cancelled');
-    if told is distinct from coalesce(held.phase::text, held.state::text) then
-      told := coalesce(held.phase::text, held.state::text);
-      raise notice 'job %: %', job, told;
-    end if;
-    perform pg_catalog.pg_sleep(0.1::double precision);
+    told := tensile.follow_job(job, told);
+    exit when told is null;
+    perform pg_catalog.pg_sleep(0.1::pg_catalog.float8);
   end loop;
-  if held.state::text = 'failed' then
-    perform tensile.raise_error(held.error_sqlstate, held.error_message, held.error_detail, held.error_hint);
-  elsif held.state::text = 'cancelled' then
-    raise exception 'job % was cancelled', job using errcode = 'query_canceled';
-  end if;
 end
 $$;
 comment on procedure public.tensile_train_and_wait is
@@ -401,7 +421,7 @@ comment on function public.tensile_predict_batch(text, anycompatiblearray, integ
 
 -- Judging ------------------------------------------------------------------------------------------------------
 
-create function public.tensile_evaluate(model text, relation regclass default null, version integer default null)
+create function tensile.evaluation(model text, relation oid, version integer, callers_path text)
   returns table (metric text, value double precision)
   language plpgsql volatile parallel unsafe rows 5
 as $$
@@ -410,10 +430,20 @@ begin
   return query
   select said.key, said.value::double precision
     from jsonb_each_text(tensile.call('evaluate', jsonb_build_object(
-      'model', model, 'version', version, 'relation', relation::oid::bigint)) -> 'metrics') as said
+      'model', model, 'version', version, 'relation', relation::bigint, 'search_path', callers_path)) -> 'metrics') as said
    order by said.key;
 end
 $$;
+comment on function tensile.evaluation(text, oid, integer, text) is
+  'tensile_evaluate; a relation that is a view is read under the caller''s search_path, as its functions may need that';
+
+create function public.tensile_evaluate(model text, relation regclass default null, version integer default null)
+  returns table (metric text, value double precision)
+  language sql volatile parallel unsafe rows 5
+begin atomic
+  select e.metric, e.value
+    from tensile.evaluation(model, relation::oid, version, pg_catalog.current_setting('search_path')) as e;
+end;
 comment on function public.tensile_evaluate(text, regclass, integer) is
   'how good the model is on the rows of a relation; without one, on the rows held out of its own training';
 
@@ -424,7 +454,8 @@ create function public.tensile_training_info(model text)
   language plpgsql stable parallel unsafe rows 10
 as $$
 begin
-  if not exists (select from tensile.models as m where m.name = tensile_training_info.model) then
+  if not exists (select from tensile.models as m
+                  where m.name = tensile_training_info.model and m.dropped_at is null) then
     perform tensile.raise_no_model(tensile_training_info.model);
   end if;
   return query
@@ -433,7 +464,7 @@ begin
          v.job_id, v.created_at
     from tensile.models as m
     join tensile.model_versions as v on v.model_id = m.model_id
-   where m.name = tensile_training_info.model
+   where m.name = tensile_training_info.model and m.dropped_at is null
    order by v.number desc;
 end
 $$;
@@ -456,18 +487,11 @@ comment on function public.tensile_create_model(text, text, jsonb) is
 create function public.tensile_drop_model(model text) returns void
   language plpgsql volatile parallel unsafe
 as $$
-declare
-  busy bigint;
 begin
-  select j.job_id into busy from tensile.jobs as j
-   where j.model_name = tensile_drop_model.model and j.state in ('queued', 'starting', 'running') limit 1;
-  if found then
-    raise exception 'model "%" is being trained by job %', model, busy
-      using errcode = 'object_in_use', hint = format('Cancel it first: select tensile_cancel(%s);', busy);
-  end if;
-  delete from tensile.models as m where m.name = tensile_drop_model.model;
+  update tensile.models as m set dropped_at = now()
+   where m.name = tensile_drop_model.model and m.dropped_at is null;
   if not found then
-    if exists (select from tensile.models as m where m.name = tensile_drop_model.model) then
+    if exists (select from tensile.models as m where m.name = tensile_drop_model.model and m.dropped_at is null) then
       raise exception 'model "%" belongs to another role', model
         using errcode = 'insufficient_privilege', hint = 'Its owner, or a member of tensile_admin, can drop it.';
     end if;
@@ -475,7 +499,8 @@ begin
   end if;
 end
 $$;
-comment on function public.tensile_drop_model(text) is 'drops a model with all its versions';
+comment on function public.tensile_drop_model(text) is
+  'drops a model with all its versions: nobody sees it from then on, and a controller deletes its bytes later';
 
 create function tensile.raise_no_model(model text) returns void
   language plpgsql stable
@@ -494,7 +519,8 @@ declare
   mine bigint;
   whom oid;
 begin
-  select m.model_id into mine from tensile.models as m where m.name = tensile_grant_model.model;
+  select m.model_id into mine from tensile.models as m
+   where m.name = tensile_grant_model.model and m.dropped_at is null;
   if not found then
     perform tensile.raise_no_model(model);
   end if;
@@ -507,8 +533,9 @@ begin
     raise exception 'there is no role "%"', grantee
       using errcode = 'undefined_object', hint = 'Name a role, or public for everybody.';
   end if;
-  insert into tensile.model_privileges (model_id, grantee_oid, grantee_name)
-  values (mine, coalesce(whom, 0), grantee) on conflict do nothing;
+  insert into tensile.model_privileges as p (model_id, grantee_oid, grantee_name)
+  values (mine, coalesce(whom, 0), grantee)
+  on conflict on constraint model_privileges_pkey do update set revoked_at = null where p.revoked_at is not null;
 end
 $$;
 comment on function public.tensile_grant_model(text, name) is
@@ -520,7 +547,8 @@ as $$
 declare
   mine bigint;
 begin
-  select m.model_id into mine from tensile.models as m where m.name = tensile_revoke_model.model;
+  select m.model_id into mine from tensile.models as m
+   where m.name = tensile_revoke_model.model and m.dropped_at is null;
   if not found then
     perform tensile.raise_no_model(model);
   end if;
@@ -528,7 +556,11 @@ begin
     raise exception 'no role is given to revoke model "%" from', model
       using errcode = 'null_value_not_allowed', hint = 'Name a role, or public for everybody.';
   end if;
-  delete from tensile.model_privileges as p where p.model_id = mine and p.grantee_name = grantee;
+  update tensile.model_privileges as p set revoked_at = now()
+   where p.model_id = mine and p.revoked_at is null
+     and (p.grantee_oid = (select r.oid from pg_roles as r where r.rolname = grantee)
+          or p.grantee_oid = 0 and grantee = 'public'
+          or p.grantee_name = grantee and not exists (select from pg_roles as r where r.oid = p.grantee_oid));
   -- A role that was dropped since may still have a grant to take back, and one without a grant loses nothing.
   if not found and grantee <> 'public' and not exists (
        select from pg_catalog.pg_roles as r where r.rolname = grantee) then
@@ -541,13 +573,20 @@ comment on function public.tensile_revoke_model(text, name) is 'takes back what 
 
 -- Service ------------------------------------------------------------------------------------------------------
 
-create function public.tensile_load_dataset(name text, table_name text default null) returns bigint
+create function tensile.sample_table(dataset text, table_name text, schema name) returns bigint
   language plpgsql volatile parallel unsafe
 as $$
 begin
-  return (tensile.call('load_dataset', jsonb_build_object('dataset', name, 'table', table_name)) ->> 'rows')::bigint;
+  return (tensile.call('load_dataset', jsonb_build_object(
+    'dataset', dataset, 'table', table_name, 'schema', schema)) ->> 'rows')::bigint;
 end
 $$;
+comment on function tensile.sample_table(text, text, name) is
+  'tensile_load_dataset, for the schema that is the caller''s current one';
+
+create function public.tensile_load_dataset(name text, table_name text default null) returns bigint
+  language sql volatile parallel unsafe
+  return tensile.sample_table(name, table_name, pg_catalog.current_schema());
 comment on function public.tensile_load_dataset(text, text) is
   'creates a table with a sample data set in the current schema, readable by trainers; returns its rows';
 
@@ -598,7 +637,7 @@ comment on function public.tensile_set_setting(text, jsonb) is
   'sets what all sessions share, such as socket_directory or retain_jobs; a value left null restores the default. '
   'tensile.setting_list shows all settings';
 
-create function public.tensile_check()
+create function tensile.checks(schema name)
   returns table (item text, ok boolean, detail text, hint text)
   language plpgsql volatile parallel unsafe rows 10
 as $$
@@ -607,6 +646,12 @@ declare
   answer jsonb;
 begin
   return query select 'catalog', true, 'version ' || tensile.catalog_version(), null::text;
+
+  if pg_is_in_recovery() then
+    return query
+    select 'server', false, 'this server is a standby: it can be read, and takes no trainings',
+           'Connect to the primary server to train, and for whatever else writes.';
+  end if;
 
   return query
   select 'worker''s role', r.rolcanlogin,
@@ -626,8 +671,8 @@ begin
                   'no schema is selected'),
          case when not s.fine then coalesce(format('grant usage on schema %I to tensile_reader;', s.name),
                                             'set search_path = public;') end
-    from (select current_schema() as name,
-                 coalesce(has_schema_privilege('tensile_reader', current_schema(), 'usage'), false) as fine) as s;
+    from (select schema as name,
+                 coalesce(has_schema_privilege('tensile_reader', schema, 'usage'), false) as fine) as s;
 
   select count(*) into alive from tensile.workers as w
    where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s);
@@ -650,6 +695,14 @@ begin
          nullif(answer #>> '{error,hint}', '');
 end
 $$;
+comment on function tensile.checks(name) is 'tensile_check, for the schema that is the caller''s current one';
+
+create function public.tensile_check()
+  returns table (item text, ok boolean, detail text, hint text)
+  language sql volatile parallel unsafe rows 10
+begin atomic
+  select c.item, c.ok, c.detail, c.hint from tensile.checks(pg_catalog.current_schema()) as c;
+end;
 comment on function public.tensile_check() is 'what must be there for trainings and predictions, and what mends it';
 
 -- Who may call them --------------------------------------------------------------------------------------------
@@ -662,30 +715,12 @@ begin
     select p.oid::regprocedure from pg_catalog.pg_proc as p
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
         or p.pronamespace = 'tensile'::regnamespace
-           and p.proname in ('training_request', 'train', 'explain', 'prediction', 'prediction_part',
-                             'check_row_size', 'numbers_of', 'raise_no_job', 'raise_no_model')
+           and p.proname in ('training_request', 'train', 'explain', 'follow_job', 'prediction', 'prediction_part',
+                             'check_row_size', 'numbers_of', 'evaluation', 'sample_table', 'checks', 'raise_no_job',
+                             'raise_no_model')
   loop
     execute format('revoke execute on routine %s from public', routine);
     execute format('grant execute on routine %s to tensile_user', routine);
-  end loop;
-end
-$$;
-
--- Whatever functions or operators a session's search_path finds first, these mean PostgreSQL's own. Left out are the
--- procedure, which could not commit; what works in the caller's current schema; what reads a relation that may be a
--- view, whose functions may need the caller's path; and what was resolved when it was created (tensile_train and
--- tensile_explain among it).
-do $$
-declare
-  routine regprocedure;
-begin
-  for routine in
-    select p.oid::regprocedure from pg_catalog.pg_proc as p
-     where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
-       and p.proname not in ('tensile_train_and_wait', 'tensile_load_dataset', 'tensile_check', 'tensile_evaluate',
-                             'tensile_version', 'tensile_train', 'tensile_explain')
-  loop
-    execute format('alter routine %s set search_path = pg_catalog, pg_temp', routine);
   end loop;
 end
 $$;

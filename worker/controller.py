@@ -44,6 +44,7 @@ from indb_tensile.executor.hardware import memory, with_host_pool, within_machin
 from indb_tensile.executor.nvml import Nvml
 from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
+from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
 from indb_tensile.scheduler.link import Link, link_of, trusted
@@ -57,9 +58,7 @@ log = logging.getLogger("controller")
 
 def main() -> int:
     """Run a controller until it is told to stop; return the exit code."""
-    logging.basicConfig(
-        stream=sys.stderr, format="%(asctime)s controller[%(process)d] %(levelname)s %(message)s", level=logging.INFO
-    )
+    start_log("controller")
     try:
         settings = config.load(os.environ)
         logging.getLogger().setLevel(settings.log_level.upper())

@@ -22,6 +22,7 @@ from indb_tensile.errors import DataError, TensileError
 from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
 from indb_tensile.executor.predictor import Sample, read_samples, train, usable, write_samples
 from indb_tensile.executor.survey import survey
+from indb_tensile.log import start_log
 from indb_tensile.scheduler.features import read_description
 
 from .serving.processes import die_with_parent
@@ -35,9 +36,7 @@ log = logging.getLogger("learner")
 def main() -> int:
     """Learn once; return the exit code."""
     settings = config.load(os.environ)
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s learner[%(process)d] %(levelname)s %(message)s"
-    )
+    start_log("learner", settings.log_level.upper())
     try:
         die_with_parent()
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # jobs lose next to nothing to it

@@ -15,6 +15,7 @@ from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.hardware import emulated_kind
 from indb_tensile.executor.pace import measure_pace
+from indb_tensile.log import start_log
 from indb_tensile.scheduler.machines import machine
 
 from .serving.processes import die_with_parent
@@ -25,9 +26,7 @@ log = logging.getLogger("pace")
 def main() -> int:
     """Measure and store; return the exit code."""
     settings = config.load(os.environ)
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s pace[%(process)d] %(levelname)s %(message)s"
-    )
+    start_log("pace", settings.log_level.upper())
     try:
         die_with_parent()
         torch.set_num_threads(settings.torch_threads)

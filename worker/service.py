@@ -24,6 +24,7 @@ from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.service import ANSWERING_VARIABLE
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ModelVersionId
+from indb_tensile.log import start_log
 
 from .forkserver import nursery
 from .serving import analyst, settings
@@ -51,9 +52,7 @@ def main() -> int:
     """Serve until told to stop; return the exit code."""
     try:
         mine = settings.load(os.environ)
-        logging.basicConfig(
-            level=mine.shared.log_level.upper(), format="%(asctime)s service[%(process)d] %(levelname)s %(message)s"
-        )
+        start_log("service", mine.shared.log_level.upper())
         die_with_parent(signal.SIGTERM)
         with closing(nursery()) as forks:  # while this process is as it was forked
             torch.set_num_threads(mine.shared.torch_threads)

@@ -6,7 +6,8 @@ these settings with a reason each. A user's own session keeps the user's setting
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -50,12 +51,18 @@ class LockedError(DatabaseError):
     sqlstate = "55P03"  # lock_not_available
 
 
-def connect(dsn: str = "", *, application_name: str, lock_timeout_ms: int | None = None) -> Connection:
+def connect(
+    dsn: str = "", *, application_name: str, lock_timeout_ms: int | None = None, callers_path: bool = False
+) -> Connection:
     """A connection in autocommit mode. An empty dsn means libpq's own defaults and PG* variables.
 
     With `lock_timeout_ms` it is a worker's own session, whose settings do not depend on its role or database.
-    Without, nothing is set and nothing is prepared on the server, so that a user's session also works through
-    PgBouncer in transaction mode.
+    Without, nothing is prepared on the server, so that a user's session also works through PgBouncer in transaction
+    mode.
+
+    The session pins search_path, so that nothing that our statements name is another role's. With `callers_path`, for
+    commands that run what the user wrote, the session's settings stay as they are, also because PgBouncer in
+    transaction mode would hand them on to others: there, `pinned` guards our own statements.
 
     Raises UnreachableError, which is a DatabaseError, with the host, the port and the server's own words;
     DatabaseError where a setting makes the session useless and cannot be overridden.
@@ -76,13 +83,23 @@ def connect(dsn: str = "", *, application_name: str, lock_timeout_ms: int | None
         raise UnreachableError(
             f"no connection to PostgreSQL at {_place(asked)}: {_words(error)}", hint=_hint(_words(error))
         ) from error
-    if lock_timeout_ms is not None:
-        try:
+    try:
+        if lock_timeout_ms is not None:
             _make_own(connection, lock_timeout_ms)
-        except BaseException:
-            connection.close()
-            raise
+        elif not callers_path:
+            connection.execute(query("pin_session"))
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+@contextmanager
+def pinned(connection: Connection) -> Iterator[None]:
+    """One transaction with search_path pinned, whichever server session PgBouncer may run it in."""
+    with connection.transaction():
+        connection.execute(query("pin_transaction"))
+        yield
 
 
 def _make_own(connection: Connection, lock_timeout_ms: int) -> None:
@@ -196,6 +213,7 @@ class Session:
 
     The first connection is made at once and not retried, so that a wrong dsn is reported immediately.
     `lock_timeout_ms` makes it a worker's own session, see `connect`; `run` then retries after a lock timeout too.
+    `callers_path` is that of `connect`.
     """
 
     def __init__(
@@ -205,9 +223,11 @@ class Session:
         application_name: str,
         patience_s: float = 60.0,
         lock_timeout_ms: int | None = None,
+        callers_path: bool = False,
     ) -> None:
         self._dsn = dsn
         self._application_name = application_name
+        self._callers_path = callers_path
         self._patience_s = patience_s
         self._lock_timeout_ms = lock_timeout_ms
         self._connection: Connection | None = self._connect()
@@ -238,7 +258,12 @@ class Session:
         self.close()
 
     def _connect(self) -> Connection:
-        return connect(self._dsn, application_name=self._application_name, lock_timeout_ms=self._lock_timeout_ms)
+        return connect(
+            self._dsn,
+            application_name=self._application_name,
+            lock_timeout_ms=self._lock_timeout_ms,
+            callers_path=self._callers_path,
+        )
 
     def _attempt(self, action: Callable[[Connection], Result]) -> Result:
         if self._connection is None or self._connection.closed:

@@ -62,11 +62,21 @@ with renewed as (
 ), held as (
   select h.job_id, h.claim from unnest(%(jobs)s::bigint[], %(claims)s::bigint[]) as h (job_id, claim)
 ), mine as (
-  select j.job_id, j.claim, j.cancel_requested from tensile.jobs as j
+  select j.job_id, j.claim, j.cancel_requested, not tensile.may_train(j.owner_oid) as unentitled
+    from tensile.jobs as j
    where j.worker_id = %(worker)s and j.state in ('starting', 'running')
+), stopped as (
+  -- Its owner may train no longer: as if the owner had cancelled it. A row that somebody has locked waits for a later beat.
+  update tensile.jobs as j
+     set cancel_requested = true, error_sqlstate = '42501', error_detail = null,
+         error_message = tensile.why_not_trained(j.owner_oid, j.owner_name),
+         error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
+    from (select k.job_id from mine join tensile.jobs as k using (job_id)
+           where mine.unentitled and not k.cancel_requested for no key update of k skip locked) as free
+   where j.job_id = free.job_id
 )
 select exists (select from renewed),
-       array(select m.job_id from mine as m where m.cancel_requested order by m.job_id),
+       array(select m.job_id from mine as m where m.cancel_requested or m.unentitled order by m.job_id),
        array(select h.job_id from held as h
               where not exists (select from tensile.jobs as j
                                  where j.job_id = h.job_id and j.claim = h.claim and j.state <> 'queued')
@@ -265,7 +275,7 @@ select job_id, %(kind)s, %(detail)s from tensile.jobs where job_id = %(job)s and
 returning event_id
 
 -- lock_claimed --
-select model_name, owner_oid, owner_name, relation_oid, relation_schema, relation_name, spec
+select model_name, owner_oid, owner_name, installation, relation_oid, relation_schema, relation_name, spec
   from tensile.jobs
  where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
    for update
@@ -274,13 +284,12 @@ select model_name, owner_oid, owner_name, relation_oid, relation_schema, relatio
 select version_id from tensile.jobs
  where job_id = %(job)s and claim = %(claim)s and state = 'succeeded' and version_id is not null
 
--- create_model --
-insert into tensile.models (name, owner_oid, owner_name)
-values (%(name)s, %(owner_oid)s, %(owner_name)s)
-on conflict (name) do nothing
-
 -- lock_model --
-select model_id, owner_oid, owner_name from tensile.models where name = %(name)s for update
+-- The row was made when the job was enqueued. The weakest lock that keeps two publications of a model apart: enqueuing
+-- another training of it does not wait, and is not waited for.
+select model_id from tensile.models
+ where name = %(name)s and dropped_at is null and owner_oid = %(owner_oid)s and installation = %(installation)s
+   for no key update
 
 -- incumbent --
 select version_id, metric_name, metric from tensile.model_versions where model_id = %(model)s and deployed
@@ -290,13 +299,16 @@ update tensile.model_versions set deployed = false where model_id = %(model)s an
 
 -- insert_version --
 insert into tensile.model_versions
-  (model_id, number, job_id, task, target, architecture, bundle, metric_name, metric, higher_is_better, metrics,
-   parameters, weights_bytes, relation_oid, relation_schema, relation_name, data_digest, deployed)
-select %(model)s, coalesce(max(v.number), 0) + 1, %(job)s, %(task)s, %(target)s, %(architecture)s, %(bundle)s,
-       %(metric_name)s, %(metric)s, %(higher_is_better)s, %(metrics)s, %(parameters)s, %(weights_bytes)s,
+  (model_id, number, job_id, task, target, architecture, metric_name, metric, higher_is_better, metrics,
+   parameters, weights_bytes, weights_digest, relation_oid, relation_schema, relation_name, data_digest, deployed)
+select %(model)s, coalesce(max(v.number), 0) + 1, %(job)s, %(task)s, %(target)s, %(architecture)s, %(metric_name)s,
+       %(metric)s, %(higher_is_better)s, %(metrics)s, %(parameters)s, %(weights_bytes)s, %(weights_digest)s,
        %(relation_oid)s, %(relation_schema)s, %(relation_name)s, %(data_digest)s, %(deployed)s
   from tensile.model_versions as v where v.model_id = %(model)s
 returning version_id
+
+-- insert_bundle --
+insert into tensile.version_bundles (version_id, bundle) values (%(version)s, %(bundle)s)
 
 -- insert_version_chunk --
 insert into tensile.artifacts (version_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
@@ -315,10 +327,13 @@ update tensile.jobs
 returning job_id
 
 -- load_version --
-select v.version_id, v.model_id, m.name, m.owner_oid, v.number, v.task::text, v.target, v.architecture, v.bundle,
-       v.metric_name, v.metric, v.higher_is_better, v.metrics, v.parameters, v.weights_bytes, v.data_digest, v.deployed
-  from tensile.model_versions as v join tensile.models as m using (model_id)
- where v.version_id = %(version)s
+select v.version_id, v.model_id, m.name, m.owner_oid, v.number, v.task::text, v.target, v.architecture, b.bundle,
+       v.metric_name, v.metric, v.higher_is_better, v.metrics, v.parameters, v.weights_bytes, v.weights_digest,
+       v.data_digest, v.deployed
+  from tensile.model_versions as v
+  join tensile.version_bundles as b using (version_id)
+  join tensile.models as m using (model_id)
+ where v.version_id = %(version)s and m.dropped_at is null
 
 -- version_chunks --
 select chunk from tensile.artifacts where version_id = %(owner)s order by chunk_no
@@ -326,7 +341,7 @@ select chunk from tensile.artifacts where version_id = %(owner)s order by chunk_
 -- deployed_version --
 select v.version_id
   from tensile.model_versions as v join tensile.models as m using (model_id)
- where m.name = %(name)s and v.deployed
+ where m.name = %(name)s and m.dropped_at is null and v.deployed
 
 -- save_checkpoint --
 -- What the job has computed is safe: whatever interrupted it before counts no more.
@@ -504,9 +519,26 @@ with told as (
 )
 delete from tensile.device_jobs where worker_id = %(worker)s and job_id <> all (%(jobs)s::bigint[])
 
+-- pin_session --
+-- Names in our statements mean PostgreSQL's own functions and operators, and nobody else's.
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)
+
+-- pin_transaction --
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)
+
+-- left_overs --
+-- Functions that "drop schema tensile cascade" leaves in schema public.
+select pg_catalog.array_agg(pg_catalog.format('drop %s %s;', case p.prokind when 'p' then 'procedure' else 'function' end,
+                                              p.oid::pg_catalog.regprocedure)
+                            order by p.proname::text)
+  from pg_catalog.pg_proc as p
+ where p.pronamespace = 'public'::pg_catalog.regnamespace and p.proname like 'tensile\_%%'
+
 -- installed_way --
-select case when exists (select from pg_catalog.pg_extension where extname = 'tensile') then 'extension' end,
-       exists (select from pg_catalog.pg_namespace where nspname = 'tensile')
+-- On a user's session as well, whose search_path is not ours: hence the operators with their schema.
+select case when exists (select from pg_catalog.pg_extension
+                          where extname operator(pg_catalog.=) 'tensile'::pg_catalog.name) then 'extension' end,
+       exists (select from pg_catalog.pg_namespace where nspname operator(pg_catalog.=) 'tensile'::pg_catalog.name)
 
 -- catalog_digest --
 select tensile.catalog_digest()
@@ -529,7 +561,7 @@ create extension tensile cascade
 alter extension tensile update
 
 -- script_settings --
-set local search_path = public, pg_temp;
+set local search_path = pg_catalog, pg_temp;
 set local check_function_bodies = off;
 set local client_min_messages = warning
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from indb_tensile import config
 from indb_tensile.catalog import install
-from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.connection import Connection, pinned
 from indb_tensile.catalog.reader import READER, as_reader, open_reader
 from indb_tensile.cli import daemon
 from indb_tensile.cli.connection import named_database, open_connection, resolve
@@ -238,10 +238,10 @@ def _catalog(connection: Connection, dsn: str | None) -> Iterator[Row]:
     found = f"version {install.VERSION}" + ("" if same else " from another source than this package's")
     yield _check("catalog", same, found, "go on; or lose all models: tensile down --purge, then tensile up")
     with connection.cursor(row_factory=dict_row) as cursor:
-        yield from _roles(cursor)
+        with pinned(connection):
+            rows = [*_roles(cursor), *_workers(cursor), *_links(cursor)]
+        yield from rows
         yield _reader(dsn)
-        yield from _workers(cursor)
-        yield from _links(cursor)
         for row in cursor.execute(statement("check")).fetchall():
             if row["item"] != "catalog":
                 yield _check(row["item"], row["ok"], row["detail"] or "", row["hint"] or "")

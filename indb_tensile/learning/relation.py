@@ -162,11 +162,6 @@ class _Described:
         """The columns of the primary key."""
         return tuple(column.name for column in self.columns if column.primary_key)
 
-    def with_key(self, key: Sequence[str]) -> "_Described":
-        """The same with these columns as its primary key."""
-        columns = tuple(replace(column, primary_key=column.name in key) for column in self.columns)
-        return replace(self, columns=columns)
-
 
 def read(
     connection: Connection,
@@ -189,8 +184,6 @@ def read(
     limits = limits or Limits()
 
     def copied(described: _Described) -> Table:
-        if key is not None:
-            described = described.with_key(key)
         chosen = tuple(dict.fromkeys(choose(described.columns)))
         _require_wires(described, chosen)
         _refuse(readable.counting(described.reasons, chosen))

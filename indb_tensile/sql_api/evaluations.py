@@ -11,8 +11,8 @@ from .errors import DATA, MISSING_COLUMN, TOO_MUCH, RefusalError
 from .models import find_version
 from .predictions import storable
 from .relation import no_table
-from .request import read_integer, read_model_name
-from .spi import Cursor, Json, Plpy, fetch
+from .request import read_integer, read_model_name, read_text
+from .spi import Cursor, Json, Plpy, Row, callers_path, fetch
 
 MOST_ROW_BYTES = 8 << 20  # of a row, as tensile.check_row_size() has it: as JSON it is up to three times as much
 _MOST_ROWS = 100_000
@@ -29,7 +29,7 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
         return {"metrics": json.loads(version["metrics"])}
     source, column = _source(plpy, oid, name, version["target"])
     evaluation = next(_numbers)
-    parts = _parts(plpy, source, column)
+    parts = _parts(plpy, source, column, read_text(request, "search_path"))
     rows = next(parts, None)
     if rows is None:
         raise RefusalError(DATA, f'{source} has no row whose target "{version["target"]}" is known')
@@ -67,18 +67,23 @@ def _source(plpy: Plpy, oid: int, model: str, target: str) -> tuple[str, str]:
     return source, plpy.quote_ident(target)
 
 
-def _parts(plpy: Plpy, source: str, column: str) -> Iterator[list[bytes]]:
-    """The rows whose target is known, each as JSON, in parts that a request has room for."""
+def _parts(plpy: Plpy, source: str, column: str, path: str | None) -> Iterator[list[bytes]]:
+    """The rows whose target is known, each as JSON, in parts that a request has room for.
+
+    The statement runs under the caller's path, so it qualifies every name. A row is `t.*`, since the relation may have
+    a column named t.
+    """
     statement = (
-        f"select case when pg_catalog.pg_column_size(t) operator(pg_catalog.<=) {MOST_ROW_BYTES} "
-        f"then pg_catalog.to_jsonb(t) end as row, pg_catalog.pg_column_size(t) as size_bytes "
+        f"select case when pg_catalog.pg_column_size(t.*) operator(pg_catalog.<=) {MOST_ROW_BYTES} "
+        f"then pg_catalog.to_jsonb(t.*) end as row, pg_catalog.pg_column_size(t.*) as size_bytes "
         f"from {source} as t where {column} is not null limit {_MOST_ROWS + 1}"
     )
     part: list[bytes] = []
     size_bytes = rows = 0
     wanted = _FIRST_ROWS
-    cursor = _opened(plpy, statement)
-    while fetched := _fetched(cursor, wanted):
+    with callers_path(plpy, path):
+        cursor = plpy.cursor(statement)
+    while fetched := _fetched(plpy, cursor, wanted, path):
         largest_bytes = 1
         for found in fetched:
             rows += 1
@@ -94,13 +99,10 @@ def _parts(plpy: Plpy, source: str, column: str) -> Iterator[list[bytes]]:
         yield part
 
 
-def _opened(plpy: Plpy, statement: str) -> Cursor:
-    return plpy.cursor(statement)
-
-
-def _fetched(cursor: Cursor, rows: int) -> list[Json]:
-    """The caller's own functions run here, where the relation is a view."""
-    return list(cursor.fetch(rows))
+def _fetched(plpy: Plpy, cursor: Cursor, rows: int, path: str | None) -> list[Row]:
+    """The next rows. Where the relation is a view, the caller's own functions run here."""
+    with callers_path(plpy, path):
+        return list(cursor.fetch(rows))
 
 
 def _checked(row: str | None, size_bytes: int, source: str, number: int) -> bytes:
@@ -123,7 +125,9 @@ def _checked(row: str | None, size_bytes: int, source: str, number: int) -> byte
 _numbers = itertools.count(1)
 
 RELATION_NAME = """
-select c.oid::pg_catalog.regclass::text as name,
-       array(select a.attname::text from pg_catalog.pg_attribute as a
-              where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped order by a.attnum) as columns
-  from pg_catalog.pg_class as c where c.oid = $1::oid"""
+select c.oid::pg_catalog.regclass::pg_catalog.text as name,
+       array(select a.attname::pg_catalog.text from pg_catalog.pg_attribute as a
+              where a.attrelid operator(pg_catalog.=) c.oid and a.attnum operator(pg_catalog.>) 0::pg_catalog.int2
+                and not a.attisdropped
+              order by a.attnum using operator(pg_catalog.<)) as columns
+  from pg_catalog.pg_class as c where c.oid operator(pg_catalog.=) $1::pg_catalog.oid"""

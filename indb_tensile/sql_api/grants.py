@@ -38,10 +38,10 @@ def check_reader(plpy: Plpy, oid: int, subject: str, columns: Sequence[str]) -> 
         )
 
 
-def let_reader_read(plpy: Plpy, table: str) -> None:
-    """Grant the reader what it needs of the caller's new table in the current schema, or say who must."""
+def let_reader_read(plpy: Plpy, table: str, schema: str) -> None:
+    """Grant the reader what it needs of the caller's new table in this schema, or say who must."""
     plpy.execute(f"grant select on {table} to {READER}")
-    facts = fetch(plpy, READER_MAY_ENTER)[0]
+    facts = fetch(plpy, READER_MAY_ENTER, schema)[0]
     if facts["enters"]:
         return
     grant = f"grant usage on schema {plpy.quote_ident(facts['schema'])} to {READER}"
@@ -54,4 +54,4 @@ def let_reader_read(plpy: Plpy, table: str) -> None:
 READER_MAY_ENTER = """
 select n.nspname as schema, has_schema_privilege('tensile_reader', n.oid, 'usage') as enters,
        pg_has_role(n.nspowner, 'usage') as mine
-  from pg_catalog.pg_namespace as n where n.nspname = current_schema()"""
+  from pg_catalog.pg_namespace as n where n.nspname = $1::text"""

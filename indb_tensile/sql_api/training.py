@@ -9,7 +9,7 @@ from .features import choose_features, used_columns
 from .models import last_arguments
 from .options import DEPLOY
 from .relation import Table, find_table, reasons_against, require_grants
-from .request import read_choice, read_model_name, read_text
+from .request import read_choice, read_key, read_model_name, read_text
 from .sample import check_rows, read_statistics
 from .snapshots import make_snapshot, require_writable
 from .spi import Json, Plpy, callers_path, fetch
@@ -19,7 +19,7 @@ from .target import choose_target, choose_task
 def train(plpy: Plpy, request: Json) -> Json:
     """Check the request and enqueue it, with a snapshot of a relation that trainers cannot read as it stands."""
     require_writable(plpy)
-    key = read_text(request, "idempotency_key")
+    key = read_key(request)
     if key is not None and (known := fetch(plpy, JOB_OF_KEY, key)):
         return {"job": known[0]["job_id"]}
     spec, table = _resolved(plpy, request)
@@ -108,12 +108,13 @@ def _refuse_what_comes_later(request: Json) -> None:
 
 JOB_OF_KEY = """
 select job_id from tensile.jobs
- where owner_oid = tensile.current_role_oid() and owner_name = current_user and idempotency_key = $1::text"""
+ where owner_oid = tensile.current_role_oid() and installation = tensile.installation()
+   and idempotency_key = $1::text"""
 ENQUEUE = """
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
                           idempotency_key)
 values ($1::text, $2::oid, $3::text, $4::text, $5::jsonb, $6::int4, $7::timestamptz, $8::text)
-on conflict (owner_oid, idempotency_key) where idempotency_key is not null do nothing
+on conflict (owner_oid, installation, idempotency_key) where idempotency_key is not null do nothing
 returning job_id"""
 DEVICE_ROOM = """
 select max(d.budget_bytes - d.granted_bytes) as room_bytes

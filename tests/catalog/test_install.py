@@ -119,6 +119,22 @@ def test_a_schema_of_that_name_that_is_not_ours_is_left_alone(own: Cluster) -> N
 
 
 @pytest.mark.postgres
+def test_functions_that_a_dropped_schema_left_behind_are_named_with_the_statements_that_drop_them(
+    own: Cluster,
+) -> None:
+    with _new_database(own, "left") as connection:
+        install.install(connection, way=SCRIPT)
+        connection.execute("set client_min_messages = warning; drop schema tensile cascade")
+        with pytest.raises(DatabaseError) as caught:
+            install.install(connection, way=SCRIPT)
+        assert "has no schema tensile, but" in caught.value.message
+        statements = caught.value.hint.removeprefix("As a superuser: ").removesuffix(" Then run this again.")
+        connection.execute("set search_path = pg_catalog")
+        connection.execute(statements.encode())
+        assert install.install(connection, way=SCRIPT).version == install.VERSION
+
+
+@pytest.mark.postgres
 def test_only_a_superuser_installs(database: Database, cluster: Cluster) -> None:
     with database.connect() as connection:
         connection.execute("create database bare owner alice")

@@ -107,9 +107,9 @@ def published(admin: Connection, alice: Connection) -> int:
     return int(
         value(
             admin,
-            """insert into tensile.model_versions (model_id, number, task, target, architecture, bundle, metric_name,
+            """insert into tensile.model_versions (model_id, number, task, target, architecture, metric_name,
                    metric, higher_is_better, metrics, parameters, weights_bytes, deployed)
-               select model_id, 1, 'classification', 'species', '{"type": "mlp"}', '{}', 'accuracy', 0.97, true,
+               select model_id, 1, 'classification', 'species', '{"type": "mlp"}', 'accuracy', 0.97, true,
                       '{"accuracy": 0.97, "log_loss": 0.1}', 10, 40, true
                  from tensile.models where name = 'flowers'
                returning version_id""",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from indb_tensile.errors import InvariantError, TensileError
+from indb_tensile.log import start_log
 
 from . import settings
 from .analyst_process import FD_VARIABLE
@@ -36,9 +37,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the service's to handle
     os.nice(_NICENESS)
     mine = settings.load(os.environ).shared
-    logging.basicConfig(
-        level=mine.log_level.upper(), format="%(asctime)s analyst[%(process)d] %(levelname)s %(message)s"
-    )
+    start_log("analyst", mine.log_level.upper())
     torch.set_num_threads(mine.torch_threads)
     with socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link, Store(mine.dsn, "analyst", mine.device) as store:
         _serve(link, Desk(Explainer(store.latencies, store.latency_predictor, mine)).answer)
