@@ -13,7 +13,7 @@ from indb_tensile.catalog.chunks import read_chunks, write_chunks
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.jobs import lost_claim
 from indb_tensile.catalog.queries import query
-from indb_tensile.errors import MissingError, PrivilegeError
+from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError
 from indb_tensile.job import ClaimedJob, ModelVersionId, Task
 
 

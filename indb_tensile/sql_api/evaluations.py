@@ -70,8 +70,8 @@ def _source(plpy: Plpy, oid: int, model: str, target: str) -> tuple[str, str]:
 def _parts(plpy: Plpy, source: str, column: str, path: str | None) -> Iterator[list[bytes]]:
     """The rows whose target is known, each as JSON, in parts that a request has room for.
 
-    The statement runs under the caller's path, so it qualifies every name. A row is `t.*`, since the relation may have
-    a column named t.
+    The statement runs under the caller's path, so it qualifies every name. A row is `t.*`, since the relation may
+    have a column named t.
     """
     statement = (
         f"select case when pg_catalog.pg_column_size(t.*) operator(pg_catalog.<=) {MOST_ROW_BYTES} "

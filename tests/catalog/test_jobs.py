@@ -561,13 +561,6 @@ def _make_due(database: Database) -> None:
         postgres.execute("update tensile.jobs set not_before = null where state = 'queued'")
 
 
-def _let_lease_end(database: Database, worker: int) -> None:
-    with database.connect() as connection:
-        connection.execute(
-            "update tensile.workers set heartbeat_at = now() - interval '1 hour' where worker_id = %s", (worker,)
-        )
-
-
 def _admit_any_request(database: Database) -> None:
     """As if SQL had seen no fault in it: a worker believes nothing all the same."""
     with database.connect() as connection:
