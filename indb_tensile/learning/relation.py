@@ -180,11 +180,11 @@ def read(
     """The columns that `choose` takes of the described ones, in one snapshot that ends with this call.
 
     The connection is an idle one of the role `tensile_reader`, to be closed afterwards: its settings are changed.
-    With `owner_oid`, that role must be able to read the columns too. `key` names the columns that tell rows apart, for
-    a copy without a primary key of its own; None means the relation's primary key. `choose` is called again where the
-    relation was changed meanwhile. Raises MissingError, PrivilegeError, DataError, RequestError and its kind
-    UnreadableError for what the user can mend, TableBusyError where another session locks a table for longer than the
-    limit allows, and DatabaseError for other faults.
+    With `owner_oid`, that role must be able to read the columns too. `key` names the columns that tell rows apart
+    in a copy that has no primary key of its own; None means the relation's primary key. `choose` is called again
+    where the relation was changed meanwhile. Raises MissingError, PrivilegeError, DataError, RequestError and its
+    kind UnreadableError for what the user can mend, TableBusyError where another session locks a table for longer
+    than the limit allows, and DatabaseError for other faults.
     """
     limits = limits or Limits()
 
