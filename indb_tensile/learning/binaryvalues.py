@@ -133,13 +133,12 @@ def _network(raw: bytes) -> str:
 def _ipv6(words: tuple[int, ...]) -> str:
     """As inet_net_ntop writes it: the first longest run of two or more zeros shortened, an IPv4 tail with dots."""
     start, length = _zeros(words)
-    dotted = start == 0 and (length == 6 or (length == 7 and words[7] != 1) or (length == 5 and words[5] == 0xFFFF))
+    dotted = start == 0 and (length == 6 or (length == 5 and words[5] == 0xFFFF))
     tail = f"{words[6] >> 8}.{words[6] & 255}.{words[7] >> 8}.{words[7] & 255}"
     parts = [f"{word:x}" for word in words[:6]] + [tail] if dotted else [f"{word:x}" for word in words]
     if length < 2:
         return ":".join(parts)
-    end = min(start + length, 6) if dotted else start + length
-    return f"{':'.join(parts[:start])}::{':'.join(parts[end:])}"
+    return f"{':'.join(parts[:start])}::{':'.join(parts[start + length :])}"
 
 
 def _zeros(words: tuple[int, ...]) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.models import Publication
+from indb_tensile.catalog.reader import open_reader
 from indb_tensile.cli.cluster import Cluster
 from indb_tensile.controller.forkserver import Copy, ForkServer
 from indb_tensile.job import ModelVersionId, WorkerId
@@ -157,7 +158,8 @@ def publish(database: Database, model: str, relation: str) -> Published:
         worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
         claimed = jobs.claim_job(connection, worker)
         assert claimed is not None
-        prepared = prepare(connection, claimed.spec)
+        with open_reader(database.dsn("tensile_reader"), application_name="test") as reader:
+            prepared = prepare(reader, claimed.spec)
         jobs.start_running(connection, claimed.job, claimed.claim)
         bundle = _bundle(prepared)
         version = models.publish_version(
@@ -176,7 +178,7 @@ def publish(database: Database, model: str, relation: str) -> Published:
 
 
 def fill(connection: psycopg.Connection, table: str, target: str, value: str) -> None:
-    """A table of 60 rows with two features, readable by the worker."""
+    """A table of 60 rows with two features, readable by trainers."""
     connection.execute(
         f"create table {table} (id bigint primary key, a double precision, b text, {target} {value.split(':')[0]})"
     )
