@@ -12,10 +12,11 @@ from .models import find_version
 from .predictions import storable
 from .relation import no_table
 from .request import read_integer, read_model_name
-from .spi import Cursor, Json, Plpy, fetch
+from .spi import Cursor, Json, Plpy, Row, fetch
 
-MOST_ROW_BYTES = 8 << 20  # of a row, as tensile.check_row_size() has it: as JSON it is up to three times as much
+MOST_ROW_BYTES = 8 << 20  # of a row, as tensile.check_row_size() has it: as JSON it is up to twice as much
 _MOST_ROWS = 100_000
+_SMALL_ROW_BYTES = 32768  # compressed by the 255 times that PostgreSQL reaches at most, MOST_ROW_BYTES are as much
 _FIRST_ROWS = 10  # that are fetched at once, until it is known how large they are
 _MOST_FETCHED = 1000
 
@@ -69,9 +70,14 @@ def _source(plpy: Plpy, oid: int, model: str, target: str) -> tuple[str, str]:
 
 def _parts(plpy: Plpy, source: str, column: str) -> Iterator[list[bytes]]:
     """The rows whose target is known, each as JSON, in parts that a request has room for."""
+    # Of a row that may be compressed the binary form is measured; JSON is made of a row that is small enough.
+    size = (
+        f"case when pg_catalog.pg_column_size(t) operator(pg_catalog.<) {_SMALL_ROW_BYTES} then 0 "
+        "else pg_catalog.octet_length(pg_catalog.record_send(t)) end"
+    )
     statement = (
-        f"select case when pg_catalog.pg_column_size(t) operator(pg_catalog.<=) {MOST_ROW_BYTES} "
-        f"then pg_catalog.to_jsonb(t) end as row, pg_catalog.pg_column_size(t) as size_bytes "
+        f"select case when {size} operator(pg_catalog.<=) {MOST_ROW_BYTES} then pg_catalog.to_jsonb(t) end as row, "
+        f"case when {size} operator(pg_catalog.>) {MOST_ROW_BYTES} then {size} end as size_bytes "
         f"from {source} as t where {column} is not null limit {_MOST_ROWS + 1}"
     )
     part: list[bytes] = []
@@ -98,12 +104,12 @@ def _opened(plpy: Plpy, statement: str) -> Cursor:
     return plpy.cursor(statement)
 
 
-def _fetched(cursor: Cursor, rows: int) -> list[Json]:
+def _fetched(cursor: Cursor, rows: int) -> list[Row]:
     """The caller's own functions run here, where the relation is a view."""
     return list(cursor.fetch(rows))
 
 
-def _checked(row: str | None, size_bytes: int, source: str, number: int) -> bytes:
+def _checked(row: str | None, size_bytes: int | None, source: str, number: int) -> bytes:
     if number > _MOST_ROWS:
         raise RefusalError(
             TOO_MUCH,
