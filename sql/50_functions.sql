@@ -233,7 +233,8 @@ comment on function tensile.raise_no_job(bigint) is 'raises that the caller has 
 -- since a version does not change, and parallel unsafe, since a worker process could not run the bridge's queries.
 
 -- As JSON a row takes many times its size in this session's memory. So its size is known before that is made. What is
--- compressed is measured whole: an array by a slice of it, which has everything, and jsonb by an empty path.
+-- compressed is measured whole: an array by a slice of it, which has everything, jsonb by an empty path, and a row by
+-- its binary form.
 create function tensile.check_row_size(input anycompatible, row_number bigint) returns boolean
   language plpgsql stable parallel unsafe
 as $$
@@ -251,8 +252,14 @@ begin
     end if;
   elsif type_name operator(pg_catalog.=) 'jsonb' then
     size_bytes := pg_catalog.pg_column_size(input operator(pg_catalog.#>) '{}');
-  elsif type_name operator(pg_catalog.=) 'text' then
-    size_bytes := pg_catalog.octet_length(input);
+  elsif type_name operator(pg_catalog.=) any (array['text', 'json', 'character varying']) then
+    size_bytes := pg_catalog.octet_length(input::text);
+  else
+    begin
+      size_bytes := pg_catalog.octet_length(pg_catalog.record_send(input));
+    exception when undefined_function then
+      null;  -- no row, or a column whose type has no binary form: as PostgreSQL keeps it
+    end;
   end if;
   if elements operator(pg_catalog.>) most_elements then
     raise exception 'row % has % values, more than the % that a row may have', row_number, elements, most_elements

@@ -14,8 +14,9 @@ from .relation import no_table
 from .request import read_integer, read_model_name, read_text
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch
 
-MOST_ROW_BYTES = 8 << 20  # of a row, as tensile.check_row_size() has it: as JSON it is up to three times as much
+MOST_ROW_BYTES = 8 << 20  # of a row, as tensile.check_row_size() has it: as JSON it is up to twice as much
 _MOST_ROWS = 100_000
+_SMALL_ROW_BYTES = 32768  # compressed by the 255 times that PostgreSQL reaches at most, MOST_ROW_BYTES are as much
 _FIRST_ROWS = 10  # that are fetched at once, until it is known how large they are
 _MOST_FETCHED = 1000
 
@@ -73,9 +74,14 @@ def _parts(plpy: Plpy, source: str, column: str, path: str | None) -> Iterator[l
     The statement runs under the caller's path, so it qualifies every name. A row is `t.*`, since the relation may
     have a column named t.
     """
+    # Of a row that may be compressed the binary form is measured; JSON is made of a row that is small enough.
+    size = (
+        f"case when pg_catalog.pg_column_size(t.*) operator(pg_catalog.<) {_SMALL_ROW_BYTES} then 0 "
+        "else pg_catalog.octet_length(pg_catalog.record_send(t.*)) end"
+    )
     statement = (
-        f"select case when pg_catalog.pg_column_size(t.*) operator(pg_catalog.<=) {MOST_ROW_BYTES} "
-        f"then pg_catalog.to_jsonb(t.*) end as row, pg_catalog.pg_column_size(t.*) as size_bytes "
+        f"select case when {size} operator(pg_catalog.<=) {MOST_ROW_BYTES} then pg_catalog.to_jsonb(t.*) end as row, "
+        f"case when {size} operator(pg_catalog.>) {MOST_ROW_BYTES} then {size} end as size_bytes "
         f"from {source} as t where {column} is not null limit {_MOST_ROWS + 1}"
     )
     part: list[bytes] = []
@@ -105,7 +111,7 @@ def _fetched(plpy: Plpy, cursor: Cursor, rows: int, path: str | None) -> list[Ro
         return list(cursor.fetch(rows))
 
 
-def _checked(row: str | None, size_bytes: int, source: str, number: int) -> bytes:
+def _checked(row: str | None, size_bytes: int | None, source: str, number: int) -> bytes:
     if number > _MOST_ROWS:
         raise RefusalError(
             TOO_MUCH,
