@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_steps_of_the_databases_clock_end_no_lease_and_hide_no_death(clock: Cloc
             for offset in ("+3600", "-3600"):
                 clock.set(offset)
                 query = "select abs(extract(epoch from clock_timestamp() - %s)) > 3000"
-                assert until(lambda query=query: scalar(connection, query, true_now))
+                until(partial(scalar, connection, query, true_now))
                 beats_go_on(connection, workers=2)
             assert scalar(connection, "select attempt from tensile.jobs") == 1
             pid = scalar(connection, "select pid from tensile.workers join tensile.jobs using (worker_id)")
