@@ -96,6 +96,7 @@ create function tensile.check_enqueued() returns trigger
   set enable_sort = off
   set enable_bitmapscan = off
   set enable_seqscan = off
+  set jit = off
 as $$
 declare
   enqueued record;

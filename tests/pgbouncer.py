@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -54,8 +55,8 @@ def pooled(database: Database, mode: str, settings: str = "") -> Iterator[Pooled
     if as_root:
         for path in (directory, users, configuration):
             shutil.chown(path, user)
-    command = [program, "-q", str(configuration)]
-    process = subprocess.Popen(command, **({"user": user, "extra_groups": []} if as_root else {}), cwd="/")
+    identity: dict[str, Any] = {"user": user, "extra_groups": []} if as_root else {}
+    process = subprocess.Popen([program, "-q", str(configuration)], cwd="/", **identity)
     try:
         made = Pooled(directory=directory, database=database)
         _await(made, process, log)

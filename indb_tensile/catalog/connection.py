@@ -5,6 +5,7 @@ override every setting of their role or database that would end or change them: 
 these settings with a reason each. A user's own session keeps the user's settings.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,10 @@ _LONGEST_PAUSE_S = 2.0
 LOOP_LOCK_TIMEOUT_MS = 100
 WORK_LOCK_TIMEOUT_MS = 2_000
 
+# Timeouts that could end a session between its start and its first statement. PgBouncer before 1.20 refuses this
+# parameter, so the same timeouts are also lifted by statements.
+_LIFTED_AT_START = "-c statement_timeout=0 -c idle_session_timeout=0 -c idle_in_transaction_session_timeout=0"
+_NO_OPTIONS = "unsupported startup parameter"
 _UNLIMITED_TRIES = 20  # to lift a statement_timeout that is too short for the statement that lifts it
 _TRANSACTION_TIMEOUT_SINCE = 170_000  # server_version_num
 
@@ -76,9 +81,8 @@ def connect(
         ) from error
     options: dict[str, Any] = {**_DEFAULTS, "application_name": application_name}
     options.update({name: value for name, value in asked.items() if value is not None})
-    own = lock_timeout_ms is not None
     try:
-        connection = psycopg.connect(autocommit=True, prepare_threshold=5 if own else None, **options)
+        connection = _open(options, own=lock_timeout_ms is not None)
     except psycopg.OperationalError as error:
         raise UnreachableError(
             f"no connection to PostgreSQL at {_place(asked)}: {_words(error)}", hint=_hint(_words(error))
@@ -100,6 +104,18 @@ def pinned(connection: Connection) -> Iterator[None]:
     with connection.transaction():
         connection.execute(query("pin_transaction"))
         yield
+
+
+def _open(options: dict[str, Any], *, own: bool) -> Connection:
+    if not own:
+        return psycopg.connect(autocommit=True, prepare_threshold=None, **options)
+    theirs = options.get("options") or os.environ.get("PGOPTIONS", "")
+    try:
+        return psycopg.connect(autocommit=True, **{**options, "options": f"{theirs} {_LIFTED_AT_START}"})
+    except psycopg.OperationalError as error:
+        if _NO_OPTIONS not in str(error):
+            raise
+    return psycopg.connect(autocommit=True, **options)
 
 
 def _make_own(connection: Connection, lock_timeout_ms: int) -> None:

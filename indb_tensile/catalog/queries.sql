@@ -14,6 +14,7 @@ set idle_session_timeout = 0;  -- the listener is idle until something happens
 set default_transaction_isolation = 'read committed';  -- guarded updates see the latest row, and never have to be redone
 set default_transaction_read_only = off;  -- every session of a worker writes
 set default_transaction_deferrable = off;  -- a deferrable transaction waits for others before it begins
+set jit = off;  -- the statements are short, and compiling one takes longer than running it
 set row_security = on;  -- off, a statement under a policy fails instead of being filtered
 set client_encoding = 'UTF8';  -- names and messages are any text; under SQL_ASCII they arrive as bytes
 set standard_conforming_strings = on;  -- off, a backslash in a literal is an escape

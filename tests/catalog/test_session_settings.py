@@ -25,6 +25,7 @@ SETTINGS = {
     "default_transaction_deferrable": ("on", "off"),
     "search_path": ("public", "pg_catalog, pg_temp"),
     "role": ("demo", "none"),
+    "jit": ("on", "off"),
     "row_security": ("off", "on"),
     "client_encoding": ("SQL_ASCII", "UTF8"),
     "standard_conforming_strings": ("off", "on"),
@@ -41,16 +42,14 @@ SETTINGS = {
 @contextmanager
 def altered(database: Database, settings: dict[str, str], *, of_database: bool = False) -> Iterator[None]:
     """The worker's role, or the database, with these settings for as long as the test wants them."""
-    subject = sql.SQL("database {}").format(sql.Identifier(database.name))
-    if not of_database:
-        subject = sql.SQL("role tensile_worker")
+    kind, name = ("database", database.name) if of_database else ("role", "tensile_worker")
+    subject = sql.SQL("{} {}").format(sql.SQL(kind), sql.Identifier(name))
     with database.connect() as superuser:
         superuser.execute("grant demo to tensile_worker")
-        for name, value in settings.items():
-            change = sql.SQL("alter {} set {} = {}").format(subject, sql.Identifier(name), sql.Literal(value))
-            if name == "search_path":
-                change = sql.SQL("alter {} set search_path = public").format(subject)
-            superuser.execute(change)
+        for setting, value in settings.items():
+            superuser.execute(
+                sql.SQL("alter {} set {} = {}").format(subject, sql.Identifier(setting), sql.Literal(value))
+            )
     try:
         yield
     finally:

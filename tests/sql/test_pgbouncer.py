@@ -53,6 +53,8 @@ def test_the_server_itself_and_a_pooler_in_session_mode_are_not_refused(database
     refuse_pooled_sessions(database.dsn("tensile_worker"))
     with pooled(database, "session") as through:
         refuse_pooled_sessions(through.dsn("tensile_worker"))
+        with connect(through.dsn("tensile_worker"), application_name="test", lock_timeout_ms=100) as connection:
+            assert connection.execute("show search_path").fetchone() == ("pg_catalog, pg_temp",)
 
 
 def test_a_pooler_that_others_use_at_the_same_time_is_refused_too(in_transactions: Pooled) -> None:
