@@ -69,21 +69,8 @@ def _source(plpy: Plpy, oid: int, model: str, target: str) -> tuple[str, str]:
 
 
 def _parts(plpy: Plpy, source: str, column: str, path: str | None) -> Iterator[list[bytes]]:
-    """The rows whose target is known, each as JSON, in parts that a request has room for.
-
-    The statement runs under the caller's path, so it qualifies every name. A row is `t.*`, since the relation may
-    have a column named t.
-    """
-    # Of a row that may be compressed the binary form is measured; JSON is made of a row that is small enough.
-    size = (
-        f"case when pg_catalog.pg_column_size(t.*) operator(pg_catalog.<) {_SMALL_ROW_BYTES} then 0 "
-        "else pg_catalog.octet_length(pg_catalog.record_send(t.*)) end"
-    )
-    statement = (
-        f"select case when {size} operator(pg_catalog.<=) {MOST_ROW_BYTES} then pg_catalog.to_jsonb(t.*) end as row, "
-        f"case when {size} operator(pg_catalog.>) {MOST_ROW_BYTES} then {size} end as size_bytes "
-        f"from {source} as t where {column} is not null limit {_MOST_ROWS + 1}"
-    )
+    """The rows whose target is known, each as JSON, in parts that a request has room for."""
+    statement = ROWS.format(source=source, column=column)
     part: list[bytes] = []
     size_bytes = rows = 0
     wanted = _FIRST_ROWS
@@ -130,6 +117,17 @@ def _checked(row: str | None, size_bytes: int | None, source: str, number: int) 
 
 _numbers = itertools.count(1)
 
+# It runs under the caller's path, so it qualifies every name. A row is `t.*`, since the relation may have a column named
+# t. Of a row that may be compressed the binary form is measured; JSON is made of a row that is small enough.
+_SIZE = (
+    f"case when pg_catalog.pg_column_size(t.*) operator(pg_catalog.<) {_SMALL_ROW_BYTES} then 0 "
+    "else pg_catalog.octet_length(pg_catalog.record_send(t.*)) end"
+)
+ROWS = (
+    f"select case when {_SIZE} operator(pg_catalog.<=) {MOST_ROW_BYTES} then pg_catalog.to_jsonb(t.*) end as row, "
+    f"case when {_SIZE} operator(pg_catalog.>) {MOST_ROW_BYTES} then {_SIZE} end as size_bytes "
+    f"from {{source}} as t where {{column}} is not null limit {_MOST_ROWS + 1}"
+)
 RELATION_NAME = """
 select c.oid::pg_catalog.regclass::pg_catalog.text as name,
        array(select a.attname::pg_catalog.text from pg_catalog.pg_attribute as a

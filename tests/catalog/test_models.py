@@ -179,7 +179,7 @@ def test_a_name_is_free_again_when_the_last_training_for_it_has_ended_without_a_
         enqueue(alice)
         waiting = enqueue(alice)
         claimed = _running(connection)
-        jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"), retry=False)
+        jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"))
         assert _names(connection) == ["m"]
         alice.execute("update tensile.jobs set cancel_requested = true where job_id = %s", (waiting,))
         assert _names(connection) == []
@@ -197,7 +197,7 @@ def test_a_name_whose_row_was_locked_when_its_training_ended_is_freed_later(data
         claimed = _running(connection)
         with holder.transaction():
             holder.execute("select from tensile.models for update")
-            jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"), retry=False)
+            jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"))
             assert connection.execute("select tensile.delete_dropped()").fetchone() == (0,)
         assert _names(connection) == ["m"]
         assert connection.execute("select tensile.delete_dropped()").fetchone() == (1,)
@@ -214,7 +214,7 @@ def test_a_model_that_is_defined_or_published_keeps_its_name_when_a_training_fai
         for name in ("m", "defined"):
             enqueue(alice, name)
             claimed = claim(connection, worker)
-            jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"), retry=False)
+            jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"))
         assert _names(connection) == ["defined", "m"]
         assert connection.execute("select tensile.delete_dropped()").fetchone() == (0,)
 

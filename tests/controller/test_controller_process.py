@@ -290,7 +290,7 @@ def test_a_catalog_that_is_dropped_beneath_it_ends_the_controller_with_a_sentenc
 
 def test_a_job_that_kills_its_controllers_fails(database: Database) -> None:
     with database.connect() as connection:
-        job = enqueue(connection, "train")
+        enqueue(connection, "train")
         connection.execute("update tensile.jobs set max_attempts = 1")
         for adoptions in (1, 2):
             with controller(database) as process:
