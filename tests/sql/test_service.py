@@ -102,6 +102,7 @@ def test_the_service_that_was_alive_last_is_asked_first(alice: Connection, admin
 @pytest.mark.usefixtures("published")
 def test_a_registered_name_is_never_a_path(alice: Connection, admin: Connection, serve: Serve) -> None:
     service = serve(answer)
+    admin.execute("alter table tensile.workers drop constraint workers_service_name_is_a_name")
     admin.execute("update tensile.workers set service_name = %s", (f"../{service.directory.name}/worker-1",))
 
     error = refused(alice, "select tensile_predict('flowers', 1)")
