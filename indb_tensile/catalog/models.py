@@ -137,6 +137,12 @@ def deployed_version(connection: Connection, model: str) -> ModelVersionId | Non
     return None if row is None else ModelVersionId(row[0])
 
 
+def delete_dropped(connection: Connection, most: int) -> int:
+    """Delete up to `most` chunks of weights, and rows, of what users have dropped; how many."""
+    row = connection.execute(query("delete_dropped"), {"most": most}).fetchone()
+    return int(row[0]) if row else 0
+
+
 _SAME_NAMES = (
     "model_id",
     "owner_oid",

@@ -529,8 +529,8 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)
 
 -- left_overs --
 -- Functions that "drop schema tensile cascade" leaves in schema public.
-select pg_catalog.array_agg(pg_catalog.format('drop %s %s;', case p.prokind when 'p' then 'procedure' else 'function' end,
-                                              p.oid::pg_catalog.regprocedure)
+select pg_catalog.array_agg(pg_catalog.format('drop routine public.%I(%s);', p.proname,
+                                              pg_catalog.pg_get_function_identity_arguments(p.oid))
                             order by p.proname::text)
   from pg_catalog.pg_proc as p
  where p.pronamespace = 'public'::pg_catalog.regnamespace and p.proname like 'tensile\_%%'
@@ -583,6 +583,9 @@ select c.oid, 'tensile_data', s.table_name::text,
     on c.relname = s.table_name
    and c.relnamespace = (select n.oid from pg_catalog.pg_namespace as n where n.nspname = 'tensile_data')
  where s.job_id = %(job)s and s.sealed
+
+-- delete_dropped --
+select tensile.delete_dropped(%(most)s)
 
 -- drop_snapshots --
 select tensile.drop_snapshots(%(most)s)

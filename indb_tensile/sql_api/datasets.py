@@ -20,11 +20,11 @@ def load_dataset(plpy: Plpy, request: Json) -> Json:
     if name is None:
         raise RefusalError(INVALID, "no data set is named", hint="Name one: select tensile_load_dataset('digits').")
     page = service.ask(plpy, {"verb": "dataset", "name": name, "offset": 0})
-    place = read_text(request, "schema")
-    if place is None:
+    schema = read_text(request, "schema")
+    if schema is None:
         message = "no schema is selected to create the table in"
         raise RefusalError(NO_SCHEMA, message, hint="Run: set search_path = public;")
-    table = _create_table(plpy, place, read_text(request, "table") or name, page)
+    table = _create_table(plpy, schema, read_text(request, "table") or name, page)
     fill = f"insert into {table} select * from pg_catalog.jsonb_populate_recordset(null::{table}, $1)"
     names = [column for column, _ in page["columns"]]
     rows = 0
@@ -33,17 +33,17 @@ def load_dataset(plpy: Plpy, request: Json) -> Json:
         plpy.execute(plpy.prepare(fill, ["jsonb"]), [json.dumps(records)])
         rows += len(records)
         page = service.ask(plpy, {"verb": "dataset", "name": name, "offset": rows})
-    let_reader_read(plpy, table, place)
+    let_reader_read(plpy, table, schema)
     return {"rows": rows}
 
 
-def _create_table(plpy: Plpy, place: str, name: str, page: Json) -> str:
+def _create_table(plpy: Plpy, schema: str, name: str, page: Json) -> str:
     columns = []
     for column, type_name in page["columns"]:
         if not re.fullmatch(_TYPES, type_name):
             raise RefusalError(PROTOCOL, f'the service gave column "{column}" the type "{type_name}"')
         columns.append(f"{plpy.quote_ident(column)} {type_name}")
     columns.append(f"primary key ({plpy.quote_ident(page['primary_key'])})")
-    table = qualified(plpy, place, name)
+    table = qualified(plpy, schema, name)
     plpy.execute(f"create table {table} ({', '.join(columns)})")
     return table

@@ -117,8 +117,8 @@ def _checked(row: str | None, size_bytes: int | None, source: str, number: int) 
 
 _numbers = itertools.count(1)
 
-# It runs under the caller's path, so it qualifies every name. A row is `t.*`, since the relation may have a column named
-# t. Of a row that may be compressed the binary form is measured; JSON is made of a row that is small enough.
+# It runs under the caller's path, so it qualifies every name. A row is `t.*`, since the relation may have a column
+# named t. Of a row that may be compressed the binary form is measured; JSON is made of a row that is small enough.
 _SIZE = (
     f"case when pg_catalog.pg_column_size(t.*) operator(pg_catalog.<) {_SMALL_ROW_BYTES} then 0 "
     "else pg_catalog.octet_length(pg_catalog.record_send(t.*)) end"

@@ -401,15 +401,10 @@ def test_names_that_forge_lines_of_a_log_and_numbers_out_of_range_are_refused(
                 alice.execute("insert into tensile.models (name) values (%s)", (columns["model"],))
 
 
-MODES: tuple[str, ...] = (
-    "access share",
-    "row share",
-    "row exclusive",
-    "share update exclusive",
-    "share",
-    "share row exclusive",
+MODES = (
+    *("access share", "row share", "row exclusive", "share update exclusive"),
+    *("share", "share row exclusive", "exclusive", "access exclusive"),
 )
-MODES += ("exclusive", "access exclusive")
 
 
 @pytest.mark.parametrize("role", ["alice", "monitor", "admin"])

@@ -177,6 +177,7 @@ def test_a_lock_on_the_catalog_bounds_a_predictions_wait(alice: Connection, admi
 @pytest.mark.usefixtures("published")
 def test_a_registered_name_is_never_a_path(alice: Connection, admin: Connection, serve: Serve) -> None:
     service = serve(answer)
+    admin.execute("alter table tensile.workers drop constraint workers_service_name_is_a_name")
     admin.execute("update tensile.workers set service_name = %s", (f"../{service.directory.name}/worker-1",))
 
     error = refused(alice, "select tensile_predict('flowers', 1)")
