@@ -6,6 +6,7 @@ run code in that session, the code finds nothing there, and the session ends wit
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -34,7 +35,7 @@ def reader_dsn(settings: Settings) -> str:
 def as_reader(dsn: str) -> str:
     """A connection string with the reader's name in it. Raises RequestError where it cannot be read."""
     try:
-        parts = conninfo_to_dict(dsn)
+        parts: dict[str, Any] = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
         raise RequestError(
             f"the connection string cannot be read: {error}",
