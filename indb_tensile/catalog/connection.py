@@ -36,8 +36,8 @@ def connect(dsn: str = "", *, application_name: str, callers_path: bool = False)
     """A connection in autocommit mode. An empty dsn means libpq's own defaults and PG* variables.
 
     It pins search_path, so that nothing that our statements name is another role's. With `callers_path`, for commands
-    that run what the user wrote, the session's settings stay as they are, also because PgBouncer in transaction mode
-    would hand them on to others: there, `pinned` guards our own statements.
+    that run what the user wrote, the session keeps its settings and prepares nothing, since PgBouncer in transaction
+    mode would hand both on to other clients. There, `pinned` guards our own statements.
 
     Raises UnreachableError, which is a DatabaseError, with the host, the port and the server's own words.
     """
@@ -51,7 +51,7 @@ def connect(dsn: str = "", *, application_name: str, callers_path: bool = False)
     options: dict[str, Any] = {**_DEFAULTS, "application_name": application_name}
     options.update({name: value for name, value in asked.items() if value is not None})
     try:
-        connection = psycopg.connect(autocommit=True, **options)
+        connection = psycopg.connect(autocommit=True, prepare_threshold=None if callers_path else 5, **options)
     except psycopg.OperationalError as error:
         raise UnreachableError(
             f"no connection to PostgreSQL at {_place(asked)}: {_words(error)}", hint=_hint(_words(error))
