@@ -776,7 +776,11 @@ begin
                  case when q.grantee_oid = 0 then 0
                       else tensile.role_here(q.grantee_oid, q.grantee_name, q.installation) end as grantee
             from tensile.model_privileges as q join tensile.models as m using (model_id)
-           where q.installation <> here for no key update of q skip locked) as f
+           where q.installation <> here
+             and not exists (select from tensile.model_privileges as twin  -- of a role that has the name of a renamed one
+                              where twin.model_id = q.model_id and twin.privilege = q.privilege
+                                and twin.grantee_name = q.grantee_name and twin.grantee_oid < q.grantee_oid)
+             for no key update of q skip locked) as f
    where (p.model_id, p.grantee_oid, p.privilege) = (f.model_id, f.grantee_oid, f.privilege)
      and f.owner is not null and f.grantee is not null;
   get diagnostics adopted = row_count;

@@ -25,6 +25,7 @@ SCRIPT = "script"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _EXTENSION_ONLY = "90_dump.sql"
 _FIRST_LINE = '\\echo Use "create extension tensile cascade" to load this file. \\quit\n'
+_PUBLIC = re.compile(r"^create (?:function|procedure) public\.(\w+)", re.MULTILINE)
 _UPGRADE = re.compile(r"tensile--(?P<old>[^-]+)--(?P<new>[^-]+)\.sql")
 
 
@@ -181,7 +182,8 @@ def _run(connection: Connection, source: str) -> None:
 
 
 def _check_left_overs(connection: Connection) -> None:
-    (left,) = connection.execute(query("left_overs")).fetchone() or (None,)
+    names = sorted(set(_PUBLIC.findall(script(extension=False))))
+    (left,) = connection.execute(query("left_overs"), {"names": names}).fetchone() or (None,)
     if left:
         raise DatabaseError(
             f'database "{connection.info.dbname}" has no schema tensile, but {len(left)} functions public.tensile_…',

@@ -528,12 +528,13 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)
 
 -- left_overs --
--- Functions that "drop schema tensile cascade" leaves in schema public.
-select pg_catalog.array_agg(pg_catalog.format('drop routine public.%I(%s);', p.proname,
+-- Functions of the names that an installation creates: "drop schema tensile cascade" leaves them in schema public.
+select pg_catalog.array_agg(pg_catalog.format('drop %%s public.%%I(%%s);',
+                                              case p.prokind when 'p' then 'procedure' else 'function' end, p.proname,
                                               pg_catalog.pg_get_function_identity_arguments(p.oid))
                             order by p.proname::text)
   from pg_catalog.pg_proc as p
- where p.pronamespace = 'public'::pg_catalog.regnamespace and p.proname like 'tensile\_%%'
+ where p.pronamespace = 'public'::pg_catalog.regnamespace and p.proname = any (%(names)s)
 
 -- installed_way --
 -- On a user's session as well, whose search_path is not ours: hence the operators with their schema.

@@ -125,9 +125,11 @@ def test_functions_that_a_dropped_schema_left_behind_are_named_with_the_statemen
     with _new_database(own, "left") as connection:
         install.install(connection, way=SCRIPT)
         connection.execute("set client_min_messages = warning; drop schema tensile cascade")
+        connection.execute("create function public.tensile_of_a_user() returns int return 1")
         with pytest.raises(DatabaseError) as caught:
             install.install(connection, way=SCRIPT)
         assert "has no schema tensile, but" in caught.value.message
+        assert "tensile_of_a_user" not in caught.value.hint
         statements = caught.value.hint.removeprefix("As a superuser: ").removesuffix(" Then run this again.")
         connection.execute("set search_path = pg_catalog")
         connection.execute(statements.encode())

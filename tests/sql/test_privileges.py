@@ -136,6 +136,19 @@ def test_a_granted_model_can_be_predicted_with_and_no_more(alice: Connection, bo
 
 
 @pytest.mark.usefixtures("published")
+def test_what_was_revoked_can_be_granted_again_and_is_deleted_otherwise(
+    alice: Connection, bob: Connection, admin: Connection
+) -> None:
+    sees = "select count(*) from tensile.model_list"
+    for granted in (1, 0, 1, 0):
+        alice.execute(f"select tensile_{'grant' if granted else 'revoke'}_model('flowers', 'bob')".encode())
+        assert value(bob, sees) == granted
+    assert value(admin, "select tensile.delete_dropped()") == 1
+    assert value(admin, "select count(*) from tensile.model_privileges") == 0
+    assert value(alice, sees) == 1
+
+
+@pytest.mark.usefixtures("published")
 def test_public_means_everybody(alice: Connection, bob: Connection, serve: Serve) -> None:
     serve(lambda _: result({"values": [1.0]}))
 

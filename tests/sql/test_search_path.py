@@ -53,6 +53,11 @@ def trapped(alice: Connection) -> Connection:
     return alice
 
 
+def test_the_functions_do_run_where_nothing_is_pinned(trapped: Connection, bob: Connection) -> None:
+    bob.execute("select to_jsonb('a'::text), format('%s', 'b'::name), jsonb_build_object('a', 'b', 'c', 'd')")
+    assert ran(trapped) == [("format (", "bob"), ("jsonb_build_object (", "bob"), ("to_jsonb", "bob")]
+
+
 def test_statements_of_tensile_up_run_no_function_of_an_ordinary_role(
     trapped: Connection, admin: Connection, database: Database
 ) -> None:
