@@ -143,6 +143,13 @@ def leave(connection: Connection, worker: WorkerId, *, in_order: bool = True) ->
     connection.execute(query("leave"), {"worker": worker, "in_order": in_order})
 
 
+def database_identity(connection: Connection) -> tuple[str, str]:
+    """The installation's id, and the microsecond at which the database's server process started."""
+    row = connection.execute(query("database_identity")).fetchone()
+    assert row is not None
+    return str(row[0]), str(row[1])
+
+
 def announce_service(connection: Connection, worker: WorkerId, name: str | None) -> None:
     """The name of the service's socket within the administrator's directory; None: no service answers."""
     connection.execute(query("announce_service"), {"worker": worker, "name": name})

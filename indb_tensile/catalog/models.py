@@ -131,6 +131,11 @@ def load_version(connection: Connection, version: ModelVersionId) -> StoredVersi
     )
 
 
+def bound_lock_wait(connection: Connection) -> None:
+    """Within a transaction: from now on a lock that another session holds is waited for no longer than 2 s."""
+    connection.execute(query("bound_lock_wait"))
+
+
 def deployed_version(connection: Connection, model: str) -> ModelVersionId | None:
     """The version with which the model of that name predicts, or None."""
     row = connection.execute(query("deployed_version"), {"name": model}).fetchone()

@@ -1,7 +1,8 @@
 """A trainer without torch: speaks the link's protocol as its job's model name tells it to.
 
 `finish` publishes at once after adopting; `train` goes on until it is stopped; `fail` reports a fault; `calibrate`
-has an unknown operator first; `babble` sends what is no message; `children` leaves a child process behind, `stray`
+has an unknown operator first; `babble` sends what is no message, `absurd …` one that makes
+no sense; `children` leaves a child process behind, `stray`
 one that no signal to its group reaches; `hoard` is measured with all the memory it is granted and gives it back at
 SIGUSR1; `stubborn` ignores SIGTERM; `deaf` never takes up a plan; `report` says again what it measured at each
 SIGUSR1; `alive` reports progress for as long as it trains; `lose` has no device while there is a file of the name
@@ -32,6 +33,7 @@ from indb_tensile.link import (
     Finished,
     Link,
     Measured,
+    Message,
     Progressed,
     Ready,
 )
@@ -60,6 +62,9 @@ def serve(link: Link, assigned: Assign) -> None:
             Failed(job=job, sqlstate="58000", message="the device is gone", hint="Wait.", retry=True, lost=True)
         )
         return
+    if behaviour.startswith("absurd "):
+        link.send(absurd(job)[behaviour.removeprefix("absurd ")])
+        return
     if behaviour == "babble":
         os.write(config.inheritance(os.environ).link_fd, b"\x00\x00\x00\x05hello")
         time.sleep(60)
@@ -81,6 +86,24 @@ def serve(link: Link, assigned: Assign) -> None:
         overflow_bytes = max(0, size_bytes - message.grant_bytes)
         link.send(Calibrated(job=job, graphs=step, latency_ns=((900,),), overflow_bytes=overflow_bytes))
     follow(link, job, behaviour, size_bytes)
+
+
+def absurd(job: JobId) -> dict[str, Message]:
+    """Messages that are well formed and make no sense, by name."""
+    steps, one = (graph(MIB),), ((1000,),)
+    return {
+        "of no graph": Captured(job=job, graphs=(), latency_ns=(), unknown=0),
+        "of too many times": Captured(job=job, graphs=steps, latency_ns=((1000, 2000),), unknown=0),
+        "of negative times": Captured(job=job, graphs=steps, latency_ns=((-1000,),), unknown=0),
+        "of a calibration unasked": Calibrated(job=job, graphs=steps, latency_ns=one),
+        "of a plan unknown": Adopted(job=job, generation=99),
+        "of a measurement unasked": Measured(
+            job=job, generation=7, latency_ns=(), iteration_ns=-1, stall_ns=-1, peak_bytes=-1
+        ),
+        "of a second start": Ready(pid=1),
+        "of an end before the beginning": Finished(job=job),
+        "of a controller": Calibrate(grant_bytes=-1),
+    }
 
 
 def hoard(link: Link, assigned: Assign, size_bytes: int) -> None:

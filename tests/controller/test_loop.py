@@ -16,12 +16,13 @@ from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.starvation import Starvation
 from indb_tensile.controller.thinking import NICENESS, Patience
 from indb_tensile.errors import CatalogVersionError, InvariantError
-from indb_tensile.job import Blame, ClaimToken
+from indb_tensile.job import Blame, ClaimToken, JobId
 from indb_tensile.scheduler.admission.facts import BudgetChange, Finish, Measurement, Stop
 from indb_tensile.scheduler.admission.orders import FailJob, RecordAdoption, RecordMeasurement, RecordPlan, RequeueJob
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
+from tests.controller.fake_trainer import absurd
 from tests.controller.fakes import LINK, MIB, FakeRegions, alive, stage
 from tests.remains import nothing_remains
 
@@ -252,6 +253,15 @@ def test_a_trainer_that_sends_nonsense_is_killed_and_its_job_tried_again() -> No
         s.until_state(job, "requeued")
         (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
         assert written.blame is Blame.JOB
+
+
+@pytest.mark.parametrize("what", sorted(absurd(JobId(1))))
+def test_a_message_that_makes_no_sense_harms_nobody_but_its_sender(what: str) -> None:
+    with stage() as s:
+        s.records.enqueue(f"absurd {what}")
+        for _ in range(20):
+            s.controller.turn(s.heartbeat)
+        s.until_adopted(s.records.enqueue("train"))
 
 
 def test_a_cancel_heard_by_the_heartbeat_stops_the_job() -> None:

@@ -117,7 +117,7 @@ def test_a_request_holds_no_address(alice: Connection, published: int, serve: Se
         service_name="other",
     )
 
-    assert answer == {"ok": True, "result": {"values": [1.0]}}
+    assert answer == {"ok": True, "result": {"values": [1.0], "version": 1}}
     assert service.requests[0]["version"] == published
 
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from uuid import UUID
 
+from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import Connection
-from indb_tensile.catalog.queries import query
-from indb_tensile.errors import DatabaseError, UnavailableError
+from indb_tensile.errors import UnavailableError
 from indb_tensile.job import WorkerId
 
 _DIGITS = 12  # of the installation's id in the socket's name: the path has 107 bytes, and the greeting has it all
@@ -28,10 +28,8 @@ class DatabaseIdentity:
 
 def read_identity(connection: Connection) -> DatabaseIdentity:
     """The database at the other end of this connection."""
-    row = connection.execute(query("database_identity")).fetchone()
-    if row is None:
-        raise DatabaseError("the database does not say who it is")
-    return DatabaseIdentity(installation=row[0], server_start=row[1])
+    installation, server_start = jobs.database_identity(connection)
+    return DatabaseIdentity(installation=installation, server_start=server_start)
 
 
 def socket_name(installation: str, worker: WorkerId) -> str:

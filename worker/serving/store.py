@@ -9,7 +9,6 @@ import psycopg
 from indb_tensile.catalog import models, plans, predictors
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session
 from indb_tensile.catalog.models import StoredVersion
-from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError
 from indb_tensile.executor import backend, predictor
 from indb_tensile.job import ModelVersionId
@@ -93,5 +92,5 @@ class Store:
 
 def _load(connection: Connection, version: ModelVersionId) -> StoredVersion:
     with connection.transaction():
-        connection.execute(query("bound_lock_wait"))
+        models.bound_lock_wait(connection)
         return models.load_version(connection, version)
