@@ -186,8 +186,8 @@ def test_columns_beyond_the_limit_are_refused_before_they_are_taken() -> None:
     store = ColumnStore(names, kept=["a", "b"], identity=["a"], limit_bytes=10_000, refuse=refuse)
     decoder = Decoder(list(names.items()), store.add, block_bytes=1)
     decoder.feed(SIGNATURE + bytes(8))
+    rows = [bytes(stream([INT, TEXT], [[i, f"text {i}"]])[19:-2]) for i in range(1000)]
     with pytest.raises(DataError, match="bytes"):
-        for i in range(1000):
-            decoder.feed(stream([INT, TEXT], [[i, f"text {i}"]])[19:-2])
+        any(map(decoder.feed, rows))
     assert store.size_bytes <= 10_000
     assert 60 < store.rows < 200
