@@ -41,8 +41,8 @@ def as_reader(dsn: str) -> str:
             f"the connection string cannot be read: {error}",
             hint='Write it as "host=… dbname=… user=…" or as postgresql://user@host/dbname.',
         ) from error
-    parts.pop("password", None)
-    return make_conninfo(**parts | {"user": READER})
+    kept: dict[str, Any] = {name: value for name, value in parts.items() if name != "password"}
+    return make_conninfo(**kept | {"user": READER})
 
 
 @contextmanager
