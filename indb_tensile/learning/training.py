@@ -20,6 +20,7 @@ from indb_tensile.learning.evaluation import check_metric
 from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit, require_present
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.relation import Connection, Limits, read
+from indb_tensile.learning.requirements import Requirements, Room
 from indb_tensile.learning.splits import Split, divide
 from indb_tensile.learning.targets import Target, fit_target, labeled
 
@@ -87,12 +88,13 @@ def prepare(
     owner_oid: int | None = None,
     snapshot: Snapshot | None = None,
     limits: Limits | None = None,
+    room: Room | None = None,
 ) -> Prepared:
     """Check the request, read the table in one transaction, and build what trains on it.
 
     The connection is the reader's, as for `relation.read`. With `owner_oid` that role must be able to read the
     columns too. With `snapshot` that table is read in place of the relation: its rows are the job's own, so no role
-    is asked for. Raises RequestError and its kinds for what the user can mend.
+    is asked for. Raises RequestError and its kinds for what the user can mend, and as `assemble` does.
     """
     if snapshot is not None:
         owner_oid = None
@@ -112,11 +114,14 @@ def prepare(
             detail="A copy of the database that was restored without the rows of schema tensile_data has empty ones.",
             hint="Call tensile_train again.",
         )
-    return assemble(table, spec)
+    return assemble(table, spec, room)
 
 
-def assemble(table: Table, spec: JobSpec) -> Prepared:
-    """The same from a table already read."""
+def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
+    """The same from a table already read.
+
+    Raises MemoryLimitError or HostMemoryError for a network that does not fit in `room`, before it is allocated.
+    """
     checked = _Checked.of(spec)
     features = choose_features(table.described, spec.target, spec.features, spec.exclude, checked.options)
     known = labeled(spec.target, table.columns[spec.target])
@@ -130,6 +135,9 @@ def assemble(table: Table, spec: JobSpec) -> Prepared:
     if architecture["type"] == "auto":
         architecture = architectures.default(preprocessor.input_shape, rows=len(train))
     settings = checked.settings
+    if room is not None:
+        bare = architectures.build_without_memory(architecture, preprocessor.input_shape, target.outputs)
+        Requirements.of(bare, settings).check(room)
     module = architectures.build(architecture, preprocessor.input_shape, target.outputs, seed=settings.seed)
     _require_batches(module, len(train), settings)
     return Prepared(

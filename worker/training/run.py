@@ -12,13 +12,14 @@ from indb_tensile.catalog.reader import open_reader, reader_dsn
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
 from indb_tensile.executor.device import Device
-from indb_tensile.executor.hardware import memory
+from indb_tensile.executor.hardware import free_memory_bytes, memory, memory_with_swap_bytes
 from indb_tensile.executor.opening import Opened, capturing_on, open_device, torch_device
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
 from indb_tensile.job import Phase, Snapshot
 from indb_tensile.learning.relation import Limits
+from indb_tensile.learning.requirements import Room
 from indb_tensile.learning.training import Prepared, prepare
 from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, Link
 
@@ -101,7 +102,28 @@ class TrainingRun:
         limits = Limits(size_bytes=self._settings.read_limit_bytes or memory().size_bytes // _READ_SHARE)
         with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as connection:
             job = self._job
-            return prepare(connection, job.spec, owner_oid=job.owner_oid, snapshot=snapshot, limits=limits)
+            return prepare(
+                connection,
+                job.spec,
+                owner_oid=job.owner_oid,
+                snapshot=snapshot,
+                limits=limits,
+                room=self._room(),
+            )
+
+    def _room(self) -> Room | None:
+        """The memory that the job may have: no more is allocated for a network that cannot run in it."""
+        budget_bytes, limit_bytes = self._assigned.budget_bytes, self._job.spec.memory_limit_bytes
+        if budget_bytes is None:
+            return None
+        limited = limit_bytes is not None and limit_bytes < budget_bytes
+        return Room(
+            device_bytes=limit_bytes if limited and limit_bytes is not None else budget_bytes,
+            limited=limited,
+            host_pool_bytes=self._settings.host_pool_bytes,
+            host_bytes=memory_with_swap_bytes(),
+            free_bytes=free_memory_bytes(),
+        )
 
     def _capture(self, session: Session, diary: Diary, prepared: Prepared) -> Steps:
         diary.enter(Phase.CAPTURING)
