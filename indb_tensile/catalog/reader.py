@@ -6,6 +6,7 @@ run code in that session, the code finds nothing there, and the session ends wit
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -40,8 +41,8 @@ def as_reader(dsn: str) -> str:
             f"the connection string cannot be read: {error}",
             hint='Write it as "host=… dbname=… user=…" or as postgresql://user@host/dbname.',
         ) from error
-    parts.pop("password", None)
-    return make_conninfo(**parts | {"user": READER})
+    kept: dict[str, Any] = {name: value for name, value in parts.items() if name != "password"}
+    return make_conninfo(**kept | {"user": READER})
 
 
 @contextmanager

@@ -68,6 +68,10 @@ class ColumnData:
         """These rows only, in this order."""
         return ColumnData(kind=self.kind, values=self.values[rows], missing=self.missing[rows])
 
+    def part(self, start: int, end: int) -> "ColumnData":
+        """The rows from `start` to `end`, not copied."""
+        return ColumnData(kind=self.kind, values=self.values[start:end], missing=self.missing[start:end])
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one value: () for a scalar."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from indb_tensile.learning.columns import ColumnData, Mask, Rows
 Matrix = npt.NDArray[np.float64]
 Missing = str | float  # "mean", "zero", "indicator", "error" or the number to put there
 
+_BLOCK_ELEMENTS = 16384
 LARGEST = 1e150  # beyond, squares overflow a double
 TIME_PARTS = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
 MISSING_CATEGORY, OTHER_CATEGORY = "(missing)", "(other)"
@@ -175,10 +177,7 @@ class Arrays:
     @classmethod
     def fit(cls, name: str, data: ColumnData, *, standardize: bool, missing: Missing) -> "Arrays":
         """From the training rows. Raises DataError for values too large."""
-        flat = _flattened(data)
-        known = np.where(np.isfinite(flat), flat, np.nan)
-        units = known if len(data.shape) == 1 else known.reshape(-1, 1)
-        mean, scale = _moments(units, [name] * units.shape[1])
+        mean, scale = _moments_of_elements(name, data) if len(data.shape) == 1 else _moments_of_all(name, data)
         fill = np.array([_fill(missing, float(own)) for own in mean])
         if not standardize:
             mean, scale = np.zeros_like(mean), np.ones_like(scale)
@@ -216,6 +215,27 @@ class Arrays:
 
 def _flattened(data: ColumnData) -> Matrix:
     return data.numbers().reshape(len(data.values), -1)
+
+
+def _moments_of_all(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
+    """One mean and one scale for all elements of all arrays."""
+    flat = _flattened(data)
+    return _moments(np.where(np.isfinite(flat), flat, np.nan).reshape(-1, 1), [name])
+
+
+def _moments_of_elements(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
+    """Mean and scale of each element of vectors, some elements at a time: a whole copy takes as much memory again.
+
+    The last block is never a single element, whose values numpy would add up in another order.
+    """
+    width = data.values.shape[1]
+    edges = [*range(0, max(width - 1, 1), _BLOCK_ELEMENTS), width]
+    parts = []
+    for start, end in pairwise(edges):
+        block = data.values[:, start:end].astype(np.float64)
+        block[data.missing] = np.nan
+        parts.append(_moments(np.where(np.isfinite(block), block, np.nan), [name] * (end - start)))
+    return np.concatenate([mean for mean, _ in parts]), np.concatenate([scale for _, scale in parts])
 
 
 def _moments(known: Matrix, names: Sequence[str]) -> tuple[Matrix, Matrix]:

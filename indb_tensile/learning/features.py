@@ -27,6 +27,7 @@ DEFAULT_CATEGORIES = 32
 _MOST_CATEGORIES = 10_000
 _SCALARS = (Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN)
 _PLURALS = {Kind.INTEGER: "numbers", Kind.TEXT: "texts", Kind.TIME: "times", Kind.ARRAY: "arrays"}
+_BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -89,9 +90,24 @@ class Preprocessor:
         if absent:
             raise MissingError(f"the model needs column {', '.join(absent)}, which the table does not have")
         self._require_kinds(columns)
-        numbers = [columns[name].numbers() for name in self.recipe.numbers.names]
         rows = len(columns[names[0]].missing)
+        step = rows if self._requires_values else max(1, _BLOCK_NUMBERS // max(1, int(np.prod(self.input_shape))))
+        if rows <= step:
+            return self._transformed(columns, rows)
+        whole = np.empty((rows, *self.input_shape), np.float32)
+        for start in range(0, rows, step):
+            part = {name: columns[name].part(start, start + step) for name in names}
+            whole[start : start + step] = self._transformed(part, min(step, rows - start))
+        return whole
+
+    def _transformed(self, columns: Columns, rows: int) -> Tensor32:
+        numbers = [columns[name].numbers() for name in self.recipe.numbers.names]
         return self._assembled(np.column_stack(numbers) if numbers else np.empty((rows, 0)), columns)
+
+    @property
+    def _requires_values(self) -> bool:
+        """Whether a missing value is refused: its row is counted from the first one, so all rows go at once."""
+        return bool(self.recipe.numbers.required) or any(part.required for part in self._others)
 
     def transform_rows(self, rows: Sequence[Any]) -> Tensor32:
         """The same for rows from SQL: objects, arrays in the features' order, or the single feature's values."""

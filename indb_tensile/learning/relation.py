@@ -248,7 +248,7 @@ def _translated(connection: Connection, relation: Relation) -> Iterator[None]:
         hint = "A statement on the catalog may take a minute and a table's copy four hours: see PostgreSQL's log."
         raise DatabaseError(f"reading table {table} failed: {_first_line(error)}", hint=hint) from error
     except psycopg.Error as error:
-        if connection.broken:
+        if connection.broken and not isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
             raise
         raise DatabaseError(f"reading table {table} failed: {_first_line(error)}") from error
 

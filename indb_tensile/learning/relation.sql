@@ -16,7 +16,14 @@ set idle_in_transaction_session_timeout = '10min'
 -- begin_snapshot --
 -- The snapshot itself is taken by the first query, after the locks; it ends before training starts, so that it
 -- holds back no vacuum.
-set transaction isolation level repeatable read, read only
+-- The settings are repeated, because a pooler may run the transaction in another session than the one that was settled.
+set transaction isolation level repeatable read, read only;
+set local search_path = pg_catalog, pg_temp;
+set local row_security = off;
+set local synchronize_seqscans = off;
+set local client_encoding = 'UTF8';
+set local statement_timeout = '1min';
+set local idle_in_transaction_session_timeout = '10min'
 
 -- set_lock_timeout --
 set local lock_timeout = {milliseconds}

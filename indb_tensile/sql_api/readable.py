@@ -46,7 +46,7 @@ class Reason:
             column = f'column "{self.column}" of {relation}'
             return {
                 GENERATED: f"{column} is generated",
-                SEND_FUNCTION: f"{column} has type {self.type}, whose send function nobody vouches for",
+                SEND_FUNCTION: f"{column} has type {self.type}, whose send function is not of a superuser",
                 KEY_TYPE: f"{column} is part of the primary key and has type {self.type}",
             }[self.code]
         return {

@@ -31,6 +31,30 @@ def server_pid(cluster: Cluster) -> int:
 
 
 @postgres
+def test_a_cluster_of_an_earlier_version_lets_its_user_be_the_roles_that_came_later(private_cluster: Cluster) -> None:
+    private_cluster.create(roles=("postgres", "tensile_worker", "demo"))
+    identities = private_cluster.data / "pg_ident.conf"
+    before = identities.read_text()
+    private_cluster.map_roles()
+    private_cluster.start()
+    with psycopg.connect(private_cluster.dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute("create role tensile_reader login")
+    assert query(private_cluster, "select current_user::text", user="tensile_reader") == "tensile_reader"
+    after = identities.read_text()
+    assert after.startswith(before)
+    assert set(after[len(before) :].splitlines()) == {
+        f'tensile "{user}" tensile_reader'
+        for user in {pwd.getpwuid(os.geteuid()).pw_name, private_cluster.system_user}
+    }
+    private_cluster.map_roles()
+    assert identities.read_text() == after
+
+    identities.write_text(before)
+    private_cluster.map_roles()  # of a server that runs, and has to read it again
+    until(lambda: query(private_cluster, "select 1", user="tensile_reader") == 1, "the map to be read again")
+
+
+@postgres
 def test_it_recovers_from_whatever_a_crash_leaves_behind(private_cluster: Cluster) -> None:
     killed_initdb = private_cluster.directory / "new-killed"
     killed_initdb.mkdir(parents=True)

@@ -1,6 +1,7 @@
 """COPY's binary format, from bytes written here by the documented layout."""
 
 import struct
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,3 +154,40 @@ def test_the_first_array_is_judged_too() -> None:
 def test_a_stream_that_is_not_as_described_is_our_own_fault(data: bytes | bytearray) -> None:
     with pytest.raises(InvariantError):
         decode(data, [("a", INT)])
+
+
+def test_a_stream_takes_the_memory_of_its_columns_and_of_one_block() -> None:
+    numbers, rows, block_bytes = 20_000, 150, 1 << 18
+    items = struct.pack(">if", 4, 1.5) * numbers
+    raw = struct.pack(">iiiii", 1, 0, 700, numbers, 1) + items
+    row = struct.pack(">hi", 1, len(raw)) + raw
+    store = ColumnStore({"a": REALS}, kept=["a"], identity=["a"], limit_bytes=2**40, refuse=lambda _: None)
+    decoder = Decoder([("a", REALS)], store.add, block_bytes)
+    decoder.feed(SIGNATURE + bytes(8))
+    tracemalloc.start()
+    try:
+        for _ in range(rows):
+            decoder.feed(row)
+        decoder.feed(struct.pack(">h", -1))
+        decoder.end()
+        columns = store.columns()
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert columns["a"].values.nbytes == 4 * numbers * rows == 12_000_000
+    assert peak_bytes < 1.1 * 12_000_000 + 6 * block_bytes  # the stream has 24 MB
+
+
+def test_columns_beyond_the_limit_are_refused_before_they_are_taken() -> None:
+    def refuse(size_bytes: int) -> None:
+        raise DataError(f"{size_bytes} bytes")
+
+    names = {"a": INT, "b": TEXT}
+    store = ColumnStore(names, kept=["a", "b"], identity=["a"], limit_bytes=10_000, refuse=refuse)
+    decoder = Decoder(list(names.items()), store.add, block_bytes=1)
+    decoder.feed(SIGNATURE + bytes(8))
+    rows = [bytes(stream([INT, TEXT], [[i, f"text {i}"]])[19:-2]) for i in range(1000)]
+    with pytest.raises(DataError, match="bytes"):
+        any(map(decoder.feed, rows))
+    assert store.size_bytes <= 10_000
+    assert 60 < store.rows < 200

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.columns import Column, ColumnData, Kind
+from indb_tensile.learning.encoders import Arrays
 from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.targets import Target
@@ -305,3 +307,25 @@ def test_integers_are_not_cut_where_one_of_them_has_a_fraction() -> None:
     column = column_of("y", Kind.INTEGER, [1.5, 2])
     assert column.kind is Kind.FLOAT
     assert column.values.tolist() == [1.5, 2.0]
+
+
+def test_wide_arrays_are_encoded_in_blocks_as_they_would_be_at_once() -> None:
+    width, rows = 20_001, 120  # more numbers than a block of rows has, and more elements than a block of elements
+    drawn = np.random.default_rng(3)
+    values = drawn.normal(size=(rows, width)).astype(np.float32)
+    values[5, 7] = np.nan
+    missing = np.zeros(rows, np.bool_)
+    missing[9] = True
+    data = ColumnData(kind=Kind.ARRAY, values=values, missing=missing)
+    numbers = data.numbers()
+    known = np.where(np.isfinite(numbers), numbers, np.nan)
+    scaler = StandardScaler().fit(known[:, np.isfinite(known).any(axis=0)])
+    fitted = Arrays.fit("a", data, standardize=True, missing="mean")
+    assert fitted.mean == tuple(scaler.mean_.tolist())
+    assert fitted.scale == tuple(scaler.scale_.tolist())
+    table = {"a": data}
+    options = FeatureOptions.parse({})
+    preprocessor = fit(table, target=TARGET, features=("a",), options=options, train=np.arange(rows))
+    whole = np.where(np.isfinite(numbers), numbers, scaler.mean_)
+    expected = ((whole - scaler.mean_) / scaler.scale_).astype(np.float32)
+    assert np.array_equal(preprocessor.transform(table), expected)

@@ -550,3 +550,19 @@ def test_a_moment_is_the_same_read_from_a_table_and_sent_as_json(database: Datab
         assert sent.missing.tolist() == column.missing.tolist()
         known = ~column.missing
         assert sent.values[known] == pytest.approx(column.values[known], rel=0, abs=1e-3)
+
+
+def test_a_key_of_an_extension_that_no_superuser_owns_is_refused(database: Database) -> None:
+    with database.connect() as admin, database.connect("alice") as alice:
+        admin.execute(
+            "do $$ begin execute format('grant create on database %I to alice', current_database()); end $$"
+        )
+        alice.execute("create extension citext; create table t (k citext primary key, a int)")
+        alice.execute("grant select on t to tensile_reader")
+        with pytest.raises(UnreadableError) as caught, database.connect("tensile_reader") as reader:
+            read(reader, relation(admin, "t"), lambda _: ("a",))
+        assert [reason.code for reason in caught.value.reasons] == [readable.SEND_FUNCTION]
+        assert "type citext, whose send function is not of a superuser" in caught.value.message
+        alice.execute("alter table t drop constraint t_pkey")
+        with database.connect("tensile_reader") as reader:
+            assert read(reader, relation(admin, "t"), lambda _: ("a",)).rows == 0
