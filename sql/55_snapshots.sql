@@ -149,6 +149,7 @@ create function tensile.seal_snapshot(job bigint) returns table (rows bigint, by
   language plpgsql volatile security definer parallel unsafe
   set search_path = pg_catalog, pg_temp
   set synchronize_seqscans = off
+  set max_parallel_workers_per_gather = 0
   set default_tablespace = ''
   set default_table_access_method = heap
 as $$
@@ -156,6 +157,7 @@ as $$
 declare
   mine record;
   target text;
+  unordered text;
   ordinal name;
   columns text;
   counted bigint;
@@ -176,6 +178,7 @@ begin
             hint = 'tensile_train(...) makes a snapshot where one is needed; snapshot => true asks for one.';
   end if;
   target := format('tensile_data.%I', mine.table_name);
+  unordered := mine.table_name || '_unordered';  -- of this job, so that nobody waits for a name of another's transaction
   execute format('revoke insert on %s from %I', target, mine.rolname);
   select max(a.attname) filter (where a.attidentity <> ''),
          string_agg(quote_ident(a.attname), ', ' order by a.attnum) filter (where a.attidentity = '')
@@ -188,10 +191,10 @@ begin
   if misplaced = 0 then
     execute format('alter table %s drop column %I', target, ordinal);
   else  -- unlike an insert, create table as fills one page after the other
-    execute format('alter table %s rename to unordered', target);
+    execute format('alter table %s rename to %I', target, unordered);
     execute format('create table %s with (autovacuum_enabled = off, toast.autovacuum_enabled = off)'
-                   ' as select %s from tensile_data.unordered order by %I', target, columns, ordinal);
-    drop table tensile_data.unordered;
+                   ' as select %s from tensile_data.%I order by %I', target, columns, unordered, ordinal);
+    execute format('drop table tensile_data.%I', unordered);
   end if;
   execute format('grant select on %s to tensile_reader', target);
   update tensile.snapshots as s
@@ -203,6 +206,7 @@ begin
     select 'role_snapshots_max_bytes', sum(s.bytes)
       from tensile.snapshots as s join tensile.jobs as j using (job_id)
      where (j.owner_oid, j.installation) = (mine.owner_oid, mine.installation)
+       and j.state not in ('succeeded', 'failed', 'cancelled')  -- a controller drops the others within a minute
     union all
     select 'all_snapshots_max_bytes', sum(s.bytes) from tensile.snapshots as s
   loop

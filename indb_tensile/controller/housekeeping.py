@@ -22,6 +22,7 @@ from indb_tensile.errors import TensileError
 log = logging.getLogger("controller")
 
 PERIOD_S = 60.0
+_SNAPSHOT_STATEMENTS = 50  # in one round: what is left waits for the next
 ROWS = 1000  # of one step: some tens of milliseconds of the database's time
 LOGS = ("controller.log", "postgres.log")  # of `tensile up`, in the state directory
 
@@ -121,8 +122,13 @@ def delete_dropped_models(connection: Connection) -> str:
 
 
 def drop_snapshots(connection: Connection) -> str:
-    """Drop some snapshot tables of jobs that have ended or are gone."""
-    dropped = snapshots.drop_ended(connection)
+    """Drop snapshot tables of jobs that have ended or are gone, a few in each statement."""
+    dropped = 0
+    for _ in range(_SNAPSHOT_STATEMENTS):
+        some = snapshots.drop_ended(connection)
+        dropped += some
+        if not some:
+            break
     return f"dropped {dropped}" if dropped else ""
 
 

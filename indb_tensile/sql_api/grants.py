@@ -33,7 +33,7 @@ def check_reader(plpy: Plpy, oid: int, subject: str, columns: Sequence[str]) -> 
             DENIED,
             f"the role {READER} may not read {subject}",
             detail="Trainers read tables as this role: it needs SELECT on every partition and child that holds rows, "
-            "and USAGE on their schemas.",
+            "and USAGE on their schemas. With snapshot => true they read a copy that the caller's session writes.",
             hint=f"Run: {' '.join(statements)}",
         )
 

@@ -204,6 +204,19 @@ def test_enums_and_domains_can_be_dropped_while_a_job_waits(owner: Connection, d
     assert ours == plain
 
 
+def test_an_open_transaction_with_a_snapshot_delays_nobody_elses(owner: Connection, bob: Connection) -> None:
+    owner.execute(
+        """create table long as
+             select i as id, repeat(md5(i::text), 1 + (i * 7919) % 60) as word, i % 3 as y
+               from generate_series(1, 2000) as i;
+           create view s as select * from long order by id desc; grant select on s to bob"""
+    )
+    bob.execute("set statement_timeout = '20s'; set lock_timeout = '1s'")
+    with owner.transaction():
+        train(owner, "s")
+        assert train(bob, "s") > 0
+
+
 @pytest.mark.parametrize("rows", [300, 5000])
 def test_rows_of_any_length_keep_the_order_of_the_query(owner: Connection, database: Database, rows: int) -> None:
     owner.execute(

@@ -446,7 +446,7 @@ def test_each_grant_that_the_trainers_role_lacks_is_named(alice: Connection, adm
         "42501",
         'the role tensile_reader may not read table "my plot.t"',
         "Trainers read tables as this role: it needs SELECT on every partition and child that holds rows, and USAGE "
-        "on their schemas.",
+        "on their schemas. With snapshot => true they read a copy that the caller's session writes.",
         'Run: grant usage on schema "my plot" to tensile_reader; grant select on "my plot".t to tensile_reader;',
     )
 

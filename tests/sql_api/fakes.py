@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from indb_tensile.sql_api import models, readable, relation, service, spi, training
+from indb_tensile.sql_api import models, readable, relation, service, snapshots, spi, training
 from tests.sql.fakes import INSTALLATION, FakeService
 
 Row = Mapping[str, Any]
@@ -104,5 +104,11 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
         "services": service.SERVICES,
         "version": models.VERSION,
         "path": spi.CURRENT_PATH,
+        "transaction": snapshots.TRANSACTION,
+        "made": snapshots.MAKE,
+        "plan": "explain",
+        "limit": snapshots.LIMIT,
+        "named": snapshots.NAMED_NOW,
+        "sealed": snapshots.SEAL,
     }
     return FakePlpy({texts[name]: found for name, found in rows.items()})
