@@ -65,7 +65,8 @@ def controller(database: Database, **settings: Any) -> Iterator[subprocess.Popen
         "stop_grace_s": 1.0,
         "survey_s": 0.0,
     }
-    environment = os.environ | Settings(**values | settings).environment()
+    values |= settings
+    environment = os.environ | Settings(**values).environment()
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, cwd=ROOT)
     try:
@@ -267,7 +268,7 @@ def test_a_catalog_that_is_dropped_beneath_it_ends_the_controller_with_a_sentenc
 
 def test_a_job_that_kills_its_controllers_fails(database: Database) -> None:
     with database.connect() as connection:
-        job = enqueue(connection, "train")
+        enqueue(connection, "train")
         connection.execute("update tensile.jobs set max_attempts = 1")
         for adoptions in (1, 2):
             with controller(database) as process:
