@@ -8,7 +8,7 @@ from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.controller.records import Records, Writing
 from indb_tensile.errors import DatabaseError, LostClaimError
 from indb_tensile.job import ClaimToken
-from indb_tensile.scheduler.admission.orders import RecordMeasurement
+from indb_tensile.scheduler.admission.orders import CancelJob, FailJob, RecordMeasurement, RequeueJob
 
 log = logging.getLogger("controller")
 
@@ -25,6 +25,7 @@ class Outbox:
     def __init__(self, records: Records) -> None:
         self._records = records
         self._entries: deque[_Entry] = deque()
+        self._refused: set[ClaimToken] = set()
 
     @property
     def empty(self) -> bool:
@@ -35,6 +36,11 @@ class Outbox:
     def claims(self) -> frozenset[ClaimToken]:
         """The claims that something is still to be written for."""
         return frozenset(entry.writing.claim for entry in self._entries)
+
+    @property
+    def refused(self) -> frozenset[ClaimToken]:
+        """The claims of jobs whose end the database would not take: they still count as this worker's."""
+        return frozenset(self._refused)
 
     def put(self, writing: Writing, *, planning_ns: int = 0) -> None:
         """Write this after all that waits already; now, if the database is there."""
@@ -54,8 +60,11 @@ class Outbox:
                 log.info("not written: %s", error.message)
             except DatabaseError as error:
                 log.error("not written: %s %s", error.message, error.detail)  # noqa: TRY400 - one line says it all
+                if isinstance(entry.writing, FailJob | RequeueJob | CancelJob):
+                    self._refused.add(entry.writing.claim)
             self._entries.popleft()
 
     def clear(self) -> None:
         """Forget what waits: it is no longer ours to write."""
         self._entries.clear()
+        self._refused.clear()
