@@ -50,6 +50,13 @@ class MemoryLimitError(RequestError):
     sqlstate = "53200"  # out_of_memory
 
 
+class HostMemoryError(TensileError):
+    """The machine has not enough free memory for the job now. A later attempt may succeed."""
+
+    sqlstate = "53200"
+    exit_code = 71
+
+
 class DatabaseError(TensileError):
     """PostgreSQL could not be reached, or the catalog is not what it should be."""
 

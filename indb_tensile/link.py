@@ -33,6 +33,7 @@ class Assign(Message, frozen=True, kw_only=True):
     job: ClaimedJob
     slot: Slot
     epoch: int  # of the slot: a write with an older epoch is refused by the ledger
+    budget_bytes: int | None = None  # of the device now; None where nothing bounds the job
 
 
 class Calibrate(Message, frozen=True, kw_only=True):

@@ -76,7 +76,8 @@ as $$
 #variable_conflict use_column
 declare
   room bigint := least(greatest(most, 1), 100000);
-  versions bigint := 10;  -- each has megabytes of weights
+  most_versions constant bigint := 10;  -- each has megabytes of weights
+  kept_versions bigint;
   before timestamptz;
   ended bigint[];
   counts bigint[] := '{0,0,0,0,0,0,0}';  -- in the order of `kinds`
@@ -161,17 +162,19 @@ begin
   get diagnostics gone = row_count;
   counts[6] := gone; room := room - gone;
 
+  kept_versions := (tensile.setting('retain_versions') #>> '{}')::bigint;
   delete from tensile.model_versions as v
    where v.version_id = any (array(
            select o.version_id from tensile.model_versions as o
-            where not o.deployed
+            where not o.deployed  -- asked again of the row once it is locked
               and o.version_id in (
                     select r.version_id
                       from (select n.version_id,
                                    row_number() over (partition by n.model_id order by n.number desc) as place
-                              from tensile.model_versions as n where not n.deployed) as r
-                     where r.place > (tensile.setting('retain_versions') #>> '{}')::bigint)
-            limit least(room, versions) for update skip locked));
+                              from tensile.model_versions as n
+                             where kept_versions is not null and not n.deployed) as r
+                     where r.place > kept_versions)
+            limit least(room, most_versions) for update skip locked));
   get diagnostics gone = row_count;
   counts[7] := gone;
 

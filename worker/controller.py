@@ -12,6 +12,7 @@ import socket
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 
 from indb_tensile import config
 from indb_tensile.catalog.notify import Listener
@@ -19,6 +20,7 @@ from indb_tensile.config import Settings
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.gauge import Gauge, GpuGauge, NoGauge
 from indb_tensile.controller.heartbeat import Heartbeat
+from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, steps
 from indb_tensile.controller.learner import LearnerProcess
 from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.loop import Controller, Mail
@@ -139,12 +141,26 @@ def _run(settings: Settings) -> None:
         stack.callback(heartbeat.close)
         listener = ListenerThread(Listener(settings.dsn, application_name="tensile listener"), mailbox.post)
         stack.callback(listener.close)
+        _keep_house(settings, stack)
         stack.callback(trainers.close)  # before all else: nothing may run that nobody looks after
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: mailbox.post(Stop()))
         signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, chosen, settings.capacity_bytes))
         controller.run(heartbeat)
     log.info("stopped")
+
+
+def _keep_house(settings: Settings, stack: ExitStack) -> None:
+    """Tidy up once a minute, for as long as the stack stands."""
+    chores = stack.enter_context(closing(CatalogChores(settings.dsn)))
+    tidying = steps(
+        chores,
+        state_directory=Path(settings.state_dir),
+        host=socket.gethostname(),
+        log_bytes=settings.log_bytes,
+        log_files=settings.log_files,
+    )
+    stack.enter_context(closing(Housekeeping(tidying)))
 
 
 def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[GpuRegions, Gauge]:

@@ -301,6 +301,9 @@ select exists (select from tensile.workers
                 where host <> %(host)s and stopped_at is null
                   and heartbeat_at > now() - make_interval(secs => lease_s))
 
+-- vacuum_step --
+select kind, removed from tensile.vacuum_step(%(most)s)
+
 -- known_latencies --
 select signature, latency_ns, workspace_bytes from tensile.op_latency
  where device_kind = %(device_kind)s and signature = any (%(signatures)s)

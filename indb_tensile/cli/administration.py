@@ -1,4 +1,4 @@
-"""`tensile init`, `controller`, `version` and `psql`: what administrators do to a database or a machine."""
+"""`tensile init`, `controller`, `vacuum`, `version` and `psql`: what administrators do to a database or a machine."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from indb_tensile import config
-from indb_tensile.catalog import install
+from indb_tensile.catalog import install, retention
 from indb_tensile.catalog.connection import connect
 from indb_tensile.cli.connection import ORDINARY_ROLE, embedded_place, named_database, open_connection, resolve
 from indb_tensile.cli.options import dsn_option, json_option
@@ -18,6 +18,7 @@ from indb_tensile.cli.output import Row, show_one, warn
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import MissingError, TensileError
 
+_VACUUM_ROWS = 10_000  # of one step: each is a transaction, so that no lock is held for long
 _VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
 
 
@@ -62,6 +63,22 @@ def controller(dsn: str | None) -> None:
         os.environ.setdefault(config.variable("service_directory"), str(embedded_place().service))
     config.load(os.environ)  # says what is wrong here, before the process is replaced
     os.execv(sys.executable, [sys.executable, "-m", "indb_tensile.worker.controller"])  # noqa: S606 - our own interpreter
+
+
+@click.command()
+@dsn_option
+@json_option
+def vacuum(dsn: str | None, as_json: bool) -> None:
+    """Remove at once what the settings retain_jobs, retain_events, … say is old; needs a member of tensile_admin.
+
+    Controllers do the same, a step a minute. The settings are in tensile.setting_list.
+    """
+    removed = dict.fromkeys(retention.KINDS, 0)
+    with connect(resolve(dsn, role="postgres"), application_name="tensile vacuum") as connection:
+        while step := retention.vacuum_step(connection, _VACUUM_ROWS):
+            for kind, count in step.items():
+                removed[kind] += count
+    show_one(dict(removed), as_json=as_json)
 
 
 @click.command()

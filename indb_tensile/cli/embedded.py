@@ -28,6 +28,7 @@ from indb_tensile.scheduler.machines import MACHINES
 _READY_S = 90.0
 _RECOVERY_S = 60.0
 _POLL_S = 0.1
+_OLDER_LOGS = ("controller.log.", "postgres.log.")
 
 
 @click.command()
@@ -212,7 +213,7 @@ def _check_ours(directory: Path) -> None:
     ours = {"data", "run", "service", "lock", "postgres.log", "pg_ctl.log", "checkpoints"}
     ours |= {"controller.pid", "controller.log", "settings.toml", "settings.new"}
     names = sorted(path.name for path in directory.iterdir())
-    strangers = [name for name in names if name not in ours and not name.startswith(UNFINISHED)]
+    strangers = [name for name in names if name not in ours and not name.startswith((UNFINISHED, *_OLDER_LOGS))]
     if strangers:
         raise RequestError(
             f"the state directory {directory} holds something that is not ours: {strangers[0]}",

@@ -33,6 +33,7 @@ COMMANDS = {
     "init": "administration:init",
     "doctor": "doctor:doctor",
     "controller": "administration:controller",
+    "vacuum": "administration:vacuum",
     "version": "administration:version",
     "psql": "administration:psql",
     "jobs": "jobs:jobs",

@@ -371,7 +371,7 @@ class Controller:
             return
         if job.spec.max_runtime_s is not None:
             self._overrun_at_s[trainer] = self._clock_s() + job.spec.max_runtime_s
-        self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch))
+        self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch, budget_bytes=self._pool.budget_bytes))
 
     def _grant(self, trainer: TrainerId, grant_bytes: int) -> None:
         try:

@@ -20,6 +20,7 @@ from indb_tensile.learning.evaluation import check_metric
 from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit, require_present
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.relation import Connection, read
+from indb_tensile.learning.requirements import Requirements, Room
 from indb_tensile.learning.splits import Split, divide
 from indb_tensile.learning.targets import Target, fit_target, labeled
 
@@ -80,11 +81,13 @@ class BatchPlan:
         return self.full + (self.tail_rows > 0)
 
 
-def prepare(connection: Connection, spec: JobSpec, *, owner_oid: int | None = None) -> Prepared:
+def prepare(
+    connection: Connection, spec: JobSpec, *, owner_oid: int | None = None, room: Room | None = None
+) -> Prepared:
     """Check the request, read the table in one snapshot, and build what trains on it.
 
     The connection must be idle, and is again when this returns. With `owner_oid` that role must be able to read
-    the columns too. Raises RequestError and its kinds for what the user can mend.
+    the columns too. Raises RequestError and its kinds for what the user can mend, and as `assemble` does.
     """
     _Checked.of(spec)
     options = FeatureOptions.parse(spec.preprocess)
@@ -92,11 +95,14 @@ def prepare(connection: Connection, spec: JobSpec, *, owner_oid: int | None = No
     def choose(described: Any) -> tuple[str, ...]:
         return (*choose_features(described, spec.target, spec.features, spec.exclude, options), spec.target)
 
-    return assemble(read(connection, spec.relation, choose, owner_oid=owner_oid), spec)
+    return assemble(read(connection, spec.relation, choose, owner_oid=owner_oid), spec, room)
 
 
-def assemble(table: Table, spec: JobSpec) -> Prepared:
-    """The same from a table already read."""
+def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
+    """The same from a table already read.
+
+    Raises MemoryLimitError or HostMemoryError for a network that does not fit in `room`, before it is allocated.
+    """
     checked = _Checked.of(spec)
     features = choose_features(table.described, spec.target, spec.features, spec.exclude, checked.options)
     known = labeled(spec.target, table.columns[spec.target])
@@ -110,6 +116,9 @@ def assemble(table: Table, spec: JobSpec) -> Prepared:
     if architecture["type"] == "auto":
         architecture = architectures.default(preprocessor.input_shape, rows=len(train))
     settings = checked.settings
+    if room is not None:
+        bare = architectures.build_without_memory(architecture, preprocessor.input_shape, target.outputs)
+        Requirements.of(bare, settings).check(room)
     module = architectures.build(architecture, preprocessor.input_shape, target.outputs, seed=settings.seed)
     _require_batches(module, len(train), settings)
     return Prepared(

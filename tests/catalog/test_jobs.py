@@ -528,8 +528,8 @@ def _writes(connection: psycopg.Connection, claimed: ClaimedJob) -> list[Any]:
 
 
 def _everything(database: Database) -> list[Any]:
-    tables: tuple[str, ...] = ("jobs", "job_progress", "metrics", "job_events", "checkpoints", "checkpoint_chunks")
-    tables += ("artifacts", "models", "model_versions")
+    tables = ["jobs", "job_progress", "metrics", "job_events", "checkpoints", "checkpoint_chunks"]
+    tables += ["artifacts", "models", "model_versions"]
     with database.connect() as connection:
         return [connection.execute(f"select t::text from tensile.{table} as t").fetchall() for table in tables]
 

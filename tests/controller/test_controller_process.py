@@ -286,3 +286,16 @@ def test_without_a_database_the_exit_code_and_the_message_say_so(database: Datab
     dsn = "host=/nonexistent dbname=x"
     with controller(database, dsn=dsn) as process:
         assert process.wait(timeout=DEADLINE_S) == 4
+
+
+def test_it_tidies_up_its_logs_and_the_catalog_from_the_start(database: Database, tmp_path: Path) -> None:
+    (tmp_path / "controller.log").write_bytes(b"x" * 5000)
+    with database.connect() as postgres:
+        postgres.execute(
+            "insert into tensile.workers (host, pid, device, version, lease_s, stopped_at)"
+            " values ('gone', 1, 'd', 'v', 1, now() - interval '8 days')"
+        )
+        with controller(database, state_dir=str(tmp_path), log_bytes=4096):
+            until(lambda: scalar(postgres, "select count(*) from tensile.workers where host = 'gone'") == 0)
+            until((tmp_path / "controller.log.1").exists)
+    assert (tmp_path / "controller.log.1").read_bytes() == b"x" * 5000

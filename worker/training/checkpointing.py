@@ -44,12 +44,13 @@ class Checkpointing:
         self._clock_s = clock_s
         self._files: CheckpointFiles | None = None
         self._ended_s = clock_s()  # the last attempt at a checkpoint, successful or not
-        self._cost_s = 0.0
+        self._costs_s: tuple[float, ...] = ()  # of the last two: one that waited for the database is no measure
         self._catalog_s = self._ended_s
 
     def due(self) -> bool:
         """Whether enough has been trained since the last checkpoint."""
-        return self._clock_s() >= self._ended_s + max(self._settings.checkpoint_s, COST_FACTOR * self._cost_s)
+        pause_s = max(self._settings.checkpoint_s, COST_FACTOR * min(self._costs_s, default=0.0))
+        return self._clock_s() >= self._ended_s + pause_s
 
     def save(self, take: Callable[[], Checkpoint]) -> None:
         """Take a checkpoint and keep it as the setting says.
@@ -67,7 +68,7 @@ class Checkpointing:
             ) from error
         finally:
             self._ended_s = self._clock_s()
-            self._cost_s = self._ended_s - started_s
+            self._costs_s = (*self._costs_s[-1:], self._ended_s - started_s)
 
     def load(self, data_digest: str) -> Checkpoint | None:
         """The checkpoint furthest in the training that this host can read and that was taken on these rows.

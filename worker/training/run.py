@@ -11,11 +11,13 @@ from indb_tensile.catalog.connection import Session
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
 from indb_tensile.executor.device import Device
+from indb_tensile.executor.hardware import free_memory_bytes, memory_with_swap_bytes
 from indb_tensile.executor.opening import Opened, capturing_on, open_device, torch_device
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
 from indb_tensile.job import Phase
+from indb_tensile.learning.requirements import Room
 from indb_tensile.learning.training import Prepared, prepare
 from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, Link
 
@@ -84,8 +86,22 @@ class TrainingRun:
 
     def _read(self, session: Session, diary: Diary) -> Prepared:
         diary.enter(Phase.READING)
-        owner = self._job.owner_oid
-        return session.run(lambda c: prepare(c, self._job.spec, owner_oid=owner))
+        owner, room = self._job.owner_oid, self._room()
+        return session.run(lambda c: prepare(c, self._job.spec, owner_oid=owner, room=room))
+
+    def _room(self) -> Room | None:
+        """The memory that the job may have: no more is allocated for a network that cannot run in it."""
+        budget_bytes, limit_bytes = self._assigned.budget_bytes, self._job.spec.memory_limit_bytes
+        if budget_bytes is None:
+            return None
+        limited = limit_bytes is not None and limit_bytes < budget_bytes
+        return Room(
+            device_bytes=limit_bytes if limited and limit_bytes is not None else budget_bytes,
+            limited=limited,
+            host_pool_bytes=self._settings.host_pool_bytes,
+            host_bytes=memory_with_swap_bytes(),
+            free_bytes=free_memory_bytes(),
+        )
 
     def _capture(self, session: Session, diary: Diary, prepared: Prepared) -> Steps:
         diary.enter(Phase.CAPTURING)
