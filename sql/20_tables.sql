@@ -298,7 +298,9 @@ comment on column tensile.jobs.error_detail is 'what helps to see why';
 comment on column tensile.jobs.error_hint is 'the way out';
 comment on column tensile.jobs.enqueued_at is 'when it was asked for';
 comment on column tensile.jobs.enqueued_xact is 'transaction that asked for it: waiting within that one could never end';
-comment on column tensile.jobs.not_before is 'earliest time of the next claim: as asked for, or a back-off';
+comment on column tensile.jobs.not_before is
+  'earliest time of the next claim, as asked for or as a pause after an interruption, by the database''s clock: a step of '
+  'that clock delays or hastens the claim, and does nothing else';
 comment on column tensile.jobs.started_at is 'when it was claimed for the first time';
 comment on column tensile.jobs.finished_at is 'when it succeeded, failed or was cancelled';
 comment on column tensile.jobs.idempotency_key is 'asked for twice under one key by one owner, it is one job';

@@ -149,13 +149,15 @@ class Membership:
     def give_back(self, strays: Iterable[tuple[JobId, ClaimToken]], held: set[ClaimToken]) -> None:
         """Requeue jobs that the catalog counts as ours and that we know nothing of; `held` are those that we have.
 
-        A beat that was under way while we claimed does not know the claim, and the job may be over by now.
+        A beat that was under way while we claimed does not know the claim, and the job may be over by now. So goes
+        back a job whose end could not be written.
         """
-        ours = held | self._outbox.claims | set(self._received)
+        ours = held | self._outbox.claims | (set(self._received) - self._outbox.refused)
         for job, claim in strays:
             if claim not in ours:
-                log.warning("job %s was claimed without our knowing and goes back to the queue", job)
-                reason = "the answer to its claim was lost"
+                refused = claim in self._outbox.refused
+                reason = "its end could not be written" if refused else "the answer to its claim was lost"
+                log.warning("job %s goes back to the queue: %s", job, reason)
                 self.write(RequeueJob(job=job, claim=claim, reason=reason, blame=Blame.NOBODY))
 
     def write(self, writing: Writing, *, planning_ns: int = 0) -> None:

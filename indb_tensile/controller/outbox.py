@@ -15,7 +15,7 @@ from indb_tensile.catalog.connection import LockedError, UnreachableError
 from indb_tensile.controller.records import Records, Writing
 from indb_tensile.errors import DatabaseError, LostClaimError
 from indb_tensile.job import ClaimToken, JobId
-from indb_tensile.scheduler.admission.orders import RecordMeasurement
+from indb_tensile.scheduler.admission.orders import CancelJob, FailJob, RecordMeasurement, RequeueJob
 
 log = logging.getLogger("controller")
 
@@ -52,6 +52,7 @@ class Outbox:
         self._records = records
         self._clock_s = clock_s
         self._lines: dict[JobId, _Line] = {}
+        self._refused: set[ClaimToken] = set()
 
     @property
     def empty(self) -> bool:
@@ -62,6 +63,11 @@ class Outbox:
     def claims(self) -> frozenset[ClaimToken]:
         """The claims for which something is still to be written."""
         return frozenset(entry.writing.claim for line in self._lines.values() for entry in line.entries)
+
+    @property
+    def refused(self) -> frozenset[ClaimToken]:
+        """The claims of jobs whose end the database would not take: they still count as this worker's."""
+        return frozenset(self._refused)
 
     def put(self, writing: Writing, *, planning_ns: int = 0) -> None:
         """Write this after everything that waits for the same job; now, if that is possible."""
@@ -93,6 +99,7 @@ class Outbox:
     def clear(self) -> None:
         """Forget everything that waits: it is no longer ours to write."""
         self._lines.clear()
+        self._refused.clear()
 
     def _write(self, line: _Line) -> None:
         while line.entries:
@@ -105,6 +112,8 @@ class Outbox:
                 raise
             except DatabaseError as error:
                 log.error("not written: %s %s", error.message, error.detail)  # noqa: TRY400 - one line says it all
+                if isinstance(entry.writing, FailJob | RequeueJob | CancelJob):
+                    self._refused.add(entry.writing.claim)
             line.entries.popleft()
             line.pause_s = _FIRST_PAUSE_S
 

@@ -4,6 +4,7 @@ A statement is tried once: the controller never blocks on a database that is res
 is kept and written later, or, where the lease ran out meanwhile, is no longer ours to write.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -185,13 +186,18 @@ class CatalogRecords:
             if may_pass(error):
                 raise UnreachableError(f"the database cannot do its work now: {words(error)}") from error
             if isinstance(error, _UNDEFINED):
-                self._session.run(install.check_version)
+                self._look_at_version()
             told = DatabaseError(
                 f"the catalog refused a statement: {error.diag.message_primary or str(error).strip()}",
                 detail=error.diag.message_detail or "",
                 hint=error.diag.message_hint or _way_out(error),
             )
             raise told from error
+
+    def _look_at_version(self) -> None:
+        """Raise CatalogVersionError where that is why something is not there."""
+        with contextlib.suppress(psycopg.Error, UnreachableError):
+            self._session.run(install.check_version)
 
     def _write(self, connection: Connection, writing: Writing, planning_ns: int) -> None:
         job, claim = writing.job, writing.claim

@@ -26,7 +26,14 @@ from indb_tensile.controller.service import NoService
 from indb_tensile.controller.starvation import Starvation
 from indb_tensile.controller.thinking import Patience, ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
-from indb_tensile.errors import CatalogVersionError, DeviceError, DeviceMemoryError, LostClaimError, RequestError
+from indb_tensile.errors import (
+    CatalogVersionError,
+    DatabaseError,
+    DeviceError,
+    DeviceMemoryError,
+    LostClaimError,
+    RequestError,
+)
 from indb_tensile.executor.device import DeviceUsage, LaneUsage, Ledger, SlotUsage
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
 from indb_tensile.scheduler.admission.orders import CancelJob, FailJob, RequeueJob
@@ -71,6 +78,7 @@ class FakeRecords:
         self.others: tuple[Sighting, ...] = ()
         self.declared: list[Sighting] = []  # dead, by the controller
         self.rescues = False
+        self.refuses = False  # whatever is written
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
         self._next_claim = 100
 
@@ -129,6 +137,8 @@ class FakeRecords:
     def write(self, writing: Writing, *, planning_ns: int) -> None:
         with self._lock:
             self._check()
+            if self.refuses:
+                raise DatabaseError("the catalog refused a statement")
             if self.claims.get(writing.job) != writing.claim or self.states[writing.job] != "claimed":
                 raise LostClaimError(f"job {writing.job} no longer belongs to claim {writing.claim}")
             self.written.append(writing)

@@ -58,6 +58,11 @@ def clock() -> Iterator[Clock]:
         yield Clock(Path(directory))
 
 
+def own_dsn(database: Database, number: int) -> str:
+    """By its connection string the processes of each controller are told from the other's."""
+    return f"{database.dsn('tensile_worker')} connect_timeout={10 + number}"
+
+
 @contextmanager
 def variables(values: dict[str, str]) -> Iterator[None]:
     """What is started meanwhile has these."""
@@ -87,11 +92,11 @@ def beats_go_on(connection: psycopg.Connection[Any], workers: int) -> None:
 def test_steps_of_a_controllers_clock_end_no_lease(database: Database, clock: Clock) -> None:
     with database.connect() as connection, ExitStack() as stack:
         with variables(clock.variables):
-            stack.enter_context(controller(database, lease_s=LEASE_S))
+            stack.enter_context(controller(database, lease_s=LEASE_S, dsn=own_dsn(database, 1)))
         until(lambda: scalar(connection, "select beats from tensile.workers"))
         job = enqueue(connection, "train")
         until(lambda: adopted(connection, job))
-        stack.enter_context(controller(database, lease_s=LEASE_S))
+        stack.enter_context(controller(database, lease_s=LEASE_S, dsn=own_dsn(database, 2)))
         until(lambda: scalar(connection, "select count(*) from tensile.workers where beats > 0") == 2)
         for offset in ("+3600", "-3600", "+0"):
             clock.set(offset)
@@ -110,8 +115,8 @@ def test_steps_of_the_databases_clock_end_no_lease_and_hide_no_death(clock: Cloc
         with database.connect() as connection, ExitStack() as stack:
             install.install(connection)
             connection.execute("alter role tensile_worker login")
-            for _ in range(2):
-                stack.enter_context(controller(database, lease_s=LEASE_S))
+            for number in (1, 2):
+                stack.enter_context(controller(database, lease_s=LEASE_S, dsn=own_dsn(database, number)))
             until(lambda: scalar(connection, "select count(*) from tensile.workers where beats > 0") == 2)
             job = enqueue(connection, "train")
             until(lambda: adopted(connection, job))

@@ -65,7 +65,8 @@ def controller(database: Database, **settings: Any) -> Iterator[subprocess.Popen
         "stop_grace_s": 1.0,
         "survey_s": 0.0,
     }
-    environment = os.environ | Settings(**values | settings).environment()
+    values |= settings
+    environment = os.environ | Settings(**values).environment()
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, cwd=ROOT)
     try:

@@ -8,7 +8,8 @@ from indb_tensile.catalog.jobs import Sighting
 from indb_tensile.controller.membership import Membership
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, WorkerId
-from indb_tensile.scheduler.admission.orders import RequeueJob
+from indb_tensile.scheduler.admission.orders import FailJob, RequeueJob
+from indb_tensile.scheduler.admission.pool import Fault
 from tests.controller.fakes import FakeRecords
 from tests.controller.test_outbox import LockedRecords
 
@@ -129,6 +130,17 @@ def test_an_outage_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixtu
         ("WARNING", "the database is away"),
         ("INFO", "the database is back"),
     ]
+
+
+def test_a_job_whose_end_the_database_would_not_take_goes_back() -> None:
+    records = FakeRecords()
+    membership = _joined(records)
+    job = _claimed(records, membership)
+    records.refuses = True
+    membership.write(FailJob(job=job.job, claim=job.claim, fault=Fault(sqlstate="22000", message="a\0b")))
+    records.refuses = False
+    membership.give_back([(job.job, job.claim)], held=set())
+    assert records.written == [_requeue(job, "its end could not be written", Blame.NOBODY)]
 
 
 class Clock:

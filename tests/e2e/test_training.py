@@ -255,7 +255,7 @@ def test_a_clean_stop_hands_jobs_back_and_they_go_on_where_they_were(
     service.start()
     assert service.until_ended(job) == ["succeeded"]
     assert weights(service, job) == undisturbed
-    assert service.value("select attempt from tensile.jobs where job_id = %s", job) == 1
+    assert service.value("select faults + interruptions from tensile.jobs where job_id = %s", job) == 0
 
 
 def test_a_model_predicts_from_sql_what_it_was_evaluated_with(service: Service, demo: psycopg.Connection) -> None:
