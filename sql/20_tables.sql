@@ -656,6 +656,7 @@ create function tensile.claim_job(worker bigint, passed_over oid[] default '{}')
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
   set enable_sort = off
+  set enable_incremental_sort = off
   set enable_bitmapscan = off
   set enable_seqscan = off
   set jit = off  -- a sort that cannot be avoided counts as so dear that the statement would be compiled, for 0.6 s
@@ -679,9 +680,10 @@ begin
     else
       for next_owner in select h.owner_oid from tensile.queue_heads(aside) as h loop
         select q.job_id into next_job from tensile.jobs as q
-         where q.owner_oid = next_owner and q.state = 'queued' and (q.not_before is null or q.not_before <= now())
+         where q.owner_oid >= next_owner and q.owner_oid <= next_owner  -- see tensile.queue_heads()
+           and q.state = 'queued' and (q.not_before is null or q.not_before <= now())
            and q.installation = (select tensile.installation())
-         order by q.priority desc, q.job_id
+         order by q.owner_oid, q.priority desc, q.job_id
            for update skip locked limit 1;
         exit when next_job is not null;
       end loop;
@@ -708,7 +710,7 @@ begin
   end if;
   -- Two workers could give one owner's last place away at once: the row of the oldest worker, which no user can lock,
   -- lets one of them count after the other. The job that is not taken now is taken by the next claim.
-  if next_owner = any (tensile.owners_at_limit(1)) then
+  if next_owner = any (tensile.owners_at_limit(1, next_owner)) then
     perform from tensile.workers as w
       where w.worker_id = (select min(v.worker_id) from tensile.workers as v where v.stopped_at is null)
         for no key update;
@@ -721,7 +723,7 @@ begin
      set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = claim_job.worker,
          claim = nextval('tensile.claim_seq'),  -- every later write must carry it
          progress_at = now(), waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
-   where j.job_id = next_job and j.state = 'queued'
+   where j.job_id = next_job  -- which is locked, and still queued
   returning j.*;
 end
 $$;

@@ -45,14 +45,24 @@ $$;
 comment on function tensile.quota_of(oid) is
   'what a role may have: its own quota, else that of every role, else the default; null is no limit';
 
-create function tensile.owners_at_limit(more integer) returns oid[]
+-- Whatever the statistics say: active jobs are read in the order of the one index that holds only them.
+create function tensile.owners_at_limit(more integer, claimant oid default null) returns oid[]
   language sql stable
   set search_path = pg_catalog, pg_temp
+  set enable_sort = off
+  set enable_incremental_sort = off
+  set enable_bitmapscan = off
+  set enable_seqscan = off
+  set jit = off
 as $$
   select array(
     select a.owner_oid
       from (select j.owner_oid, count(*) as jobs
-              from tensile.jobs as j where j.state in ('starting', 'running') group by j.owner_oid
+              from (select o.owner_oid from tensile.jobs as o
+                     where o.state in ('starting', 'running') order by o.worker_id) as j
+             group by j.owner_oid
+            union all
+            select owners_at_limit.claimant, 0 where owners_at_limit.claimant is not null  -- it may have none yet
             union all
             select q.role_oid, 0 from tensile.role_quotas as q
              where q.jobs_running = 0 and q.role_oid <> 0 and q.installation = (select tensile.installation())) as a
@@ -60,25 +70,33 @@ as $$
      where a.jobs + owners_at_limit.more >= quota.jobs_running
      group by a.owner_oid)
 $$;
-comment on function tensile.owners_at_limit(integer) is
-  'roles whose quota would let no further job start if so many more of each were running';
+comment on function tensile.owners_at_limit(integer, oid) is
+  'roles with active jobs, and the claimant, whose quota would let no further job start if so many more were active';
 
+-- Likewise. An equality would let the planner ignore owner_oid in the order, and walk the queue of all owners.
 create function tensile.queue_heads(passed_over oid[])
   returns table (owner_oid oid, priority integer, job_id bigint)
   language sql stable
   set search_path = pg_catalog, pg_temp
+  set enable_sort = off
+  set enable_incremental_sort = off
+  set enable_bitmapscan = off
+  set enable_seqscan = off
+  set jit = off
 as $$
   with recursive owners (owner_oid) as (
-    (select q.owner_oid from tensile.jobs as q where q.state = 'queued' order by q.owner_oid limit 1)
+    (select q.owner_oid from tensile.jobs as q
+      where q.state = 'queued' order by q.owner_oid, q.priority desc, q.job_id limit 1)
     union all
     select (select q.owner_oid from tensile.jobs as q
-             where q.state = 'queued' and q.owner_oid > o.owner_oid order by q.owner_oid limit 1)
+             where q.state = 'queued' and q.owner_oid > o.owner_oid
+             order by q.owner_oid, q.priority desc, q.job_id limit 1)
       from owners as o where o.owner_oid is not null
   )
   select o.owner_oid, head.priority, head.job_id
     from owners as o
    cross join lateral (select q.priority, q.job_id from tensile.jobs as q
-                        where q.owner_oid = o.owner_oid and q.state = 'queued'
+                        where q.owner_oid >= o.owner_oid and q.owner_oid <= o.owner_oid and q.state = 'queued'
                           and (q.not_before is null or q.not_before <= now())
                           and q.installation = (select tensile.installation())
                         order by q.owner_oid, q.priority desc, q.job_id limit 1) as head
@@ -246,9 +264,9 @@ create policy quotas_worked on tensile.role_quotas for select to tensile_worker 
 grant select on tensile.role_quotas, tensile.stat_quotas to tensile_user, tensile_monitor, tensile_worker;
 grant insert, update, delete on tensile.role_quotas to tensile_admin;
 
-revoke execute on function tensile.quota_of(oid), tensile.owners_at_limit(integer), tensile.queue_heads(oid[]),
+revoke execute on function tensile.quota_of(oid), tensile.owners_at_limit(integer, oid), tensile.queue_heads(oid[]),
   tensile.check_enqueued(), tensile.check_raised_priority(), tensile.check_priority(text, integer, integer),
   tensile.quota_use(), public.tensile_set_quota(regrole, integer, integer, text, integer) from public;
 grant execute on function tensile.queue_heads(oid[]) to tensile_worker;
-grant execute on function tensile.quota_of(oid), tensile.quota_use(), tensile.owners_at_limit(integer) to tensile_user, tensile_monitor, tensile_worker;
+grant execute on function tensile.quota_of(oid), tensile.quota_use(), tensile.owners_at_limit(integer, oid) to tensile_user, tensile_monitor, tensile_worker;
 grant execute on function public.tensile_set_quota(regrole, integer, integer, text, integer) to tensile_admin;

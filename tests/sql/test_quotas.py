@@ -53,6 +53,23 @@ def test_the_slots_of_all_living_workers_are_what_is_divided(database: Database)
         assert claim(connection, there).job == 2
 
 
+def test_two_workers_that_claim_at_once_do_not_both_get_an_owners_last_place(database: Database) -> None:
+    with (
+        database.connect("alice") as alice,
+        database.connect("tensile_worker") as one,
+        database.connect("tensile_worker") as other,
+    ):
+        here, there = _register(one, slots=1), _register(other, slots=1)
+        enqueue(alice, "a")
+        enqueue(alice, "b")
+        with one.transaction():
+            claim(one, here)  # not committed: the other worker does not see it
+            other.execute("set lock_timeout = '200ms'")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                jobs.claim_job(other, there)
+        assert jobs.claim_job(other, there) is None
+
+
 def test_an_administrators_quota_says_otherwise_for_one_role_and_for_every_role(database: Database) -> None:
     with (
         database.connect("admin") as admin,
@@ -171,18 +188,29 @@ def test_the_view_shows_use_beside_quota_and_other_roles_only_to_monitors(databa
         assert admin.execute(query).fetchall() == [of_alice, of_bob]
 
 
-def test_a_queue_of_an_owner_at_its_limit_costs_others_claims_nothing(database: Database) -> None:
+@pytest.mark.parametrize("statistics", ["none", "before anything was queued", "while all was queued"])
+def test_a_queue_of_an_owner_at_its_limit_costs_others_claims_nothing(database: Database, statistics: str) -> None:
     with (
         database.connect("bob") as bob,
         database.connect("tensile_worker") as connection,
         database.connect() as postgres,
     ):
         worker = _register(connection, slots=2)
+        postgres.execute("alter table tensile.jobs set (autovacuum_enabled = off)")
+        if statistics == "before anything was queued":
+            postgres.execute(
+                "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec, state,"
+                " finished_at) select 'm', 1, 'public', 't', %s, 'cancelled', now() from generate_series(1, 2000)",
+                (Jsonb(specification("m")),),
+            )
+            postgres.execute("analyze tensile.jobs")
         postgres.execute(
             "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec, priority)"
             " select 'm', 1, 'public', 't', %s, 10 from generate_series(1, 2000)",
             (Jsonb(specification("m")),),
         )
+        if statistics == "while all was queued":
+            postgres.execute("analyze tensile.jobs")
         claim(connection, worker)
         mine = enqueue(bob, "b")
     with database.connect() as postgres, postgres.transaction():
@@ -190,6 +218,11 @@ def test_a_queue_of_an_owner_at_its_limit_costs_others_claims_nothing(database: 
         claimed = jobs.claim_job(postgres, worker)
         assert isinstance(claimed, ClaimedJob)
         assert claimed.job == mine
+        read = postgres.execute(
+            "select indexrelid::regclass::text, pg_stat_get_xact_tuples_fetched(indexrelid) from pg_index"
+            " where indrelid = 'tensile.jobs'::regclass and pg_stat_get_xact_tuples_fetched(indexrelid) > 10"
+        ).fetchall()
+        assert read == []
         assert _rows_read(postgres) - before < 20
 
 
