@@ -239,7 +239,7 @@ class _Storm:
         return kept | {
             "catalog_rows_left": self._jobs.run("catalog_rows_left")[0][0],
             "processes_left": len(self._rig.processes()),
-            "state_files_left": len(self._rig.state_files),
+            "state_files_left": [str(path.relative_to(self._rig.directory)) for path in self._rig.state_files],
             "controllers_that_ended_badly": [code for c in self._rig.controllers for code in c.ended_badly],
         }
 
