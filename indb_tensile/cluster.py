@@ -25,7 +25,7 @@ from indb_tensile.errors import DatabaseError
 MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path holds 108 with its terminating zero
 MINIMUM_MAJOR = 15
 DATABASE = "tensile"
-ROLES = ("postgres", "tensile_worker", "demo")
+ROLES = ("postgres", "tensile_worker", "tensile_reader", "demo")
 _SOCKET_NAME = ".s.PGSQL.5432"
 UNFINISHED = "new-"  # a data directory that is being made
 _NO_PROCESS = 4_194_305  # above the most that Linux gives a process as its number
@@ -130,11 +130,21 @@ class Cluster:
         self._configure(made, roles)
         made.rename(self.data)
 
+    def map_roles(self, roles: Sequence[str] = ROLES) -> None:
+        """Let the invoking system user be these roles in a cluster that was created when there were fewer."""
+        path = self.data / "pg_ident.conf"
+        before = path.read_text()
+        missing = [line for line in _map(self.system_user, roles) if line not in before.splitlines()]
+        if missing:
+            whole_lines = before if before.endswith("\n") or not before else f"{before}\n"
+            path.write_text(whole_lines + "".join(f"{line}\n" for line in missing))
+            if self.running():
+                _call(self, self._pg_ctl("reload"))
+
     def _configure(self, data: Path, roles: Sequence[str]) -> None:
         own = (data / "pg_hba.conf", data / "pg_ident.conf", data / "tensile.conf")
-        system_users = sorted({_invoking_user(), self.system_user})
         own[0].write_text("local all all peer map=tensile\nlocal replication all reject\n")
-        own[1].write_text("".join(f'tensile "{user}" {role}\n' for user in system_users for role in roles))
+        own[1].write_text("".join(f"{line}\n" for line in _map(self.system_user, roles)))
         own[2].write_text(_CONFIGURATION.format(run=self.run))
         with (data / "postgresql.conf").open("a") as configuration:
             configuration.write("include 'tensile.conf'\n")
@@ -173,6 +183,12 @@ class Cluster:
 
     def _pg_ctl(self, verb: str) -> list[str]:
         return [self.programs.path("pg_ctl"), verb, "-s", "-D", str(self.data)]
+
+
+def _map(system_user: str, roles: Sequence[str]) -> list[str]:
+    """The lines of pg_ident.conf that let the invoking user, and the cluster's, be these roles."""
+    users = sorted({_invoking_user(), system_user})
+    return [f'tensile "{user}" {role}' for user in users for role in roles]
 
 
 @contextmanager

@@ -27,6 +27,7 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 POLICIES = ("tensile+", "tensile", "liveness", "vanilla")
+CHECKPOINT_STORES = ("auto", "local", "catalog")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -38,14 +39,23 @@ class Settings:
     GPU's, slowed down as this machine is slower. `budget_bytes` is the part of the device's `capacity_bytes` that
     jobs may use together. A worker that could not beat for `lease_s` stops its own trainers; other workers take its
     jobs over. `drift_threshold` is TENSILE's |s' - s| / s. A trainer that was started, or sent a plan, and has said
-    nothing for `answer_s` hangs: it is killed, and its job goes on from its last checkpoint. `service_directory` is
-    where the service puts its socket; empty starts no service. `survey_s` of the device's time are spent measuring
-    operators where it is met for the first time; 0 trains no latency predictor. `cuda_graphs` lets a GPU run an
-    iteration as one recorded graph where its plan allows it; the results are the same without.
+    nothing for `answer_s` hangs: it is killed, and its job goes on from its last checkpoint. So does one in
+    mid-training that has given no sign of life for `answer_s`, or for 50 times its longest iteration where that is
+    more. A job fails that interruptions through no fault of its own have cost more than `interrupted_s` since its
+    last checkpoint; 0 sets no limit. `service_directory` is where the service puts its socket; empty starts no
+    service. `survey_s` of the device's time are spent measuring operators where it is met for the first time; 0
+    trains no latency predictor. `cuda_graphs` lets a GPU run an iteration as one recorded graph where its plan
+    allows it; the results are the same without. `checkpoint_store` says where checkpoints are kept: `local`, in
+    files below `state_dir`, which only this host can read; `catalog`, in the database; `auto`, in files, and every
+    `checkpoint_catalog_s` in the catalog as well, while a controller of another host is alive or the files cannot be
+    written. However short `checkpoint_s` is, checkpoints take at most a tenth of the training time. The logs of
+    `tensile up` in `state_dir` are rotated at `log_bytes`, and `log_files` older ones are kept.
     Raises RequestError where a value is out of range.
     """
 
     dsn: str = ""  # empty: libpq's own defaults and PG* variables
+    reader_dsn: str = ""  # of the role that reads users' tables; empty: dsn as tensile_reader, without its password
+    read_limit_bytes: int = 0  # of memory, for the columns of one table; 0: a quarter of the machine's or container's
     device: str = "auto"  # auto: a GPU where driver and torch have CUDA; cuda, cuda:1: no other; emulated: none
     capacity_bytes: int = 2 * GIB  # these three unset, a GPU gives what it has (executor/backend.py)
     budget_bytes: int = 2 * GIB
@@ -63,9 +73,12 @@ class Settings:
     max_jobs: int = 8
     policy: str = "tensile+"
     drift_threshold: float = 0.2
-    checkpoint_s: float = 30.0
+    checkpoint_s: float = 30.0  # at least so long from one to the next
+    checkpoint_store: str = "auto"
+    checkpoint_catalog_s: float = 600.0  # under auto: 148 MB every 10 min are 21 GB of WAL a day
     stop_grace_s: float = 5.0  # between SIGTERM and SIGKILL
     answer_s: float = 600.0  # longer than one iteration, and than a trainer takes to start, on any machine
+    interrupted_s: float = 86_400.0  # a day: longer than any outage that somebody works on
     service_directory: str = ""
     state_dir: str = ".tensile"
     strict: bool = (
@@ -74,6 +87,8 @@ class Settings:
     cuda_graphs: bool = True
     survey_s: float = 28.0  # some 4,000 operators on one core, within a minute
     log_level: str = "info"
+    log_bytes: int = 10 * MIB
+    log_files: int = 5
     torch_threads: int = 1
 
     def __post_init__(self) -> None:
@@ -167,6 +182,8 @@ _UNITS: dict[str, int] = {"": 1, "b": 1} | {
 
 _KINDS: dict[str, str] = {
     "dsn": "a libpq connection string",
+    "reader_dsn": "a libpq connection string",
+    "read_limit_bytes": "a size",
     "device": "a kind of device",
     "capacity_bytes": "a size",
     "budget_bytes": "a size",
@@ -185,18 +202,24 @@ _KINDS: dict[str, str] = {
     "policy": "a policy",
     "drift_threshold": "a number",
     "checkpoint_s": "a number of seconds",
+    "checkpoint_store": "a store",
+    "checkpoint_catalog_s": "a number of seconds",
     "stop_grace_s": "a number of seconds",
     "answer_s": "a number of seconds",
+    "interrupted_s": "a number of seconds",
     "service_directory": "a directory",
     "state_dir": "a directory",
     "strict": "true or false",
     "cuda_graphs": "true or false",
     "survey_s": "a number of seconds",
     "log_level": "a level",
+    "log_bytes": "a size",
+    "log_files": "a whole number",
     "torch_threads": "a whole number",
 }
 
 _RANGES: dict[str, tuple[float, float]] = {
+    "read_limit_bytes": (0, 16 * 1024 * GIB),
     "capacity_bytes": (MIB, 1024 * GIB),
     "budget_bytes": (1, 1024 * GIB),
     "region_bytes": (4096, GIB),
@@ -210,15 +233,19 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_jobs": (1, 64),  # the ledger has 64 slots
     "drift_threshold": (0.01, 100),
     "checkpoint_s": (0, 86400),
+    "checkpoint_catalog_s": (0, 86400),
+    "log_bytes": (4096, 1024 * GIB),
+    "log_files": (1, 100),
     "stop_grace_s": (0, 600),
     "answer_s": (1, 86400),
+    "interrupted_s": (0, 365 * 86400),
     "survey_s": (0, 600),
     "torch_threads": (1, 1024),
 }
 
 _DEVICE = re.compile(r"auto|emulated|cuda(:\d{1,2})?")
 
-_CHOICES = {"policy": POLICIES, "log_level": LOG_LEVELS}
+_CHOICES = {"policy": POLICIES, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}
 
 
 def _given(environ: Mapping[str, str]) -> dict[str, Any]:

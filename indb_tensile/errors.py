@@ -50,6 +50,13 @@ class MemoryLimitError(RequestError):
     sqlstate = "53200"  # out_of_memory
 
 
+class HostMemoryError(TensileError):
+    """The machine has not enough free memory for the job now. A later attempt may succeed."""
+
+    sqlstate = "53200"
+    exit_code = 71
+
+
 class DatabaseError(TensileError):
     """PostgreSQL could not be reached, or the catalog is not what it should be."""
 
@@ -57,8 +64,25 @@ class DatabaseError(TensileError):
     exit_code = 4
 
 
+class CatalogVersionError(DatabaseError):
+    """The catalog has another version than this program, or is not there: only another program can work on it."""
+
+
+class TableBusyError(DatabaseError):
+    """Another session locks the table: reading it can succeed later."""
+
+    sqlstate = "55P03"  # lock_not_available
+
+
 class LostClaimError(DatabaseError):
     """The job no longer belongs to this worker; nothing may be written for it."""
+
+
+class StorageError(TensileError):
+    """Bytes could not be stored: a disk is full, or a directory cannot be written. A later attempt may succeed."""
+
+    sqlstate = "53100"  # disk_full
+    exit_code = 71
 
 
 class DeviceError(TensileError):

@@ -10,6 +10,8 @@ WorkerId = NewType("WorkerId", int)
 ClaimToken = NewType("ClaimToken", int)
 Slot = NewType("Slot", int)  # a job's row in the device's ledger
 
+ORPHANED = 9  # exit code of a trainer whose controller is gone
+
 
 class JobState(StrEnum):
     """Equal to the SQL enum `tensile.job_state`; a test compares them."""
@@ -34,6 +36,22 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
 
 
+class Blame(StrEnum):
+    """What an interrupted attempt is put down to: `max_attempts` bounds the job's own faults alone."""
+
+    JOB = "job"  # its own fault, which counts
+    UNCLEAR = "unclear"  # its controller died or its trainer hung: counts from the second time in the same phase on
+    OTHERS = "others"  # the database, the device or a signal from outside: does not count
+    NOBODY = "nobody"  # it was handed back in good order: does not count, and there is no pause
+
+
+class CheckpointStore(StrEnum):
+    """Where a checkpoint's bytes are; equal to the SQL enum `tensile.checkpoint_store`."""
+
+    LOCAL = "local"
+    CATALOG = "catalog"
+
+
 class Task(StrEnum):
     """What is learned; equal to the SQL enum `tensile.task`."""
 
@@ -48,6 +66,19 @@ class Relation:
     oid: int
     schema: str
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The sealed copy that a job trains on in place of its relation.
+
+    `columns` are those that were copied, `key` those of the relation's primary key: the copy itself has no index.
+    """
+
+    relation: Relation
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +108,14 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedJob:
-    """One claimed row of `tensile.jobs`; every later write for it must carry `claim`."""
+    """One claimed row of `tensile.jobs`; every later write for it must carry `claim`.
+
+    `owner_limit_bytes` is the device memory that all jobs of its owner may be granted together; None: no limit.
+    """
 
     job: JobId
     claim: ClaimToken
     attempt: int
     owner_oid: int
     spec: JobSpec
+    owner_limit_bytes: int | None = None

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from indb_tensile.errors import InvariantError
-from indb_tensile.job import ClaimedJob, JobId, Phase, Slot
+from indb_tensile.errors import InvariantError, TensileError
+from indb_tensile.job import Blame, ClaimedJob, JobId, Phase, Slot
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.plan import Plan
 
@@ -33,6 +33,7 @@ class Assign(Message, frozen=True, kw_only=True):
     job: ClaimedJob
     slot: Slot
     epoch: int  # of the slot: a write with an older epoch is refused by the ledger
+    budget_bytes: int | None = None  # of the device now; None where nothing bounds the job
 
 
 class Calibrate(Message, frozen=True, kw_only=True):
@@ -106,12 +107,13 @@ class Measured(Message, frozen=True, kw_only=True):
 
 
 class Progressed(Message, frozen=True, kw_only=True):
-    """Where the job is. The trainer has already written it to the catalog."""
+    """Where the job is: a sign of life. `longest_s` is the longest that the trainer was busy between two of them."""
 
     job: JobId
     phase: Phase
     epoch: int
     step: int
+    longest_s: float = 0.0
 
 
 class Finished(Message, frozen=True, kw_only=True):
@@ -123,7 +125,8 @@ class Finished(Message, frozen=True, kw_only=True):
 class Failed(Message, frozen=True, kw_only=True):
     """The job cannot go on. `retry`: the fault was not the request's, another attempt may succeed.
 
-    `lost`: the device is gone, or this process's hold on it, so that no job may get on.
+    `lost`: the device is gone, or this process's hold on it, so that no job may get on. `blame`: whether a fault
+    that may pass is the job's own.
     """
 
     job: JobId
@@ -133,6 +136,7 @@ class Failed(Message, frozen=True, kw_only=True):
     hint: str = ""
     retry: bool = False
     lost: bool = False
+    blame: Blame = Blame.JOB
 
 
 AnyMessage = (
@@ -186,6 +190,6 @@ def decode(body: bytes) -> Message:
     """The message of one frame's body. Raises InvariantError for what is not one of ours."""
     try:
         message: Message = _decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, TensileError) as error:
         raise InvariantError(f"a message of {len(body)} bytes is not one of the link's: {error}") from error
     return message

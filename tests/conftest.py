@@ -19,7 +19,7 @@ settings.register_profile("suite", derandomize=True, deadline=None)
 settings.register_profile("search", print_blob=True, deadline=None)
 settings.load_profile("suite")
 
-ROLES = ("postgres", "tensile_worker", "demo", "alice", "bob", "monitor", "admin")
+ROLES = ("postgres", "tensile_worker", "tensile_reader", "demo", "alice", "bob", "monitor", "admin")
 _TEMPLATE = "template_tensile"
 _numbers = itertools.count(1)
 
@@ -38,6 +38,10 @@ class Database:
     def connect(self, user: str = "postgres") -> psycopg.Connection:
         """A connection in autocommit mode."""
         return psycopg.connect(self.dsn(user), autocommit=True)
+
+    def cluster_connection(self) -> psycopg.Connection:
+        """A superuser's connection to the maintenance database, which has settings of its own."""
+        return psycopg.connect(self.cluster.dsn(database="postgres"), autocommit=True)
 
 
 @pytest.fixture(scope="session")

@@ -12,13 +12,16 @@ import socket
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 
 from indb_tensile import config
 from indb_tensile.catalog.notify import Listener
+from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.gauge import Gauge, GpuGauge, NoGauge
 from indb_tensile.controller.heartbeat import Heartbeat
+from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, steps
 from indb_tensile.controller.learner import LearnerProcess
 from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.loop import Controller, Mail
@@ -41,6 +44,7 @@ from indb_tensile.executor.hardware import memory, with_host_pool, within_machin
 from indb_tensile.executor.nvml import Nvml
 from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
+from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
 from indb_tensile.scheduler.link import Link, link_of, trusted
@@ -54,9 +58,7 @@ log = logging.getLogger("controller")
 
 def main() -> int:
     """Run a controller until it is told to stop; return the exit code."""
-    logging.basicConfig(
-        stream=sys.stderr, format="%(asctime)s controller[%(process)d] %(levelname)s %(message)s", level=logging.INFO
-    )
+    start_log("controller")
     try:
         settings = config.load(os.environ)
         logging.getLogger().setLevel(settings.log_level.upper())
@@ -81,6 +83,7 @@ def _run(settings: Settings) -> None:
     kind = kind_of(settings.device)
     mailbox: Mailbox[Mail] = Mailbox()
     with ExitStack() as stack:
+        refuse_pooled_sessions(settings.dsn)
         records = stack.enter_context(closing(_records(settings, kind, "controller")))
         pulse = stack.enter_context(closing(_records(settings, kind, "heartbeat")))
         link = _link(settings, records)
@@ -139,12 +142,26 @@ def _run(settings: Settings) -> None:
         stack.callback(heartbeat.close)
         listener = ListenerThread(Listener(settings.dsn, application_name="tensile listener"), mailbox.post)
         stack.callback(listener.close)
+        _keep_house(settings, stack)
         stack.callback(trainers.close)  # before all else: nothing may run that nobody looks after
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: mailbox.post(Stop()))
         signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, chosen, settings.capacity_bytes))
         controller.run(heartbeat)
     log.info("stopped")
+
+
+def _keep_house(settings: Settings, stack: ExitStack) -> None:
+    """Tidy up once a minute, for as long as the stack stands."""
+    chores = stack.enter_context(closing(CatalogChores(settings.dsn)))
+    tidying = steps(
+        chores,
+        state_directory=Path(settings.state_dir),
+        host=socket.gethostname(),
+        log_bytes=settings.log_bytes,
+        log_files=settings.log_files,
+    )
+    stack.enter_context(closing(Housekeeping(tidying)))
 
 
 def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[GpuRegions, Gauge]:
@@ -248,6 +265,8 @@ def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
         device_kind=kind,
         policy=settings.policy,
         lease_s=settings.lease_s,
+        interrupted_s=settings.interrupted_s,
+        slots=settings.max_jobs,
     )
 
 

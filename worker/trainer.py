@@ -5,6 +5,7 @@ on the device is given back by the controller's crash protocol and everything in
 """
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -13,16 +14,20 @@ import psycopg
 import torch
 
 from indb_tensile import config
-from indb_tensile.errors import DeviceLostError, LostClaimError, RequestError, TensileError
+from indb_tensile.catalog.outage import is_databases
+from indb_tensile.errors import DeviceLostError, LostClaimError, RequestError, StorageError, TensileError
 from indb_tensile.executor.cuda import CudaRegions, ordinal
-from indb_tensile.job import JobId
+from indb_tensile.job import Blame, JobId
 from indb_tensile.link import Assign, Failed, Finished, Link, Ready
+from indb_tensile.log import start_log
 
 from .serving.processes import die_with_parent
 from .training.inbox import Inbox
 from .training.run import TrainingRun
 
 NICENESS = 5  # of the processor's time the database and the controller come first
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
 
 log = logging.getLogger("trainer")
 
@@ -31,9 +36,7 @@ def main() -> int:
     """Serve one job; return the exit code."""
     settings = config.load(os.environ)
     inherited = config.inheritance(os.environ)
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s trainer[%(process)d] %(levelname)s %(message)s"
-    )
+    start_log("trainer", settings.log_level.upper())
     die_with_parent()
     os.nice(NICENESS)
     torch.set_num_threads(settings.torch_threads)
@@ -73,20 +76,20 @@ def _serve(
         log.warning("job %s: %s", job, error)  # somebody else goes on with it: there is nobody to tell
         return error.exit_code
     except TensileError as error:
-        _report(link, job, error)
+        _report(link, job, error, blame_of(error))
         return error.exit_code
     except psycopg.Error as error:
-        _report(link, job, _from_database(error))
+        _report(link, job, _from_database(error), blame_of(error))
         return 1
     except Exception as error:
         log.exception("job %s", job)
-        _report(link, job, TensileError(f"the trainer failed: {type(error).__name__}: {error}"))
+        _report(link, job, TensileError(f"the trainer failed: {type(error).__name__}: {error}"), blame_of(error))
         return 1
     link.send(Finished(job=job))
     return 0
 
 
-def _report(link: Link, job: JobId, error: TensileError) -> None:
+def _report(link: Link, job: JobId, error: TensileError, blame: Blame = Blame.JOB) -> None:
     log.warning("job %s: %s", job, error)
     with contextlib.suppress(OSError):  # the controller is gone, and so are we
         link.send(
@@ -98,8 +101,18 @@ def _report(link: Link, job: JobId, error: TensileError) -> None:
                 hint=error.hint,
                 retry=not isinstance(error, RequestError),
                 lost=isinstance(error, DeviceLostError),
+                blame=blame,
             )
         )
+
+
+def blame_of(error: Exception) -> Blame:
+    """Whether what ended a training is the job's own fault, or that of the database, the device or a full disk."""
+    if isinstance(error, DeviceLostError | StorageError) or is_databases(error):
+        return Blame.OTHERS
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return Blame.OTHERS
+    return Blame.JOB
 
 
 def _from_database(error: psycopg.Error) -> TensileError:

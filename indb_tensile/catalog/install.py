@@ -15,7 +15,7 @@ import psycopg
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
-from indb_tensile.errors import DatabaseError, PrivilegeError, RequestError
+from indb_tensile.errors import CatalogVersionError, DatabaseError, PrivilegeError, RequestError
 
 VERSION = "0.1.0"  # of the catalog and of the package; a test compares it with pyproject.toml
 
@@ -56,6 +56,7 @@ def install(connection: Connection, *, way: str | None = None) -> Installation:
             hint="Write them into the folder that pg_config --sharedir names, below extension.",
         )
     if found is None:
+        _check_left_overs(connection)
         chosen = way or (EXTENSION if available else SCRIPT)
         _create(connection, chosen)
         return Installation(way=chosen, version=VERSION)
@@ -81,16 +82,16 @@ def same_source(connection: Connection) -> bool:
 
 
 def check_version(connection: Connection) -> None:
-    """Raise DatabaseError, naming the command that mends it, unless the catalog has this package's version."""
+    """Raise CatalogVersionError, naming the command that mends it, unless the catalog has this package's version."""
     found = installed(connection)
     database = connection.info.dbname
     if found is None:
-        raise DatabaseError(
+        raise CatalogVersionError(
             f'the catalog is not installed in database "{database}"',
             hint=f"As a superuser: tensile init --dsn 'dbname={database}', or create extension tensile cascade.",
         )
     if found.version != VERSION:
-        raise DatabaseError(
+        raise CatalogVersionError(
             f'the catalog in database "{database}" has version {found.version}, this program has {VERSION}',
             hint=f"As a superuser: tensile init --dsn 'dbname={database}' brings an older catalog up; "
             "for a newer catalog, install the newer package.",
@@ -177,6 +178,16 @@ def _run(connection: Connection, source: str) -> None:
         connection.execute(query("script_settings"))
         connection.execute(query("create_plpython"))
         connection.execute(source)
+
+
+def _check_left_overs(connection: Connection) -> None:
+    (left,) = connection.execute(query("left_overs")).fetchone() or (None,)
+    if left:
+        raise DatabaseError(
+            f'database "{connection.info.dbname}" has no schema tensile, but {len(left)} functions public.tensile_…',
+            detail="They stay behind when schema tensile is dropped by hand; an installation cannot replace them.",
+            hint=f"As a superuser: {' '.join(left)} Then run this again.",
+        )
 
 
 def _check_server(connection: Connection) -> None:

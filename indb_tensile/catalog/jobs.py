@@ -4,18 +4,20 @@ Every write for a job carries its claim token and the states it may change; wher
 the job belongs to somebody else by now, and nothing may be written for it any more.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, LiteralString
 
 import msgspec
+import psycopg
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.install import VERSION
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import LostClaimError, RequestError, TensileError
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, JobState, Phase, WorkerId
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, JobSpec, JobState, Phase, WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +26,24 @@ class Beat:
 
     `alive` False: it was taken for gone, so every job it held is lost, and it must register anew. `cancelled`:
     its jobs whose owners want them stopped. Of what it said it holds, `lost` is no longer its own. `strays` are
-    claimed by it without its knowing, since a connection broke between a commit and its answer.
+    claimed by it without its knowing, since a connection broke between a commit and its answer. `version` is the
+    catalog's, which may have been upgraded since the worker began.
     """
 
     cancelled: tuple[JobId, ...]
     lost: tuple[JobId, ...]
     alive: bool
     strays: tuple[tuple[JobId, ClaimToken], ...] = ()
+    version: str = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """How often another worker had beaten when an observer looked, and the lease that it promised to keep."""
+
+    worker: WorkerId
+    beats: int
+    lease_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,43 +63,84 @@ class Progress:
     figures: Mapping[str, float | None] = field(default_factory=dict)
 
 
-def claim_job(connection: Connection, worker: WorkerId) -> ClaimedJob | None:
-    """The next job, now this worker's, or None. A job whose specification cannot be read fails on the way."""
-    while True:
-        row = connection.execute(query("claim_job"), {"worker": worker}).fetchone()
-        if row is None:
-            return None
-        job, claim, attempt, owner_oid, spec = row
-        decoded = _decoded(job, spec)
-        if isinstance(decoded, RequestError):
-            fail(connection, job, claim, decoded, retry=False)
-            continue
-        return ClaimedJob(job=JobId(job), claim=ClaimToken(claim), attempt=attempt, owner_oid=owner_oid, spec=decoded)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A claimed job whose specification cannot be read, which `error` says: it is to fail under this claim."""
+
+    job: JobId
+    claim: ClaimToken
+    owner_oid: int
+    error: RequestError
 
 
-def register_worker(connection: Connection, *, host: str, pid: int, device_kind: str, lease_s: float) -> WorkerId:
-    """A new worker, whose first heartbeat this is.
+def claim_job(
+    connection: Connection, worker: WorkerId, passed_over: Collection[int] = ()
+) -> ClaimedJob | Unreadable | None:
+    """The next job, now this worker's, or None. Jobs of the owners in `passed_over` (oids) are left in the queue.
+
+    One statement and at most one decoded specification: a user may have enqueued any number of unreadable ones.
+    """
+    row = connection.execute(query("claim_job"), {"worker": worker, "passed_over": list(passed_over)}).fetchone()
+    if row is None:
+        return None
+    job, claim, attempt, owner_oid, limit_bytes, spec = row
+    decoded = _decoded(job, spec)
+    if isinstance(decoded, RequestError):
+        return Unreadable(job=JobId(job), claim=ClaimToken(claim), owner_oid=owner_oid, error=decoded)
+    return ClaimedJob(
+        job=JobId(job),
+        claim=ClaimToken(claim),
+        attempt=attempt,
+        owner_oid=owner_oid,
+        spec=decoded,
+        owner_limit_bytes=limit_bytes,
+    )
+
+
+def register_worker(
+    connection: Connection, *, host: str, pid: int, device_kind: str, lease_s: float, slots: int = 8
+) -> WorkerId:
+    """A new worker, whose first heartbeat this is; `slots` is how many jobs it runs at once.
 
     Where the database is a copy of another one, what came with it goes to the roles of the same names here.
     """
-    connection.execute(query("adopt_owners"))
-    parameters = {"host": host, "pid": pid, "device": device_kind, "version": VERSION, "lease_s": lease_s}
+    with contextlib.suppress(psycopg.errors.LockNotAvailable):  # a lock on a model must not keep a controller out
+        connection.execute(query("adopt_owners"))
+    parameters = {
+        "host": host,
+        "pid": pid,
+        "device": device_kind,
+        "version": VERSION,
+        "lease_s": lease_s,
+        "slots": slots,
+    }
     return WorkerId(_only(connection, "register_worker", parameters))
 
 
 def beat(connection: Connection, worker: WorkerId, held: Mapping[JobId, ClaimToken] | None = None) -> Beat:
-    """Renew the worker's lease. `lost` and `strays` are told only where it says which jobs it holds."""
+    """Renew the worker's lease. `lost` and `strays` are told only where it says which jobs it holds.
+
+    Where the jobs cannot be read because the table is locked, the lease is renewed all the same; a cancellation is
+    then heard at a later beat.
+    """
     parameters = {"worker": worker, "jobs": list(held or ()), "claims": list((held or {}).values())}
-    row = connection.execute(query("beat"), parameters).fetchone()
+    try:
+        row = connection.execute(query("beat"), parameters).fetchone()
+    except psycopg.errors.LockNotAvailable:
+        alive = connection.execute(query("renew_lease"), {"worker": worker}).fetchone() is not None
+        return Beat(alive=alive, cancelled=(), lost=())
     assert row is not None
-    alive, cancelled, lost, stray_jobs, stray_claims = row
+    alive, cancelled, lost, stray_jobs, stray_claims, version = row
     strays = () if held is None else tuple(zip(stray_jobs, stray_claims, strict=True))
-    return Beat(alive=alive, cancelled=tuple(cancelled), lost=tuple(lost), strays=strays)
+    return Beat(alive=alive, cancelled=tuple(cancelled), lost=tuple(lost), strays=strays, version=version)
 
 
-def leave(connection: Connection, worker: WorkerId) -> None:
-    """The worker claims nothing more; jobs it still holds are rescued by others without waiting for its lease."""
-    connection.execute(query("leave"), {"worker": worker})
+def leave(connection: Connection, worker: WorkerId, *, in_order: bool = True) -> None:
+    """The worker claims nothing more; jobs it still holds are rescued by others without waiting for its lease.
+
+    `in_order` False: its controller ends by a fault, which counts as a controller's death does.
+    """
+    connection.execute(query("leave"), {"worker": worker, "in_order": in_order})
 
 
 def announce_service(connection: Connection, worker: WorkerId, name: str | None) -> None:
@@ -94,13 +148,22 @@ def announce_service(connection: Connection, worker: WorkerId, name: str | None)
     connection.execute(query("announce_service"), {"worker": worker, "name": name})
 
 
-def rescue(connection: Connection) -> tuple[JobId, ...]:
-    """Take jobs from workers whose lease is over or that left.
+def other_workers(connection: Connection, worker: WorkerId | None) -> tuple[Sighting, ...]:
+    """Every worker that has not stopped, save this one."""
+    rows = connection.execute(query("other_workers"), {"worker": worker})
+    return tuple(Sighting(worker=WorkerId(w), beats=beats, lease_s=lease_s) for w, beats, lease_s in rows)
 
-    Each goes back into the queue with a back-off, fails when its attempts are used up, or is cancelled where its
-    owner asked for that. Several controllers may do this at once.
+
+def rescue(connection: Connection, dead: Sequence[Sighting] = (), *, limit_s: float = 0.0) -> tuple[JobId, ...]:
+    """Take jobs from workers that left, died or are `dead`; a dead one that has beaten since it was seen stays alive.
+
+    Each job goes back into the queue with a pause. The second death of a controller in the same phase of a job
+    counts as the job's fault. A job fails when its faults reach `max_attempts` or when interruptions cost it more
+    than `limit_s` (0: no limit), and is cancelled where its owner asked for that. Several controllers may do this at
+    once.
     """
-    return tuple(JobId(row[0]) for row in connection.execute(query("rescue")))
+    parameters = {"workers": [s.worker for s in dead], "beats": [s.beats for s in dead], "limit_s": limit_s}
+    return tuple(JobId(row[0]) for row in connection.execute(query("rescue"), parameters))
 
 
 def foreign_jobs(connection: Connection) -> int:
@@ -109,7 +172,7 @@ def foreign_jobs(connection: Connection) -> int:
 
 
 def start_running(connection: Connection, job: JobId, claim: ClaimToken) -> None:
-    """From starting to running."""
+    """From starting to running; safe to repeat."""
     _guarded(connection, "start_running", job, claim)
 
 
@@ -137,21 +200,35 @@ def report_progress(connection: Connection, job: JobId, claim: ClaimToken, progr
     )
 
 
-def fail(connection: Connection, job: JobId, claim: ClaimToken, error: TensileError, *, retry: bool) -> JobState:
-    """The attempt ended with this error; the state the job has now.
+def fail(connection: Connection, job: JobId, claim: ClaimToken, error: TensileError) -> JobState:
+    """The job failed for good; the state that it has now: cancelled where its owner asked for that."""
+    return JobState(_guarded(connection, "fail", job, claim, **_told(error)))
 
-    `retry`: back into the queue after a back-off, unless attempts are used up. Cancelled where the owner asked.
+
+def interrupt(
+    connection: Connection,
+    job: JobId,
+    claim: ClaimToken,
+    error: TensileError,
+    blame: Blame,
+    *,
+    waits_for: str | None = None,
+    limit_s: float = 0.0,
+) -> JobState:
+    """The attempt ended with this error; the state that the job has now.
+
+    It goes back into the queue after a pause, unless its faults have reached `max_attempts` or interruptions have
+    cost it more than `limit_s` (0: no limit). `waits_for` is what its owner reads until then.
     """
     state = _guarded(
         connection,
-        "fail",
+        "interrupt",
         job,
         claim,
-        sqlstate=error.sqlstate,
-        message=error.message,
-        detail=error.detail or None,
-        hint=error.hint or None,
-        retry=retry,
+        **_told(error),
+        blame=blame.value,
+        waits_for=waits_for or f"its next attempt, since {error.message}",
+        limit_s=limit_s,
     )
     return JobState(state)
 
@@ -161,25 +238,9 @@ def cancelled(connection: Connection, job: JobId, claim: ClaimToken) -> None:
     _guarded(connection, "cancelled", job, claim)
 
 
-def requeue(
-    connection: Connection, job: JobId, claim: ClaimToken, reason: str, *, device: TensileError | None = None
-) -> None:
-    """Hand the job back through no fault of its own: the attempt does not count, and it may start again at once.
-
-    `device`: what befell the one it ran on, which its owner reads until the job goes on.
-    """
-    _guarded(
-        connection,
-        "requeue",
-        job,
-        claim,
-        reason=reason,
-        waits_for=None if device is None else f"a device that works: {device.message}",
-        sqlstate=None if device is None else device.sqlstate,
-        message=None if device is None else device.message,
-        detail=None if device is None else device.detail or None,
-        hint=None if device is None else device.hint or None,
-    )
+def requeue(connection: Connection, job: JobId, claim: ClaimToken, reason: str) -> None:
+    """Hand the job back in good order: it counts for nothing, and the job may start again at once."""
+    _guarded(connection, "requeue", job, claim, reason=reason)
 
 
 def record_event(connection: Connection, job: JobId, claim: ClaimToken, kind: str, detail: Mapping[str, Any]) -> None:
@@ -225,6 +286,15 @@ _PROGRESS = (
     "samples_per_s",
     "eta_s",
 )
+
+
+def _told(error: TensileError) -> dict[str, str | None]:
+    return {
+        "sqlstate": error.sqlstate,
+        "message": error.message,
+        "detail": error.detail or None,
+        "hint": error.hint or None,
+    }
 
 
 def _guarded(connection: Connection, name: LiteralString, job: JobId, claim: ClaimToken, **values: Any) -> Any:

@@ -1,86 +1,178 @@
 -- Every statement that workers and controllers run on the catalog. A write for a job carries its claim token and
 -- the states that it may change; where no row matches, the job belongs to somebody else by now.
 
+-- lift_statement_timeout --
+set statement_timeout = 0  -- a planned restart of the database or a slow disk must not end a controller
+
+-- own_session --
+-- What a worker's own session overrides right after connecting. A role or a database may set any of these; each
+-- would end the session or change silently what it reads or writes.
+set search_path = pg_catalog, pg_temp;  -- no name of ours is looked up among what users made
+set role none;  -- the rights are those of the login
+set idle_in_transaction_session_timeout = 0;  -- a trainer reads a table in one transaction, as long as it takes
+set idle_session_timeout = 0;  -- the listener is idle until something happens
+set default_transaction_isolation = 'read committed';  -- guarded updates see the latest row, and never have to be redone
+set default_transaction_read_only = off;  -- every session of a worker writes
+set default_transaction_deferrable = off;  -- a deferrable transaction waits for others before it begins
+set jit = off;  -- the statements are short, and compiling one takes longer than running it
+set row_security = on;  -- off, a statement under a policy fails instead of being filtered
+set client_encoding = 'UTF8';  -- names and messages are any text; under SQL_ASCII they arrive as bytes
+set standard_conforming_strings = on;  -- off, a backslash in a literal is an escape
+set array_nulls = on;  -- off, NULL in an array is a string
+set timezone = 'UTC';  -- timestamps as text are the same everywhere
+set datestyle = 'ISO, MDY';  -- psycopg reads no other style
+set intervalstyle = 'postgres';  -- psycopg reads no other style
+set extra_float_digits = 1;  -- floats as text keep every digit
+set bytea_output = 'hex'  -- bytes as text are twice their size, not four times
+
+-- own_session_since_17 --
+set transaction_timeout = 0  -- as idle_in_transaction_session_timeout
+
+-- limit_lock_waits --
+-- And what cannot always be overridden: session_replication_role needs a superuser, and synchronous_commit may
+-- ask for more than "on" does.
+select pg_catalog.set_config('lock_timeout', %(timeout)s, false),
+       pg_catalog.current_setting('session_replication_role'), pg_catalog.current_setting('synchronous_commit')
+
+-- commit_durably --
+set synchronous_commit = on  -- off, a crash of the server loses what a controller counts as written
+
+-- fire_triggers --
+set session_replication_role = origin  -- replica, triggers and foreign keys do nothing
+
+-- set_probe --
+select pg_catalog.set_config('tensile.probe', %(mark)s, false)
+
+-- probe --
+select coalesce(pg_catalog.current_setting('tensile.probe', true), '')
+
 -- register_worker --
-insert into tensile.workers (host, pid, device, version, lease_s)
-values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s)
+insert into tensile.workers (host, pid, device, version, lease_s, slots)
+values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s)
 returning worker_id
 
 -- adopt_owners --
 select tensile.adopt_owners()
 
 -- beat --
--- One statement per beat: it renews the lease and returns what the worker must hear.
+-- One statement per beat: it renews the lease, counts, and returns what the worker must hear.
 with renewed as (
-  update tensile.workers set heartbeat_at = now()
+  update tensile.workers set heartbeat_at = now(), beats = beats + 1
    where worker_id = %(worker)s and stopped_at is null
   returning worker_id
 ), held as (
   select h.job_id, h.claim from unnest(%(jobs)s::bigint[], %(claims)s::bigint[]) as h (job_id, claim)
 ), mine as (
-  select j.job_id, j.claim, j.cancel_requested from tensile.jobs as j
+  select j.job_id, j.claim, j.cancel_requested, not tensile.may_train(j.owner_oid) as unentitled
+    from tensile.jobs as j
    where j.worker_id = %(worker)s and j.state in ('starting', 'running')
+), stopped as (
+  -- Its owner may train no longer: as if the owner had cancelled it. A row that somebody has locked waits for a later beat.
+  update tensile.jobs as j
+     set cancel_requested = true, error_sqlstate = '42501', error_detail = null,
+         error_message = tensile.why_not_trained(j.owner_oid, j.owner_name),
+         error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
+    from (select k.job_id from mine join tensile.jobs as k using (job_id)
+           where mine.unentitled and not k.cancel_requested for no key update of k skip locked) as free
+   where j.job_id = free.job_id
 )
 select exists (select from renewed),
-       array(select m.job_id from mine as m where m.cancel_requested order by m.job_id),
+       array(select m.job_id from mine as m where m.cancel_requested or m.unentitled order by m.job_id),
        array(select h.job_id from held as h
               where not exists (select from tensile.jobs as j
                                  where j.job_id = h.job_id and j.claim = h.claim and j.state <> 'queued')
               order by h.job_id),
        array(select m.job_id from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
-       array(select m.claim from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id)
+       array(select m.claim from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
+       tensile.catalog_version()
+
+-- renew_lease --
+update tensile.workers set heartbeat_at = now(), beats = beats + 1
+ where worker_id = %(worker)s and stopped_at is null
+returning worker_id
 
 -- leave --
+-- in_order: the worker says itself that it stops, so the death of a controller is not what interrupts its jobs.
 with gone as (delete from tensile.device_jobs where worker_id = %(worker)s)
-update tensile.workers set stopped_at = now(), service_name = null
+update tensile.workers set stopped_at = now(), service_name = null, took_leave = %(in_order)s
  where worker_id = %(worker)s and stopped_at is null
 
 -- announce_service --
 update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
 
+-- database_identity --
+-- The server's start is in microseconds, whatever the session's settings say of dates.
+select tensile.installation()::text,
+       (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text
+
+-- bound_lock_wait --
+-- Within a transaction: a lock that another session holds is waited for no longer.
+set local lock_timeout = '2s'
+
 -- claim_job --
-select job_id, claim, attempt, owner_oid, spec::text from tensile.claim_job(%(worker)s)
+select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.quota_of(j.owner_oid) as q), j.spec::text
+  from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j
 
 -- foreign_jobs --
 select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()
 
 -- rescue --
--- By lease, never by age: jobs of workers that left or stopped beating go back into the queue.
+-- By lease, never by age and never by a clock: workers whose beats an observer saw unchanged for a lease are dead,
+-- unless they have beaten since. Jobs of workers that died or left go back into the queue.
 with dead as (
-  update tensile.workers set stopped_at = now(), service_name = null
-   where stopped_at is null and heartbeat_at < now() - make_interval(secs => lease_s)
-  returning worker_id, host
+  update tensile.workers as w set stopped_at = now(), service_name = null
+   where w.worker_id in (select v.worker_id
+                           from tensile.workers as v
+                           join unnest(%(workers)s::bigint[], %(beats)s::bigint[]) as seen (worker_id, beats)
+                             on v.worker_id = seen.worker_id and v.beats = seen.beats
+                          where v.stopped_at is null
+                            for update of v skip locked)
+  returning w.worker_id, w.host, w.heartbeat_at, w.took_leave
 ), gone as (
-  select worker_id, host from dead
+  select worker_id, host, heartbeat_at, took_leave from dead
   union all
-  select worker_id, host from tensile.workers where stopped_at is not null
+  select worker_id, host, heartbeat_at, took_leave from tensile.workers where stopped_at is not null
 ), stranded as (
-  select j.job_id, j.worker_id, gone.host,
-         case when j.cancel_requested then 'cancelled'
-              when j.attempt >= j.max_attempts then 'failed'
-              else 'queued' end::tensile.job_state as state
+  select j as job, gone.worker_id, gone.heartbeat_at, case when took_leave then 'others' else 'unclear' end as blame,
+         format('attempt %%s was interrupted: worker %%s on host %%s %%s', j.attempt, gone.worker_id, gone.host,
+                case when took_leave then 'has left' else 'is gone' end) as reason
     from tensile.jobs as j join gone on gone.worker_id = j.worker_id
    where j.state in ('starting', 'running')
      for update of j skip locked
 ), forgotten as (
   delete from tensile.device_jobs as d using gone where d.worker_id = gone.worker_id
+), judged as (
+  select (s.job).job_id, s.worker_id, a.*
+    from stranded as s
+   cross join lateral
+     tensile.after_interruption(s.job, s.blame, s.reason, least(s.heartbeat_at, now()), %(limit_s)s) as a
+), told as (
+  insert into tensile.job_events (job_id, kind, detail)
+  select job_id, 'interrupted', jsonb_build_object('reason', message, 'counts', counts, 'faults', faults,
+                                                   'interruptions', interruptions)
+    from judged
 )
 update tensile.jobs as j
-   set state = s.state, phase = null, worker_id = null, waits_for = null,
-       not_before = case when s.state = 'queued' then now() + tensile.back_off(j.attempt) end,
-       finished_at = case when s.state <> 'queued' then now() end,
-       error_sqlstate = '58000',
-       error_message = 'attempt ' || j.attempt || ' of ' || j.max_attempts || ' was interrupted: worker ' || s.worker_id
-                       || ' on host ' || s.host || ' is gone',
-       error_detail = null,
-       error_hint = 'The log of the controller on that host says more.'
-  from stranded as s
- where j.job_id = s.job_id and j.worker_id = s.worker_id and j.state in ('starting', 'running')
+   set state = a.state, phase = null, worker_id = null, faults = a.faults, interruptions = a.interruptions,
+       interrupted = a.interrupted, last_death_phase = a.last_death_phase,
+       waits_for = case when a.state = 'queued' then 'its next attempt, since ' || a.message end,
+       not_before = a.not_before, finished_at = case when a.state <> 'queued' then now() end,
+       error_sqlstate = '58000', error_message = a.message, error_detail = null,
+       error_hint = coalesce(a.hint, 'The log of the controller on that host says more.')
+  from judged as a
+ where j.job_id = a.job_id and j.worker_id = a.worker_id and j.state in ('starting', 'running')
 returning j.job_id
 
+-- other_workers --
+-- Whoever else holds a lease: an observer compares the beats that it sees with those that it saw before.
+select worker_id, beats, lease_s from tensile.workers
+ where stopped_at is null and worker_id is distinct from %(worker)s
+ order by worker_id
+
 -- start_running --
-update tensile.jobs set state = 'running', phase = 'training', waits_for = null
- where job_id = %(job)s and claim = %(claim)s and state = 'starting'
+-- Safe to repeat: where the connection breaks, nobody knows whether it was written.
+update tensile.jobs set state = 'running', phase = case state when 'running' then phase else 'training' end, waits_for = null
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
 returning job_id
 
 -- set_phase --
@@ -122,23 +214,39 @@ with mine as (
 select job_id from mine
 
 -- fail --
--- A fault that may pass goes back into the queue, unless attempts are used up or the owner wants it stopped.
+-- For good: another attempt would end alike, or the owner wants it stopped.
+update tensile.jobs
+   set state = case when cancel_requested then 'cancelled' else 'failed' end::tensile.job_state,
+       phase = null, worker_id = null, waits_for = null, not_before = null, finished_at = now(),
+       error_sqlstate = %(sqlstate)s, error_message = %(message)s, error_detail = %(detail)s, error_hint = %(hint)s
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+returning state::text
+
+-- interrupt --
+-- Back into the queue after a pause, unless its own faults or its interruptions are too many, or it shall stop.
 with mine as (
-  select o.job_id,
-         case when o.cancel_requested then 'cancelled'
-              when %(retry)s and o.attempt < o.max_attempts then 'queued'
-              else 'failed' end::tensile.job_state as state
-    from tensile.jobs as o
+  select o as job from tensile.jobs as o
    where o.job_id = %(job)s and o.claim = %(claim)s and o.state in ('starting', 'running')
      for update  -- so that a cancellation in this moment is seen
+), judged as (
+  select (m.job).job_id, a.*
+    from mine as m
+   cross join lateral tensile.after_interruption(m.job, %(blame)s, %(message)s, now(), %(limit_s)s) as a
+), told as (
+  insert into tensile.job_events (job_id, kind, detail)
+  select job_id, 'interrupted', jsonb_build_object('reason', message, 'counts', counts, 'faults', faults,
+                                                   'interruptions', interruptions)
+    from judged
 )
 update tensile.jobs as j
-   set state = mine.state, phase = null, worker_id = null, waits_for = null,
-       not_before = case when mine.state = 'queued' then now() + tensile.back_off(j.attempt) end,
-       finished_at = case when mine.state <> 'queued' then now() end,
-       error_sqlstate = %(sqlstate)s, error_message = %(message)s, error_detail = %(detail)s, error_hint = %(hint)s
-  from mine
- where j.job_id = mine.job_id and j.claim = %(claim)s and j.state in ('starting', 'running')
+   set state = a.state, phase = null, worker_id = null, faults = a.faults, interruptions = a.interruptions,
+       interrupted = a.interrupted, last_death_phase = a.last_death_phase,
+       waits_for = case when a.state = 'queued' then %(waits_for)s end,
+       not_before = a.not_before, finished_at = case when a.state <> 'queued' then now() end,
+       error_sqlstate = %(sqlstate)s, error_message = a.message, error_detail = %(detail)s,
+       error_hint = coalesce(a.hint, %(hint)s)
+  from judged as a
+ where j.job_id = a.job_id and j.claim = %(claim)s and j.state in ('starting', 'running')
 returning j.state::text
 
 -- cancelled --
@@ -148,16 +256,12 @@ update tensile.jobs
 returning job_id
 
 -- requeue --
--- Not the job's fault: the attempt does not count, and it may start again at once, elsewhere if not here.
+-- Handed back in good order: it counts for nothing, and the job may start again at once, elsewhere if not here.
 with mine as (
   update tensile.jobs
      set state = case when cancel_requested then 'cancelled' else 'queued' end::tensile.job_state,
-         phase = null, worker_id = null, attempt = attempt - 1, not_before = null,
-         finished_at = case when cancel_requested then now() end,
-         waits_for = case when not cancel_requested then %(waits_for)s end,
-         error_sqlstate = coalesce(%(sqlstate)s, error_sqlstate), error_message = coalesce(%(message)s, error_message),
-         error_detail = case when %(message)s is null then error_detail else %(detail)s end,
-         error_hint = case when %(message)s is null then error_hint else %(hint)s end
+         phase = null, worker_id = null, not_before = null, waits_for = null,
+         finished_at = case when cancel_requested then now() end
    where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
   returning job_id
 ), told as (
@@ -172,7 +276,7 @@ select job_id, %(kind)s, %(detail)s from tensile.jobs where job_id = %(job)s and
 returning event_id
 
 -- lock_claimed --
-select model_name, owner_oid, owner_name, relation_oid, relation_schema, relation_name, spec
+select model_name, owner_oid, owner_name, installation, relation_oid, relation_schema, relation_name, spec
   from tensile.jobs
  where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
    for update
@@ -181,13 +285,12 @@ select model_name, owner_oid, owner_name, relation_oid, relation_schema, relatio
 select version_id from tensile.jobs
  where job_id = %(job)s and claim = %(claim)s and state = 'succeeded' and version_id is not null
 
--- create_model --
-insert into tensile.models (name, owner_oid, owner_name)
-values (%(name)s, %(owner_oid)s, %(owner_name)s)
-on conflict (name) do nothing
-
 -- lock_model --
-select model_id, owner_oid, owner_name from tensile.models where name = %(name)s for update
+-- The row was made when the job was enqueued. The weakest lock that keeps two publications of a model apart: enqueuing
+-- another training of it does not wait, and is not waited for.
+select model_id from tensile.models
+ where name = %(name)s and dropped_at is null and owner_oid = %(owner_oid)s and installation = %(installation)s
+   for no key update
 
 -- incumbent --
 select version_id, metric_name, metric from tensile.model_versions where model_id = %(model)s and deployed
@@ -197,19 +300,22 @@ update tensile.model_versions set deployed = false where model_id = %(model)s an
 
 -- insert_version --
 insert into tensile.model_versions
-  (model_id, number, job_id, task, target, architecture, bundle, metric_name, metric, higher_is_better, metrics,
-   parameters, weights_bytes, relation_oid, relation_schema, relation_name, data_digest, deployed)
-select %(model)s, coalesce(max(v.number), 0) + 1, %(job)s, %(task)s, %(target)s, %(architecture)s, %(bundle)s,
-       %(metric_name)s, %(metric)s, %(higher_is_better)s, %(metrics)s, %(parameters)s, %(weights_bytes)s,
+  (model_id, number, job_id, task, target, architecture, metric_name, metric, higher_is_better, metrics,
+   parameters, weights_bytes, weights_digest, relation_oid, relation_schema, relation_name, data_digest, deployed)
+select %(model)s, coalesce(max(v.number), 0) + 1, %(job)s, %(task)s, %(target)s, %(architecture)s, %(metric_name)s,
+       %(metric)s, %(higher_is_better)s, %(metrics)s, %(parameters)s, %(weights_bytes)s, %(weights_digest)s,
        %(relation_oid)s, %(relation_schema)s, %(relation_name)s, %(data_digest)s, %(deployed)s
   from tensile.model_versions as v where v.model_id = %(model)s
 returning version_id
+
+-- insert_bundle --
+insert into tensile.version_bundles (version_id, bundle) values (%(version)s, %(bundle)s)
 
 -- insert_version_chunk --
 insert into tensile.artifacts (version_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
 
 -- insert_checkpoint_chunk --
-insert into tensile.artifacts (job_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
+insert into tensile.checkpoint_chunks (job_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
 
 -- remember_spec --
 update tensile.models set last_spec = %(spec)s where model_id = %(model)s
@@ -222,10 +328,13 @@ update tensile.jobs
 returning job_id
 
 -- load_version --
-select v.version_id, v.model_id, m.name, m.owner_oid, v.number, v.task::text, v.target, v.architecture, v.bundle,
-       v.metric_name, v.metric, v.higher_is_better, v.metrics, v.parameters, v.weights_bytes, v.data_digest, v.deployed
-  from tensile.model_versions as v join tensile.models as m using (model_id)
- where v.version_id = %(version)s
+select v.version_id, v.model_id, m.name, m.owner_oid, v.number, v.task::text, v.target, v.architecture, b.bundle,
+       v.metric_name, v.metric, v.higher_is_better, v.metrics, v.parameters, v.weights_bytes, v.weights_digest,
+       v.data_digest, v.deployed
+  from tensile.model_versions as v
+  join tensile.version_bundles as b using (version_id)
+  join tensile.models as m using (model_id)
+ where v.version_id = %(version)s and m.dropped_at is null
 
 -- version_chunks --
 select chunk from tensile.artifacts where version_id = %(owner)s order by chunk_no
@@ -233,22 +342,46 @@ select chunk from tensile.artifacts where version_id = %(owner)s order by chunk_
 -- deployed_version --
 select v.version_id
   from tensile.model_versions as v join tensile.models as m using (model_id)
- where m.name = %(name)s and v.deployed
+ where m.name = %(name)s and m.dropped_at is null and v.deployed
 
 -- save_checkpoint --
-insert into tensile.checkpoints (job_id, position, size_bytes)
-values (%(job)s, %(position)s, %(size_bytes)s)
-on conflict (job_id) do update
-   set position = excluded.position, size_bytes = excluded.size_bytes, saved_at = now()
+-- What the job has computed is safe: whatever interrupted it before counts no more.
+with mine as (
+  update tensile.jobs
+     set faults = 0, interruptions = 0, interrupted = '0', last_death_phase = null, progress_at = now()
+   where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+  returning job_id
+)
+insert into tensile.checkpoints (job_id, store, host, position, size_bytes, digest)
+select job_id, %(store)s, %(host)s, %(position)s, %(size_bytes)s, %(digest)s from mine
+on conflict (job_id, store, host) do update
+   set position = excluded.position, size_bytes = excluded.size_bytes, digest = excluded.digest, saved_at = now()
+returning job_id
 
 -- delete_checkpoint_chunks --
-delete from tensile.artifacts where job_id = %(job)s
+delete from tensile.checkpoint_chunks where job_id = %(job)s
 
--- load_checkpoint --
-select position, size_bytes from tensile.checkpoints where job_id = %(job)s
+-- checkpoints --
+select store::text, host, position, size_bytes, digest from tensile.checkpoints
+ where job_id = %(job)s
+ order by saved_at desc, store, host
 
 -- checkpoint_chunks --
-select chunk from tensile.artifacts where job_id = %(owner)s order by chunk_no
+select chunk from tensile.checkpoint_chunks where job_id = %(owner)s order by chunk_no
+
+-- installation --
+select tensile.installation()
+
+-- host_checkpoints --
+select job_id, digest from tensile.checkpoints where store = 'local' and host = %(host)s
+
+-- other_hosts --
+select exists (select from tensile.workers
+                where host <> %(host)s and stopped_at is null
+                  and heartbeat_at > now() - make_interval(secs => lease_s))
+
+-- vacuum_step --
+select kind, removed from tensile.vacuum_step(%(most)s)
 
 -- known_latencies --
 select signature, latency_ns, workspace_bytes from tensile.op_latency
@@ -378,16 +511,35 @@ with told as (
   select %(worker)s, u.job_id, u.granted_bytes, u.used_bytes, u.high_water_bytes
     from unnest(%(jobs)s::bigint[], %(granted)s::bigint[], %(used)s::bigint[], %(high_water)s::bigint[])
       as u (job_id, granted_bytes, used_bytes, high_water_bytes)
-    join tensile.jobs as j using (job_id)
+    -- A job whose row somebody has locked is left out this time: the foreign key would wait for that lock.
+    join (select j.job_id from tensile.jobs as j where j.job_id = any (%(jobs)s::bigint[])
+             for key share skip locked) as free using (job_id)
   on conflict (worker_id, job_id) do update
      set granted_bytes = excluded.granted_bytes, used_bytes = excluded.used_bytes,
          high_water_bytes = greatest(device_jobs.high_water_bytes, excluded.high_water_bytes), updated_at = now()
 )
 delete from tensile.device_jobs where worker_id = %(worker)s and job_id <> all (%(jobs)s::bigint[])
 
+-- pin_session --
+-- Names in our statements mean PostgreSQL's own functions and operators, and nobody else's.
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)
+
+-- pin_transaction --
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)
+
+-- left_overs --
+-- Functions that "drop schema tensile cascade" leaves in schema public.
+select pg_catalog.array_agg(pg_catalog.format('drop routine public.%I(%s);', p.proname,
+                                              pg_catalog.pg_get_function_identity_arguments(p.oid))
+                            order by p.proname::text)
+  from pg_catalog.pg_proc as p
+ where p.pronamespace = 'public'::pg_catalog.regnamespace and p.proname like 'tensile\_%%'
+
 -- installed_way --
-select case when exists (select from pg_catalog.pg_extension where extname = 'tensile') then 'extension' end,
-       exists (select from pg_catalog.pg_namespace where nspname = 'tensile')
+-- On a user's session as well, whose search_path is not ours: hence the operators with their schema.
+select case when exists (select from pg_catalog.pg_extension
+                          where extname operator(pg_catalog.=) 'tensile'::pg_catalog.name) then 'extension' end,
+       exists (select from pg_catalog.pg_namespace where nspname operator(pg_catalog.=) 'tensile'::pg_catalog.name)
 
 -- catalog_digest --
 select tensile.catalog_digest()
@@ -410,7 +562,7 @@ create extension tensile cascade
 alter extension tensile update
 
 -- script_settings --
-set local search_path = public, pg_temp;
+set local search_path = pg_catalog, pg_temp;
 set local check_function_bodies = off;
 set local client_min_messages = warning
 
@@ -419,3 +571,21 @@ create extension if not exists plpython3u
 
 -- listen --
 listen tensile
+
+-- find_snapshot --
+-- By name: only tensile_data can create tables in that schema, and a restored copy has other oids.
+select c.oid, 'tensile_data', s.table_name::text,
+       array(select a.attname::text from pg_catalog.pg_attribute as a
+              where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
+       s.key, s.rows
+  from tensile.snapshots as s
+  left join pg_catalog.pg_class as c
+    on c.relname = s.table_name
+   and c.relnamespace = (select n.oid from pg_catalog.pg_namespace as n where n.nspname = 'tensile_data')
+ where s.job_id = %(job)s and s.sealed
+
+-- delete_dropped --
+select tensile.delete_dropped(%(most)s)
+
+-- drop_snapshots --
+select tensile.drop_snapshots(%(most)s)

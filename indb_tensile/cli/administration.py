@@ -1,4 +1,4 @@
-"""`tensile init`, `controller`, `version` and `psql`: what administrators do to a database or a machine."""
+"""`tensile init`, `controller`, `vacuum`, `version` and `psql`: what administrators do to a database or a machine."""
 
 import os
 import shutil
@@ -10,14 +10,15 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from indb_tensile import config
-from indb_tensile.catalog import install
-from indb_tensile.catalog.connection import connect
+from indb_tensile.catalog import install, retention
+from indb_tensile.catalog.connection import connect, pinned
 from indb_tensile.cli.connection import ORDINARY_ROLE, embedded_place, named_database, open_connection, resolve
 from indb_tensile.cli.options import dsn_option, json_option
 from indb_tensile.cli.output import Row, show_one, warn
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import MissingError, TensileError
 
+_VACUUM_ROWS = 10_000  # of one step: each is a transaction, so that no lock is held for long
 _VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
 
 
@@ -67,11 +68,27 @@ def controller(dsn: str | None) -> None:
 @click.command()
 @dsn_option
 @json_option
+def vacuum(dsn: str | None, as_json: bool) -> None:
+    """Remove at once what the settings retain_jobs, retain_events, … say is old; needs a member of tensile_admin.
+
+    Controllers do the same, a step a minute. The settings are in tensile.setting_list.
+    """
+    removed = dict.fromkeys(retention.KINDS, 0)
+    with connect(resolve(dsn, role="postgres"), application_name="tensile vacuum") as connection:
+        while step := retention.vacuum_step(connection, _VACUUM_ROWS):
+            for kind, count in step.items():
+                removed[kind] += count
+    show_one(dict(removed), as_json=as_json)
+
+
+@click.command()
+@dsn_option
+@json_option
 def version(dsn: str | None, as_json: bool) -> None:
     """Print the versions of this command and of the database's catalog."""
     versions: Row = {"tensile": metadata.version("indb-tensile"), "catalog": None, "postgresql": None}
     try:
-        with open_connection(dsn) as connection:
+        with open_connection(dsn) as connection, pinned(connection):
             row = connection.execute(statement("versions")).fetchone()
             assert row is not None
             versions |= {"catalog": row[0], "postgresql": row[1]}

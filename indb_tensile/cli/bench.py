@@ -23,13 +23,18 @@ NOUNS = {
     "predictor": "Judge foretold operator latencies on networks left out of the predictor's training.",
     "enqueue": "Measure how long tensile_train takes, and a job from commit to first step.",
     "queue": "Measure how fast workers empty the queue, and that no job is claimed twice.",
+    "checkpoints": "Compare checkpoints in files and in the catalog: seconds, WAL, and the space that stays behind.",
     "predict": "Measure predictions from SQL, one row and many.",
     "start": "Measure how long trainers and the service take until ready, forked and started anew, and their memory.",
     "soak": "Kill trainers at random moments: no region of the device lost, shared or left with a dead owner.",
     "chaos": "Disturb jobs of several owners by kills, full disks, lost connections, clocks and locks: none is lost.",
 }
 
-SERVED = ("queue", "start")  # in a database of their own: where no server is named, on one of their own
+SERVED = (
+    "queue",
+    "checkpoints",
+    "start",
+)  # in a database of their own: where no server is named, on one of their own
 _SAID = ("--dsn", "-h", "--help")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indb_tensile.cli.place import Place
+from indb_tensile.controller.logrotation import numbered
 from indb_tensile.errors import UnavailableError
 
 _STOP_S = 30.0
@@ -36,7 +37,7 @@ def dead(place: Place) -> Daemon | None:
 
 
 def start(place: Place, environment: Mapping[str, str], made_from: str) -> Daemon:
-    """Start a controller in a session of its own, its records appended to the log."""
+    """Start a controller in a session of its own, its records appended to the log, which it rotates itself."""
     with place.controller_log.open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "indb_tensile.worker.controller"],
@@ -69,10 +70,15 @@ def size(log: Path) -> int:
 
 
 def tail(log: Path, *, since: int = 0, lines: int = 15) -> str:
-    """The last lines of what was written to a log after its first `since` bytes."""
+    """The last lines of what was written to a log after its first `since` bytes, were it rotated meanwhile."""
     if not log.exists():
         return ""
-    return "\n".join(log.read_bytes()[since:].decode(errors="replace").splitlines()[-lines:])
+    data, older = log.read_bytes(), numbered(log, 1)
+    if len(data) >= since:
+        data = data[since:]
+    elif older.exists():
+        data = older.read_bytes()[since:] + data
+    return "\n".join(data.decode(errors="replace").splitlines()[-lines:])
 
 
 def _recorded(place: Place) -> tuple[Daemon, str] | None:

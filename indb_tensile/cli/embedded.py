@@ -28,6 +28,7 @@ from indb_tensile.scheduler.machines import MACHINES
 _READY_S = 90.0
 _RECOVERY_S = 60.0
 _POLL_S = 0.1
+_OLDER_LOGS = ("controller.log.", "postgres.log.")
 
 
 @click.command()
@@ -108,6 +109,7 @@ def _bring_up(cluster: Cluster) -> None:
     if not cluster.exists():
         warn(f"creating a private PostgreSQL {cluster.programs.major} cluster in {cluster.directory}")
         cluster.create()
+    cluster.map_roles()
     cluster.start()
 
 
@@ -174,6 +176,7 @@ def _check_settings(text: str, path: Path) -> config.Settings:
 def _environment(place: Place, cluster: Cluster) -> dict[str, str]:
     return {
         "TENSILE_DSN": cluster.dsn(user="tensile_worker"),
+        "TENSILE_READER_DSN": cluster.dsn(user="tensile_reader"),
         "TENSILE_SERVICE_DIRECTORY": str(place.service),
         "TENSILE_STATE_DIR": str(place.directory),
         config.CONFIG_VARIABLE: str(place.settings),
@@ -209,10 +212,10 @@ def _ready(connection: Connection, pid: int) -> bool:
 
 def _check_ours(directory: Path) -> None:
     """Removing is final: only a directory that holds what `tensile up` made is removed."""
-    ours = {"data", "run", "service", "lock", "postgres.log", "pg_ctl.log"}
+    ours = {"data", "run", "service", "lock", "postgres.log", "pg_ctl.log", "checkpoints"}
     ours |= {"controller.pid", "controller.log", "settings.toml", "settings.new"}
     names = sorted(path.name for path in directory.iterdir())
-    strangers = [name for name in names if name not in ours and not name.startswith(UNFINISHED)]
+    strangers = [name for name in names if name not in ours and not name.startswith((UNFINISHED, *_OLDER_LOGS))]
     if strangers:
         raise RequestError(
             f"the state directory {directory} holds something that is not ours: {strangers[0]}",

@@ -30,7 +30,7 @@ _FOLDER = ".tensile"
 # Where `_FOLDER` does not do. Neither is cleared at a start of the machine, as /run and /tmp are.
 _OF_ROOT = "/var/lib"
 _OF_OTHERS = "/var/tmp"  # noqa: S108 - check_owner() says whose it is
-_SERVICE_SOCKET = ".worker-999999999.4194304"  # the longest name that a service gives its socket
+_SERVICE_SOCKET = "0123456789ab-999999999.sock"  # the longest name that a service gives its socket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """The lease: a thread beats, on a connection of its own; another sees to it that we stop in time when it cannot.
 
-Other workers take our jobs over when the lease has run out by the database's clock. We count from the moment
-before a beat was sent, which is earlier than the server's, and stop one beat ahead: so our trainers are dead before
-anybody else may start their jobs again, even while a beat hangs on a dead network.
+Other workers take our jobs over when they have seen no new beat for the lease, each by its own monotonic clock
+(observer.py). We count by ours, from the moment before a beat was sent, which is earlier than anybody can have seen
+it, and stop one beat ahead: so our trainers are dead before anybody else may start their jobs again, even while a
+beat hangs on a dead network or a clock is set.
 """
 
 import logging
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from indb_tensile.catalog.jobs import Beat
 from indb_tensile.controller.records import Pulse
-from indb_tensile.errors import DatabaseError
+from indb_tensile.errors import CatalogVersionError, DatabaseError
 from indb_tensile.job import ClaimToken, JobId, WorkerId
 
 log = logging.getLogger("controller")
@@ -37,6 +38,13 @@ class LeaseOver:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outdated:
+    """The catalog was upgraded, or dropped, beneath this controller."""
+
+    error: CatalogVersionError
+
+
 class Heartbeat:
     """Beats for one worker at a time. `held` and `stop_trainers` are called from its threads."""
 
@@ -47,7 +55,7 @@ class Heartbeat:
         beat_s: float,
         lease_s: float,
         held: Callable[[], Held],
-        tell: Callable[[Heard | LeaseOver], None],
+        tell: Callable[[Heard | LeaseOver | Outdated], None],
         stop_trainers: Callable[[], None],
     ) -> None:
         self._pulse = pulse
@@ -102,8 +110,16 @@ class Heartbeat:
         held, sent_s = self._held(), time.monotonic()
         try:
             beat = self._pulse.beat(worker, held)
+        except CatalogVersionError as error:
+            self._tell(Outdated(error=error))
+            return
         except DatabaseError as error:
             log.log(logging.DEBUG if self._missed else logging.WARNING, "no heartbeat: %s", error.message)
+            self._missed = True
+            return
+        except Exception:  # the thread's outermost loop: without it the lease ends, and nobody says why
+            if not self._missed:
+                log.exception("no heartbeat")
             self._missed = True
             return
         self._missed = False

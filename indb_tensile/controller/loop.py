@@ -13,22 +13,31 @@ from typing import Protocol
 
 from indb_tensile.catalog import notify
 from indb_tensile.catalog.notify import Wake
-from indb_tensile.controller.heartbeat import Heard, Held, LeaseOver
+from indb_tensile.controller.heartbeat import Heard, Held, LeaseOver, Outdated
 from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.membership import Membership
 from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.messages import fact
 from indb_tensile.controller.records import Records
+from indb_tensile.controller.signs import Signs
 from indb_tensile.controller.thinking import ThinkingPlanner
 from indb_tensile.controller.trainers import Ended, Gone, Said, Trainers
-from indb_tensile.errors import DatabaseError, DeviceError, DeviceLostError, InvariantError, TensileError
-from indb_tensile.job import ClaimedJob, WorkerId
+from indb_tensile.errors import (
+    CatalogVersionError,
+    DatabaseError,
+    DeviceError,
+    DeviceLostError,
+    InvariantError,
+    TensileError,
+)
+from indb_tensile.job import Blame, ClaimedJob, WorkerId
 from indb_tensile.link import (
     Adopt,
     Assign,
     Calibrate,
     Failed,
     Message,
+    Progressed,
 )
 from indb_tensile.scheduler.admission.decide import decide, finished
 from indb_tensile.scheduler.admission.facts import (
@@ -44,6 +53,7 @@ from indb_tensile.scheduler.admission.facts import (
     Overrun,
     QueueChange,
     Silence,
+    Stall,
     Stop,
     Tick,
 )
@@ -60,11 +70,11 @@ from indb_tensile.scheduler.admission.orders import (
     SetGrant,
     SpawnTrainer,
 )
-from indb_tensile.scheduler.admission.pool import Fault, Lost, PlanReason, Pool, TrainerId
+from indb_tensile.scheduler.admission.pool import Fault, Lost, PlanReason, Pool, Stage, TrainerId
 
 log = logging.getLogger("controller")
 
-Mail = Heard | LeaseOver | Wake | BudgetChange | Answered | Stop
+Mail = Heard | LeaseOver | Outdated | Wake | BudgetChange | Answered | Stop
 
 _DEVICE_S = 1.0  # between two looks at the device's use
 _FAREWELL_S = 10.0  # for the last writes of a controller that stops while the database is away
@@ -120,6 +130,8 @@ class Controller:
         self._service = service
         self._poll_s = poll_s
         self._answer_s = answer_s
+        self._signs = Signs(answer_s)
+        self._outdated: CatalogVersionError | None = None
         self._clock_s = clock_s
         self._events: deque[Event] = deque()
         self._held: Held = {}
@@ -140,24 +152,35 @@ class Controller:
         return self._held
 
     def run(self, heartbeat: Beating) -> None:
-        """Work until a Stop was posted and everybody is gone."""
+        """Work until a Stop was posted and everybody is gone.
+
+        Raises CatalogVersionError, in the same good order, where the catalog was upgraded meanwhile.
+        """
         if self._membership.worker is None:
             self._join(heartbeat)
+        in_order = False
         try:
             while not self._done():
                 self.turn(heartbeat)
+            in_order = True
         finally:  # where the loop ended by a fault, its trainers end first
             self._trainers.kill_all()
-            self._membership.leave()
+            self._membership.leave(in_order=in_order)
+        if self._outdated is not None:
+            raise self._outdated
 
     def turn(self, heartbeat: Beating) -> None:
         """Wait for what comes next, look at everything once."""
         now_s = self._clock_s()
-        wake_at_s = min(self._tick_at_s, self._device_at_s)
+        wake_at_s = now_s if self._membership.more_to_claim else min(self._tick_at_s, self._device_at_s)
         for told in self._trainers.poll(max(0.0, wake_at_s - now_s)):
             self._hear(told)
         for mail in self._mailbox.take():
             self._open(mail, heartbeat)
+        if (
+            self._membership.take_more_to_claim()
+        ):  # once for each turn: cancels and exits are heard between two claims
+            self.fold(QueueChange())
         now_s = self._clock_s()
         if now_s >= self._tick_at_s:
             self._tick_at_s = now_s + self._poll_s
@@ -193,19 +216,22 @@ class Controller:
             case Ended(trainer=trainer):
                 self._memory.revoke(trainer)  # before anything else of it is killed: none of it may change the ledger
                 self._trainers.bury(trainer)
-            case Gone(trainer=trainer, code=code):
-                log.info("trainer %s ended with code %s", trainer, code)
-                self.fold(Exit(trainer=trainer, code=code))
+            case Gone(trainer=trainer, code=code, ending=ending, peak_bytes=peak_bytes):
+                log.info("trainer %s ended with code %s (%s)", trainer, code, ending)
+                self.fold(Exit(trainer=trainer, code=code, ending=ending, peak_bytes=peak_bytes))
             case Said(trainer=trainer, message=message):
                 self._listen(trainer, message)
 
     def _listen(self, trainer: TrainerId, message: Message) -> None:
+        longest_s = message.longest_s if isinstance(message, Progressed) else 0.0
+        self._signs.hear(trainer, self._clock_s(), longest_s)
         if isinstance(message, Failed) and message.lost:
             log.error("the device is lost to trainer %s: %s %s", trainer, message.message, message.hint)
         try:
             event = fact(trainer, message)
         except InvariantError as error:
             log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - one line says it all
+            self.fold(Failure(trainer=trainer, fault=Fault.of(error), retry=True))
             self._trainers.end(trainer, Manner.KILL)
             return
         if event is not None:
@@ -228,13 +254,13 @@ class Controller:
                 heartbeat.nudge()
             case Wake(kind=notify.QUEUED):
                 self.fold(QueueChange())
-            case Wake():
-                pass
             case Heard():
                 self._heard(mail)
             case LeaseOver(worker=worker, reason=reason) if worker == self._membership.worker:
                 self._lose_lease(reason)
-            case LeaseOver():
+            case Outdated(error=error):
+                self._end_outdated(error)
+            case Wake() | LeaseOver():
                 pass
 
     def _heard(self, heard: Heard) -> None:
@@ -252,16 +278,29 @@ class Controller:
             self.fold(ClaimLoss(claim=member.job.claim))
         self._tick_at_s = self._clock_s()
 
+    def _end_outdated(self, error: CatalogVersionError) -> None:
+        """Stop: trainers end now, jobs are handed back as far as that can still be written, and `run` raises this."""
+        if self._stop_at_s is not None:
+            return
+        log.error("stopping: %s", error.message)
+        self._outdated = error
+        self._stop_at_s = self._clock_s()
+        self.fold(Stop())
+
     def _tick(self, heartbeat: Beating) -> None:
         if self._membership.worker is None and self._stop_at_s is None:
             try:
                 self._join(heartbeat)
+            except CatalogVersionError as error:
+                self._end_outdated(error)
+                return
             except DatabaseError as error:
                 self._membership.miss(error)
                 return
         self._membership.rescue()
         self._stop_overruns()
         self._stop_silent()
+        self._stop_stalled()
         self._reclaim()
         self.fold(Tick())
 
@@ -282,6 +321,12 @@ class Controller:
                 self._owing_since_s[debt] = now_s
                 self.fold(Silence(trainer=trainer))
 
+    def _stop_stalled(self) -> None:
+        training = [m.trainer for m in self._pool.at(Stage.RUNNING) if m.trainer is not None and m.adopted]
+        for trainer, silent_s in self._signs.stalled(training, self._clock_s()):
+            log.error("trainer %s has made no progress for %.0f s and is killed", trainer, silent_s)
+            self.fold(Stall(trainer=trainer, silent_s=silent_s))
+
     def _join(self, heartbeat: Beating) -> None:
         registered_s = time.monotonic()
         worker = self._membership.join()
@@ -301,8 +346,8 @@ class Controller:
                 self._planner.ask(question)
             case SpawnTrainer(trainer=trainer):
                 self._trainers.spawn(trainer)
-            case ClaimNext():
-                self._events.append(Claim(job=self._membership.claim()))
+            case ClaimNext(passed_over=passed_over):
+                self._events.append(Claim(job=self._membership.claim(passed_over)))
             case AssignJob(trainer=trainer, job=job):
                 self._assign(trainer, job)
             case SetGrant(trainer=trainer, grant_bytes=grant_bytes):
@@ -330,7 +375,7 @@ class Controller:
             return
         if job.spec.max_runtime_s is not None:
             self._overrun_at_s[trainer] = self._clock_s() + job.spec.max_runtime_s
-        self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch))
+        self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch, budget_bytes=self._pool.budget_bytes))
 
     def _grant(self, trainer: TrainerId, grant_bytes: int) -> None:
         try:
@@ -359,5 +404,6 @@ class Controller:
         """Something on our side of the device went wrong: another attempt may do better."""
         log.error("trainer %s: %s", trainer, error.message)
         lost = isinstance(error, DeviceLostError)
-        self._events.append(Failure(trainer=trainer, fault=Fault.of(error), retry=True, lost=lost))
+        fault = Fault.of(error)
+        self._events.append(Failure(trainer=trainer, fault=fault, retry=True, lost=lost, blame=Blame.OTHERS))
         self._trainers.end(trainer, Manner.TERMINATE)

@@ -1,19 +1,28 @@
 """A controller as a worker of the catalog: its registration, the jobs that it claims, and what it writes of them.
 
 A worker whose lease is over is none until it registers anew, and nothing that its former self had still to write is
-its own. While the database is away that is said once, and what is to be written waits in order (outbox.py).
+its own. While the database is away that is said once, and what is to be written waits (outbox.py). A statement that
+meets another session's lock is not waited for: it is tried again later.
+
+Users can insert jobs whose specification nobody can read. At most one specification is read for each call of `claim`,
+and after an unreadable one the jobs of other owners come first: such jobs delay nobody else.
 """
 
 import logging
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from indb_tensile.catalog.connection import LockedError
+from indb_tensile.catalog.jobs import Unreadable
 from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.controller.observer import Observer
 from indb_tensile.controller.outbox import Outbox
 from indb_tensile.controller.records import Records, Writing
 from indb_tensile.errors import DatabaseError
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId, WorkerId
-from indb_tensile.scheduler.admission.orders import RequeueJob
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
+from indb_tensile.scheduler.admission.orders import FailJob, RequeueJob
+from indb_tensile.scheduler.admission.pool import Fault
 
 log = logging.getLogger("controller")
 
@@ -23,12 +32,16 @@ _CLAIMS_REMEMBERED = 1_024  # more than can come and go during one beat
 class Membership:
     """One worker at a time. `worker` is None before `join`, and after `expire` until the next."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._records = records
+        self._clock_s = clock_s
+        self._observer = Observer()
         self._outbox = Outbox(records)
         self._former: WorkerId | None = None
         self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
         self._away = False
+        self._unreadable_of: frozenset[int] = frozenset()
+        self._more_to_claim = False
         self.worker: WorkerId | None = None
 
     @property
@@ -45,12 +58,12 @@ class Membership:
         log.info("registered as worker %s", self.worker)
         return self.worker
 
-    def leave(self) -> None:
-        """Say farewell: nobody need wait for the lease."""
+    def leave(self, *, in_order: bool = True) -> None:
+        """Take leave, so that nobody need wait for the lease. Not `in_order`: the controller ends by a fault."""
         if self.worker is None:
             return
         try:
-            self._records.leave(self.worker)
+            self._records.leave(self.worker, in_order=in_order)
         except DatabaseError as error:
             log.warning("could not say farewell: %s", error.message)
 
@@ -62,10 +75,19 @@ class Membership:
     def rescue(self) -> None:
         """Give back to the queue what workers had that are gone; so it is seen whether the database is there."""
         try:
-            rescued = self._records.rescue()
+            asked_s = self._clock_s()
+            others = self._records.other_workers(self.worker)
+            dead = self._observer.look(others, asked_s=asked_s, answered_s=self._clock_s())
+            rescued = self._records.rescue(dead)
+        except LockedError as error:
+            log.debug("nothing was rescued now: %s", error.message)
+            return
         except DatabaseError as error:
+            self._observer.forget()
             self.miss(error)
             return
+        for sighting in dead:
+            log.warning("worker %s has not beaten for its lease of %g s", sighting.worker, sighting.lease_s)
         if self._away:
             log.info("the database is back")
             self._away = False
@@ -77,20 +99,52 @@ class Membership:
         log.log(logging.DEBUG if self._away else logging.WARNING, "%s", error.message)
         self._away = True
 
-    def claim(self) -> ClaimedJob | None:
-        """The next job; none while earlier writes wait, since it might be one that we are about to hand back."""
-        self._outbox.flush()
-        if self.worker is None or not self._outbox.empty:
+    def claim(self, passed_over: frozenset[int] = frozenset()) -> ClaimedJob | None:
+        """The next job of an owner who is not `passed_over`.
+
+        None where there is none, where it cannot be read, or where the database is away.
+
+        What is still to be written of other jobs does not matter: each of these keeps its claim until it is written.
+        """
+        unreadable_of, self._unreadable_of = self._unreadable_of, frozenset()
+        self._more_to_claim = False
+        if not self._outbox.flush() or self.worker is None:
             return None
         try:
-            job = self._records.claim(self.worker)
+            job = self._records.claim(self.worker, passed_over | unreadable_of)
+        except LockedError as error:
+            log.debug("nothing was claimed now: %s", error.message)
+            return None
         except DatabaseError as error:
             self.miss(error)
             return None
-        if job is not None:
-            self._received.append(job.claim)
-            log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)
+        if isinstance(job, Unreadable):
+            self._unreadable_of = unreadable_of | {job.owner_oid}
+            self._more_to_claim = True
+            self._refuse(job)
+            return None
+        if job is None:
+            self._more_to_claim = bool(unreadable_of)
+            return None
+        self._received.append(job.claim)
+        log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)
         return job
+
+    def take_more_to_claim(self) -> bool:
+        """Whether the queue may hold a job although the last `claim` returned none; said once."""
+        more, self._more_to_claim = self._more_to_claim, False
+        return more
+
+    @property
+    def more_to_claim(self) -> bool:
+        """What `take_more_to_claim` will say."""
+        return self._more_to_claim
+
+    def _refuse(self, job: Unreadable) -> None:
+        """Fail a job whose specification cannot be read."""
+        self._received.append(job.claim)
+        log.info("job %s fails: %s", job.job, job.error.message)
+        self.write(FailJob(job=job.job, claim=job.claim, fault=Fault.of(job.error)))
 
     def give_back(self, strays: Iterable[tuple[JobId, ClaimToken]], held: set[ClaimToken]) -> None:
         """Requeue jobs that the catalog counts as ours and that we know nothing of; `held` are those that we have.
@@ -102,10 +156,10 @@ class Membership:
             if claim not in ours:
                 log.warning("job %s was claimed without our knowing and goes back to the queue", job)
                 reason = "the answer to its claim was lost"
-                self.write(RequeueJob(job=job, claim=claim, reason=reason, counts=False))
+                self.write(RequeueJob(job=job, claim=claim, reason=reason, blame=Blame.NOBODY))
 
     def write(self, writing: Writing, *, planning_ns: int = 0) -> None:
-        """Write this after all that waits already; now, if the database is there."""
+        """Write this after everything that waits for the same job; now, if that is possible."""
         self._outbox.put(writing, planning_ns=planning_ns)
 
     def flush(self) -> None:

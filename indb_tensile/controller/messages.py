@@ -51,7 +51,7 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:
             fault = Fault(
                 sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint
             )
-            return Failure(trainer=trainer, fault=fault, retry=message.retry, lost=message.lost)
+            return Failure(trainer=trainer, fault=fault, retry=message.retry, lost=message.lost, blame=message.blame)
         case Progressed():
             return None
         case _:

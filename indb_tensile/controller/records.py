@@ -5,19 +5,27 @@ is kept and written later, or, where the lease ran out meanwhile, is no longer o
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 import psycopg
 
 from indb_tensile.catalog import install, jobs, links, paces, plans
-from indb_tensile.catalog.connection import Connection, Session, UnreachableError
-from indb_tensile.catalog.jobs import Beat
+from indb_tensile.catalog.connection import (
+    LOOP_LOCK_TIMEOUT_MS,
+    Connection,
+    LockedError,
+    Session,
+    UnreachableError,
+    is_blocked,
+    may_pass,
+)
+from indb_tensile.catalog.jobs import Beat, Sighting, Unreadable
+from indb_tensile.catalog.outage import words
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.config import variable
 from indb_tensile.errors import DatabaseError, TensileError
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId, WorkerId
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.decide import NEW_WEIGHT
 from indb_tensile.scheduler.admission.orders import (
     CancelJob,
@@ -44,7 +52,7 @@ class Pulse(Protocol):
     """What the heartbeat needs, on a connection of its own."""
 
     def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
-        """Renew the lease. Raises UnreachableError."""
+        """Renew the lease. Raises UnreachableError, or CatalogVersionError."""
         ...
 
 
@@ -55,16 +63,20 @@ class Records(Protocol):
         """A new worker."""
         ...
 
-    def leave(self, worker: WorkerId) -> None:
-        """The worker is gone; others need not wait for its lease."""
+    def leave(self, worker: WorkerId, *, in_order: bool = True) -> None:
+        """The worker is gone; others need not wait for its lease. Not `in_order`: by a fault of its controller."""
         ...
 
-    def claim(self, worker: WorkerId) -> ClaimedJob | None:
-        """The next job, if any."""
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
+        """The next job, if any, of owners whose oids are not among `passed_over`."""
         ...
 
-    def rescue(self) -> tuple[JobId, ...]:
-        """Take jobs from workers that are gone."""
+    def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
+        """Every worker that has not stopped, save this one."""
+        ...
+
+    def rescue(self, dead: Sequence[Sighting]) -> tuple[JobId, ...]:
+        """Take jobs from workers that left, died or are these and have not beaten since."""
         ...
 
     def write(self, writing: Writing, *, planning_ns: int) -> None:
@@ -83,39 +95,66 @@ class CatalogRecords:
     """
 
     def __init__(
-        self, dsn: str, *, application_name: str, host: str, pid: int, device_kind: str, policy: str, lease_s: float
+        self,
+        dsn: str,
+        *,
+        application_name: str,
+        host: str,
+        pid: int,
+        device_kind: str,
+        policy: str,
+        lease_s: float,
+        interrupted_s: float = 0.0,
+        slots: int = 8,
     ) -> None:
-        self._session = Session(dsn, application_name=application_name, patience_s=0.0)
+        self._session = Session(
+            dsn, application_name=application_name, patience_s=0.0, lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS
+        )
         self._host = host
         self._pid = pid
         self._device_kind = device_kind
         self._policy = policy
         self._lease_s = lease_s
+        self._interrupted_s = interrupted_s
+        self._slots = slots
         self._run(install.check_version)
 
     def register(self) -> WorkerId:
-        """A new worker, whose first heartbeat this is."""
+        """A new worker, whose first heartbeat this is. Raises CatalogVersionError where the catalog was upgraded."""
+        self._run(install.check_version)
         return self._run(
             lambda c: jobs.register_worker(
-                c, host=self._host, pid=self._pid, device_kind=self._device_kind, lease_s=self._lease_s
+                c,
+                host=self._host,
+                pid=self._pid,
+                device_kind=self._device_kind,
+                lease_s=self._lease_s,
+                slots=self._slots,
             )
         )
 
-    def leave(self, worker: WorkerId) -> None:
+    def leave(self, worker: WorkerId, *, in_order: bool = True) -> None:
         """Mark the worker as stopped."""
-        self._run(lambda c: jobs.leave(c, worker))
+        self._run(lambda c: jobs.leave(c, worker, in_order=in_order))
 
     def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
-        """Renew the worker's lease."""
-        return self._run(lambda c: jobs.beat(c, worker, held))
+        """Renew the worker's lease. Raises CatalogVersionError where the catalog was upgraded."""
+        beat = self._run(lambda c: jobs.beat(c, worker, held))
+        if beat.version != install.VERSION:
+            self._run(install.check_version)
+        return beat
 
-    def claim(self, worker: WorkerId) -> ClaimedJob | None:
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
         """The next job, if any. Where its answer is lost with the connection, a beat reports it as a stray."""
-        return self._run(lambda c: jobs.claim_job(c, worker))
+        return self._run(lambda c: jobs.claim_job(c, worker, passed_over))
 
-    def rescue(self) -> tuple[JobId, ...]:
-        """Take jobs from workers that are gone."""
-        return self._run(jobs.rescue)
+    def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
+        """Every worker that has not stopped, save this one."""
+        return self._run(lambda c: jobs.other_workers(c, worker))
+
+    def rescue(self, dead: Sequence[Sighting]) -> tuple[JobId, ...]:
+        """Take jobs from workers that left, died or are these and have not beaten since."""
+        return self._run(lambda c: jobs.rescue(c, dead, limit_s=self._interrupted_s))
 
     def write(self, writing: Writing, *, planning_ns: int = 0) -> None:
         """Do what decide() ordered."""
@@ -141,6 +180,12 @@ class CatalogRecords:
         try:
             return self._session.run(action)
         except psycopg.Error as error:
+            if is_blocked(error):
+                raise LockedError(f"another session is in the way: {words(error)}") from error
+            if may_pass(error):
+                raise UnreachableError(f"the database cannot do its work now: {words(error)}") from error
+            if isinstance(error, _UNDEFINED):
+                self._session.run(install.check_version)
             told = DatabaseError(
                 f"the catalog refused a statement: {error.diag.message_primary or str(error).strip()}",
                 detail=error.diag.message_detail or "",
@@ -152,11 +197,12 @@ class CatalogRecords:
         job, claim = writing.job, writing.claim
         match writing:
             case FailJob(fault=fault):
-                jobs.fail(connection, job, claim, _error(fault), retry=False)
-            case RequeueJob(reason=reason, counts=True, fault=fault):
-                jobs.fail(connection, job, claim, _interrupted(job, reason, fault), retry=True)
-            case RequeueJob(reason=reason, fault=fault):
-                jobs.requeue(connection, job, claim, reason, device=None if fault is None else _error(fault))
+                jobs.fail(connection, job, claim, _error(fault))
+            case RequeueJob(reason=reason, blame=Blame.NOBODY):
+                jobs.requeue(connection, job, claim, reason)
+            case RequeueJob(blame=blame, waits_for=waits_for):
+                error, limit_s = _interruption(writing), self._interrupted_s
+                jobs.interrupt(connection, job, claim, error, blame, waits_for=waits_for, limit_s=limit_s)
             case CancelJob():
                 jobs.cancelled(connection, job, claim)
             case SetWaitsFor(text=text):
@@ -188,6 +234,16 @@ class CatalogRecords:
                 )
 
 
+# What a statement meets where the catalog was upgraded, or dropped, beneath a running program.
+_UNDEFINED = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.InvalidSchemaName,
+)
+
+
 def _way_out(error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"Connect as tensile_worker, or as a role that was granted it ({variable('dsn')})."
@@ -200,9 +256,10 @@ def _error(fault: Fault) -> TensileError:
     return error
 
 
-def _interrupted(job: JobId, reason: str, fault: Fault | None) -> TensileError:
-    message = f"attempt of job {job} was interrupted: {reason}"
-    return _error(replace(fault, message=message) if fault else Fault(sqlstate="58000", message=message))
+def _interruption(order: RequeueJob) -> TensileError:
+    """What the job's owner reads; a trainer that reported a fault has said it in full."""
+    message = f"an attempt of job {order.job} was interrupted: {order.reason}"
+    return _error(order.fault or Fault(sqlstate="58000", message=message))
 
 
 def _plan_record(order: RecordPlan, policy: str, planning_ns: int) -> tuple[PlanRecord, Any]:
@@ -225,4 +282,4 @@ def _plan_record(order: RecordPlan, policy: str, planning_ns: int) -> tuple[Plan
     return record, msgspec.to_builtins(plan.plans)
 
 
-__all__ = ["CatalogRecords", "Pulse", "Records", "UnreachableError", "Writing"]
+__all__ = ["CatalogRecords", "LockedError", "Pulse", "Records", "UnreachableError", "Writing"]

@@ -23,14 +23,18 @@ from typing import Protocol
 from indb_tensile.config import Inheritance
 from indb_tensile.controller.forkserver import Copy, ForkServer
 from indb_tensile.controller.frames import Frames
+from indb_tensile.controller.starvation import Starvation
 from indb_tensile.errors import InvariantError
 from indb_tensile.link import Message
+from indb_tensile.scheduler.admission.facts import Ending
 from indb_tensile.scheduler.admission.orders import Manner
 from indb_tensile.scheduler.admission.pool import TrainerId
 
 log = logging.getLogger("controller")
 
 UNSTARTED = -1  # exit code of a trainer that could not be started
+# What ends a process from outside; by all other signals it has ended itself.
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 QUARANTINE_S = 0.02  # between a trainer's last process and its memory's next owner
 
 
@@ -55,6 +59,8 @@ class Gone:
 
     trainer: TrainerId
     code: int
+    ending: Ending
+    peak_bytes: int | None = None  # of its own host memory
 
 
 class _Waitable(Protocol):
@@ -87,6 +93,8 @@ class _Trainer:
     pidfd: int = -1
     ended: bool = False
     code: int | None = None  # not yet reaped
+    ending: Ending = Ending.BY_ITSELF
+    peak_bytes: int | None = None
     doomed: bool = False
     kill_at_s: float | None = None
     free_at_s: float | None = None
@@ -110,8 +118,10 @@ class Trainers:
         grace_s: float,
         wake: _Waitable | None = None,
         regions: Regions | None = None,
+        starvation: Starvation | None = None,
     ) -> None:
         """`regions` are a GPU's, which each trainer maps as it starts."""
+        self._starvation = starvation or Starvation()
         self._forks = forks
         self._module = module
         self._device_fd = device_fd
@@ -184,6 +194,7 @@ class Trainers:
     def poll(self, timeout_s: float) -> list[Said | Ended | Gone]:
         """What trainers said and which of them ended, waiting until there is something or the time is over."""
         ready = self._selector.select(self._patience_s(timeout_s))
+        self._starvation.look()
         self._begin()
         told: list[Said | Ended | Gone] = list(self._unstarted)
         self._unstarted.clear()
@@ -199,7 +210,14 @@ class Trainers:
         self._signal(found, signal.SIGKILL)
         with self._reaping:
             assert found.pid is not None
-            found.code = os.waitstatus_to_exitcode(os.waitpid(found.pid, 0)[1])
+            _, status, used = os.wait4(found.pid, 0)
+            found.code = os.waitstatus_to_exitcode(status)
+        found.peak_bytes = used.ru_maxrss * 1024
+        if found.ending is Ending.STOPPED and -found.code not in _FROM_OUTSIDE:
+            found.ending = Ending.BY_ITSELF  # it crashed before the signal came
+        if found.ending is Ending.BY_ITSELF and -found.code in _FROM_OUTSIDE:
+            starved = found.code == -signal.SIGKILL and self._starvation.recent()
+            found.ending = Ending.STARVED if starved else Ending.OUTSIDE
         for descriptor in (found.frames.fileno(), found.pidfd):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
@@ -252,7 +270,7 @@ class Trainers:
         found.copy.abandon()
         found.frames.close()
         os.close(found.life)
-        self._unstarted.append(Gone(trainer=trainer, code=UNSTARTED))
+        self._unstarted.append(Gone(trainer=trainer, code=UNSTARTED, ending=Ending.STOPPED))
 
     def _attend(self, trainer: TrainerId) -> list[Said | Ended | Gone]:
         found = self._trainers[trainer]
@@ -267,11 +285,12 @@ class Trainers:
         except InvariantError as error:
             log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - one line says it all
             found.frames.closed = True
+            found.ending = Ending.BABBLED
         if ended and not found.ended:
             found.ended = True
             told.append(Ended(trainer=trainer))
-        elif found.frames.closed:
-            self._signal(found, signal.SIGKILL)
+        elif found.frames.closed:  # it may be ending already, of whatever cause
+            self._signal(found, signal.SIGKILL, marks=False)
         if not ended:
             self._watch(trainer, found)
         return told
@@ -295,7 +314,7 @@ class Trainers:
             del self._trainers[trainer]
             os.close(found.life)
             assert found.code is not None
-            told.append(Gone(trainer=trainer, code=found.code))
+            told.append(Gone(trainer=trainer, code=found.code, ending=found.ending, peak_bytes=found.peak_bytes))
         return told
 
     def _lingers(self, found: _Trainer) -> bool:
@@ -315,11 +334,13 @@ class Trainers:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if found.frames.unsent else 0)
         self._selector.modify(descriptor, events, trainer)
 
-    def _signal(self, found: _Trainer, number: signal.Signals) -> None:
+    def _signal(self, found: _Trainer, number: signal.Signals, *, marks: bool = True) -> None:
         with self._reaping, contextlib.suppress(ProcessLookupError):
             if found.pid is not None and found.code is None:
                 if self._regions is not None and not found.ended:
                     self._regions.let_go(found.pid)
+                if marks and found.ending is Ending.BY_ITSELF and not _ended(found.pidfd):
+                    found.ending = Ending.STOPPED
                 os.killpg(found.pid, number)
 
     def _kill_late(self) -> None:

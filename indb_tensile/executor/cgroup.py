@@ -33,6 +33,26 @@ def memory_limit(
     return min(found, key=lambda limit: (limit.size_bytes, limit.path), default=None)
 
 
+def free_bytes(limit: Limit) -> int:
+    """What the group of this limit may still take: what the page cache holds of files on a disk can be dropped."""
+    used_bytes = _number(limit.path.with_name(_USAGE[limit.path.name])) or 0
+    told = _statistics(limit.path.with_name("memory.stat"))
+    cached_bytes = told.get("total_cache", told.get("file", 0)) - told.get("total_shmem", told.get("shmem", 0))
+    return max(0, limit.size_bytes - used_bytes + max(0, cached_bytes))
+
+
+_USAGE = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage_in_bytes"}
+
+
+def _statistics(path: Path) -> dict[str, int]:
+    """The lines of a memory.stat; in version 1 figures that begin with `total_` include the group's children."""
+    try:
+        pairs = (line.partition(" ")[::2] for line in path.read_text(encoding="utf-8").splitlines())
+        return {name: int(value) for name, value in pairs if value.isdecimal()}
+    except OSError:
+        return {}
+
+
 def _limits(line: str, mounted: Path) -> Iterator[Limit]:
     """Those of one hierarchy, `number:controllers:group`, from the group up to what is mounted.
 
@@ -56,8 +76,13 @@ def _limits(line: str, mounted: Path) -> Iterator[Limit]:
 
 
 def _size_bytes(path: Path) -> int | None:
+    number = _number(path)
+    return number if number is not None and number < _BOUNDLESS_BYTES else None
+
+
+def _number(path: Path) -> int | None:
     try:
         text = path.read_text(encoding="utf-8").strip()
     except OSError:
         return None
-    return int(text) if text.isdecimal() and int(text) < _BOUNDLESS_BYTES else None
+    return int(text) if text.isdecimal() else None

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from indb_tensile.config import MIB, Settings, variable
 from indb_tensile.errors import RequestError
+from indb_tensile.executor import cgroup
 from indb_tensile.executor.cgroup import memory_limit
 from indb_tensile.scheduler.latency import DeviceSpeed
 
@@ -45,6 +46,29 @@ def memory() -> Memory:
     if limit is None or limit.size_bytes >= machine.size_bytes:
         return machine
     return Memory(size_bytes=limit.size_bytes, whose=f"this container or control group ({limit.path})")
+
+
+def memory_with_swap_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """The most that all processes here can ever have: a control group's limit may leave out swap space."""
+    return memory().size_bytes + _meminfo_bytes(meminfo).get("SwapTotal", 0)
+
+
+def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """What a process here could take now, swap space included."""
+    told, limit = _meminfo_bytes(meminfo), memory_limit()
+    swap_bytes = told.get("SwapFree", 0)
+    machine_bytes = told.get("MemAvailable", memory().size_bytes)
+    group_bytes = machine_bytes if limit is None else cgroup.free_bytes(limit)
+    return min(machine_bytes, group_bytes) + swap_bytes
+
+
+def _meminfo_bytes(path: Path) -> dict[str, int]:
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":")[::2] for line in lines)
+    return {name: int(words[0]) * 1024 for name, text in pairs if (words := text.split()) and words[-1] == "kB"}
 
 
 def room_bytes(settings: Settings) -> int:

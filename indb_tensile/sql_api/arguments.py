@@ -1,10 +1,11 @@
 """What a training may be given beside its table: network, hyper-parameters, split, metric, limits."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 from .errors import INVALID, RefusalError, shown, told_by_database
-from .options import ARCHITECTURES, EARLY_STOP, HYPERPARAMS, LAYERS, METRICS, PREPROCESS, SPLIT
+from .options import ARCHITECTURES, EARLY_STOP, HYPERPARAMS, LAYERS, METRICS, MOST_PARAMETERS, PREPROCESS, SPLIT
 from .parameters import check_names, check_object, check_parameters
 from .request import read_integer, read_text
 from .spi import Json, Plpy, fetch
@@ -23,7 +24,17 @@ def architecture(request: Json, before: Json) -> Json:
         raise RefusalError(INVALID, f"unknown architecture {named}", hint=_KNOWN_ARCHITECTURES)
     options = {name: value for name, value in wanted.items() if name != "type"}
     _check_layers(options.get("layers"))
-    return {"type": kind} | check_parameters(f"architecture {kind}", options, ARCHITECTURES[kind])
+    checked = check_parameters(f"architecture {kind}", options, ARCHITECTURES[kind])
+    _check_widths(kind, checked.get("hidden") or [])
+    return {"type": kind} | checked
+
+
+def _check_widths(kind: str, hidden: list[int]) -> None:
+    """Refuse at once what has too many weights between its declared layers alone; a worker counts all of them."""
+    weights = sum(above * below for above, below in pairwise(hidden))
+    if weights > MOST_PARAMETERS:
+        message = f"architecture {kind}: the hidden layers have {weights} weights, more than {MOST_PARAMETERS}"
+        raise RefusalError(INVALID, message, hint="Make its layers narrower.")
 
 
 def hyperparams(request: Json, before: Json) -> Json:

@@ -53,6 +53,7 @@ ARCHITECTURES: dict[str, dict[str, Json]] = {
     },
     "layers": {"layers": {"type": "layers"}, "input_shape": _INPUT_SHAPE},
 }
+MOST_PARAMETERS = 2_000_000_000
 LAYERS = (
     *("linear", "conv2d", "batch_norm1d", "batch_norm2d", "layer_norm", *_ACTIVATIONS, "dropout", "max_pool2d"),
     *("avg_pool2d", "adaptive_avg_pool2d", "flatten", "reshape", "lstm", "gru", "transformer_encoder", "residual"),

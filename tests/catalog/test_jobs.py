@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from indb_tensile.catalog import jobs, models
-from indb_tensile.catalog.jobs import Beat, Progress
-from indb_tensile.errors import DataError, DeviceError, LostClaimError
-from indb_tensile.job import ClaimedJob, JobId, JobState, Phase
-from tests.catalog.enqueue import claim, enqueue, publication, register, specification, state
+from indb_tensile.catalog import checkpoints, jobs, models
+from indb_tensile.catalog.jobs import Beat, Progress, Sighting
+from indb_tensile.errors import ComputationError, DatabaseError, DataError, DeviceError, LostClaimError
+from indb_tensile.job import Blame, ClaimedJob, JobId, JobState, Phase
+from tests.catalog.enqueue import LEASE_S, claim, claim_or_fail, enqueue, publication, register, specification, state
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.postgres
 
 def test_eight_claimers_take_each_of_a_thousand_jobs_once(database: Database) -> None:
     with database.connect() as connection:
+        connection.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
         connection.execute(
             "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)"
             " select 'm', 1, 'public', 't', %s from generate_series(1, 1000)",
@@ -32,7 +33,7 @@ def test_eight_claimers_take_each_of_a_thousand_jobs_once(database: Database) ->
         with database.connect("tensile_worker") as connection:
             worker = register(connection)
             barrier.wait()
-            while (job := jobs.claim_job(connection, worker)) is not None:
+            while isinstance(job := jobs.claim_job(connection, worker), ClaimedJob):
                 mine.append(job.job)
 
     threads = [threading.Thread(target=empty, args=(mine,)) for mine in claimed]
@@ -105,9 +106,12 @@ def test_a_worker_that_left_claims_nothing(database: Database) -> None:
 
 def test_a_job_whose_specification_cannot_be_read_fails_and_the_next_one_is_claimed(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        _admit_any_request(database)
         broken = enqueue(alice, spec={"task": "poetry"})
         good = enqueue(alice)
-        assert claim(connection, register(connection)).job == good
+        worker = register(connection)
+        assert claim_or_fail(connection, worker) is None
+        assert claim(connection, worker).job == good
         assert state(alice, broken) == "failed"
         row = alice.execute("select error_message from tensile.jobs where job_id = %s", (broken,)).fetchone()
         assert row is not None
@@ -119,6 +123,7 @@ def test_a_job_whose_specification_cannot_be_read_fails_and_the_next_one_is_clai
 def test_a_specification_that_could_not_travel_to_a_trainer_fails_as_its_own_jobs_fault(
     database: Database, value: str
 ) -> None:
+    _admit_any_request(database)
     with database.connect() as connection:
         connection.execute(
             "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)"
@@ -126,7 +131,7 @@ def test_a_specification_that_could_not_travel_to_a_trainer_fails_as_its_own_job
             " jsonb_set(%s, '{hyperparams}', jsonb_build_object('epochs', %s::jsonb)))",
             (Jsonb(specification("m")), value),
         )
-        assert jobs.claim_job(connection, register(connection)) is None
+        assert claim_or_fail(connection, register(connection)) is None
         row = connection.execute("select state, error_sqlstate, error_message from tensile.jobs").fetchone()
         assert row is not None
         assert row[:2] == ("failed", "22023")
@@ -149,13 +154,19 @@ def test_states_and_phases_follow_one_another_and_leave_events(database: Databas
         assert kinds == [("starting",), ("running",), ("cancelled",)]
 
 
-def test_running_begins_once(database: Database) -> None:
+def test_a_start_that_is_written_twice_changes_nothing_the_second_time(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         enqueue(alice)
         claimed = claim(connection, register(connection))
         jobs.start_running(connection, claimed.job, claimed.claim)
-        with pytest.raises(LostClaimError):
-            jobs.start_running(connection, claimed.job, claimed.claim)
+        jobs.set_phase(connection, claimed.job, claimed.claim, Phase.VALIDATING)
+        before = _everything(database)
+        jobs.start_running(connection, claimed.job, claimed.claim)
+        assert _everything(database) == before
+        assert alice.execute("select state::text, phase::text from tensile.jobs").fetchone() == (
+            "running",
+            "validating",
+        )
 
 
 def test_progress_keeps_what_is_not_said_anew(database: Database) -> None:
@@ -193,24 +204,96 @@ def test_a_stale_claim_changes_nothing(database: Database) -> None:
         jobs.start_running(connection, fresh.job, fresh.claim)
 
 
-def test_an_interrupted_job_waits_a_little_longer_each_time_and_fails_at_the_last(database: Database) -> None:
+def test_a_job_waits_a_little_longer_after_each_fault_of_its_own_and_fails_at_the_last(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
         waits = []
         for _ in range(3):
             claimed = claim(connection, register(connection))
-            outcome = jobs.fail(connection, job, claimed.claim, DeviceError("the device is gone"), retry=True)
-            waits.append(
-                alice.execute("select extract(epoch from not_before - now())::float8 from tensile.jobs").fetchone()
-            )
-            with database.connect() as postgres:
-                postgres.execute("update tensile.jobs set not_before = null")
+            outcome = jobs.interrupt(connection, job, claimed.claim, ComputationError("no kernel"), Blame.JOB)
+            waits.append(_pause_s(alice))
+            _make_due(database)
         assert outcome is JobState.FAILED
-        first, second, last = (row[0] for row in waits if row is not None)
+        first, second, last = waits
+        assert first is not None
+        assert second is not None
         assert 1 < first < 2 < second < 4
         assert last is None
-        row = alice.execute("select error_sqlstate, error_message, attempt from tensile.jobs").fetchone()
-        assert row == ("58000", "the device is gone", 3)
+        row = alice.execute("select error_sqlstate, error_message, attempt, faults from tensile.jobs").fetchone()
+        assert row == ("58000", "no kernel", 3, 3)
+
+
+def test_what_is_not_the_jobs_fault_never_ends_it_and_is_tried_again_after_growing_pauses(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        waits = []
+        for _ in range(7):
+            claimed = claim(connection, register(connection))
+            error = DatabaseError("the disk is full")
+            assert jobs.interrupt(connection, job, claimed.claim, error, Blame.OTHERS) is JobState.QUEUED
+            waits.append(_pause_s(alice))
+            _make_due(database)
+        assert waits == sorted(waits, key=lambda wait: wait or 0)
+        row = alice.execute(
+            "select attempt, faults, interruptions, waits_for, error_message from tensile.jobs"
+        ).fetchone()
+        assert row == (7, 0, 7, "its next attempt, since the disk is full", "the disk is full")
+        detail = {"reason": "the disk is full", "counts": False, "faults": 0, "interruptions": 7}
+        query = "select detail from tensile.job_events where kind = 'interrupted' order by event_id desc"
+        assert alice.execute(query).fetchone() == (detail,)
+
+
+def test_a_trainer_that_hangs_counts_from_the_second_time_in_the_same_phase_on(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        counted = []
+        for phase in (Phase.READING, Phase.TRAINING, Phase.TRAINING, Phase.READING):
+            claimed = claim(connection, register(connection))
+            jobs.set_phase(connection, job, claimed.claim, phase)
+            jobs.interrupt(connection, job, claimed.claim, DeviceError("its trainer hangs"), Blame.UNCLEAR)
+            row = alice.execute("select faults from tensile.jobs").fetchone()
+            assert row is not None
+            counted.append(row[0])
+            _make_due(database)
+        assert counted == [0, 0, 1, 1]
+
+
+def test_a_checkpoint_makes_up_for_all_faults_and_interruptions_before_it(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        for blame in (Blame.JOB, Blame.OTHERS, Blame.UNCLEAR):
+            claimed = claim(connection, register(connection))
+            jobs.interrupt(connection, job, claimed.claim, DeviceError("x"), blame)
+            _make_due(database)
+        query = "select faults, interruptions, interrupted > '0', last_death_phase from tensile.jobs"
+        assert alice.execute(query).fetchone() == (1, 2, True, "starting")
+        claimed = claim(connection, register(connection))
+        checkpoints.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
+        assert alice.execute(query).fetchone() == (0, 0, False, None)
+
+
+def test_a_job_that_is_interrupted_for_longer_than_the_setting_fails_and_says_by_what(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        states = []
+        for _ in range(3):
+            claimed = claim(connection, register(connection))
+            with database.connect() as postgres:
+                postgres.execute("update tensile.jobs set progress_at = now() - interval '40 minutes'")
+            error = DatabaseError("the disk is full", hint="Free space.")
+            states.append(jobs.interrupt(connection, job, claimed.claim, error, Blame.OTHERS, limit_s=7200.0))
+            _make_due(database)
+        assert states == ["queued", "queued", "failed"]
+        row = alice.execute(
+            "select error_sqlstate, error_message, error_hint, not_before from tensile.jobs"
+        ).fetchone()
+        assert row is not None
+        assert (row[0], row[3]) == ("58000", None)
+        assert row[1] == (
+            f"job {job} was interrupted 3 times without a checkpoint in between, which cost it 02:00:14; "
+            "the last time: the disk is full"
+        )
+        assert "interrupted_s" in row[2]
 
 
 def test_the_requests_fault_is_not_tried_again(database: Database) -> None:
@@ -218,39 +301,95 @@ def test_the_requests_fault_is_not_tried_again(database: Database) -> None:
         job = enqueue(alice)
         claimed = claim(connection, register(connection))
         error = DataError("column y is all NULL", detail="of 10 rows", hint="Choose another target.")
-        assert jobs.fail(connection, job, claimed.claim, error, retry=False) is JobState.FAILED
+        assert jobs.fail(connection, job, claimed.claim, error) is JobState.FAILED
         row = alice.execute(
             "select error_sqlstate, error_message, error_detail, error_hint, worker_id, phase from tensile.jobs"
         ).fetchone()
         assert row == ("22000", "column y is all NULL", "of 10 rows", "Choose another target.", None, None)
 
 
-def test_a_requeued_job_starts_again_at_once_and_its_attempt_does_not_count(database: Database) -> None:
+def test_a_requeued_job_starts_again_at_once_and_nothing_is_counted(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         enqueue(alice)
         worker = register(connection)
         claimed = claim(connection, worker)
         jobs.requeue(connection, claimed.job, claimed.claim, "the controller stops")
         again = claim(connection, worker)
-        assert (again.attempt, again.claim > claimed.claim) == (1, True)
+        assert (again.attempt, again.claim > claimed.claim) == (2, True)
         row = alice.execute("select detail from tensile.job_events where kind = 'requeued'").fetchone()
         assert row == ({"reason": "the controller stops"},)
+        assert alice.execute("select faults, interruptions from tensile.jobs").fetchone() == (0, 0)
 
 
-def test_jobs_of_a_worker_whose_lease_is_over_are_rescued(database: Database) -> None:
+def test_jobs_of_a_worker_that_an_observer_declares_dead_are_rescued(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
         dead, living = register(connection), register(connection)
         claimed = claim(connection, dead)
+        jobs.beat(connection, dead)
         assert jobs.rescue(connection) == ()
-        _let_lease_end(database, dead)
-        assert jobs.rescue(connection) == (job,)
-        assert jobs.rescue(connection) == ()
+        assert jobs.other_workers(connection, living) == (Sighting(worker=dead, beats=1, lease_s=LEASE_S),)
+        seen = jobs.other_workers(connection, living)
+        assert jobs.rescue(connection, seen) == (job,)
+        assert jobs.rescue(connection, seen) == ()
+        assert jobs.other_workers(connection, living) == ()
         assert jobs.beat(connection, dead) == Beat(cancelled=(), lost=(), alive=False)
         assert jobs.beat(connection, dead, {job: claimed.claim}).lost == (job,)
         assert jobs.beat(connection, living).alive
         row = alice.execute("select state::text, error_message, not_before > now() from tensile.jobs").fetchone()
-        assert row == ("queued", f"attempt 1 of 3 was interrupted: worker {dead} on host host is gone", True)
+        assert row == ("queued", f"attempt 1 was interrupted: worker {dead} on host host is gone", True)
+
+
+def test_a_worker_that_has_beaten_since_it_was_seen_is_not_dead(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        worker = register(connection)
+        claim(connection, worker)
+        seen = jobs.other_workers(connection, None)
+        jobs.beat(connection, worker)
+        assert jobs.rescue(connection, seen) == ()
+        assert jobs.beat(connection, worker).alive
+        assert state(alice, job) == "starting"
+
+
+def test_no_clock_makes_a_worker_dead(database: Database) -> None:
+    """The server's clock was set forward by an hour, or back."""
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        worker = register(connection)
+        claim(connection, worker)
+        for step in ("-1 hour", "1 hour"):
+            with database.connect() as postgres:
+                postgres.execute("update tensile.workers set heartbeat_at = now() + %s::interval", (step,))
+            assert jobs.rescue(connection) == ()
+            assert jobs.beat(connection, worker).alive
+            assert state(alice, job) == "starting"
+
+
+def test_the_second_death_of_a_controller_in_the_same_phase_of_a_job_is_the_jobs_fault(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        faults = []
+        for _ in range(4):
+            claimed = claim(connection, register(connection))
+            jobs.set_phase(connection, job, claimed.claim, Phase.TRAINING)
+            assert jobs.rescue(connection, jobs.other_workers(connection, None)) == (job,)
+            row = alice.execute("select faults, state::text from tensile.jobs").fetchone()
+            faults.append(row)
+            _make_due(database)
+        assert faults == [(0, "queued"), (1, "queued"), (2, "queued"), (3, "failed")]
+
+
+def test_a_controller_that_ends_by_a_fault_counts_as_one_that_died(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        for in_order in (True, True, False, False):
+            worker = register(connection)
+            claim(connection, worker)
+            jobs.leave(connection, worker, in_order=in_order)
+            jobs.rescue(connection)
+            _make_due(database)
+        assert alice.execute("select faults, interruptions from tensile.jobs").fetchone() == (1, 3)
 
 
 def test_age_alone_rescues_nothing(database: Database) -> None:
@@ -273,18 +412,17 @@ def test_jobs_of_a_worker_that_left_are_rescued_without_waiting(database: Databa
         assert state(alice, job) == "queued"
 
 
-def test_rescue_fails_a_job_whose_attempts_are_used_up_and_drops_its_checkpoint(database: Database) -> None:
+def test_rescue_fails_a_job_whose_faults_are_too_many_and_drops_its_checkpoint(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
-        with database.connect() as postgres:
-            postgres.execute("update tensile.jobs set max_attempts = 1")
         worker = register(connection)
         claimed = claim(connection, worker)
-        models.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
-        jobs.leave(connection, worker)
-        assert jobs.rescue(connection) == (job,)
+        checkpoints.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
+        with database.connect() as postgres:
+            postgres.execute("update tensile.jobs set max_attempts = 1, last_death_phase = 'starting'")
+        assert jobs.rescue(connection, jobs.other_workers(connection, None)) == (job,)
         assert state(alice, job) == "failed"
-        assert models.load_checkpoint(connection, job) is None
+        assert checkpoints.checkpoints(connection, job) == ()
 
 
 def test_rescue_cancels_what_should_stop(database: Database) -> None:
@@ -320,14 +458,16 @@ def test_a_running_job_is_cancelled_by_its_worker_which_hears_it_at_the_next_bea
         assert state(alice, job) == "cancelled"
 
 
-@pytest.mark.parametrize("ending", ["fail", "requeue"])
+@pytest.mark.parametrize("ending", ["fail", "interrupt", "requeue"])
 def test_a_cancelled_job_does_not_go_back_into_the_queue(database: Database, ending: str) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
         claimed = claim(connection, register(connection))
         alice.execute("update tensile.jobs set cancel_requested = true")
         if ending == "fail":
-            outcome = jobs.fail(connection, job, claimed.claim, DeviceError("gone"), retry=True)
+            assert jobs.fail(connection, job, claimed.claim, DeviceError("gone")) is JobState.CANCELLED
+        elif ending == "interrupt":
+            outcome = jobs.interrupt(connection, job, claimed.claim, DeviceError("gone"), Blame.OTHERS)
             assert outcome is JobState.CANCELLED
         else:
             jobs.requeue(connection, job, claimed.claim, "the controller stops")
@@ -382,17 +522,19 @@ def _writes(connection: psycopg.Connection, claimed: ClaimedJob) -> list[Any]:
         lambda: jobs.set_phase(connection, job, token, Phase.TRAINING),
         lambda: jobs.set_waits_for(connection, job, token, "x"),
         lambda: jobs.report_progress(connection, job, token, progress),
-        lambda: jobs.fail(connection, job, token, DataError("x"), retry=False),
+        lambda: jobs.fail(connection, job, token, DataError("x")),
+        lambda: jobs.interrupt(connection, job, token, DataError("x"), Blame.OTHERS),
         lambda: jobs.cancelled(connection, job, token),
         lambda: jobs.requeue(connection, job, token, "x"),
         lambda: jobs.record_event(connection, job, token, "x", {}),
-        lambda: models.save_checkpoint(connection, job, token, b"x", {}),
+        lambda: checkpoints.save_checkpoint(connection, job, token, b"x", {}),
         lambda: models.publish_version(connection, claimed, publication()),
     ]
 
 
 def _everything(database: Database) -> list[Any]:
-    tables = ("jobs", "job_progress", "metrics", "job_events", "checkpoints", "artifacts", "models", "model_versions")
+    tables = ["jobs", "job_progress", "metrics", "job_events", "checkpoints", "checkpoint_chunks"]
+    tables += ["artifacts", "models", "model_versions"]
     with database.connect() as connection:
         return [connection.execute(f"select t::text from tensile.{table} as t").fetchall() for table in tables]
 
@@ -406,8 +548,20 @@ def _rows_read(connection: psycopg.Connection[Any]) -> int:
     return int(row[0])
 
 
-def _let_lease_end(database: Database, worker: int) -> None:
+def _pause_s(connection: psycopg.Connection[Any]) -> float | None:
+    """How long the only job still waits before its next attempt."""
+    row = connection.execute("select extract(epoch from not_before - now())::float8 from tensile.jobs").fetchone()
+    assert row is not None
+    pause_s: float | None = row[0]
+    return pause_s
+
+
+def _make_due(database: Database) -> None:
+    with database.connect() as postgres:
+        postgres.execute("update tensile.jobs set not_before = null where state = 'queued'")
+
+
+def _admit_any_request(database: Database) -> None:
+    """As if SQL had seen no fault in it: a worker believes nothing all the same."""
     with database.connect() as connection:
-        connection.execute(
-            "update tensile.workers set heartbeat_at = now() - interval '1 hour' where worker_id = %s", (worker,)
-        )
+        connection.execute("alter table tensile.jobs disable trigger jobs_are_requests")

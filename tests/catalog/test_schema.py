@@ -5,13 +5,19 @@ from enum import StrEnum
 import psycopg
 import pytest
 
-from indb_tensile.job import JobState, Phase, Task
+from indb_tensile.job import CheckpointStore, JobState, Phase, Task
 from indb_tensile.scheduler.link import Way
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
 
-ENUMS = [("job_state", JobState), ("job_phase", Phase), ("task", Task), ("copy_way", Way)]
+ENUMS = [
+    ("job_state", JobState),
+    ("job_phase", Phase),
+    ("task", Task),
+    ("copy_way", Way),
+    ("checkpoint_store", CheckpointStore),
+]
 
 
 @pytest.mark.parametrize(("name", "labels"), ENUMS)

@@ -11,6 +11,7 @@ import pytest
 from indb_tensile.cli import daemon
 from indb_tensile.cli.daemon import Daemon
 from indb_tensile.cli.place import Place
+from indb_tensile.controller.logrotation import rotate
 from indb_tensile.errors import UnavailableError
 
 
@@ -87,3 +88,14 @@ def test_the_tail_of_a_log_begins_where_this_start_did(here: Place) -> None:
     with log.open("ab") as file:
         file.write(b"one\ntwo \xff\nthree\n")
     assert daemon.tail(log, since=since, lines=2) == "two \ufffd\nthree"
+
+
+def test_the_tail_of_a_log_that_was_rotated_meanwhile_begins_in_the_older_file(here: Place) -> None:
+    log = here.controller_log
+    log.write_text("an earlier life\n")
+    since = daemon.size(log)
+    with log.open("ab", buffering=0) as file:
+        file.write(b"one\n")
+        assert rotate(log, 1, 5)
+        file.write(b"two\n")
+    assert daemon.tail(log, since=since) == "one\ntwo"

@@ -12,9 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from indb_tensile.cli.embedded import _settings_text
+from indb_tensile.cli.embedded import _check_ours, _settings_text
 from indb_tensile.cli.place import Place
 from indb_tensile.cluster import Cluster
+from indb_tensile.errors import RequestError
 from tests.cli.conftest import Tensile, ended, until
 
 pytestmark = pytest.mark.postgres
@@ -104,6 +105,15 @@ def test_other_settings_start_the_controller_again_and_are_kept(service: Tensile
     assert ended(first["controller"])
     assert alive(service) == [other["controller"]]
     assert up(service) == other
+
+
+def test_what_a_controller_leaves_in_the_state_directory_is_ours_to_remove(tmp_path: Path) -> None:
+    for name in ("controller.log", "controller.log.1", "postgres.log.5", "checkpoints"):
+        (tmp_path / name).mkdir()
+    _check_ours(tmp_path)
+    (tmp_path / "thesis.log").mkdir()
+    with pytest.raises(RequestError, match=r"holds something that is not ours: thesis\.log"):
+        _check_ours(tmp_path)
 
 
 def test_settings_are_kept_whoever_wrote_them(tmp_path: Path) -> None:

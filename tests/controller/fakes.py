@@ -5,14 +5,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from indb_tensile.catalog.connection import UnreachableError
-from indb_tensile.catalog.jobs import Beat
+from indb_tensile.catalog.install import VERSION
+from indb_tensile.catalog.jobs import Beat, Sighting, Unreadable
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.heartbeat import Heartbeat
@@ -22,9 +23,10 @@ from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import Writing
 from indb_tensile.controller.service import NoService
+from indb_tensile.controller.starvation import Starvation
 from indb_tensile.controller.thinking import Patience, ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
-from indb_tensile.errors import DeviceError, DeviceMemoryError, LostClaimError
+from indb_tensile.errors import CatalogVersionError, DeviceError, DeviceMemoryError, LostClaimError, RequestError
 from indb_tensile.executor.device import DeviceUsage, LaneUsage, Ledger, SlotUsage
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
 from indb_tensile.scheduler.admission.orders import CancelJob, FailJob, RequeueJob
@@ -56,6 +58,7 @@ class FakeRecords:
         self.away = False
         self.states: dict[JobId, str] = {}
         self.specs: dict[JobId, JobSpec] = {}
+        self.owners: dict[JobId, int] = {}
         self.claims: dict[JobId, ClaimToken] = {}
         self.workers_of: dict[JobId, WorkerId] = {}
         self.cancels: set[JobId] = set()
@@ -63,40 +66,65 @@ class FakeRecords:
         self.alive: set[WorkerId] = set()
         self.written: list[Writing] = []
         self.beats = 0
+        self.version = VERSION
+        self.fallen: list[WorkerId] = []  # whose controllers ended by a fault
+        self.others: tuple[Sighting, ...] = ()
+        self.declared: list[Sighting] = []  # dead, by the controller
+        self.rescues = False
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
         self._next_claim = 100
 
-    def enqueue(self, behaviour: str, size_bytes: int = MIB) -> JobId:
+    def enqueue(self, behaviour: str, size_bytes: int = MIB, *, owner: int = 10) -> JobId:
+        """A job that its trainer treats so; nobody can read the specification of an `unreadable` one."""
         with self._lock:
             job = JobId(len(self.states) + 1)
-            self.states[job], self.specs[job] = "queued", spec(behaviour, size_bytes)
+            self.states[job], self.specs[job], self.owners[job] = "queued", spec(behaviour, size_bytes), owner
             return job
 
     def register(self) -> WorkerId:
         self._check()
+        self._check_version()
         worker = WorkerId(len(self.workers) + 1)
         self.workers.append(worker)
         self.alive.add(worker)
         return worker
 
-    def leave(self, worker: WorkerId) -> None:
+    def leave(self, worker: WorkerId, *, in_order: bool = True) -> None:
         self._check()
         self.alive.discard(worker)
+        if not in_order:
+            self.fallen.append(worker)
 
-    def claim(self, worker: WorkerId) -> ClaimedJob | None:
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
         with self._lock:
             self._check()
-            job = next((j for j, state in self.states.items() if state == "queued"), None)
+            waiting = (j for j, s in self.states.items() if s == "queued" and self.owners[j] not in passed_over)
+            job = next(waiting, None)
             if job is None or worker not in self.alive:
                 return None
             self._next_claim += 1
             self.states[job], self.claims[job] = "claimed", ClaimToken(self._next_claim)
             self.workers_of[job] = worker
-            return ClaimedJob(job=job, claim=self.claims[job], attempt=1, owner_oid=10, spec=self.specs[job])
+            owner = self.owners[job]
+            if self.specs[job].model == "unreadable":
+                error = RequestError("it cannot be read")
+                return Unreadable(job=job, claim=self.claims[job], owner_oid=owner, error=error)
+            return ClaimedJob(job=job, claim=self.claims[job], attempt=1, owner_oid=owner, spec=self.specs[job])
 
-    def rescue(self) -> tuple[JobId, ...]:
+    def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
         self._check()
-        return ()
+        return self.others
+
+    def rescue(self, dead: Sequence[Sighting]) -> tuple[JobId, ...]:
+        """Jobs of dead and former workers go back into the queue."""
+        with self._lock:
+            self._check()
+            self.declared += dead
+            self.others = tuple(other for other in self.others if other not in dead)
+            stranded = [j for j, w in self.workers_of.items() if self.states[j] == "claimed" and w not in self.alive]
+            for job in stranded if self.rescues else ():
+                self.states[job] = "queued"
+            return tuple(stranded) if self.rescues else ()
 
     def write(self, writing: Writing, *, planning_ns: int) -> None:
         with self._lock:
@@ -122,6 +150,7 @@ class FakeRecords:
     def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
         with self._lock:
             self._check()
+            self._check_version()
             self.beats += 1
             lost = tuple(j for j, c in held.items() if self.claims[j] != c or self.states[j] == "queued")
             mine = {j for j, w in self.workers_of.items() if w == worker and self.states[j] == "claimed"}
@@ -138,6 +167,10 @@ class FakeRecords:
         with self._lock:
             self._next_claim += 1
             self.claims[job], self.states[job] = ClaimToken(self._next_claim), "elsewhere"
+
+    def _check_version(self) -> None:
+        if self.version != VERSION:
+            raise CatalogVersionError(f"the catalog has version {self.version}, this program has {VERSION}")
 
     def _check(self) -> None:
         if self.away:
@@ -248,6 +281,7 @@ class Stage:
         account: "FakeAccount | Ledger",
         regions: FakeRegions | None = None,
         patience: Patience | None = None,
+        starvation: Starvation | None = None,
         **pool: Any,
     ) -> None:
         self.records = FakeRecords()
@@ -261,6 +295,7 @@ class Stage:
             grace_s=grace_s,
             wake=self.mailbox,
             regions=regions,
+            starvation=starvation,
         )
         thinks = planner or PolicyPlanner(link=LINK, policy=policy)
         self.planner = ThinkingPlanner(thinks, self.mailbox.post, patience)
@@ -317,6 +352,7 @@ def stage(
     account: FakeAccount | Ledger | None = None,
     regions: FakeRegions | None = None,
     patience: Patience | None = None,
+    starvation: Starvation | None = None,
     **pool: Any,
 ) -> Iterator[Stage]:
     made = Stage(
@@ -329,6 +365,7 @@ def stage(
         account=account or FakeAccount(budget * MIB),
         regions=regions,
         patience=patience,
+        starvation=starvation,
         **pool,
     )
     try:

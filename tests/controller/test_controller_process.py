@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[2]
 # The real process with other trainers: everything else is what a user starts.
 PROGRAM = (
-    "import sys\n"
+    "import os, sys\n"
+    "os.environ.pop('LD_PRELOAD', None)\n"  # what a test preloads is for the controller alone
     "from indb_tensile.worker import controller\n"
     f"controller.TRAINER = {FAKE_TRAINER!r}\n"
     "sys.exit(controller.main())\n"
@@ -136,6 +138,29 @@ def test_a_job_is_claimed_planned_measured_and_cancelled(database: Database) -> 
         until(lambda: scalar(connection, "select granted_bytes from tensile.devices order by worker_id desc") == 0)
 
 
+def test_what_a_user_locks_delays_neither_anothers_start_nor_anothers_cancel(database: Database) -> None:
+    state = "select state::text from tensile.jobs where job_id = %s"
+    with database.connect("alice") as alice, database.connect("bob") as bob, controller(database, lease_s=30.0):
+        mine = enqueue(alice, "train")
+        blocked = [enqueue(alice, "read") for _ in range(3)]
+        until(lambda: adopted(alice, mine))
+        other = enqueue(bob, "report")
+        until(lambda: adopted(bob, other))
+        with database.connect("alice") as locker, locker.transaction():
+            alice.execute("select tensile_cancel(%s)", (mine,))
+            locker.execute("select from tensile.jobs for update")
+            locker.execute("select pg_notify('tensile', 'cancel ' || repeat('9', 5000))")
+            begun_s = time.monotonic()
+            late = enqueue(bob, "report")
+            until(lambda: adopted(bob, late))
+            bob.execute("select tensile_cancel(job_id) from tensile.jobs")
+            until(lambda: {scalar(bob, state, job) for job in (other, late)} == {"cancelled"})
+            assert time.monotonic() - begun_s < DEADLINE_S / 4
+            assert scalar(alice, state, mine) != "cancelled"
+        until(lambda: scalar(alice, state, mine) == "cancelled")
+        assert scalar(alice, state, blocked[-1]) == "queued"
+
+
 def test_a_device_that_is_met_for_the_first_time_is_measured_before_jobs_start(database: Database) -> None:
     with database.connect() as connection:
         with controller(database, emulate="h200", link_out_bytes_per_s=0, link_in_bytes_per_s=0):
@@ -173,16 +198,18 @@ def test_a_job_whose_device_is_gone_waits_for_it_at_no_cost_and_goes_on_when_it_
     gone.touch()
     monkeypatch.setenv("FAKE_DEVICE_GONE", str(gone))
     with database.connect() as connection, controller(database) as process:
-        job = enqueue(connection, "lose")
+        enqueue(connection, "lose")
         waits = "select waits_for from tensile.stat_queue where waits_for like 'a device that works%%'"
-        assert until(lambda: scalar(connection, waits)) == "a device that works: the device is gone"
-        requeued = "select count(*) from tensile.job_events where kind = 'requeued'"
-        until(lambda: scalar(connection, requeued) == 2)
+        assert until(lambda: scalar(connection, waits)).startswith(
+            "a device that works: the device is gone; not before "
+        )
+        interrupted = "select count(*) from tensile.job_events where kind = 'interrupted'"
+        until(lambda: scalar(connection, interrupted) == 2)
         told = "select error_sqlstate, error_message, error_hint, version_id from tensile.jobs"
         assert connection.execute(told).fetchone() == ("58000", "the device is gone", "Wait.", None)
         gone.unlink()
-        until(lambda: adopted(connection, job))
-        assert scalar(connection, "select attempt from tensile.jobs") == 1
+        until(lambda: scalar(connection, "select count(*) from tensile.plans where adopted_at is not null"))
+        assert scalar(connection, "select faults from tensile.jobs") == 0
         assert process.poll() is None
 
 
@@ -193,8 +220,8 @@ def test_sigterm_hands_the_job_back_at_no_cost_and_leaves_nothing(database: Data
         trainers = trainers_of(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=DEADLINE_S) == 0
-        row = connection.execute("select state::text, attempt from tensile.jobs where job_id = %s", (job,)).fetchone()
-        assert row == ("queued", 0)
+        row = connection.execute("select state::text, faults, interruptions from tensile.jobs").fetchone()
+        assert row == ("queued", 0, 0)
         assert not any(map(alive, trainers))
         assert scalar(connection, "select count(*) from tensile.workers where stopped_at is null") == 0
 
@@ -213,7 +240,84 @@ def test_a_restarted_database_interrupts_nothing_that_it_need_not(restartable: D
             assert process.poll() is None
 
 
+def test_a_recovery_that_takes_longer_than_the_lease_costs_the_job_nothing(restartable: Database) -> None:
+    with controller(restartable, lease_s=1.5) as process:
+        with restartable.connect() as connection:
+            job = enqueue(connection, "train")
+            until(lambda: adopted(connection, job))
+            trainers = trainers_of(process)
+        restartable.cluster.stop(mode="immediate")
+        try:
+            until(lambda: sum(map(alive, trainers)) == 1)  # the process that they are forked from
+        finally:
+            restartable.cluster.start()
+        with restartable.connect() as connection:
+            until(lambda: adopted(connection, job, attempt=2))
+            row = connection.execute("select faults, interruptions, last_death_phase from tensile.jobs").fetchone()
+            assert row == (0, 1, None)
+            assert process.poll() is None
+
+
+def test_a_catalog_that_is_upgraded_beneath_it_ends_the_controller_with_a_sentence(
+    database: Database, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with database.connect() as connection, controller(database) as process:
+        job = enqueue(connection, "train")
+        until(lambda: adopted(connection, job))
+        trainers = trainers_of(process)
+        connection.execute(
+            "create or replace function tensile.catalog_version() returns text language sql immutable"
+            " set search_path = pg_catalog return '9.9.9'"
+        )
+        assert process.wait(timeout=DEADLINE_S) == 4
+        assert not any(map(alive, trainers))
+        row = connection.execute("select state::text, faults, interruptions from tensile.jobs").fetchone()
+        assert row == ("queued", 0, 0)
+    told = capfd.readouterr().err
+    assert "has version 9.9.9, this program has" in told
+    assert "tensile init" in told
+
+
+def test_a_catalog_that_is_dropped_beneath_it_ends_the_controller_with_a_sentence(
+    database: Database, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with database.connect() as connection, controller(database) as process:
+        until(lambda: scalar(connection, "select beats from tensile.workers"))
+        connection.execute("drop schema tensile cascade")
+        assert process.wait(timeout=DEADLINE_S) == 4
+    assert "the catalog is not installed in database" in capfd.readouterr().err
+
+
+def test_a_job_that_kills_its_controllers_fails(database: Database) -> None:
+    with database.connect() as connection:
+        enqueue(connection, "train")
+        connection.execute("update tensile.jobs set max_attempts = 1")
+        for adoptions in (1, 2):
+            with controller(database) as process:
+                query = "select count(*) = %s from tensile.plans where adopted_at is not null"
+                until(partial(scalar, connection, query, adoptions))
+                process.kill()
+                process.wait()
+        with controller(database):
+            until(lambda: scalar(connection, "select state = 'failed' from tensile.jobs"))
+        row = connection.execute("select faults, interruptions, attempt from tensile.jobs").fetchone()
+        assert row == (1, 1, 2)
+
+
 def test_without_a_database_the_exit_code_and_the_message_say_so(database: Database) -> None:
     dsn = "host=/nonexistent dbname=x"
     with controller(database, dsn=dsn) as process:
         assert process.wait(timeout=DEADLINE_S) == 4
+
+
+def test_it_tidies_up_its_logs_and_the_catalog_from_the_start(database: Database, tmp_path: Path) -> None:
+    (tmp_path / "controller.log").write_bytes(b"x" * 5000)
+    with database.connect() as postgres:
+        postgres.execute(
+            "insert into tensile.workers (host, pid, device, version, lease_s, stopped_at)"
+            " values ('gone', 1, 'd', 'v', 1, now() - interval '8 days')"
+        )
+        with controller(database, state_dir=str(tmp_path), log_bytes=4096):
+            until(lambda: scalar(postgres, "select count(*) from tensile.workers where host = 'gone'") == 0)
+            until((tmp_path / "controller.log.1").exists)
+    assert (tmp_path / "controller.log.1").read_bytes() == b"x" * 5000

@@ -17,6 +17,7 @@ import pytest
 from indb_tensile.config import Inheritance
 from indb_tensile.controller.forkserver import Copy, ForkServer
 from indb_tensile.controller.trainers import UNSTARTED, Ended, Gone, Trainers
+from indb_tensile.scheduler.admission.facts import Ending
 from indb_tensile.scheduler.admission.orders import Manner
 from indb_tensile.scheduler.admission.pool import TrainerId
 from tests.controller.fakes import DEADLINE_S, FAKE_TRAINER, children
@@ -204,7 +205,7 @@ def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: Ma
     with nothing_remains(), server() as forks, trainers_of(forks, FAKE_TRAINER) as trainers:
         trainers.spawn(FIRST)
         trainers.end(FIRST, manner)
-        assert trainers.poll(DEADLINE_S) == [Gone(trainer=FIRST, code=UNSTARTED)]
+        assert trainers.poll(DEADLINE_S) == [Gone(trainer=FIRST, code=UNSTARTED, ending=Ending.STOPPED)]
         # It is forked after the first, for which nobody waits any more, but may be heard of before.
         trainers.spawn(SECOND)
         end_s = time.monotonic() + DEADLINE_S
@@ -216,7 +217,7 @@ def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: Ma
 def test_trainers_whose_server_dies_before_they_begin_are_told_as_gone() -> None:
     with server() as forks, trainers_of(forks, "tests.controller.absent") as trainers:
         trainers.spawn(FIRST)
-        until(trainers, Gone(trainer=FIRST, code=UNSTARTED))
+        until(trainers, Gone(trainer=FIRST, code=UNSTARTED, ending=Ending.STOPPED))
 
 
 def test_what_trainers_and_the_service_are_copies_of_has_one_thread() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.catalog.jobs import Beat
-from indb_tensile.controller.heartbeat import Heard, Heartbeat, LeaseOver
+from indb_tensile.controller.heartbeat import Heard, Heartbeat, LeaseOver, Outdated
+from indb_tensile.errors import CatalogVersionError
 from indb_tensile.job import ClaimToken, JobId, WorkerId
 
 HELD = {JobId(7): ClaimToken(70)}
@@ -18,7 +19,7 @@ FINE = Beat(cancelled=(JobId(7),), lost=(), alive=True)
 class FakePulse:
     """Answers as it is told; hangs while `hanging` is not set free."""
 
-    def __init__(self, answer: Beat | None) -> None:
+    def __init__(self, answer: Beat | CatalogVersionError | None) -> None:
         self.answer = answer
         self.asked: list[tuple[WorkerId, Mapping[JobId, ClaimToken]]] = []
         self.free = threading.Event()
@@ -29,6 +30,8 @@ class FakePulse:
         self.free.wait()
         if self.answer is None:
             raise UnreachableError("the database is away")
+        if isinstance(self.answer, CatalogVersionError):
+            raise self.answer
         return self.answer
 
 
@@ -36,7 +39,7 @@ class Chest:
     """A heartbeat and what it did."""
 
     def __init__(self, pulse: FakePulse, beat_s: float, lease_s: float) -> None:
-        self.told: queue.SimpleQueue[Heard | LeaseOver | str] = queue.SimpleQueue()
+        self.told: queue.SimpleQueue[Heard | LeaseOver | Outdated | str] = queue.SimpleQueue()
         self.heartbeat = Heartbeat(
             pulse=pulse,
             beat_s=beat_s,
@@ -46,7 +49,7 @@ class Chest:
             stop_trainers=lambda: self.told.put("stopped"),
         )
 
-    def next(self) -> Heard | LeaseOver | str:
+    def next(self) -> Heard | LeaseOver | Outdated | str:
         return self.told.get(timeout=10.0)
 
 
@@ -114,3 +117,10 @@ def test_after_a_lost_lease_another_worker_can_be_served() -> None:
         c.heartbeat.serve(WorkerId(4), time.monotonic())
         assert isinstance(c.next(), Heard)
         assert pulse.asked[-1][0] == 4
+
+
+def test_a_catalog_of_another_version_is_told() -> None:
+    error = CatalogVersionError("the catalog has version 9.9.9")
+    with chest(FakePulse(error), lease_s=5000.0) as c:
+        c.heartbeat.serve(WorkerId(3), time.monotonic())
+        assert c.next() == Outdated(error=error)

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
@@ -12,8 +13,10 @@ import pytest
 
 from indb_tensile.catalog.notify import Wake
 from indb_tensile.controller.planning import PolicyPlanner
+from indb_tensile.controller.starvation import Starvation
 from indb_tensile.controller.thinking import NICENESS, Patience
-from indb_tensile.errors import InvariantError
+from indb_tensile.errors import CatalogVersionError, InvariantError
+from indb_tensile.job import Blame, ClaimToken
 from indb_tensile.scheduler.admission.facts import BudgetChange, Finish, Measurement, Stop
 from indb_tensile.scheduler.admission.orders import FailJob, RecordAdoption, RecordMeasurement, RecordPlan, RequeueJob
 from indb_tensile.scheduler.plan import Infeasible
@@ -21,6 +24,32 @@ from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
 from tests.controller.fakes import LINK, MIB, FakeRegions, alive, stage
 from tests.remains import nothing_remains
+
+
+def test_jobs_that_cannot_read_their_table_hold_up_neither_anothers_job_nor_its_cancel() -> None:
+    with stage() as s:
+        blocked = [s.records.enqueue("read", owner=10) for _ in range(4)]
+        other = s.records.enqueue("train", owner=20)
+        s.until_adopted(other)
+        assert [s.records.states[job] for job in blocked].count("claimed") == 2
+        s.records.cancels.add(other)
+        s.until_state(other, "cancelled")
+
+
+def test_unreadable_jobs_are_failed_one_a_turn_while_another_owners_job_starts_and_is_cancelled() -> None:
+    with stage() as s:
+        for _ in range(200):
+            s.records.enqueue("unreadable", owner=10)
+        s.until(lambda: sum(state == "failed" for state in s.records.states.values()) > 5)
+        before = sum(state == "failed" for state in s.records.states.values())
+        s.controller.turn(s.heartbeat)
+        assert sum(state == "failed" for state in s.records.states.values()) <= before + 1
+        other = s.records.enqueue("train", owner=20)
+        s.until_adopted(other)
+        s.records.cancels.add(other)
+        s.until_state(other, "cancelled")
+        assert "queued" in s.records.states.values(), "the owner of the unreadable jobs came first"
+        s.until(lambda: "queued" not in s.records.states.values())
 
 
 def test_a_job_runs_from_the_queue_to_its_end_and_leaves_the_ledger_empty() -> None:
@@ -58,8 +87,106 @@ def test_a_killed_trainer_gives_back_its_memory_and_its_job() -> None:
         s.until_state(job, "requeued")
         assert s.account.grants == {}
         (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
-        assert written.counts
-        assert "ended with code -9" in written.reason
+        assert written.blame is Blame.OTHERS
+        assert written.reason == "its trainer was killed by signal 9 from outside"
+
+
+def test_a_trainer_that_the_system_killed_for_lack_of_memory_says_so() -> None:
+    kills = [0]
+    with stage(starvation=Starvation(lambda: kills[0])) as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        kills[0] = 1
+        os.kill(s.pid_of(job), signal.SIGKILL)
+        s.until_state(job, "requeued")
+        (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
+        assert written.blame is Blame.JOB
+        assert "killed by the system for lack of memory, when it had used up to" in written.reason
+
+
+def test_a_trainer_that_crashes_has_ended_by_itself() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        os.kill(s.pid_of(job), signal.SIGSEGV)
+        s.until_state(job, "requeued")
+        (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
+        assert written.blame is Blame.JOB
+        assert "a memory fault (SIGSEGV" in written.reason
+
+
+def test_a_trainer_that_hangs_in_mid_training_is_killed_and_its_job_goes_back() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        os.kill(s.pid_of(job), signal.SIGSTOP)
+        s.controller._signs.floor_s = 0.2
+        s.until_state(job, "requeued")
+        (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
+        assert (written.reason, written.blame) == ("its trainer made no progress for 0 s", Blame.UNCLEAR)
+
+
+def test_a_trainer_that_reports_in_mid_training_does_not_hang() -> None:
+    with stage() as s:
+        job = s.records.enqueue("alive")
+        s.until_adopted(job)
+        s.controller._signs.floor_s = 0.5
+        began_s = time.monotonic()
+        s.until(lambda: time.monotonic() > began_s + 1.5)
+        assert s.records.states[job] == "claimed"
+
+
+def test_a_catalog_that_is_upgraded_ends_the_controller_and_hands_its_jobs_back() -> None:
+    with stage() as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        pid = s.pid_of(job)
+        s.records.version = "9.9.9"
+        with pytest.raises(CatalogVersionError, match=r"the catalog has version 9\.9\.9"):
+            s.controller.run(s.heartbeat)
+        assert s.records.states[job] == "requeued"
+        (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
+        assert written.blame is Blame.NOBODY
+        assert not alive(pid)
+        assert (s.records.alive, s.records.fallen) == (set(), [])
+
+
+def test_a_catalog_that_was_upgraded_while_the_database_was_away_ends_the_controller() -> None:
+    with stage(lease_s=2.0) as s:
+        s.records.away = True
+        s.until(lambda: s.controller._membership.worker is None)
+        s.records.version, s.records.away = "9.9.9", False
+        with pytest.raises(CatalogVersionError):
+            s.controller.run(s.heartbeat)
+
+
+def test_a_controller_that_ends_by_a_fault_does_not_leave_in_order() -> None:
+    class Broken(PolicyPlanner):
+        def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> NoReturn:
+            raise InvariantError("no plan")
+
+    with stage(planner=Broken(link=LINK, policy="tensile+")) as s:
+        s.records.enqueue("train")
+        with pytest.raises(InvariantError, match="no plan"):
+            s.controller.run(s.heartbeat)
+        assert s.records.fallen == [1]
+
+
+def test_jobs_go_on_after_a_recovery_that_took_longer_than_the_lease_and_nothing_counts() -> None:
+    with stage(lease_s=2.0) as s:
+        s.records.rescues = True
+        job = s.records.enqueue("train")
+        claims: set[ClaimToken] = set()
+        for _ in range(4):
+            s.until(lambda: job in s.records.claims and s.records.claims[job] not in claims)
+            s.until_adopted(job)
+            claims.add(s.records.claims[job])
+            s.records.away = True
+            s.until(lambda: s.controller._membership.worker is None and not s.controller.pool.members)
+            s.records.away = False
+        assert [w for w in s.records.written if isinstance(w, RequeueJob | FailJob)] == []
+        s.until(lambda: len(s.records.workers) == 5)
+        assert s.records.fallen == []
 
 
 def test_what_a_trainer_started_dies_with_it() -> None:
@@ -123,6 +250,8 @@ def test_a_trainer_that_sends_nonsense_is_killed_and_its_job_tried_again() -> No
     with stage() as s:
         job = s.records.enqueue("babble")
         s.until_state(job, "requeued")
+        (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
+        assert written.blame is Blame.JOB
 
 
 def test_a_cancel_heard_by_the_heartbeat_stops_the_job() -> None:
@@ -200,7 +329,7 @@ def test_a_trainer_that_never_takes_up_its_plan_is_killed_and_its_job_goes_back(
         s.controller._answer_s = 0.2
         s.until_state(job, "requeued")
         (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
-        assert (written.reason, written.counts) == ("its trainer did not take up plan 1", True)
+        assert (written.reason, written.blame) == ("its trainer did not take up plan 1", Blame.UNCLEAR)
         assert not s.account.grants
 
 
@@ -221,10 +350,10 @@ def test_a_job_claimed_without_our_knowing_goes_back() -> None:
         running = s.records.enqueue("train")
         s.until_adopted(running)
         stray = s.records.enqueue("train")
-        assert s.records.claim(s.records.workers[0]) is not None  # its answer was lost
+        assert s.records.claim(s.records.workers[0], frozenset()) is not None  # its answer was lost
         s.until_state(stray, "requeued")
         (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
-        assert not written.counts
+        assert written.blame is Blame.NOBODY
 
 
 def test_two_jobs_share_the_device_within_its_budget() -> None:
@@ -250,6 +379,8 @@ def test_a_grant_that_the_ledger_refuses_ends_the_attempt_not_the_controller() -
         s.account.refuse = True
         job = s.records.enqueue("train")
         s.until_state(job, "requeued")
+        (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
+        assert written.blame is Blame.OTHERS
         assert s.account.grants == {}
 
 

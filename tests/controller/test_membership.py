@@ -4,11 +4,13 @@ import logging
 
 import pytest
 
+from indb_tensile.catalog.jobs import Sighting
 from indb_tensile.controller.membership import Membership
 from indb_tensile.errors import DatabaseError
-from indb_tensile.job import ClaimedJob, WorkerId
+from indb_tensile.job import Blame, ClaimedJob, WorkerId
 from indb_tensile.scheduler.admission.orders import RequeueJob
 from tests.controller.fakes import FakeRecords
+from tests.controller.test_outbox import LockedRecords
 
 
 def _joined(records: FakeRecords) -> Membership:
@@ -24,8 +26,8 @@ def _claimed(records: FakeRecords, membership: Membership) -> ClaimedJob:
     return job
 
 
-def _requeue(job: ClaimedJob, reason: str = "test", *, counts: bool = True) -> RequeueJob:
-    return RequeueJob(job=job.job, claim=job.claim, reason=reason, counts=counts)
+def _requeue(job: ClaimedJob, reason: str = "test", blame: Blame = Blame.OTHERS) -> RequeueJob:
+    return RequeueJob(job=job.job, claim=job.claim, reason=reason, blame=blame)
 
 
 def test_a_beat_that_overlapped_a_short_job_takes_nothing_back() -> None:
@@ -44,14 +46,51 @@ def test_a_job_claimed_without_our_knowing_goes_back_and_one_that_is_held_does_n
     assert worker is not None
     for _ in range(2):
         records.enqueue("train")
-    held, stray = (records.claim(worker) for _ in range(2))  # neither's answer arrived here
-    assert held is not None
-    assert stray is not None
+    held, stray = (records.claim(worker, frozenset()) for _ in range(2))  # neither's answer arrived here
+    assert isinstance(held, ClaimedJob)
+    assert isinstance(stray, ClaimedJob)
     membership.give_back([(job.job, job.claim) for job in (held, stray)], held={held.claim})
-    assert records.written == [_requeue(stray, "the answer to its claim was lost", counts=False)]
+    assert records.written == [_requeue(stray, "the answer to its claim was lost", Blame.NOBODY)]
 
 
-def test_nothing_is_claimed_before_what_waits_is_written() -> None:
+def test_unreadable_jobs_fail_one_by_one_and_those_of_other_owners_come_between_them() -> None:
+    records = FakeRecords()
+    membership = _joined(records)
+    for owner in (10, 10, 10, 20, 20):
+        records.enqueue("unreadable", owner=owner)
+    good = [records.enqueue("train", owner=30) for _ in range(2)]
+    heard = []
+    for _ in range(14):
+        job = membership.claim()
+        heard.append((job and job.job, sum(s == "failed" for s in records.states.values())))
+        if not (membership.take_more_to_claim() or job):
+            break
+    # A claim fails one job at most, and finds a good one after one of each other owner.
+    assert heard == [
+        (None, 1),
+        (None, 2),
+        (good[0], 2),
+        (None, 3),
+        (None, 4),
+        (good[1], 4),
+        (None, 5),
+        (None, 5),
+        (None, 5),
+    ]
+
+
+def test_another_jobs_lock_holds_up_no_claim() -> None:
+    records = LockedRecords()
+    membership = _joined(records)
+    job = _claimed(records, membership)
+    records.locked = {job.job}
+    membership.write(_requeue(job))
+    records.enqueue("train")
+    assert membership.claim() is not None
+    assert not membership.written
+
+
+def test_nothing_is_claimed_while_the_database_is_away() -> None:
     records = FakeRecords()
     membership = _joined(records)
     job = _claimed(records, membership)
@@ -90,3 +129,40 @@ def test_an_outage_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixtu
         ("WARNING", "the database is away"),
         ("INFO", "the database is back"),
     ]
+
+
+class Clock:
+    """A monotonic clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_worker_whose_beats_stand_still_for_its_lease_is_declared_dead() -> None:
+    records, clock = FakeRecords(), Clock()
+    membership = Membership(records, clock)
+    membership.join()
+    records.others = (Sighting(worker=WorkerId(8), beats=5, lease_s=15.0),)
+    for clock.now_s in (100.0, 114.9):
+        membership.rescue()
+    assert records.declared == []
+    clock.now_s = 115.0
+    membership.rescue()
+    assert records.declared == [Sighting(worker=WorkerId(8), beats=5, lease_s=15.0)]
+
+
+def test_after_an_outage_every_other_worker_has_a_whole_lease_to_beat_again() -> None:
+    records, clock = FakeRecords(), Clock()
+    membership = Membership(records, clock)
+    membership.join()
+    records.others = (Sighting(worker=WorkerId(8), beats=5, lease_s=15.0),)
+    membership.rescue()
+    records.away, clock.now_s = True, 160.0
+    membership.rescue()
+    records.away = False
+    for clock.now_s in (161.0, 175.9):
+        membership.rescue()
+    assert records.declared == []

@@ -227,8 +227,8 @@ def test_a_job_that_can_never_fit_says_how_much_it_needs(service: Service, demo:
     ).fetchone()
     assert row is not None
     assert row[0] == "53200"
-    assert "needs at least 65.0 MB of device memory, more than the budget of 24.0 MB" in row[1]
-    assert "batch_size" in row[2]
+    assert "needs at least 32.0 MB of device memory, more than the budget of 24.0 MB" in row[1]
+    assert "Use a smaller network" in row[2]
 
 
 def test_a_table_dropped_before_its_turn_fails_the_job_and_no_other(

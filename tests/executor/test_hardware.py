@@ -5,8 +5,16 @@ import pytest
 
 from indb_tensile.config import GIB, MIB, Settings
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.cgroup import Limit, memory_limit
-from indb_tensile.executor.hardware import Memory, address_fault, memory, with_host_pool, within_machine
+from indb_tensile.executor.cgroup import Limit, free_bytes, memory_limit
+from indb_tensile.executor.hardware import (
+    Memory,
+    address_fault,
+    free_memory_bytes,
+    memory,
+    memory_with_swap_bytes,
+    with_host_pool,
+    within_machine,
+)
 
 
 def machine(size_bytes: int) -> Memory:
@@ -100,3 +108,25 @@ def test_a_budget_beyond_a_container_is_refused_with_the_file_that_says_so() -> 
     container = Memory(size_bytes=GIB, whose="this container or control group (/sys/fs/cgroup/memory.max)")
     with pytest.raises(RequestError, match=r"the memory of this container or control group \(/sys/fs/cgroup/mem"):
         within_machine(Settings(), lambda: container)
+
+
+def test_what_is_free_is_the_least_that_machine_and_group_have_left(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  4096 kB\nMemAvailable:  2048 kB\nSwapTotal:  100 kB\nSwapFree:  10 kB\nHuge:  3\n")
+    assert free_memory_bytes(meminfo) <= (2048 + 10) * 1024
+    assert memory_with_swap_bytes(meminfo) == memory().size_bytes + 100 * 1024
+
+
+@pytest.mark.parametrize(
+    ("limit", "usage", "statistics"),
+    [
+        ("memory.max", "memory.current", "anon 300\nfile 200\nshmem 50\n"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "cache 1\nshmem 1\ntotal_cache 200\ntotal_shmem 50\n"),
+    ],
+)
+def test_what_a_group_has_left_counts_the_page_cache_as_free_and_shared_memory_as_used(
+    tmp_path: Path, limit: str, usage: str, statistics: str
+) -> None:
+    (tmp_path / usage).write_text("600\n")
+    (tmp_path / "memory.stat").write_text(statistics)
+    assert free_bytes(Limit(size_bytes=1000, path=tmp_path / limit)) == 550

@@ -44,6 +44,17 @@ def test_a_number_beyond_all_floats_is_refused(huge: float) -> None:
     assert (error["sqlstate"], error["message"][:14]) == ("22023", "max_runtime is")
 
 
+def test_hidden_layers_with_too_many_weights_are_refused_before_anything_is_queued() -> None:
+    error = error_of(architecture='{"type": "mlp", "hidden": [10, 65536, 65536]}')
+    assert (error["sqlstate"], error["message"], error["hint"]) == (
+        "22023",
+        "architecture mlp: the hidden layers have 4295622656 weights, more than 2000000000",
+        "Make its layers narrower.",
+    )
+    given = {"model": "m", "relation": 5, "architecture": '{"type": "mlp", "hidden": [65536, 10, 65536]}'}
+    assert sql_api.handle(plpy_with(), "train", given)["ok"], "a worker counts the rest against its budget"
+
+
 def test_an_endless_runtime_is_told_to_be_left_out() -> None:
     assert error_of(max_runtime_s=2**31)["hint"] == (
         "Give an interval of 2147483647 seconds or less, or leave it out for no limit."

@@ -8,6 +8,7 @@ from indb_tensile.sql_api import options
 def test_its_options_are_those_of_learning() -> None:
     assert options.HYPERPARAMS == hyperparams.HYPERPARAMS
     assert options.ARCHITECTURES == architectures.ARCHITECTURES
+    assert options.MOST_PARAMETERS == architectures.MOST_PARAMETERS
     assert tuple(layers.LAYERS) == options.LAYERS
     assert options.SPLIT == splits.SPLIT
     assert options.EARLY_STOP == earlystop.EARLY_STOP

@@ -1,45 +1,130 @@
-"""What a trainer tells the catalog and its controller while it works: not more often than anybody could read."""
+"""What a trainer tells the catalog while it works: not more often than anybody could read, and never at any price.
 
+A write that the database cannot do now is kept and done later, in order, while the training goes on. Nothing written
+here decides anything, save that a lost claim ends the training.
+"""
+
+import logging
 import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
 
 from indb_tensile.catalog import jobs
-from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.connection import Connection, may_pass
 from indb_tensile.catalog.jobs import Progress
+from indb_tensile.catalog.outage import is_databases, words
+from indb_tensile.errors import DatabaseError, LostClaimError
 from indb_tensile.job import ClaimedJob, Phase
-from indb_tensile.link import Link, Progressed
+
+from .signs import Signs
+from .steady import Steady
+
+log = logging.getLogger("trainer")
 
 PROGRESS_S = 0.5
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0  # a dead network holds up each attempt for 10 s, and the training with it
+_MOST = 10_000  # writes that are kept: epochs of some hours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    kind: str
+    write: Callable[[Connection], Any]
 
 
 class Diary:
-    """Writes phases and progress under the job's claim."""
+    """Writes phases, progress and events under the job's claim."""
 
-    def __init__(self, session: Session, link: Link, job: ClaimedJob) -> None:
+    def __init__(
+        self, session: Steady, signs: Signs, job: ClaimedJob, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self.session = session
-        self.link = link
+        self.signs = signs
         self.job = job
+        self._clock_s = clock_s
         self._phase: Phase | None = None
-        self._due = 0.0
+        self._due_s = 0.0
+        self._entries: deque[_Entry] = deque(maxlen=_MOST)
+        self._pause_s = 0.0
+        self._retry_s = 0.0
 
     def enter(self, phase: Phase) -> None:
         """The job is in this phase now; said once."""
         if phase is self._phase:
             return
-        self.session.run(lambda c: jobs.set_phase(c, self.job.job, self.job.claim, phase))
-        self._phase = phase
+        self._phase = self.signs.phase = phase
+        self._put("phase", lambda c: jobs.set_phase(c, self.job.job, self.job.claim, phase))
+
+    def start(self) -> None:
+        """The job runs from now on."""
+        self._put("start", lambda c: jobs.start_running(c, self.job.job, self.job.claim))
 
     def report(self, progress: Progress, *, at_once: bool = False) -> None:
-        """Write how far the job is, if it is time again or `at_once`."""
-        now = time.monotonic()
-        if now < self._due and not at_once:
+        """Write how far the job is, if it is time again or `at_once`. An epoch's figures are never left out."""
+        self.signs.epoch, self.signs.step = progress.epoch, progress.step
+        self.signs.give()
+        now_s = self._clock_s()
+        if now_s < self._due_s and not at_once:
             return
-        self._due = now + PROGRESS_S
-        self.session.run(lambda c: jobs.report_progress(c, self.job.job, self.job.claim, progress))
-        self.link.send(
-            Progressed(
-                job=self.job.job,
-                phase=self._phase or Phase.TRAINING,
-                epoch=progress.epoch,
-                step=progress.step,
-            )
-        )
+        self._due_s = now_s + PROGRESS_S
+        kind = "epoch" if progress.figures else "progress"
+        self._put(kind, lambda c: jobs.report_progress(c, self.job.job, self.job.claim, progress))
+
+    def tell(self, kind: str, detail: Mapping[str, Any]) -> None:
+        """Add an event to the job's history."""
+        self._put("event", lambda c: jobs.record_event(c, self.job.job, self.job.claim, kind, detail))
+
+    def remember(self, write: Callable[[Connection], Any]) -> None:
+        """Write what others may learn from; where it cannot be written now, it is dropped."""
+        if self._entries:
+            return  # the database could not do what was to be written before
+        try:
+            self.session.attempt(write)
+        except (psycopg.Error, DatabaseError) as error:
+            log.log(logging.DEBUG if may_pass(error) else logging.WARNING, "not written: %s", words(error))
+
+    def settle(self) -> None:
+        """Write all that waits before the job ends, and wait for the database as long as that takes."""
+        while self._entries:
+            entry = self._entries.popleft()
+            try:
+                self.session.run(entry.write)
+            except LostClaimError:
+                raise
+            except (psycopg.Error, DatabaseError) as error:
+                log.warning("not written (%s): %s", entry.kind, words(error))
+
+    def _put(self, kind: str, write: Callable[[Connection], Any]) -> None:
+        if kind in ("phase", "progress"):  # only the latest is news
+            self._entries = deque((e for e in self._entries if e.kind != kind), maxlen=_MOST)
+        self._entries.append(_Entry(kind=kind, write=write))
+        if self._clock_s() >= self._retry_s:
+            self._write()
+
+    def _write(self) -> None:
+        """Write what waits, in order, until something has to be put off. Raises LostClaimError."""
+        while self._entries:
+            entry = self._entries[0]
+            try:
+                self.session.attempt(entry.write)
+            except LostClaimError:
+                raise
+            except (psycopg.Error, DatabaseError) as error:
+                if is_databases(error):
+                    self._put_off(error)
+                    return
+                log.warning("not written (%s): %s", entry.kind, words(error))
+            else:
+                self._pause_s = 0.0
+            self._entries.popleft()
+
+    def _put_off(self, error: Exception) -> None:
+        if not self._pause_s:
+            log.warning("progress is written later, and training goes on: %s", words(error))
+        self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
+        self._retry_s = self._clock_s() + self._pause_s

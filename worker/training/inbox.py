@@ -6,9 +6,8 @@ import threading
 from typing import TypeVar
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.job import ORPHANED
 from indb_tensile.link import Link, Message
-
-ORPHANED = 9  # exit code of a trainer whose controller is gone
 
 _M = TypeVar("_M", bound=Message)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from indb_tensile.catalog import models, plans
+from indb_tensile.catalog import plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.errors import InvariantError
@@ -18,10 +18,12 @@ from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import evaluate
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.training import Part, Prepared, batch_plan, batches, ordered_batches
-from indb_tensile.link import Adopt, Adopted, Measured
+from indb_tensile.link import Adopt, Adopted, Link, Measured
 
+from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
+from .keeping import Keeping
 from .steps import Steps
 
 MEASURED_S = 1.0  # between two reports of latencies
@@ -35,26 +37,29 @@ class Loop:
     prepared: Prepared
     state: State
     runner: Runner
+    link: Link
     inbox: Inbox
     diary: Diary
     steps: Steps
-    checkpoint_s: float
+    checkpointing: Checkpointing
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
+    _keeping: Keeping = field(init=False)
     _best: dict[str, torch.Tensor] = field(default_factory=dict)
     _measured_at: float = 0.0
     _remembered_at: float = field(default_factory=time.monotonic)
-    _saved_at: float = field(default_factory=time.monotonic)
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
 
     def __post_init__(self) -> None:
         self.early_stop = self.prepared.early_stop
+        self._keeping = Keeping(self.checkpointing, self.diary)
 
     def go(self) -> None:
         """Every epoch that is left; nothing is trained twice."""
         self._resume()
         self.diary.enter(Phase.TRAINING)
+        self.diary.signs.begin()
         while self.epochs_done < self.prepared.settings.epochs and not self.early_stop.stopped:
             loss = self._train_epoch()
             self._close_epoch(loss)
@@ -123,6 +128,7 @@ class Loop:
             filled = torch.cat([rows, rows[:1].expand(size - len(rows))])
             _, outputs = self.runner.evaluate(part.x[filled], part.y[filled])
             parts.append(outputs[: len(rows)])
+            self.diary.signs.give()
         return torch.cat(parts)
 
     def _follow_plans(self) -> None:
@@ -131,7 +137,7 @@ class Loop:
             if not isinstance(message, Adopt):
                 raise InvariantError(f"the controller sent {type(message).__name__} to a job that trains")
             self.runner.adopt(message.plans, message.generation, message.grant_bytes)
-            self.diary.link.send(Adopted(job=self.diary.job.job, generation=message.generation))
+            self.link.send(Adopted(job=self.diary.job.job, generation=message.generation))
 
     def _measure(self) -> None:
         """Tell the controller what iterations take, and now and then the catalog what operators do."""
@@ -142,7 +148,7 @@ class Loop:
         if measured is None:
             return
         self._measured_at = now
-        self.diary.link.send(
+        self.link.send(
             Measured(
                 job=self.diary.job.job,
                 generation=self.runner.generation,
@@ -168,7 +174,7 @@ class Loop:
             )
             for o, ns in zip(operators, latency_ns, strict=True)
         ]
-        self.diary.session.run(lambda c: plans.record_latencies(c, self.steps.kind, rows))
+        self.diary.remember(lambda c: plans.record_latencies(c, self.steps.kind, rows))
 
     def _progress(
         self, step: int, steps: int, loss: float, figures: dict[str, float | None] | None = None
@@ -203,35 +209,32 @@ class Loop:
         return weights, {name: tensor for name, tensor in values.items() if name not in names}
 
     def _save_checkpoint(self) -> None:
-        now = time.monotonic()
-        if now < self._saved_at + self.checkpoint_s or self.epochs_done == self.prepared.settings.epochs:
-            return
+        """Keep a checkpoint if one is due; where that fails, training goes on."""
+        if self.epochs_done < self.prepared.settings.epochs:
+            self._keeping.save(self._checkpoint, self.epochs_done)
+
+    def _checkpoint(self) -> Checkpoint:
         weights, optimizer = self._divide(self.state.export())
-        position = {
-            "epochs_done": self.epochs_done,
-            "early_stop": self.early_stop.to_json(),
-            "data_digest": self.prepared.data_digest,
-        }
-        checkpoint = Checkpoint(
+        return Checkpoint(
             weights=weights | {_BEST + name: tensor for name, tensor in self._best.items()},
             optimizer=optimizer,
             random={"torch": rng_state(self.state.device)},
-            position=position,
+            position={
+                "epochs_done": self.epochs_done,
+                "early_stop": self.early_stop.to_json(),
+                "data_digest": self.prepared.data_digest,
+            },
         )
-        data = checkpoint.to_bytes()
-        job, claim = self.diary.job.job, self.diary.job.claim
-        self.diary.session.run(lambda c: models.save_checkpoint(c, job, claim, data, position))
-        self._saved_at = time.monotonic()
 
     def _resume(self) -> None:
-        """Go on from the job's checkpoint where there is one and the rows are still the same."""
-        stored = self.diary.session.run(lambda c: models.load_checkpoint(c, self.diary.job.job))
-        if stored is None:
+        """Go on from a checkpoint where there is one and the rows are still the same.
+
+        Where the table has changed since, half of the training would be on other rows: it starts anew.
+        """
+        checkpoint = self.diary.session.waiting(lambda: self.checkpointing.load(self.prepared.data_digest))
+        if checkpoint is None:
             return
-        checkpoint = Checkpoint.from_bytes(stored[0])
         position = checkpoint.position
-        if position["data_digest"] != self.prepared.data_digest:
-            return  # the table has changed since: half of a training on other rows would be of neither
         best = {name: tensor for name, tensor in checkpoint.weights.items() if name.startswith(_BEST)}
         present = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
         self.state.load(present | checkpoint.optimizer)

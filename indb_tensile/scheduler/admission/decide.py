@@ -1,7 +1,9 @@
 """decide(): who starts, who waits, who shrinks, who grows and who goes; the controller only does as it is told.
 
-The queue is strict: a controller claims one job at a time, and as long as the claimed one does not fit, no later
-one overtakes it. A small job behind a large one may wait although it would fit; a large one never starves.
+A controller claims one job at a time, whenever a trainer is ready for it. A job that waits for memory does not hold
+up later ones that fit: they are let in past it. So that it does not starve, this happens at most `MOST_OVERTAKEN`
+times; then it holds the queue, and nothing is claimed or let in before it. A job that waits for its owner's quota
+holds up nobody. One owner has at most `MOST_ENTERING` jobs on their way in.
 
 A job's way: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> ending. What became of
 it is written only when its trainer is gone and its memory is free.
@@ -13,7 +15,8 @@ exponential weight, as the paper does, and leave a transition between two divisi
 
 from dataclasses import replace
 
-from indb_tensile.errors import InvariantError
+from indb_tensile.errors import DatabaseError, DeviceMemoryError, InvariantError
+from indb_tensile.job import ORPHANED, Blame
 from indb_tensile.scheduler.admission.draft import Draft
 from indb_tensile.scheduler.admission.facts import (
     Adoption,
@@ -24,6 +27,7 @@ from indb_tensile.scheduler.admission.facts import (
     Capture,
     Claim,
     ClaimLoss,
+    Ending,
     Event,
     Exit,
     Failure,
@@ -34,6 +38,7 @@ from indb_tensile.scheduler.admission.facts import (
     QueueChange,
     Silence,
     SpareReady,
+    Stall,
     Stop,
     Tick,
 )
@@ -63,7 +68,7 @@ from indb_tensile.scheduler.admission.pool import (
     Succeeded,
     TrainerId,
 )
-from indb_tensile.scheduler.admission.sharing import advance, divide, foresee
+from indb_tensile.scheduler.admission.sharing import advance, divide, foresee, least_limit
 from indb_tensile.scheduler.admission.staff import lengthened, staff, tick
 from indb_tensile.scheduler.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
@@ -115,6 +120,8 @@ def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line
             _overrun(draft, trainer)
         case Silence(trainer=trainer):
             _silent(draft, trainer)
+        case Stall(trainer=trainer, silent_s=silent_s):
+            _stalled(draft, trainer, silent_s)
         case CancelRequest(job=job):
             _end_job(draft, draft.pool.of_job(job), Cancelled(), Manner.TERMINATE)
         case ClaimLoss(claim=claim):
@@ -189,7 +196,7 @@ def _workload(draft: Draft, member: Member, graphs: Capture | Calibration) -> Wo
             job=member.job.job,
             graphs=graphs.graphs,
             latency_ns=graphs.latency_ns,
-            limit_bytes=member.job.spec.memory_limit_bytes,
+            limit_bytes=least_limit(member.job.spec.memory_limit_bytes, member.job.owner_limit_bytes),
         )
     except InvariantError as error:
         draft.end(member, Broken(fault=Fault.of(error)), Manner.TERMINATE)
@@ -252,8 +259,15 @@ def _failed(draft: Draft, failure: Failure) -> None:
         return
     outcome: Outcome = Broken(fault=failure.fault)
     if failure.retry:
-        counts = not failure.lost or member.measured  # a job that kills its device ends for good some time
-        outcome = Interrupted(reason=failure.fault.message, counts=counts, fault=failure.fault)
+        outcome = Interrupted(reason=failure.fault.message, blame=failure.blame, fault=failure.fault)
+    if failure.retry and failure.lost:
+        # A job that had run on the device may be what kills it: the second time in the same phase is its fault.
+        outcome = Interrupted(
+            reason=failure.fault.message,
+            blame=Blame.UNCLEAR if member.measured else Blame.OTHERS,
+            fault=failure.fault,
+            waits_for=f"a device that works: {failure.fault.message}",
+        )
     draft.end(member, outcome, Manner.LET_EXIT)
     if failure.lost:
         losses = draft.pool.losses + 1
@@ -282,7 +296,16 @@ def _silent(draft: Draft, trainer: TrainerId) -> None:
         draft.order(EndTrainer(trainer=trainer, manner=Manner.KILL))  # its exit is that of one that died early
     else:
         reason = f"its trainer did not take up plan {member.generation}"
-        draft.end(member, Interrupted(reason=reason), Manner.KILL)
+        draft.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), Manner.KILL)
+
+
+def _stalled(draft: Draft, trainer: TrainerId, silent_s: float) -> None:
+    """It hangs, as one does that is stopped by SIGSTOP: nobody else would ever end it."""
+    member = draft.pool.of_trainer(trainer)
+    if member is None or member.stage is not Stage.RUNNING:
+        return
+    reason = f"its trainer made no progress for {silent_s:.0f} s"
+    draft.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), Manner.KILL)
 
 
 def _end_job(draft: Draft, member: Member | None, outcome: Cancelled | Lost, manner: Manner) -> None:
@@ -303,10 +326,41 @@ def _exited(draft: Draft, exit_: Exit) -> None:
         return
     draft.order(ReleaseTrainer(trainer=exit_.trainer))
     if member.outcome is None:
-        reason = f"its trainer ended with {_how(exit_.code)} before the job was done"
-        member = replace(member, stage=Stage.ENDING, outcome=Interrupted(reason=reason), target=None)
+        member = replace(member, stage=Stage.ENDING, outcome=_interrupted(exit_), target=None)
     _drop(draft, member)
     draft.plan_anew(PlanReason.END)
+
+
+def _interrupted(exit_: Exit) -> Interrupted:
+    """What the end of a trainer that had not said why means to its job."""
+    match exit_.ending:
+        case Ending.STARVED:
+            return _starved(exit_)
+        case Ending.OUTSIDE:
+            reason = f"its trainer was killed by signal {-exit_.code} from outside"
+            return Interrupted(reason=reason, blame=Blame.OTHERS)
+        case Ending.STOPPED:
+            return Interrupted(reason="its controller stopped its trainer", blame=Blame.OTHERS)
+        case Ending.BABBLED:
+            return Interrupted(reason="its trainer sent a message that its controller cannot read")
+        case Ending.BY_ITSELF:
+            reason = f"its trainer ended with {_how(exit_.code)} before the job was done"
+            foreign = exit_.code in (DatabaseError.exit_code, ORPHANED)
+            return Interrupted(reason=reason, blame=Blame.OTHERS if foreign else Blame.JOB)
+
+
+def _starved(exit_: Exit) -> Interrupted:
+    reason = "its trainer was killed by the system for lack of memory"
+    if exit_.peak_bytes:
+        reason += f", when it had used up to {exit_.peak_bytes / 2**20:.0f} MB"
+    fault = Fault(
+        sqlstate=DeviceMemoryError.sqlstate,
+        message=reason,
+        detail="This is memory of the host, not of the device.",
+        hint="Give the machine or its container more memory, let fewer jobs run at a time (max_jobs), or train on "
+        "fewer rows or with a smaller batch_size.",
+    )
+    return Interrupted(reason=reason, fault=fault)
 
 
 def _how(code: int) -> str:
@@ -342,8 +396,10 @@ def _settle(draft: Draft, member: Member) -> None:
     match member.outcome:
         case Broken(fault=fault):
             draft.order(FailJob(job=job, claim=claim, fault=fault))
-        case Interrupted(reason=reason, counts=counts, fault=fault):
-            draft.order(RequeueJob(job=job, claim=claim, reason=reason, counts=counts, fault=fault))
+        case Interrupted(reason=reason, blame=blame, fault=fault, waits_for=waits_for):
+            draft.order(
+                RequeueJob(job=job, claim=claim, reason=reason, blame=blame, fault=fault, waits_for=waits_for)
+            )
         case Cancelled():
             draft.order(CancelJob(job=job, claim=claim))
         case Succeeded() | Lost() | None:
@@ -364,4 +420,4 @@ def _stop(draft: Draft) -> None:
 
 
 def _controller_stops() -> Interrupted:
-    return Interrupted(reason="its controller was stopped", counts=False)
+    return Interrupted(reason="its controller was stopped", blame=Blame.NOBODY)

@@ -1,8 +1,9 @@
 """What can happen to a controller: each fact is folded into its pool by `admission.decide`."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 from indb_tensile.scheduler.graph import StepGraph
 
@@ -78,20 +79,36 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The trainer cannot go on with its job; with `retry` another attempt may, with `lost` on a device that works."""
+    """The trainer cannot go on with its job; with `retry` another attempt may, with `lost` on a device that works.
+
+    `blame` says whether a failure that may be tried again is the job's own fault.
+    """
 
     trainer: TrainerId
     fault: Fault
     retry: bool = False
     lost: bool = False
+    blame: Blame = Blame.JOB
+
+
+class Ending(StrEnum):
+    """How a trainer process ended."""
+
+    BY_ITSELF = "by itself"  # it returned, or crashed
+    STARVED = "starved"  # the system killed it for lack of memory
+    OUTSIDE = "outside"  # a signal that neither it nor its controller sent
+    STOPPED = "stopped"  # its controller ended it
+    BABBLED = "babbled"  # its controller killed it for a message that is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """A trainer process is gone, for whatever reason."""
+    """A trainer process is gone, for whatever reason; `peak_bytes` is the most host memory that it had at once."""
 
     trainer: TrainerId
     code: int
+    ending: Ending = Ending.BY_ITSELF
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +123,14 @@ class Silence:
     """A trainer has owed an answer (`Pool.owing`) for longer than any that works would take."""
 
     trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """A trainer in mid-training has given no sign of life for many times its longest iteration."""
+
+    trainer: TrainerId
+    silent_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +187,7 @@ Event = (
     | Exit
     | Overrun
     | Silence
+    | Stall
     | CancelRequest
     | ClaimLoss
     | BudgetChange

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.facts import Measurement
 from indb_tensile.scheduler.admission.pool import Fault, PlanReason, TrainerId
 from indb_tensile.scheduler.admission.questions import Question
@@ -29,7 +29,9 @@ class SpawnTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimNext:
-    """Ask the queue for a job; the answer is a Claim."""
+    """Ask the queue for a job of an owner who is not `passed_over` (oids of roles); the answer is a Claim."""
+
+    passed_over: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +101,14 @@ class FailJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueJob:
-    """Put the job back into the queue; `counts` says whether it used up an attempt."""
+    """Put the job back into the queue, or fail it where its faults are too many; `blame` says whether this is one."""
 
     job: JobId
     claim: ClaimToken
     reason: str
-    counts: bool
+    blame: Blame
     fault: Fault | None = None
+    waits_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NewType, Protocol, Self
 
 from indb_tensile.errors import InvariantError, TensileError
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
@@ -67,13 +67,14 @@ class Broken:
 class Interrupted:
     """The job goes back to the queue and on from its last checkpoint.
 
-    `counts` is False where neither the job nor its trainer is to blame: it costs no attempt. `fault` says more than
-    the reason, where something told it.
+    `blame` says whether it counts as the job's own fault. `fault` says more than the reason, where there is more to
+    say; `waits_for` is what the job waits for then, where that is not simply its next attempt.
     """
 
     reason: str
-    counts: bool = True
+    blame: Blame = Blame.JOB
     fault: Fault | None = None
+    waits_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,7 @@ class Member:
     host_bytes: int = 0  # of the pinned pool, until its trainer has gone
     target: Target | None = None
     waits_for: str | None = None
+    overtaken: int = 0  # jobs that were claimed later and let in while this one waited for memory
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
@@ -171,6 +173,7 @@ class Pool:
     leaving: frozenset[TrainerId] = field(default_factory=frozenset)  # spares that were told to go
     next_trainer: TrainerId = TrainerId(1)
     claiming: bool = False  # a claim is under way
+    passed_over: frozenset[int] = frozenset()  # owners (oids) whose jobs the last claim left in the queue
     queue_empty: bool = False  # the last claim found nothing; until the next tick or notification
     stillborn: int = 0  # trainers in a row that died before they were ready
     spawn_pause_ticks: int = 0

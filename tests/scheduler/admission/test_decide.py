@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
 from indb_tensile.scheduler.admission.decide import decide, finished
 from indb_tensile.scheduler.admission.facts import (
     Adoption,
@@ -17,6 +17,7 @@ from indb_tensile.scheduler.admission.facts import (
     Capture,
     Claim,
     ClaimLoss,
+    Ending,
     Event,
     Exit,
     Failure,
@@ -27,6 +28,7 @@ from indb_tensile.scheduler.admission.facts import (
     QueueChange,
     Silence,
     SpareReady,
+    Stall,
     Stop,
     Tick,
 )
@@ -55,6 +57,7 @@ from indb_tensile.scheduler.admission.pool import Fault, PlanReason, Pool, Train
 from indb_tensile.scheduler.admission.pool import Stage as JobStage
 from indb_tensile.scheduler.admission.questions import LeastFor, PlacedFor, PlanFor, Question, RenewFor, Unanswered
 from indb_tensile.scheduler.admission.questions import answer as answered
+from indb_tensile.scheduler.admission.staff import MOST_OVERTAKEN
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
@@ -182,7 +185,14 @@ def job_plan(job: JobId, peak_bytes: int) -> JobPlan:
 _FORECAST: Any = None
 
 
-def job(number: int, limit_bytes: int | None = None, claim: int | None = None) -> ClaimedJob:
+def job(
+    number: int,
+    limit_bytes: int | None = None,
+    claim: int | None = None,
+    *,
+    owner: int = 10,
+    owner_limit_bytes: int | None = None,
+) -> ClaimedJob:
     spec = JobSpec(
         model=f"model {number}",
         relation=Relation(oid=number, schema="public", name="t"),
@@ -192,7 +202,14 @@ def job(number: int, limit_bytes: int | None = None, claim: int | None = None) -
         memory_limit_bytes=limit_bytes,
     )
     token = ClaimToken(1000 + number if claim is None else claim)
-    return ClaimedJob(job=JobId(number), claim=token, attempt=1, owner_oid=10, spec=spec)
+    return ClaimedJob(
+        job=JobId(number),
+        claim=token,
+        attempt=1,
+        owner_oid=owner,
+        spec=spec,
+        owner_limit_bytes=owner_limit_bytes,
+    )
 
 
 class Drive:
@@ -346,11 +363,10 @@ def test_a_job_that_does_not_fit_beside_the_others_waits_and_says_for_what() -> 
         SetWaitsFor(
             job=JobId(2),
             claim=ClaimToken(1002),
-            text="at least 5.0 MB of device memory, held by job 1 (8.0 MB): 3.0 MB more than the budget of 8.0 MB",
+            text="at least 5.0 MB of device memory, held by job 1 (8.0 MB): 3.0 MB more than the budget of 8.0 MB; "
+            "0.0 MB are free",
         ),
     )
-    drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
-    assert not any(isinstance(o, ClaimNext) for o in drive.orders), "a later job overtook the waiting one"
     drive.send(Finish(trainer=first))
     orders = drive.send(Exit(trainer=first, code=0))
     assert SetWaitsFor(job=JobId(2), claim=ClaimToken(1002), text=None) in orders
@@ -520,12 +536,142 @@ def test_those_that_run_grow_before_a_new_one_starts() -> None:
     assert [o.trainer for o in orders if isinstance(o, SendPlans)] == [first, third]
 
 
-def test_the_next_job_is_claimed_only_when_the_last_one_has_its_plan() -> None:
+def test_the_next_job_is_claimed_as_soon_as_a_trainer_is_ready_for_it() -> None:
     drive = Drive(6)
+    drive.claim(job(1))
+    assert drive.send(SpareReady(trainer=drive.pool.spares[0].trainer)) == (ClaimNext(),)
+
+
+def test_an_owner_with_two_jobs_on_their_way_in_is_passed_over_until_one_has_its_plan() -> None:
+    drive = Drive(10, spare_trainers=1)
+    first = drive.claim(job(1))
+    drive.claim(job(2))
+    passed = ClaimNext(passed_over=frozenset({10}))
+    assert drive.send(SpareReady(trainer=drive.pool.spares[0].trainer)) == (passed,)
+    assert drive.send(Claim(job=None)) == ()
+    assert ClaimNext() in drive.capture(first, 2)
+    drive.send(Claim(job=job(3, owner=20)))
+    assert [m.job.job for m in drive.pool.members] == [1, 2, 3]
+
+
+def test_a_job_that_fits_is_let_in_past_one_that_waits_for_memory() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False))
+    drive.start(1, 6)
+    large = drive.claim(job(2))
+    drive.capture(large, 6)
+    small = drive.claim(job(3, owner=20))
+    assert SetGrant(trainer=small, grant_bytes=4 * REGION) in drive.capture(small, 4)
+    assert drive.grants() == {1: 6, 2: 0, 3: 4}
+    assert [m.overtaken for m in drive.pool.members] == [0, 1, 0]
+
+
+def test_a_job_that_was_overtaken_often_enough_holds_the_queue_until_it_is_in() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False), max_jobs=100)
     first = drive.start(1, 6)
-    drive.capture(drive.claim(job(2)), 6)
-    assert drive.send(SpareReady(trainer=drive.pool.spares[0].trainer)) == ()
-    assert ClaimNext() in drive.send(Adoption(trainer=first, generation=2))
+    large = drive.claim(job(2))
+    drive.capture(large, 8)
+    small = []
+    for number in range(3, 3 + MOST_OVERTAKEN):
+        trainer = drive.claim(job(number, owner=number))
+        drive.capture(trainer, 1)
+        drive.adopt_all()
+        small.append(trainer)
+        drive.send(Finish(trainer=trainer))
+        drive.send(Exit(trainer=trainer, code=0))
+    assert {m.job.job: m.overtaken for m in drive.pool.members} == {1: 0, 2: MOST_OVERTAKEN}
+    drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
+    assert not any(isinstance(o, ClaimNext) for o in drive.orders)
+    drive.send(Finish(trainer=first))
+    orders = drive.send(Exit(trainer=first, code=0))
+    assert SetGrant(trainer=large, grant_bytes=8 * REGION) in orders
+    assert ClaimNext() in drive.orders
+
+
+def test_a_job_behind_one_that_holds_the_queue_says_that_it_waits_for_its_turn() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False), max_jobs=100)
+    drive.start(1, 6)
+    drive.capture(drive.claim(job(2)), 8)
+    late = drive.claim(job(3, owner=20))
+    members = tuple(replace(m, overtaken=MOST_OVERTAKEN if m.job.job == 2 else 0) for m in drive.pool.members)
+    drive.pool = replace(drive.pool, members=members)
+    assert drive.capture(late, 1) == (
+        SetWaitsFor(
+            job=JobId(3),
+            claim=ClaimToken(1003),
+            text=f"its turn: job 2 waits longer and was overtaken {MOST_OVERTAKEN} times",
+        ),
+    )
+
+
+def test_every_waiting_job_that_fits_is_let_in_when_memory_comes_free() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False))
+    first = drive.start(1, 10)
+    second, third = drive.claim(job(2)), drive.claim(job(3))
+    drive.capture(second, 6)
+    drive.capture(third, 4)
+    drive.send(Finish(trainer=first))
+    drive.send(Exit(trainer=first, code=0))
+    assert drive.grants() == {2: 6, 3: 4}
+
+
+def test_one_job_is_calibrated_at_a_time_and_one_that_has_no_room_lets_a_smaller_one_go_first() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False))
+    first = drive.start(1, 6)
+    large, small = drive.claim(job(2)), drive.claim(job(3))
+    drive.capture(large, 5, unknown=1)
+    assert drive.orders[-1] == SetWaitsFor(
+        job=JobId(2),
+        claim=ClaimToken(1002),
+        text="at least 5.0 MB of device memory, held by job 1 (6.0 MB): 1.0 MB more than the budget of 10.0 MB; "
+        "4.0 MB are free",
+    )
+    assert GrantCalibration(trainer=small, grant_bytes=4 * REGION) in drive.capture(small, 3, unknown=1)
+    drive.send(Finish(trainer=first))
+    orders = drive.send(Exit(trainer=first, code=0))
+    assert not any(isinstance(o, GrantCalibration) for o in orders)
+    orders = drive.send(Calibration(trainer=small, graphs=(graph(3),), latency_ns=((900,),)))
+    assert GrantCalibration(trainer=large, grant_bytes=6 * REGION) in orders
+
+
+def test_a_job_above_its_owners_quota_fails_and_names_the_quota() -> None:
+    drive = Drive(100)
+    trainer = drive.claim(job(1, limit_bytes=4 * REGION, owner_limit_bytes=3 * REGION))
+    drive.capture(trainer, 10)
+    orders = drive.send(Exit(trainer=trainer, code=0))
+    fault = next(o for o in orders if isinstance(o, FailJob)).fault
+    assert fault.message == "job 1 needs at least 5.0 MB of device memory, more than its owner's quota of 3.0 MB"
+    assert "tensile_set_quota" in fault.hint
+
+
+def test_the_jobs_of_one_owner_have_no_more_than_the_owners_quota_together_and_hold_up_nobody() -> None:
+    drive = Drive(100)
+    first = drive.claim(job(1, owner_limit_bytes=10 * REGION))
+    drive.capture(first, 8)
+    drive.adopt_all()
+    second = drive.claim(job(2, owner_limit_bytes=10 * REGION))
+    assert drive.capture(second, 6) == (
+        SetWaitsFor(
+            job=JobId(2),
+            claim=ClaimToken(1002),
+            text="at least 3.0 MB of its owner's quota of 10.0 MB of device memory, of which the owner's other jobs "
+            "have 8.0 MB",
+        ),
+    )
+    other = drive.claim(job(3, owner=20))
+    assert SetGrant(trainer=other, grant_bytes=50 * REGION) in drive.capture(other, 50)
+    drive.adopt_all()
+    assert [m.overtaken for m in drive.pool.members] == [0, 1, 0]
+    drive.send(Finish(trainer=first))
+    drive.send(Exit(trainer=first, code=0))
+    assert drive.grants() == {2: 6, 3: 50}
+
+
+def test_a_second_job_of_an_owner_is_planned_within_what_the_first_leaves_of_the_quota() -> None:
+    drive = Drive(100)
+    drive.capture(drive.claim(job(1, owner_limit_bytes=10 * REGION)), 6)
+    drive.adopt_all()
+    second = drive.claim(job(2, owner_limit_bytes=10 * REGION))
+    assert SetGrant(trainer=second, grant_bytes=4 * REGION) in drive.capture(second, 8)
 
 
 def test_one_claim_is_under_way_at_a_time() -> None:
@@ -757,21 +903,21 @@ def test_a_budget_below_the_least_sends_the_youngest_back_to_the_queue_at_no_cos
     assert EndTrainer(trainer=second, manner=Manner.TERMINATE) in drive.send(BudgetChange(budget_bytes=6 * REGION))
     orders = drive.send(Exit(trainer=second, code=-15))
     assert orders[1] == RequeueJob(
-        job=JobId(2), claim=ClaimToken(1002), reason="the device's budget was lowered", counts=False
+        job=JobId(2), claim=ClaimToken(1002), reason="the device's budget was lowered", blame=Blame.NOBODY
     )
 
 
-def test_a_killed_trainer_sends_its_job_back_and_frees_its_memory_first() -> None:
+def test_a_trainer_that_died_sends_its_job_back_and_frees_its_memory_first() -> None:
     drive = Drive(10)
     trainer = drive.start(1, 4)
-    orders = drive.send(Exit(trainer=trainer, code=-9))
+    orders = drive.send(Exit(trainer=trainer, code=1))
     assert orders[:2] == (
         ReleaseTrainer(trainer=trainer),
         RequeueJob(
             job=JobId(1),
             claim=ClaimToken(1001),
-            reason="its trainer ended with code -9 before the job was done",
-            counts=True,
+            reason="its trainer ended with code 1 before the job was done",
+            blame=Blame.JOB,
         ),
     )
     assert drive.pool.members == ()
@@ -786,14 +932,15 @@ def test_a_failed_job_is_written_down_when_its_trainer_is_gone() -> None:
     assert orders[1] == FailJob(job=JobId(1), claim=ClaimToken(1001), fault=fault)
 
 
-def test_a_failure_that_may_pass_sends_the_job_back() -> None:
+@pytest.mark.parametrize("blame", [Blame.JOB, Blame.OTHERS])
+def test_a_failure_that_may_pass_sends_the_job_back_and_says_whose_fault_it_was(blame: Blame) -> None:
     drive = Drive(10)
     trainer = drive.start(1, 4)
     fault = Fault(sqlstate="58000", message="no database")
-    drive.send(Failure(trainer=trainer, fault=fault, retry=True))
+    drive.send(Failure(trainer=trainer, fault=fault, retry=True, blame=blame))
     orders = drive.send(Exit(trainer=trainer, code=1))
     assert orders[1] == RequeueJob(
-        job=JobId(1), claim=ClaimToken(1001), reason="no database", counts=True, fault=fault
+        job=JobId(1), claim=ClaimToken(1001), reason="no database", blame=blame, fault=fault
     )
 
 
@@ -809,7 +956,12 @@ def test_a_lost_device_costs_no_attempt_and_is_tried_again_after_growing_pauses(
         drive.send(Failure(trainer=trainer, fault=GONE, retry=True, lost=True))
         drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
         assert RequeueJob(
-            job=JobId(1), claim=ClaimToken(1001), reason="the device is gone", counts=False, fault=GONE
+            job=JobId(1),
+            claim=ClaimToken(1001),
+            reason="the device is gone",
+            blame=Blame.OTHERS,
+            fault=GONE,
+            waits_for="a device that works: the device is gone",
         ) in drive.send(Exit(trainer=trainer, code=5))
         for _ in range(pause_ticks - 1):
             assert drive.send(Tick()) == ()
@@ -819,7 +971,7 @@ def test_a_lost_device_costs_no_attempt_and_is_tried_again_after_growing_pauses(
         drive.capture(drive.pool.members[0].trainer, 4)
 
 
-def test_a_job_whose_device_went_while_it_trained_has_had_its_attempt_and_others_go_on_at_once() -> None:
+def test_a_job_whose_device_went_while_it_trained_may_be_to_blame_and_others_go_on_at_once() -> None:
     drive = Drive(10)
     first, second = drive.start(1, 4), drive.start(2, 4)
     for trainer in (first, second):
@@ -830,7 +982,7 @@ def test_a_job_whose_device_went_while_it_trained_has_had_its_attempt_and_others
         )
     drive.send(Failure(trainer=first, fault=GONE, retry=True, lost=True))
     orders = drive.send(Exit(trainer=first, code=5))
-    assert [o.counts for o in orders if isinstance(o, RequeueJob)] == [True]
+    assert [o.blame for o in orders if isinstance(o, RequeueJob)] == [Blame.UNCLEAR]
     assert drive.pool.claim_pause_ticks == 2
     drive.send(
         Measurement(
@@ -874,14 +1026,68 @@ def test_trainers_owe_an_answer_until_they_are_ready_and_after_every_plan() -> N
     assert drive.pool.owing == {(spare.trainer, 0)}
 
 
-def test_a_silent_trainer_is_killed_and_its_job_has_lost_an_attempt() -> None:
+def test_a_silent_trainer_is_killed_and_its_job_goes_back() -> None:
     drive = Drive(10)
     trainer = drive.claim(job(1))
     drive.capture(trainer, 4)
     assert drive.send(Silence(trainer=trainer))[0] == EndTrainer(trainer=trainer, manner=Manner.KILL)
     requeued = next(o for o in drive.send(Exit(trainer=trainer, code=-9)) if isinstance(o, RequeueJob))
-    assert (requeued.reason, requeued.counts) == ("its trainer did not take up plan 1", True)
+    assert (requeued.reason, requeued.blame) == ("its trainer did not take up plan 1", Blame.UNCLEAR)
     assert drive.pool.granted_bytes == 0
+
+
+def test_a_trainer_that_stalls_in_mid_training_is_killed_and_its_job_goes_back() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    assert drive.send(Stall(trainer=trainer, silent_s=600.4))[0] == EndTrainer(trainer=trainer, manner=Manner.KILL)
+    assert EndTrainer not in map(type, drive.send(Stall(trainer=trainer, silent_s=601.0)))
+    assert drive.send(Exit(trainer=trainer, code=-9, ending=Ending.STOPPED))[1] == RequeueJob(
+        job=JobId(1),
+        claim=ClaimToken(1001),
+        reason="its trainer made no progress for 600 s",
+        blame=Blame.UNCLEAR,
+    )
+
+
+def test_a_trainer_that_reads_its_table_does_not_stall() -> None:
+    drive = Drive(10)
+    trainer = drive.claim(job(1))
+    assert drive.send(Stall(trainer=trainer, silent_s=600.0)) == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "reason", "blame"),
+    [
+        (-9, Ending.OUTSIDE, "its trainer was killed by signal 9 from outside", Blame.OTHERS),
+        (-15, Ending.OUTSIDE, "its trainer was killed by signal 15 from outside", Blame.OTHERS),
+        (-9, Ending.STOPPED, "its controller stopped its trainer", Blame.OTHERS),
+        (-9, Ending.BABBLED, "its trainer sent a message that its controller cannot read", Blame.JOB),
+        (4, Ending.BY_ITSELF, "its trainer ended with code 4 before the job was done", Blame.OTHERS),
+        (9, Ending.BY_ITSELF, "its trainer ended with code 9 before the job was done", Blame.OTHERS),
+        (70, Ending.BY_ITSELF, "its trainer ended with code 70 before the job was done", Blame.JOB),
+    ],
+)
+def test_a_trainer_that_ends_without_a_word_is_put_down_to_what_ended_it(
+    code: int, ending: Ending, reason: str, blame: Blame
+) -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    (requeued,) = [
+        o for o in drive.send(Exit(trainer=trainer, code=code, ending=ending)) if isinstance(o, RequeueJob)
+    ]
+    assert requeued == RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason=reason, blame=blame)
+
+
+def test_a_trainer_that_was_killed_for_lack_of_memory_says_so_and_the_way_out() -> None:
+    drive = Drive(10)
+    trainer = drive.start(1, 4)
+    exit_ = Exit(trainer=trainer, code=-9, ending=Ending.STARVED, peak_bytes=3 << 30)
+    (requeued,) = [o for o in drive.send(exit_) if isinstance(o, RequeueJob)]
+    reason = "its trainer was killed by the system for lack of memory, when it had used up to 3072 MB"
+    assert requeued.fault is not None
+    assert (requeued.reason, requeued.blame) == (reason, Blame.JOB)
+    assert (requeued.fault.sqlstate, requeued.fault.message) == ("53200", reason)
+    assert "batch_size" in requeued.fault.hint
 
 
 def test_a_silent_spare_is_killed_and_counts_as_one_that_died_early() -> None:
@@ -952,7 +1158,7 @@ def test_a_stop_sends_every_job_back_and_everybody_home() -> None:
     drive.send(Exit(trainer=spare, code=-15))
     assert drive.send(Exit(trainer=trainer, code=-15)) == (
         ReleaseTrainer(trainer=trainer),
-        RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="its controller was stopped", counts=False),
+        RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="its controller was stopped", blame=Blame.NOBODY),
     )
     drive.pool = replace(drive.pool, claiming=False)
     assert finished(drive.pool)
@@ -965,7 +1171,7 @@ def test_a_job_claimed_while_stopping_goes_straight_back() -> None:
     drive.send(Stop())
     orders = drive.send(Claim(job=job(1)))
     assert orders == (
-        RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="its controller was stopped", counts=False),
+        RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason="its controller was stopped", blame=Blame.NOBODY),
     )
 
 
@@ -974,7 +1180,7 @@ def test_a_trainer_that_died_by_a_memory_fault_costs_an_attempt_and_its_job_says
     trainer = drive.start(1, 4)
     drive.send(Exit(trainer=trainer, code=-11))
     (requeued,) = [o for o in drive.orders if isinstance(o, RequeueJob)]
-    assert requeued.counts
+    assert requeued.blame is Blame.JOB
     assert requeued.reason == (
         "its trainer ended with a memory fault (SIGSEGV, see the controller's log) before the job was done"
     )

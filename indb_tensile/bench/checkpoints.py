@@ -1,0 +1,128 @@
+"""What a checkpoint costs in a file and in the catalog: seconds, WAL, and the space that stays behind.
+
+    tensile bench checkpoints [--dsn "host=… user=postgres"] [--size 20MB] [--rounds 10] [--directory DIR] [--json]
+
+Both stores keep the same random bytes, in turns, in one run. The catalog's table is vacuumed after each checkpoint,
+as autovacuum does between two that are minutes apart; `catalog_kept_bytes` is what it holds in the end. All of it
+happens in a database that is made for the purpose and dropped, so the dsn needs a superuser. Without a dsn the server
+is a private one that does not wait for its disk (fsync off), while a file is always written with fsync: to compare
+seconds, name a server.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from indb_tensile.bench.database import fresh
+from indb_tensile.bench.ending import run
+from indb_tensile.catalog import checkpoints, jobs
+from indb_tensile.catalog.checkpoint_files import CheckpointFiles
+from indb_tensile.catalog.checkpoints import StoredCheckpoint
+from indb_tensile.catalog.connection import Connection, connect
+from indb_tensile.catalog.queries import parse
+from indb_tensile.config import MIB, parse_bytes
+from indb_tensile.job import CheckpointStore, ClaimedJob
+
+SIZE_BYTES = 20 * MIB
+ROUNDS = 10
+LEASE_S = 3600.0
+
+_SQL = parse(Path(__file__).with_name("checkpoints.sql").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of one checkpoint."""
+
+    seconds: float
+    wal_bytes: int
+
+
+def main() -> None:
+    """Print one object."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--dsn", default="", help="of a superuser, to any database of the server")
+    parser.add_argument("--size", type=parse_bytes, default=SIZE_BYTES, help="of a checkpoint, such as 148MB")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="checkpoints in each store")
+    parser.add_argument("--directory", type=Path, help="of the files; left out, a temporary one")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with fresh(arguments.dsn, "checkpoints") as own, tempfile.TemporaryDirectory(dir=arguments.directory) as place:
+        figures = measure(own, Path(place), arguments.size, arguments.rounds)
+    if arguments.json:
+        print(json.dumps(figures))
+    else:
+        for key, value in figures.items():
+            print(f"{key:<28} {value}")
+
+
+def measure(dsn: str, directory: Path, size_bytes: int, rounds: int) -> dict[str, float | int | str]:
+    """Medians over `rounds` checkpoints in each store."""
+    with connect(dsn, application_name="tensile bench checkpoints") as connection:
+        job = _claimed(connection)
+        files = CheckpointFiles(directory, checkpoints.installation(connection), socket.gethostname())
+        local, catalog = [], []
+        for _ in range(rounds):
+            data = os.urandom(size_bytes)
+            local.append(_cost(connection, partial(_save_file, connection, job, files, data)))
+            save = partial(checkpoints.save_checkpoint, connection, job.job, job.claim, data, {})
+            catalog.append(_cost(connection, save))
+            connection.execute(_SQL["vacuum"])
+        kept_bytes, fsync = (connection.execute(_SQL[name]).fetchone() or (0,) for name in ("kept", "fsync"))
+    figures: dict[str, float | int | str] = {"size_bytes": size_bytes, "rounds": rounds, "fsync": fsync[0]}
+    for name, costs in (("local", local), ("catalog", catalog)):
+        figures[f"{name}_s"] = round(statistics.median(cost.seconds for cost in costs), 4)
+        figures[f"{name}_wal_bytes"] = round(statistics.median(cost.wal_bytes for cost in costs))
+    files_bytes = sum(path.stat().st_size for path in files.directory.iterdir())
+    return figures | {
+        "local_kept_bytes": files_bytes,
+        "catalog_kept_bytes": int(kept_bytes[0]),
+        "wal_ratio": round(float(figures["catalog_wal_bytes"]) / max(1, float(figures["local_wal_bytes"]))),
+    }
+
+
+def _claimed(connection: Connection) -> ClaimedJob:
+    connection.execute(_SQL["enqueue"])
+    worker = jobs.register_worker(
+        connection, host=socket.gethostname(), pid=os.getpid(), device_kind="bench", lease_s=LEASE_S
+    )
+    claimed = jobs.claim_job(connection, worker)
+    assert isinstance(claimed, ClaimedJob)
+    return claimed
+
+
+def _save_file(connection: Connection, job: ClaimedJob, files: CheckpointFiles, data: bytes) -> None:
+    stored = StoredCheckpoint(
+        store=CheckpointStore.LOCAL,
+        host=socket.gethostname(),
+        position={},
+        size_bytes=len(data),
+        digest=files.write(job.job, data),
+    )
+    checkpoints.record_checkpoint(connection, job.job, job.claim, stored)
+    files.keep_only(job.job, stored.digest)
+
+
+def _cost(connection: Connection, save: Callable[[], None]) -> Cost:
+    before, started_s = _written(connection), time.perf_counter()
+    save()
+    seconds = time.perf_counter() - started_s
+    return Cost(seconds=seconds, wal_bytes=_written(connection) - before)
+
+
+def _written(connection: Connection) -> int:
+    row = connection.execute(_SQL["written"]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,104 @@
+"""Where checkpoints are: a row for each store of a job, and the bytes of those that are in the catalog."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from indb_tensile.catalog.chunks import read_chunks, write_chunks
+from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.jobs import lost_claim
+from indb_tensile.catalog.queries import query
+from indb_tensile.errors import DatabaseError
+from indb_tensile.job import CheckpointStore, ClaimToken, JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCheckpoint:
+    """What the catalog says of one checkpoint. `host` is empty for one in the catalog itself."""
+
+    store: CheckpointStore
+    host: str
+    position: Mapping[str, Any]
+    size_bytes: int
+    digest: str
+
+
+def digest_of(data: bytes) -> str:
+    """SHA-256 as hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def checkpoints(connection: Connection, job: JobId) -> tuple[StoredCheckpoint, ...]:
+    """All checkpoints of the job, the newest first."""
+    rows = connection.execute(query("checkpoints"), {"job": job}).fetchall()
+    return tuple(
+        StoredCheckpoint(store=CheckpointStore(store), host=host, position=position, size_bytes=size, digest=digest)
+        for store, host, position, size, digest in rows
+    )
+
+
+def record_checkpoint(connection: Connection, job: JobId, claim: ClaimToken, stored: StoredCheckpoint) -> None:
+    """Replace the row of this job, store and host. Raises LostClaimError."""
+    values = {
+        "job": job,
+        "claim": claim,
+        "store": stored.store.value,
+        "host": stored.host,
+        "position": Jsonb(dict(stored.position)),
+        "size_bytes": stored.size_bytes,
+        "digest": stored.digest,
+    }
+    if connection.execute(query("save_checkpoint"), values).fetchone() is None:
+        raise lost_claim(job, claim)
+
+
+def save_checkpoint(
+    connection: Connection, job: JobId, claim: ClaimToken, data: bytes, position: Mapping[str, Any]
+) -> None:
+    """Replace the job's checkpoint in the catalog, all or nothing. Raises LostClaimError."""
+    stored = StoredCheckpoint(
+        store=CheckpointStore.CATALOG, host="", position=position, size_bytes=len(data), digest=digest_of(data)
+    )
+    with connection.transaction():
+        if connection.execute(query("lock_claimed"), {"job": job, "claim": claim}).fetchone() is None:
+            raise lost_claim(job, claim)
+        record_checkpoint(connection, job, claim, stored)
+        connection.execute(query("delete_checkpoint_chunks"), {"job": job})
+        write_chunks(connection, "insert_checkpoint_chunk", job, data)
+
+
+def load_checkpoint(connection: Connection, job: JobId, stored: StoredCheckpoint) -> bytes:
+    """The bytes of the job's checkpoint in the catalog.
+
+    Raises DatabaseError where they are not those of `stored`: lost, replaced since, or damaged.
+    """
+    with connection.transaction():
+        data = read_chunks(connection, "checkpoint_chunks", job, stored.size_bytes)
+    if digest_of(data) != stored.digest:
+        raise DatabaseError(
+            f"the checkpoint of job {job} in the catalog is damaged: its SHA-256 digest is another",
+            detail=f"The digest is {digest_of(data)}, not {stored.digest}.",
+        )
+    return data
+
+
+def installation(connection: Connection) -> UUID:
+    """Which database this is: its files lie in a folder of that name."""
+    row = connection.execute(query("installation")).fetchone()
+    assert row is not None
+    return UUID(str(row[0]))
+
+
+def host_checkpoints(connection: Connection, host: str) -> frozenset[tuple[int, str]]:
+    """Job and digest of every file that the catalog counts on, on this host."""
+    return frozenset(connection.execute(query("host_checkpoints"), {"host": host}).fetchall())
+
+
+def has_other_hosts(connection: Connection, host: str) -> bool:
+    """Whether a controller of another host is alive: it may take over this host's jobs, and cannot read its files."""
+    row = connection.execute(query("other_hosts"), {"host": host}).fetchone()
+    return bool(row and row[0])

@@ -1,0 +1,139 @@
+"""What a controller tidies up once a minute: old rows of the catalog, stale checkpoints, long logs.
+
+It has a thread and a database session apart, so that no claim, beat or trainer ever waits for it. Every step is
+bounded, passes over what others have locked, and may be done by several controllers at once. A step that fails is
+logged, and tried again at the next round.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from indb_tensile.catalog import checkpoints, models, retention, snapshots
+from indb_tensile.catalog.checkpoint_files import CheckpointFiles
+from indb_tensile.catalog.connection import Connection, Session
+from indb_tensile.controller.logrotation import rotate
+from indb_tensile.errors import TensileError
+
+log = logging.getLogger("controller")
+
+PERIOD_S = 60.0
+ROWS = 1000  # of one step: some tens of milliseconds of the database's time
+LOGS = ("controller.log", "postgres.log")  # of `tensile up`, in the state directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing to tidy up; `do` returns what it did in words, or an empty text."""
+
+    name: str
+    do: Callable[[], str]
+
+
+class Housekeeping:
+    """Does every step at once and then once a period, in the order given, until it is closed."""
+
+    def __init__(self, steps: Sequence[Step], *, period_s: float = PERIOD_S) -> None:
+        self._steps = steps
+        self._period_s = period_s
+        self._failing: set[str] = set()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the step that is under way."""
+        self._closed.set()
+        self._thread.join(timeout=2.0)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            for step in self._steps:
+                if self._closed.is_set():
+                    return
+                self._do(step)
+            self._closed.wait(self._period_s)
+
+    def _do(self, step: Step) -> None:
+        try:
+            done = step.do()
+        except (TensileError, psycopg.Error, OSError) as error:
+            level = logging.DEBUG if step.name in self._failing else logging.WARNING
+            log.log(level, "housekeeping, %s: %s", step.name, str(error).strip())
+            self._failing.add(step.name)
+        except Exception:
+            log.exception("housekeeping, %s", step.name)
+        else:
+            self._failing.discard(step.name)
+            if done:
+                log.info("housekeeping, %s: %s", step.name, done)
+
+
+class CatalogChores:
+    """Steps on the catalog, on a session that is opened when it is first needed."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._session: Session | None = None
+
+    def step(self, name: str, action: Callable[[Connection], str]) -> Step:
+        """A step that does this on the session."""
+        return Step(name=name, do=lambda: self._open().run(action))
+
+    def close(self) -> None:
+        """End the session."""
+        if self._session is not None:
+            self._session.close()
+
+    def _open(self) -> Session:
+        if self._session is None:
+            self._session = Session(self._dsn, application_name="tensile housekeeping", patience_s=0.0)
+        return self._session
+
+
+def steps(
+    chores: CatalogChores, *, state_directory: Path, host: str, log_bytes: int, log_files: int
+) -> tuple[Step, ...]:
+    """All steps of a controller, by name."""
+    return (
+        chores.step("old rows", remove_old_rows),
+        chores.step("dropped models", delete_dropped_models),
+        chores.step("snapshots", drop_snapshots),
+        chores.step("checkpoints", lambda c: remove_stale_checkpoints(c, state_directory, host)),
+        Step(name="logs", do=lambda: rotate_logs(state_directory, log_bytes, log_files)),
+    )
+
+
+def remove_old_rows(connection: Connection) -> str:
+    """One step of retention."""
+    removed = retention.vacuum_step(connection, ROWS)
+    return "removed " + ", ".join(f"{count} {kind}" for kind, count in removed.items()) if removed else ""
+
+
+def delete_dropped_models(connection: Connection) -> str:
+    """Delete some of what users dropped: models, their bytes, grants, and names that no training needs any more."""
+    deleted = models.delete_dropped(connection, ROWS)
+    return f"deleted {deleted}" if deleted else ""
+
+
+def drop_snapshots(connection: Connection) -> str:
+    """Drop some snapshot tables of jobs that have ended or are gone."""
+    dropped = snapshots.drop_ended(connection)
+    return f"dropped {dropped}" if dropped else ""
+
+
+def remove_stale_checkpoints(connection: Connection, state_directory: Path, host: str) -> str:
+    """Remove files of jobs that have ended, here or after a rescue elsewhere."""
+    files = CheckpointFiles(state_directory, checkpoints.installation(connection), host)
+    removed = files.remove_stale(checkpoints.host_checkpoints(connection, host))
+    return f"removed {removed} files" if removed else ""
+
+
+def rotate_logs(state_directory: Path, log_bytes: int, log_files: int) -> str:
+    """Rotate each log that has grown beyond its size."""
+    rotated = [name for name in LOGS if rotate(state_directory / name, log_bytes, log_files)]
+    return f"rotated {', '.join(rotated)}" if rotated else ""

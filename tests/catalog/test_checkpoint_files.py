@@ -1,0 +1,129 @@
+"""Checkpoints in files: whole or not there, unreadable for others, and never outside their folder."""
+
+import os
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from indb_tensile.catalog.checkpoint_files import CheckpointFiles
+from indb_tensile.catalog.checkpoints import digest_of
+from indb_tensile.errors import StorageError
+from indb_tensile.job import JobId
+
+INSTALLATION = UUID(int=7)
+JOB = JobId(3)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CheckpointFiles:
+    return CheckpointFiles(tmp_path / "state", INSTALLATION, "host.example")
+
+
+def names(files: CheckpointFiles) -> list[str]:
+    return sorted(path.name for path in files.directory.iterdir())
+
+
+def test_what_is_written_is_read_again_and_nobody_else_may(files: CheckpointFiles) -> None:
+    digest = files.write(JOB, b"state")
+    assert digest == digest_of(b"state")
+    assert files.read(JOB, digest, 5) == b"state"
+    assert names(files) == [f"job-3-{digest}.ckpt"]
+    assert stat.S_IMODE((files.directory / names(files)[0]).stat().st_mode) == 0o600
+    assert stat.S_IMODE(files.directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(files.directory.parent.stat().st_mode) == 0o700
+
+
+def test_the_previous_one_stays_until_it_is_let_go(files: CheckpointFiles) -> None:
+    old, new = files.write(JOB, b"old"), files.write(JOB, b"new")
+    other = files.write(JobId(4), b"old")
+    assert files.read(JOB, old, 3) == b"old"
+    files.keep_only(JOB, new)
+    assert names(files) == sorted([f"job-3-{new}.ckpt", f"job-4-{other}.ckpt"])
+
+
+def test_a_file_that_is_lost_cut_short_or_changed_is_not_loaded(files: CheckpointFiles) -> None:
+    digest = files.write(JOB, b"state")
+    path = files.directory / names(files)[0]
+    path.write_bytes(b"stat")
+    with pytest.raises(StorageError, match="has 4 bytes, not 5"):
+        files.read(JOB, digest, 5)
+    path.write_bytes(b"wrong")
+    with pytest.raises(StorageError, match="is damaged: its SHA-256 digest is another"):
+        files.read(JOB, digest, 5)
+    path.unlink()
+    with pytest.raises(StorageError, match="cannot be read: No such file"):
+        files.read(JOB, digest, 5)
+    target = files.directory / "elsewhere"
+    target.write_bytes(b"state")
+    path.symlink_to(target)
+    with pytest.raises(StorageError, match="cannot be read"):
+        files.read(JOB, digest, 5)
+
+
+@pytest.mark.parametrize("digest", ["../../etc/passwd", "", "a" * 63, "A" * 64, "a" * 64 + "/"])
+def test_no_digest_of_the_catalog_leads_out_of_the_folder(files: CheckpointFiles, digest: str) -> None:
+    with pytest.raises(StorageError, match="make no name"):
+        files.read(JOB, digest, 5)
+
+
+def test_stale_files_go_and_those_that_count_or_are_under_way_stay(files: CheckpointFiles) -> None:
+    counted, ended, fresh = (files.write(JobId(n), b"%d" % n) for n in (1, 2, 3))
+    unfinished = files.directory / "new-job-9-x"
+    unfinished.write_bytes(b"half")
+    (files.directory / "README").write_bytes(b"a user's own file")
+    for path in files.directory.iterdir():
+        if fresh not in path.name:
+            os.utime(path, (1, 1))
+    assert files.remove_stale(frozenset({(1, counted)})) == 2
+    assert names(files) == sorted(["README", f"job-1-{counted}.ckpt", f"job-3-{fresh}.ckpt"])
+    assert ended not in "".join(names(files))
+
+
+def test_hosts_that_share_a_directory_leave_each_others_files_alone(files: CheckpointFiles, tmp_path: Path) -> None:
+    digest = files.write(JOB, b"state")
+    os.utime(files.directory / names(files)[0], (1, 1))
+    other = CheckpointFiles(tmp_path / "state", INSTALLATION, "../host.example/..")
+    other.keep_only(JOB, other.write(JOB, b"other"))
+    assert other.directory.parent == files.directory.parent
+    assert other.remove_stale(frozenset()) == 0
+    assert files.read(JOB, digest, 5) == b"state"
+
+
+def test_without_a_folder_there_is_nothing_stale(files: CheckpointFiles) -> None:
+    assert files.remove_stale(frozenset()) == 0
+
+
+def test_a_directory_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(StorageError, match="the checkpoint of job 3 cannot be written to") as caught:
+        CheckpointFiles(tmp_path / "state", INSTALLATION, "host.example").write(JOB, b"state")
+    assert "TENSILE_STATE_DIR" in caught.value.hint
+
+
+_FULL = """
+import resource, signal, sys
+from pathlib import Path
+from uuid import UUID
+from indb_tensile.catalog.checkpoint_files import CheckpointFiles
+from indb_tensile.errors import StorageError
+from indb_tensile.job import JobId
+files = CheckpointFiles(Path(sys.argv[1]), UUID(int=7), "host")
+kept = files.write(JobId(3), b"kept")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    files.write(JobId(3), bytes(8192))
+except StorageError as error:
+    print(error.sqlstate, files.read(JobId(3), kept, 4), len(list(files.directory.iterdir())))
+"""
+
+
+def test_a_write_that_finds_no_space_leaves_the_previous_checkpoint_and_nothing_else(tmp_path: Path) -> None:
+    assert resource.RLIMIT_FSIZE  # the limit of a file's size stands for a full disk
+    done = subprocess.run([sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "53100 b'kept' 1\n"

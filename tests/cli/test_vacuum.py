@@ -1,0 +1,36 @@
+"""`tensile vacuum` removes in one go what controllers remove step by step."""
+
+import json
+
+import pytest
+
+from tests.catalog.test_retention import count, finish
+from tests.cli.conftest import Tensile
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+
+def test_it_removes_all_that_is_old_and_says_how_much(database: Database) -> None:
+    finish(database, 2, age="100 days")
+    finish(database, 1)
+    admin = Tensile({"TENSILE_DSN": database.dsn("admin")})
+    done = admin("vacuum", "--json")
+    assert done.code == 0
+    removed = json.loads(done.out)
+    assert {kind: removed[kind] for kind in ("plans", "metrics", "jobs", "workers", "links", "versions")} == {
+        "plans": 2,
+        "metrics": 4,
+        "jobs": 2,
+        "workers": 1,
+        "links": 0,
+        "versions": 0,
+    }
+    assert count(database, "jobs") == 1
+    assert json.loads(admin("vacuum", "--json").out) == dict.fromkeys(removed, 0)
+
+
+def test_an_ordinary_user_may_not(demo: Tensile) -> None:
+    done = demo("vacuum")
+    assert done.code == 3
+    assert "permission denied for function vacuum_step" in done.err

@@ -1,0 +1,128 @@
+"""A clock that is set, the database's or a controller's, makes nobody dead and keeps nobody alive.
+
+libfaketime gives a process a real-time clock that the test sets while it runs; its monotonic clock stays as it is.
+"""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from indb_tensile.catalog import install
+from indb_tensile.cluster import passing
+from tests.conftest import ROLES, Database
+from tests.controller.test_controller_process import adopted, controller, enqueue, scalar, until
+
+pytestmark = pytest.mark.postgres
+
+LIBRARY = "libfaketimeMT.so.1"
+LEASE_S = 8.0
+BEATS = 30  # of 0.1 s: several times as many as a step needs to show in any comparison of clocks
+
+
+class Clock:
+    """The real-time clock of the processes that are started with its variables."""
+
+    def __init__(self, directory: Path) -> None:
+        self._offset = directory / "offset"
+        self.set("+0")
+        library = next(Path("/usr/lib").glob(f"*/faketime/{LIBRARY}"), None)
+        assert library is not None, "install Debian's package libfaketime"
+        self.variables = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._offset),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",  # what releases before 0.9.9 call it
+        }
+
+    def set(self, offset: str) -> None:
+        """So far from the true time from now on, such as +3600."""
+        new = self._offset.with_name("new")
+        new.write_text(offset)
+        new.chmod(0o644)
+        new.rename(self._offset)  # nobody reads half of it
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    with tempfile.TemporaryDirectory(prefix="tensile-clock-") as directory:
+        Path(directory).chmod(0o755)  # the database's system user reads it
+        yield Clock(Path(directory))
+
+
+@contextmanager
+def variables(values: dict[str, str]) -> Iterator[None]:
+    """What is started meanwhile has these."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def beats_go_on(connection: psycopg.Connection[Any], workers: int) -> None:
+    """Every worker beats a while longer, and none was taken for dead."""
+    before = dict(connection.execute("select worker_id, beats from tensile.workers").fetchall())
+    assert len(before) == workers
+    query = "select bool_and(beats >= (%s::jsonb ->> worker_id::text)::bigint + %s) from tensile.workers"
+    wanted = psycopg.types.json.Jsonb({str(worker): beats for worker, beats in before.items()})
+    until(lambda: scalar(connection, query, wanted, BEATS))
+    rows = connection.execute("select worker_id from tensile.workers where stopped_at is null").fetchall()
+    assert {worker for (worker,) in rows} == set(before)
+
+
+def test_steps_of_a_controllers_clock_end_no_lease(database: Database, clock: Clock) -> None:
+    with database.connect() as connection, ExitStack() as stack:
+        with variables(clock.variables):
+            stack.enter_context(controller(database, lease_s=LEASE_S))
+        until(lambda: scalar(connection, "select beats from tensile.workers"))
+        job = enqueue(connection, "train")
+        until(lambda: adopted(connection, job))
+        stack.enter_context(controller(database, lease_s=LEASE_S))
+        until(lambda: scalar(connection, "select count(*) from tensile.workers where beats > 0") == 2)
+        for offset in ("+3600", "-3600", "+0"):
+            clock.set(offset)
+            beats_go_on(connection, workers=2)
+        assert scalar(connection, "select attempt from tensile.jobs") == 1
+
+
+def test_steps_of_the_databases_clock_end_no_lease_and_hide_no_death(clock: Clock) -> None:
+    with passing(ROLES) as cluster:
+        cluster.stop()
+        with variables(clock.variables):
+            cluster.start()
+        database = Database(name="tensile_steps", cluster=cluster)
+        with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as postgres:
+            postgres.execute("create database tensile_steps")
+        with database.connect() as connection, ExitStack() as stack:
+            install.install(connection)
+            connection.execute("alter role tensile_worker login")
+            for _ in range(2):
+                stack.enter_context(controller(database, lease_s=LEASE_S))
+            until(lambda: scalar(connection, "select count(*) from tensile.workers where beats > 0") == 2)
+            job = enqueue(connection, "train")
+            until(lambda: adopted(connection, job))
+            true_now = scalar(connection, "select clock_timestamp()")
+            for offset in ("+3600", "-3600"):
+                clock.set(offset)
+                query = "select abs(extract(epoch from clock_timestamp() - %s)) > 3000"
+                until(partial(scalar, connection, query, true_now))
+                beats_go_on(connection, workers=2)
+            assert scalar(connection, "select attempt from tensile.jobs") == 1
+            pid = scalar(connection, "select pid from tensile.workers join tensile.jobs using (worker_id)")
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: adopted(connection, job, attempt=2))
+            assert scalar(connection, "select faults from tensile.jobs") == 0

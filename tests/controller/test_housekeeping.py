@@ -1,0 +1,115 @@
+"""Housekeeping: every step in turn, whatever another step's fate, and a real controller that tidies up."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from indb_tensile.catalog import checkpoints, jobs, models
+from indb_tensile.catalog.checkpoint_files import CheckpointFiles
+from indb_tensile.catalog.checkpoints import StoredCheckpoint
+from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, Step, steps
+from indb_tensile.errors import StorageError
+from indb_tensile.job import CheckpointStore
+from tests.catalog.enqueue import claim, enqueue, publication, register
+from tests.conftest import Database
+
+DEADLINE_S = 60.0
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_step_that_fails_is_logged_once_and_the_others_are_done_every_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rounds = threading.Semaphore(0)
+
+    def fail() -> str:
+        raise StorageError("the disk is full")
+
+    def work() -> str:
+        rounds.release()
+        return ""
+
+    house = Housekeeping([Step(name="broken", do=fail), Step(name="sound", do=work)], period_s=0.0)
+    try:
+        for _ in range(3):
+            assert rounds.acquire(timeout=DEADLINE_S)
+    finally:
+        house.close()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["housekeeping, broken: the disk is full"]
+
+
+@pytest.mark.postgres
+def test_files_of_ended_jobs_old_rows_and_long_logs_go(database: Database, tmp_path: Path) -> None:
+    host = socket.gethostname()
+    with database.connect("alice") as alice, database.connect("tensile_worker") as worker:
+        files = CheckpointFiles(tmp_path, checkpoints.installation(worker), host)
+        number, digests = register(worker), []
+        for _ in range(2):
+            enqueue(alice)
+            claimed = claim(worker, number)
+            digests.append(files.write(claimed.job, b"state"))
+            stored = StoredCheckpoint(
+                store=CheckpointStore.LOCAL, host=host, position={}, size_bytes=5, digest=digests[-1]
+            )
+            checkpoints.record_checkpoint(worker, claimed.job, claimed.claim, stored)
+            if claimed.job == 1:
+                jobs.start_running(worker, claimed.job, claimed.claim)
+                models.publish_version(worker, claimed, publication())
+    for path in files.directory.iterdir():
+        os.utime(path, (1, 1))
+    with database.connect() as postgres:
+        postgres.execute("update tensile.jobs set finished_at = now() - interval '1 year' where job_id = 1")
+        (tmp_path / "controller.log").write_bytes(b"x" * 5000)
+        (tmp_path / "postgres.log").write_bytes(b"y" * 10)
+
+        chores = CatalogChores(database.dsn("tensile_worker"))
+        made = steps(chores, state_directory=tmp_path, host=host, log_bytes=4096, log_files=2)
+        house = Housekeeping(made)
+        try:
+            until(
+                lambda: (tmp_path / "controller.log.1").exists() and not (tmp_path / "controller.log").stat().st_size
+            )
+        finally:
+            house.close()
+            chores.close()
+
+        assert postgres.execute("select job_id from tensile.jobs").fetchall() == [(2,)]
+    assert [path.name for path in files.directory.iterdir()] == [f"job-2-{digests[1]}.ckpt"]
+    assert sorted(path.name for path in tmp_path.glob("*.log*")) == [
+        "controller.log",
+        "controller.log.1",
+        "postgres.log",
+    ]
+
+
+@pytest.mark.postgres
+def test_snapshots_of_ended_jobs_are_dropped(database: Database, tmp_path: Path) -> None:
+    with database.connect("alice") as alice:
+        alice.execute("create table t as select i as x, i % 3 as y from generate_series(1, 30) as i")
+        job, kept = (
+            alice.execute("select tensile_train(%s, 't', target => 'y', snapshot => true)", (model,)).fetchone()
+            for model in ("a", "b")
+        )
+        assert job is not None
+        assert kept is not None
+        alice.execute("select tensile_cancel(%s)", job)
+        chores = CatalogChores(database.dsn("tensile_worker"))
+        made = steps(chores, state_directory=tmp_path, host="here", log_bytes=4096, log_files=2)
+        try:
+            step = next(step for step in made if step.name == "snapshots")
+            assert [step.do(), step.do()] == ["dropped 1", ""]
+        finally:
+            chores.close()
+        assert alice.execute("select job_id from tensile.snapshots").fetchall() == [kept]

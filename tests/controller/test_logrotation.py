@@ -1,0 +1,68 @@
+"""Logs are rotated under processes that keep them open, and nothing that was written is lost or torn."""
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from indb_tensile.controller.logrotation import numbered, rotate
+
+
+def contents(log: Path) -> list[bytes]:
+    """The log and its older files, the newest first."""
+    return [path.read_bytes() for path in (log, *(numbered(log, n) for n in range(1, 9))) if path.exists()]
+
+
+def test_below_the_limit_and_without_a_log_nothing_happens(tmp_path: Path) -> None:
+    log = tmp_path / "controller.log"
+    assert rotate(log, 10, 3) is False
+    log.write_bytes(b"123456789")
+    assert rotate(log, 10, 3) is False
+    assert contents(log) == [b"123456789"]
+
+
+def test_so_many_older_files_are_kept_with_the_mode_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "controller.log"
+    for text in (b"one", b"two", b"three", b"four"):
+        log.write_bytes(text)
+        log.chmod(0o640)
+        assert rotate(log, 3, 2) is True
+    assert contents(log) == [b"", b"four", b"three"]
+    assert stat.S_IMODE(numbered(log, 1).stat().st_mode) == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "controller.log",
+        "controller.log.1",
+        "controller.log.2",
+    ]
+
+
+def test_a_process_that_has_the_log_open_goes_on_at_its_new_start(tmp_path: Path) -> None:
+    log = tmp_path / "controller.log"
+    writer = "import sys\nfor line in sys.stdin:\n    sys.stderr.write(line)\n    print(flush=True)\n"
+    with (
+        log.open("ab") as file,
+        subprocess.Popen(
+            [sys.executable, "-c", writer], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for number in range(4):
+            process.stdin.write(f"line {number}\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            if number in (0, 2):
+                assert rotate(log, 1, 5) is True
+        process.stdin.close()
+    assert contents(log) == [b"line 3\n", b"line 1\nline 2\n", b"line 0\n"]
+
+
+def test_a_link_in_the_logs_place_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"precious")
+    (tmp_path / "controller.log").symlink_to(target)
+    with pytest.raises(OSError, match="Too many levels"):
+        rotate(tmp_path / "controller.log", 1, 5)
+    assert target.read_bytes() == b"precious"

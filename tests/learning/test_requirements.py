@@ -1,0 +1,161 @@
+"""A network that cannot fit is refused before it is allocated, and none that could run is."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from indb_tensile.errors import HostMemoryError, MemoryLimitError, RequestError
+from indb_tensile.executor.capture import capture_training
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.requirements import Requirements, Room
+from indb_tensile.learning.training import assemble
+from indb_tensile.scheduler.judges.bound import least_bytes
+from tests.learning.tables import sample, spec
+
+MIB = 1 << 20
+ROOMY = 1 << 50
+
+
+def room(**given: Any) -> Room:
+    values: dict[str, Any] = {
+        "device_bytes": ROOMY,
+        "limited": False,
+        "host_pool_bytes": ROOMY,
+        "host_bytes": ROOMY,
+        "free_bytes": ROOMY,
+    }
+    return Room(**values | given)
+
+
+def settings(**given: Any) -> TrainingSettings:
+    return TrainingSettings.parse(given)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state_bytes"),
+    [("sgd", 2 * 408), ("adam", 3 * 408), ("adamw", 3 * 408)],
+)
+def test_parameters_gradients_and_the_state_of_each_optimizer_are_counted(optimizer: str, state_bytes: int) -> None:
+    module = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8), nn.Linear(8, 1, bias=False), nn.Flatten())
+    with torch.device("meta"):
+        bare = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8), nn.Linear(8, 1, bias=False), nn.Flatten())
+    buffers = 2 * 8 * 4 + 8  # running mean and variance, and an integer that counts batches
+    parameters = 4 * (10 * 8 + 8 + 8 + 8 + 8)
+    expected = Requirements(
+        update_bytes=2 * 4 * 80,
+        weights_bytes=parameters + buffers,
+        state_bytes=parameters * (state_bytes // 408) + buffers,
+    )
+    assert Requirements.of(module, settings(optimizer=optimizer)) == expected
+    assert Requirements.of(bare, settings(optimizer=optimizer)) == expected
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+def test_no_captured_step_needs_less_than_is_counted(optimizer: str, micro_batch_size: int | None) -> None:
+    from indb_tensile.executor.passes import Passes
+
+    module = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 3))
+    x, y = torch.zeros(4, 64), torch.zeros(4, dtype=torch.int64)
+    passes = Passes(micro_batch_size=micro_batch_size, precision="bfloat16")
+    step = capture_training(module, nn.CrossEntropyLoss(), x, y, OptimizerSettings(kind=optimizer), passes)
+    counted = Requirements.of(module, settings(optimizer=optimizer))
+    assert counted.update_bytes <= least_bytes(step.graph)
+    persistent = sum(tensor.size_bytes for tensor in step.graph.tensors if tensor.persistent)
+    assert Requirements.of(module, settings(optimizer=optimizer, **_momentum(optimizer))).state_bytes <= persistent
+
+
+def _momentum(optimizer: str) -> dict[str, float]:
+    return {"momentum": 0.0} if optimizer == "sgd" else {}
+
+
+NEEDED = Requirements(update_bytes=10 * MIB, weights_bytes=30 * MIB, state_bytes=90 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        (
+            {"device_bytes": 10 * MIB - 1},
+            MemoryLimitError,
+            "the network needs at least 10.0 MB of device memory, more than the budget of 10.0 MB",
+        ),
+        (
+            {"device_bytes": 8 * MIB, "limited": True},
+            MemoryLimitError,
+            "the network needs at least 10.0 MB of device memory, more than its memory_limit of 8.0 MB",
+        ),
+        (
+            {"device_bytes": 40 * MIB, "host_pool_bytes": 49 * MIB},
+            MemoryLimitError,
+            "the network's parameters and optimizer state have 90.0 MB, more than the budget of 40.0 MB and the host "
+            "pool of 49.0 MB together",
+        ),
+        (
+            {"host_bytes": 29 * MIB, "free_bytes": 5 * MIB},
+            MemoryLimitError,
+            "the network's weights have 30.0 MB, more than the 29.0 MB of host memory",
+        ),
+        (
+            {"free_bytes": 29 * MIB},
+            HostMemoryError,
+            "the network's weights have 30.0 MB, and 29.0 MB of host memory are free now",
+        ),
+    ],
+)
+def test_each_bound_has_its_words(given: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind) as caught:
+        NEEDED.check(room(**given))
+    assert str(caught.value) == message
+    assert isinstance(caught.value, RequestError) is (kind is MemoryLimitError), "what may pass is tried again"
+
+
+def test_what_fits_exactly_is_not_refused() -> None:
+    NEEDED.check(
+        Room(
+            device_bytes=10 * MIB,
+            limited=False,
+            host_pool_bytes=80 * MIB,
+            host_bytes=30 * MIB,
+            free_bytes=30 * MIB,
+        )
+    )
+
+
+def test_a_network_that_fits_is_prepared_as_without_a_bound() -> None:
+    request = spec("target", hyperparams={"epochs": 1})
+    free, bound = assemble(sample("iris"), request), assemble(sample("iris"), request, room(device_bytes=64 * MIB))
+    for (name, one), (_, other) in zip(
+        free.module.state_dict().items(), bound.module.state_dict().items(), strict=True
+    ):
+        assert torch.equal(one, other), name
+
+
+_REFUSED = """
+import resource
+from indb_tensile.errors import MemoryLimitError
+from indb_tensile.learning.requirements import Room
+from indb_tensile.learning.training import assemble
+from tests.learning.tables import sample, spec
+
+room = Room(device_bytes=600 << 20, limited=False, host_pool_bytes=8 << 30, host_bytes=1 << 40, free_bytes=1 << 40)
+assemble(sample("digits"), spec("label", architecture={"type": "mlp", "hidden": [64]}), room)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    assemble(sample("digits"), spec("label", architecture={"type": "mlp", "hidden": [20000, 20000]}), room)
+except MemoryLimitError as error:
+    print(error.message)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_a_refusal_takes_no_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", _REFUSED], capture_output=True, text=True, check=True)
+    message, grown_mib = done.stdout.splitlines()
+    assert message == "the network needs at least 3051.8 MB of device memory, more than the budget of 600.0 MB"
+    assert int(grown_mib) < 100

@@ -1,0 +1,93 @@
+"""A trainer's connection, whose work waits for the database for as long as the job's claim lasts.
+
+Nobody here counts the time: when the lease is over the controller kills its trainers, and a claim that somebody else
+has by then is a LostClaimError at the next write. What a training can do without is tried once (`attempt`) and put
+off by its caller.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg
+
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session, is_blocked, may_pass
+from indb_tensile.catalog.outage import words
+from indb_tensile.errors import DatabaseError
+
+log = logging.getLogger("trainer")
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+Result = TypeVar("Result")
+
+
+class Steady(Session):
+    """One connection, opened anew as often as needed. `alive` is called while it waits."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        application_name: str,
+        alive: Callable[[], None] = lambda: None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._alive = alive
+        self._pause = pause
+        self.waiting(
+            lambda: Session.__init__(
+                self,
+                dsn,
+                application_name=application_name,
+                patience_s=0.0,
+                lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
+            )
+        )
+
+    def run(self, action: Callable[[Connection], Result], *, wait_for_locks: bool = True) -> Result:
+        """Do `action`, which must be safe to repeat, until the database can do it. Other faults pass through."""
+        return self.waiting(lambda: self.attempt(action), wait_for_locks=wait_for_locks)
+
+    def attempt(self, action: Callable[[Connection], Result]) -> Result:
+        """Do `action` once. Raises UnreachableError, or what psycopg raises."""
+        return Session.run(self, action, wait_for_locks=False)
+
+    def waiting(self, action: Callable[[], Result], *, wait_for_locks: bool = True) -> Result:
+        """Do `action`, which must be safe to repeat, until it meets no fault of the database that may pass."""
+        pause_s, waits = FIRST_PAUSE_S, False
+        while True:
+            try:
+                result = action()
+            except (psycopg.Error, DatabaseError) as error:
+                if not may_pass(error) or (is_blocked(error) and not wait_for_locks):
+                    raise
+                log.log(logging.DEBUG if waits else logging.WARNING, "waiting for the database: %s", words(error))
+                waits = True
+            else:
+                if waits:
+                    log.info("the database is back")
+                return result
+            self._alive()
+            self._pause(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    @property
+    def once(self) -> Session:
+        """The same connection for those that call `run` and shall not wait in it."""
+        return _Once(self)
+
+
+class _Once(Session):
+    """Tries everything once."""
+
+    def __init__(self, steady: Steady) -> None:
+        self._steady = steady
+
+    def run(self, action: Callable[[Connection], Result], *, wait_for_locks: bool = True) -> Result:
+        return self._steady.attempt(action)
+
+    def close(self) -> None:
+        self._steady.close()
