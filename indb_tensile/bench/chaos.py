@@ -104,6 +104,7 @@ class _Storm:
         self._recovery_s = 0.0
         self._slowest = ""
         self._not_recovered = 0
+        self._disturbed: tuple[str, float] | None = None  # the first event not recovered from, and when it was over
         self._asked = 0
         self._began_s = time.monotonic()
 
@@ -187,11 +188,13 @@ class _Storm:
             "began_s": round(began_s - self._began_s, 2),
         }
         line |= {"hold_s": event.hold_s, "took_s": round(over_s - began_s, 2)}
+        self._disturbed = self._disturbed or (event.kind.value, over_s)
         if not event.at_once:
-            line["recovery_s"] = self._recover(event, over_s)
+            line["recovery_s"] = self._recover(*self._disturbed)
+            self._disturbed = None
         print(json.dumps(line | dict(told)), file=self._log, flush=True)
 
-    def _recover(self, event: Event, since_s: float) -> float | None:
+    def _recover(self, kind: str, since_s: float) -> float | None:
         """Seconds until server, controllers and services were back; None where they were not in time."""
         beats = _safely(self._beats, dict[int, str]())
         if not until(lambda: self._mended(beats), RECOVERY_S):
@@ -199,7 +202,7 @@ class _Storm:
             return None
         recovery_s = round(time.monotonic() - since_s, 2)
         if recovery_s > self._recovery_s:
-            self._recovery_s, self._slowest = recovery_s, event.kind.value
+            self._recovery_s, self._slowest = recovery_s, kind
         return recovery_s
 
     def _mended(self, beats: Mapping[int, str]) -> bool:
@@ -239,7 +242,7 @@ class _Storm:
         return kept | {
             "catalog_rows_left": self._jobs.run("catalog_rows_left")[0][0],
             "processes_left": len(self._rig.processes()),
-            "state_files_left": len(self._rig.state_files),
+            "state_files_left": [str(path.relative_to(self._rig.directory)) for path in self._rig.state_files],
             "controllers_that_ended_badly": [code for c in self._rig.controllers for code in c.ended_badly],
         }
 

@@ -42,15 +42,15 @@ drop table {}
 insert into tensile.settings (name, value) values ('socket_directory', to_jsonb(%(directory)s::text))
 
 -- train --
-select tensile_train(%(model)s, %(relation)s::regclass, target => 'y', task => 'regression',
+select public.tensile_train(%(model)s, %(relation)s::regclass, target => 'y', task => 'regression',
   architecture => %(architecture)s, hyperparams => %(hyperparams)s, features => '{a,b,c}', preprocess => '{}',
   split => '{}', early_stop => '{}', deploy => 'always', idempotency_key => %(key)s)
 
 -- cancel --
-select tensile_cancel(%(job)s)
+select public.tensile_cancel(%(job)s)
 
 -- predict --
-select tensile_predict(%(model)s, %(row)s::jsonb)
+select public.tensile_predict(%(model)s, %(row)s::jsonb)
 
 -- unended --
 select job_id from tensile.jobs

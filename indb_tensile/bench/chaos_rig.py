@@ -37,6 +37,7 @@ PURPOSE = "tensile bench chaos"
 _WORKERS = ("tensile_worker", "tensile_reader")  # the second comes with a version that reads tables as it
 _MARK = "TENSILE_BENCH_CHAOS"  # in the environment of all that a rig starts, with its directory
 _END_S = 60.0
+_KEPT_S = 900.0  # controllers keep a file that nothing counts on for ten minutes: its row may be under way
 _SERVER = """\
 max_connections = 60
 max_wal_size = 64MB
@@ -172,9 +173,10 @@ class Rig:
 
     @property
     def state_files(self) -> list[Path]:
-        """Files that controllers keep between their lives, sockets of services among them."""
+        """Old files that controllers keep between their lives, and sockets of services."""
         kept = [path for controller in self.controllers for path in controller.state.rglob("*")]
-        return sorted(path for path in (*kept, *(self.directory / "service").iterdir()) if not path.is_dir())
+        files = [path for path in (*kept, *(self.directory / "service").iterdir()) if not path.is_dir()]
+        return sorted(path for path in files if path.stat().st_mtime < time.time() - _KEPT_S)
 
 
 @contextmanager

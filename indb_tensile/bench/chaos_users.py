@@ -77,11 +77,11 @@ class Users:
         name = f"chaos_new_{event.number}"
         with connect(self._rig.dsn(owner), application_name=PURPOSE) as connection:
             connection.execute(SQL["begin"])
-            connection.execute(SQL["reserve_model"].encode(), {"model": name})
             told = {"owner": owner, "model": name}
             try:
+                connection.execute(SQL["reserve_model"].encode(), {"model": name})
                 told["job"] = str(self._jobs.enqueue(training, model=name))
-            except psycopg.errors.LockNotAvailable as error:
+            except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
                 self._deny(event)
                 told["denied"] = str(error).splitlines()[0]
             time.sleep(event.hold_s)
