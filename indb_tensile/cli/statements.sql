@@ -38,7 +38,7 @@ select item, ok, detail, hint from tensile_check();
 -- roles --
 -- Which of our roles there are, and what this session's may do.
 select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 'tensile_admin', 'tensile_worker',
-                                           'tensile_reader'])
+                                           'tensile_reader', 'tensile_data'])
                              with ordinality as w (name, place)
               where not exists (select from pg_roles as r where r.rolname = w.name) order by w.place) as missing,
        quote_ident(current_user) as me,
