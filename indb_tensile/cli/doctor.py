@@ -251,7 +251,7 @@ def _roles(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     row = cursor.execute(statement("roles")).fetchone()
     assert row is not None
     missing = ", ".join(row["missing"])
-    yield _check("roles", not missing, f"missing: {missing}" if missing else "all five", f"create role {missing};")
+    yield _check("roles", not missing, f"missing: {missing}" if missing else "all six", f"create role {missing};")
     may = "may" if row["is_user"] else "may not"
     yield _check("you", row["is_user"], f"{row['me']} {may} use the functions", f"grant tensile_user to {row['me']};")
     row = cursor.execute(statement("readable_tables")).fetchone()

@@ -46,7 +46,7 @@ select c.item, c.ok, c.detail, c.hint from public.tensile_check() as c;
 -- roles --
 -- Which of our roles there are, and what this session's may do.
 select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 'tensile_admin', 'tensile_worker',
-                                           'tensile_reader'])
+                                           'tensile_reader', 'tensile_data'])
                              with ordinality as w (name, place)
               where not exists (select from pg_roles as r where r.rolname = w.name) order by w.place) as missing,
        quote_ident(current_user) as me,
