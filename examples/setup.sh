@@ -20,11 +20,12 @@ missing_packages() {
   command -v cmake >/dev/null || printf 'cmake '
   command -v ninja >/dev/null || printf 'ninja-build '
   ls /usr/share/postgresql/*/extension/plpython3u.control >/dev/null 2>&1 || printf 'postgresql postgresql-plpython3 '
-  [ -z "${for_tests:-}" ] || ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || printf 'libfaketime '
 }
 
+# Install with apt-get what the function `$1` lists (missing_packages where it is not given).
 install_packages() {
-  wanted=$(missing_packages)
+  missing=${1:-missing_packages}
+  wanted=$($missing)
   [ -z "$wanted" ] && return 0
   if [ "$(id -u)" -eq 0 ]; then as_root=; elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then as_root=sudo; else
     as_root=none
@@ -58,7 +59,7 @@ install_packages() {
         apt-get install -qq -y --no-install-recommends $wanted >.cache/apt.log 2>&1; } || code=$?
   $as_root rm -f "$quiet"
   [ "$code" -eq 0 ] || die "apt-get could not install $wanted: see .cache/apt.log"
-  [ -z "$(missing_packages)" ] || die "still missing after the installation: $(missing_packages)"
+  [ -z "$($missing)" ] || die "still missing after the installation: $($missing)"
 }
 
 # A stamp per step holds the digest of what it was made from.
@@ -111,10 +112,15 @@ setup() {
   fi
 }
 
+# Programs that only tests run.
+missing_test_packages() {
+  PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || printf 'pgbouncer '
+  ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || printf 'libfaketime '
+}
+
 # What the test command needs besides, after setup.
 install_test_tools() {
-  for_tests=yes
-  install_packages
+  install_packages missing_test_packages
   wanted=$(.venv/bin/python -c 'import tomllib
 for tool in tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"]: print(tool)')
   if ! fresh test "$wanted"; then

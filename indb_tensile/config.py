@@ -54,6 +54,8 @@ class Settings:
     """
 
     dsn: str = ""  # empty: libpq's own defaults and PG* variables
+    reader_dsn: str = ""  # of the role that reads users' tables; empty: dsn as tensile_reader, without its password
+    read_limit_bytes: int = 0  # of memory, for the columns of one table; 0: a quarter of the machine's or container's
     device: str = "auto"  # auto: a GPU where driver and torch have CUDA; cuda, cuda:1: no other; emulated: none
     capacity_bytes: int = 2 * GIB  # these three unset, a GPU gives what it has (executor/backend.py)
     budget_bytes: int = 2 * GIB
@@ -180,6 +182,8 @@ _UNITS: dict[str, int] = {"": 1, "b": 1} | {
 
 _KINDS: dict[str, str] = {
     "dsn": "a libpq connection string",
+    "reader_dsn": "a libpq connection string",
+    "read_limit_bytes": "a size",
     "device": "a kind of device",
     "capacity_bytes": "a size",
     "budget_bytes": "a size",
@@ -215,6 +219,7 @@ _KINDS: dict[str, str] = {
 }
 
 _RANGES: dict[str, tuple[float, float]] = {
+    "read_limit_bytes": (0, 16 * 1024 * GIB),
     "capacity_bytes": (MIB, 1024 * GIB),
     "budget_bytes": (1, 1024 * GIB),
     "region_bytes": (4096, GIB),

@@ -68,6 +68,12 @@ class CatalogVersionError(DatabaseError):
     """The catalog has another version than this program, or is not there: only another program can work on it."""
 
 
+class TableBusyError(DatabaseError):
+    """Another session locks the table: reading it can succeed later."""
+
+    sqlstate = "55P03"  # lock_not_available
+
+
 class LostClaimError(DatabaseError):
     """The job no longer belongs to this worker; nothing may be written for it."""
 

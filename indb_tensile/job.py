@@ -69,6 +69,19 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The sealed copy that a job trains on in place of its relation.
+
+    `columns` are those that were copied, `key` those of the relation's primary key: the copy itself has no index.
+    """
+
+    relation: Relation
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """Everything the user asked for, resolved at enqueue; untrusted input to a worker.
 
@@ -95,10 +108,14 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedJob:
-    """One claimed row of `tensile.jobs`; every later write for it must carry `claim`."""
+    """One claimed row of `tensile.jobs`; every later write for it must carry `claim`.
+
+    `owner_limit_bytes` is the device memory that all jobs of its owner may be granted together; None: no limit.
+    """
 
     job: JobId
     claim: ClaimToken
     attempt: int
     owner_oid: int
     spec: JobSpec
+    owner_limit_bytes: int | None = None

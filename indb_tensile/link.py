@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from indb_tensile.errors import InvariantError
+from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, JobId, Phase, Slot
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.plan import Plan
@@ -190,6 +190,6 @@ def decode(body: bytes) -> Message:
     """The message of one frame's body. Raises InvariantError for what is not one of ours."""
     try:
         message: Message = _decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, TensileError) as error:
         raise InvariantError(f"a message of {len(body)} bytes is not one of the link's: {error}") from error
     return message

@@ -1,5 +1,8 @@
 -- The schema, the closed sets of words, the roles, and who this database is.
--- Everything is named with its schema, so that no search_path changes what is meant.
+-- Everything is named with its schema, so that no search_path changes what is meant. The path is set all the same:
+-- a superuser runs this script, and `create extension` would let it find functions that others wrote in schema public.
+
+set local search_path = pg_catalog, pg_temp;
 
 do $$
 begin
@@ -80,6 +83,14 @@ begin
   if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_worker') then
     -- No password: who may log in as the worker is what pg_hba.conf and pg_ident.conf, or a password set later, say.
     create role tensile_worker login;
+  end if;
+  if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_reader') then
+    -- Trainers read users' tables as this role: no membership, no right in schema tensile, no password.
+    create role tensile_reader login;
+  end if;
+  if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_data') then
+    -- Owns snapshot tables and the functions that make them, see 55_snapshots.sql, and nothing else.
+    create role tensile_data nologin;
   end if;
   grant tensile_monitor to pg_monitor;
   grant tensile_user, tensile_monitor to tensile_admin;

@@ -18,25 +18,37 @@ comment on column tensile.settings.changed_by is 'who set it';
 
 create table tensile.models (
   model_id bigint generated always as identity primary key,
-  name text not null unique,
+  name text not null,
   owner_oid oid not null default tensile.current_role_oid(),
   owner_name name not null default current_user,
   definition jsonb,
   last_spec jsonb,
   installation uuid not null default tensile.installation(),
   created_at timestamptz not null default now(),
-  constraint models_name_is_short check (length(name) between 1 and 200)
+  dropped_at timestamptz,
+  constraint models_name_is_short check (length(name) between 1 and 200),
+  -- Names appear in logs and terminals: no control characters, line separators or marks of text direction.
+  constraint models_name_is_printable
+    check (name !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]')
 );
-comment on table tensile.models is 'a model: a name and an owner; each successful training adds a version';
+create unique index models_name on tensile.models (name) where dropped_at is null;
+create index models_dropped on tensile.models (model_id) where dropped_at is not null;
+comment on table tensile.models is
+  'a model: a name and an owner; each successful training adds a version. Enqueuing a training reserves the name: '
+  'a row without definition and versions is such a reservation';
 comment on column tensile.models.model_id is 'number of the model';
-comment on column tensile.models.name is 'its name, unique in the database';
-comment on column tensile.models.owner_oid is 'role that may train, deploy and drop it';
-comment on column tensile.models.owner_name is 'name of that role when the model was made; it must still match';
+comment on column tensile.models.name is 'its name, unique among models that are not dropped';
+comment on column tensile.models.owner_oid is
+  'role that may train, deploy and drop it; the number means that role in the database of the column installation only';
+comment on column tensile.models.owner_name is
+  'name of that role for display and for copies of the database; see tensile.adopt_owners()';
 comment on column tensile.models.definition is
   'architecture and hyperparams of tensile_create_model; null where no network was defined';
 comment on column tensile.models.last_spec is 'specification of the last successful run: what arguments left out mean';
 comment on column tensile.models.installation is 'database that owner_oid belongs to; see tensile.adopt_owners()';
 comment on column tensile.models.created_at is 'when it was made';
+comment on column tensile.models.dropped_at is
+  'when it was dropped: nobody sees it from then on, and tensile.delete_dropped() deletes it with its versions';
 
 create table tensile.model_versions (
   version_id bigint generated always as identity primary key,
@@ -46,13 +58,13 @@ create table tensile.model_versions (
   task tensile.task not null,
   target text not null,
   architecture jsonb not null,
-  bundle jsonb not null,
   metric_name text,
   metric double precision,
   higher_is_better boolean,
   metrics jsonb not null default '{}',
   parameters bigint not null,
   weights_bytes bigint not null,
+  weights_digest text,
   relation_oid oid,
   relation_schema text,
   relation_name text,
@@ -62,12 +74,14 @@ create table tensile.model_versions (
   constraint model_versions_number unique (model_id, number),
   constraint model_versions_number_is_positive check (number > 0),
   constraint model_versions_sizes_are_counts check (parameters >= 0 and weights_bytes >= 0),
+  constraint model_versions_digests_are_sha256 check (weights_digest ~ '^[0-9a-f]{64}$'),
   constraint model_versions_metric_has_a_direction
     check (metric is null or (metric_name is not null and higher_is_better is not null))
 );
 create unique index model_versions_one_is_deployed on tensile.model_versions (model_id) where deployed;
 create index model_versions_job on tensile.model_versions (job_id);
-comment on table tensile.model_versions is 'one trained network of a model; its weights are in artifacts';
+comment on table tensile.model_versions is
+  'one trained network of a model; its weights are in artifacts, its preprocessing in version_bundles';
 comment on column tensile.model_versions.version_id is 'number of the version among all models';
 comment on column tensile.model_versions.model_id is 'the model it belongs to';
 comment on column tensile.model_versions.number is 'number of the version within its model, from 1';
@@ -75,13 +89,14 @@ comment on column tensile.model_versions.job_id is 'job that trained it; kept wh
 comment on column tensile.model_versions.task is 'what it learned';
 comment on column tensile.model_versions.target is 'column that it predicts';
 comment on column tensile.model_versions.architecture is 'its network, declaratively';
-comment on column tensile.model_versions.bundle is 'preprocessing, labels and whatever else turns a row into a prediction';
 comment on column tensile.model_versions.metric_name is 'name of the metric that judges it';
 comment on column tensile.model_versions.metric is 'that metric on the held-out rows';
 comment on column tensile.model_versions.higher_is_better is 'direction of the metric';
 comment on column tensile.model_versions.metrics is 'all figures that were computed on the held-out rows, by name';
 comment on column tensile.model_versions.parameters is 'count of its trained numbers';
 comment on column tensile.model_versions.weights_bytes is 'size of its weights';
+comment on column tensile.model_versions.weights_digest is
+  'SHA-256 of its weights, in hexadecimal: weights of another digest are not loaded; null for a version of release 0.1';
 comment on column tensile.model_versions.relation_oid is 'table that it was trained on';
 comment on column tensile.model_versions.relation_schema is 'schema of that table at the time';
 comment on column tensile.model_versions.relation_name is 'name of that table at the time';
@@ -89,27 +104,46 @@ comment on column tensile.model_versions.data_digest is 'digest of the rows that
 comment on column tensile.model_versions.created_at is 'when it was published';
 comment on column tensile.model_versions.deployed is 'predictions that name no version use it; at most one per model';
 
+-- Apart from model_versions, which everybody sees who may predict with the model: a bundle holds values of the
+-- training data, such as the texts of a column and means.
+create table tensile.version_bundles (
+  version_id bigint primary key references tensile.model_versions on delete cascade,
+  bundle jsonb not null
+);
+comment on table tensile.version_bundles is
+  'what turns a row into a prediction of a version; it holds values of the training data, so only the model''s owner and '
+  'the worker may read it';
+comment on column tensile.version_bundles.version_id is 'the version';
+comment on column tensile.version_bundles.bundle is 'preprocessing and labels, with categories and means of the training data';
+
 create table tensile.model_privileges (
   model_id bigint not null references tensile.models on delete cascade,
+  owner_oid oid not null,
   grantee_oid oid not null,
   grantee_name name not null,
   privilege text not null default 'predict',
   granted_by name not null default current_user,
   granted_at timestamptz not null default now(),
+  revoked_at timestamptz,
   installation uuid not null default tensile.installation(),
   primary key (model_id, grantee_oid, privilege),
   constraint model_privileges_are_known check (privilege in ('predict'))
 );
 create index model_privileges_grantee on tensile.model_privileges (grantee_oid);
+create index model_privileges_revoked on tensile.model_privileges (model_id) where revoked_at is not null;
 comment on table tensile.model_privileges is 'who else may use a model';
 comment on column tensile.model_privileges.model_id is 'the model';
+comment on column tensile.model_privileges.owner_oid is 'owner of the model: a trigger sets it, and policies read it';
 comment on column tensile.model_privileges.grantee_oid is 'role that may use it; 0 is everybody';
-comment on column tensile.model_privileges.grantee_name is 'name of that role when it was granted; public for everybody';
+comment on column tensile.model_privileges.grantee_name is
+  'name of that role for display and for copies of the database; public for everybody';
 comment on column tensile.model_privileges.privilege is 'predict: see the model and predict with it';
 comment on column tensile.model_privileges.granted_by is 'role that granted it: the owner at the time';
 comment on column tensile.model_privileges.granted_at is 'when it was granted';
+comment on column tensile.model_privileges.revoked_at is
+  'when it was revoked: it has no effect from then on, and tensile.delete_dropped() deletes it';
 comment on column tensile.model_privileges.installation is
-  'database that grantee_oid belongs to; see tensile.adopt_owners()';
+  'database that owner_oid and grantee_oid belong to; see tensile.adopt_owners()';
 
 -- Workers ----------------------------------------------------------------------------------------------------
 
@@ -121,12 +155,15 @@ create table tensile.workers (
   version text not null,
   service_name text,
   lease_s double precision not null,
+  slots integer not null default 8,
   beats bigint not null default 0,
   started_at timestamptz not null default now(),
   heartbeat_at timestamptz not null default now(),
   stopped_at timestamptz,
   took_leave boolean not null default false,
-  constraint workers_lease_is_positive check (lease_s > 0)
+  constraint workers_lease_is_positive check (lease_s > 0),
+  constraint workers_have_slots check (slots > 0),
+  constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$')
 ) with (fillfactor = 50);  -- and no index on heartbeat_at: every beat stays a heap-only update
 comment on table tensile.workers is 'a controller and the device it rules';
 comment on column tensile.workers.worker_id is 'number of the worker; a controller started again is a new one';
@@ -140,6 +177,7 @@ comment on column tensile.workers.lease_s is 'seconds without a heartbeat after 
 comment on column tensile.workers.beats is
   'count of its heartbeats; a controller that sees it unchanged for lease_s, on its own monotonic clock, '
   'declares the worker dead';
+comment on column tensile.workers.slots is 'most jobs that it has at once: what quotas divide among owners';
 comment on column tensile.workers.started_at is 'when it registered';
 comment on column tensile.workers.heartbeat_at is
   'its last heartbeat by the database''s clock, for display: a step of that clock makes nobody dead';
@@ -191,7 +229,13 @@ create table tensile.jobs (
     spec #>> '{relation,oid}' is not distinct from relation_oid::text
     and spec #>> '{relation,schema}' is not distinct from relation_schema
     and spec #>> '{relation,name}' is not distinct from relation_name),
-  constraint jobs_spec_is_small check (pg_column_size(spec) < 1048576),
+  constraint jobs_spec_is_small check (pg_column_size(spec) <= 262144),
+  constraint jobs_model_name_is_short check (length(model_name) between 1 and 200),
+  constraint jobs_model_name_is_printable
+    check (model_name !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
+  constraint jobs_idempotency_key_is_short check (length(idempotency_key) between 1 and 200),
+  constraint jobs_idempotency_key_is_printable
+    check (idempotency_key !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
   constraint jobs_priority_is_bounded check (priority between -1000 and 1000),
   constraint jobs_attempts_are_bounded check (max_attempts between 1 and 100 and faults between 0 and max_attempts),
   constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0'),
@@ -206,16 +250,22 @@ create index jobs_queued on tensile.jobs (priority desc, job_id) where state = '
 -- Active jobs, by a constraint; said so because a foreign key's own check asks for a worker_id and no state.
 create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
+create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id) where state = 'queued';
+create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
 create index jobs_owner on tensile.jobs (owner_oid, job_id);
 create index jobs_model on tensile.jobs (model_name, job_id);
 create index jobs_model_owner on tensile.jobs (model_name, owner_oid) where state in ('queued', 'starting', 'running');
 create index jobs_version on tensile.jobs (version_id) where version_id is not null;
-create unique index jobs_idempotency on tensile.jobs (owner_oid, idempotency_key) where idempotency_key is not null;
+create unique index jobs_idempotency on tensile.jobs (owner_oid, installation, idempotency_key)
+  where idempotency_key is not null;
 comment on table tensile.jobs is 'the queue, and what became of each training that was asked for';
 comment on column tensile.jobs.job_id is 'number of the job: what tensile_train returns';
-comment on column tensile.jobs.model_name is 'model that gets a new version; made when the job succeeds, if it is new';
-comment on column tensile.jobs.owner_oid is 'role that asked for it, and whose privileges it needs';
-comment on column tensile.jobs.owner_name is 'name of that role at the time; it must still match';
+comment on column tensile.jobs.model_name is 'model that gets a new version; enqueuing reserves a new name';
+comment on column tensile.jobs.owner_oid is
+  'role that asked for it, and whose privileges it needs; the number means that role in the database of the column '
+  'installation only';
+comment on column tensile.jobs.owner_name is
+  'name of that role for display and for copies of the database; see tensile.adopt_owners()';
 comment on column tensile.jobs.relation_oid is 'table to train on; another table of the same name is an error';
 comment on column tensile.jobs.relation_schema is 'schema of that table when the job was enqueued';
 comment on column tensile.jobs.relation_name is 'name of that table when the job was enqueued';
@@ -581,75 +631,187 @@ comment on column tensile.plans.adopted_at is 'when the trainer began to follow 
 
 -- Claims ---------------------------------------------------------------------------------------------------
 
--- A function for its settings alone: whatever the statistics say, and a queue's are always out of date, the next job
--- is found by walking the index in its order, not by sorting all that wait.
-create function tensile.claim_job(worker bigint) returns setof tensile.jobs
+create function tensile.may_train(owner oid) returns boolean
+  language sql stable parallel safe
+  return pg_catalog.pg_has_role(owner, 'tensile_user'::name, 'usage');
+comment on function tensile.may_train(oid) is
+  'whether this role has the privileges of tensile_user now; a role that was dropped has none';
+
+create function tensile.why_not_trained(owner oid, stored_name name) returns text
+  language sql stable parallel safe
+  return coalesce((select 'role "' || r.rolname || '" may no longer train: it is not a member of tensile_user'
+                     from pg_catalog.pg_roles as r where r.oid = owner),
+                  'role "' || stored_name || '", which enqueued the job, no longer exists');
+comment on function tensile.why_not_trained(oid, name) is 'the error of a job whose owner may train no longer';
+
+-- The planner's settings: whatever the statistics say, and a queue's are always out of date, the next job is found by
+-- walking an index in its order, not by sorting all that wait.
+--
+-- Owners that have as many jobs as their quota allows are passed over, and so are those whom the worker names. Where
+-- nobody is passed over, the first job of the queue is taken. Otherwise the owners that wait are found by one look into
+-- the index for each, so that it does not matter how many jobs of the others wait.
+--
+-- A job whose owner may train no longer is never handed out: all that this role has queued fails, in portions.
+create function tensile.claim_job(worker bigint, passed_over oid[] default '{}') returns setof tensile.jobs
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
   set enable_sort = off
   set enable_bitmapscan = off
   set enable_seqscan = off
+  set jit = off  -- a sort that cannot be avoided counts as so dear that the statement would be compiled, for 0.6 s
 as $$
+declare
+  aside oid[] := claim_job.passed_over || tensile.owners_at_limit(0);
+  next_owner oid;
+  next_job bigint;
 begin
+  if not exists (select from tensile.workers as w where w.worker_id = claim_job.worker and w.stopped_at is null) then
+    return;
+  end if;
+  for portion in 1..5 loop
+    next_job := null;
+    if aside = '{}' then
+      select q.job_id, q.owner_oid into next_job, next_owner from tensile.jobs as q
+       where q.state = 'queued' and (q.not_before is null or q.not_before <= now())
+         and q.installation = (select tensile.installation())
+       order by q.priority desc, q.job_id
+         for update skip locked limit 1;
+    else
+      for next_owner in select h.owner_oid from tensile.queue_heads(aside) as h loop
+        select q.job_id into next_job from tensile.jobs as q
+         where q.owner_oid = next_owner and q.state = 'queued' and (q.not_before is null or q.not_before <= now())
+           and q.installation = (select tensile.installation())
+         order by q.priority desc, q.job_id
+           for update skip locked limit 1;
+        exit when next_job is not null;
+      end loop;
+    end if;
+    if next_job is null then
+      return;
+    end if;
+    exit when tensile.may_train(next_owner);
+    with unentitled as (
+      select q.job_id from tensile.jobs as q
+       where q.owner_oid = next_owner and q.state = 'queued' and q.installation = (select tensile.installation())
+       order by q.job_id
+         for update skip locked limit 1000
+    )
+    update tensile.jobs as j
+       set state = 'failed', waits_for = null, not_before = null, finished_at = now(), error_sqlstate = '42501',
+           error_message = tensile.why_not_trained(j.owner_oid, j.owner_name), error_detail = null,
+           error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
+      from unentitled where j.job_id = unentitled.job_id;
+    next_job := null;
+  end loop;
+  if next_job is null then
+    return;
+  end if;
+  -- Two workers could give one owner's last place away at once: the row of the oldest worker, which no user can lock,
+  -- lets one of them count after the other. The job that is not taken now is taken by the next claim.
+  if next_owner = any (tensile.owners_at_limit(1)) then
+    perform from tensile.workers as w
+      where w.worker_id = (select min(v.worker_id) from tensile.workers as v where v.stopped_at is null)
+        for no key update;
+    if next_owner = any (tensile.owners_at_limit(0)) then
+      return;
+    end if;
+  end if;
   return query
   update tensile.jobs as j
      set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = claim_job.worker,
          claim = nextval('tensile.claim_seq'),  -- every later write must carry it
          progress_at = now(), waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
-   where j.job_id = (select q.job_id from tensile.jobs as q
-                      where q.state = 'queued'
-                        and (q.not_before is null or q.not_before <= now())
-                        and q.installation = (select tensile.installation())
-                        and exists (select from tensile.workers as w
-                                     where w.worker_id = claim_job.worker and w.stopped_at is null)
-                      order by q.priority desc, q.job_id
-                        for update skip locked limit 1)
+   where j.job_id = next_job and j.state = 'queued'
   returning j.*;
 end
 $$;
-comment on function tensile.claim_job(bigint) is
-  'hands the oldest queued job of the highest priority to a worker; workers never wait for each other';
+comment on function tensile.claim_job(bigint, oid[]) is
+  'hands the oldest queued job of the highest priority to a worker, of the owners that their quotas let have one more '
+  'and that are not passed over; workers never wait for each other''s jobs';
 
 -- Copies of a database -------------------------------------------------------------------------------------
 
--- In a copy of the database, on another cluster or this one, oids of roles mean nothing and names do. Within one
--- database it is the other way round: a new role of an old name must not get what the renamed one owns. Hence only
--- rows of another installation are touched, and those whose role does not exist here stay nobody's.
-create function tensile.adopt_owners() returns bigint
-  language sql volatile security definer
+-- In a copy of the database on another cluster, oids of roles mean nothing and names do. Within one cluster it is the
+-- other way round: a new role of an old name must not get what the renamed one owns. So rows of this database keep their
+-- oids, and only the names beside them follow; rows of another database go by oid where that database is in this
+-- cluster, else by name; and those whose role does not exist here stay nobody's.
+create function tensile.role_here(role_oid oid, stored_name name, stored_installation uuid) returns oid
+  language sql stable
   set search_path = pg_catalog, pg_temp
 as $$
-  with models as (
-    update tensile.models as m set owner_oid = r.oid, installation = tensile.installation()
-      from pg_roles as r where r.rolname = m.owner_name and m.installation <> (select tensile.installation())
-    returning 1
-  ), privileges as (
-    update tensile.model_privileges as p set grantee_oid = coalesce(r.oid, 0), installation = tensile.installation()
-      from tensile.model_privileges as q left join pg_roles as r on r.rolname = q.grantee_name
-     where p.model_id = q.model_id and p.grantee_oid = q.grantee_oid and p.privilege = q.privilege
-       and p.installation <> (select tensile.installation()) and (r.oid is not null or p.grantee_oid = 0)
-    returning 1
-  ), jobs as (
-    update tensile.jobs as j set owner_oid = r.oid, installation = tensile.installation()
-      from pg_roles as r
-     where r.rolname = j.owner_name and j.installation <> (select tensile.installation())
-       and j.state in ('succeeded', 'failed', 'cancelled')
-    returning 1
-  )
-  select (select count(*) from models) + (select count(*) from privileges) + (select count(*) from jobs)
+  select r.oid from pg_roles as r
+   where case when exists (select from pg_control_system() as c, pg_database as d
+                            where md5(c.system_identifier::text || '/' || d.oid::text)::uuid = stored_installation)
+              then r.oid = role_oid else r.rolname = stored_name end
+$$;
+comment on function tensile.role_here(oid, name, uuid) is
+  'role of this cluster that is meant by an oid and a name that were stored in that database; null where there is none';
+
+-- Rows that somebody has locked are left for the next time: no user's lock keeps a worker from starting.
+create function tensile.adopt_owners() returns bigint
+  language plpgsql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  here constant uuid := tensile.installation();
+  adopted bigint := 0;
+  more bigint;
+begin
+  update tensile.models as m set owner_name = f.rolname
+    from (select n.model_id, r.rolname from tensile.models as n join pg_roles as r on r.oid = n.owner_oid
+           where n.installation = here and n.owner_name <> r.rolname for no key update of n skip locked) as f
+   where m.model_id = f.model_id;
+  update tensile.model_privileges as p set grantee_name = f.rolname
+    from (select q.model_id, q.grantee_oid, q.privilege, r.rolname
+            from tensile.model_privileges as q join pg_roles as r on r.oid = q.grantee_oid
+           where q.installation = here and q.grantee_name <> r.rolname for no key update of q skip locked) as f
+   where (p.model_id, p.grantee_oid, p.privilege) = (f.model_id, f.grantee_oid, f.privilege);
+  update tensile.jobs as j set owner_name = f.rolname
+    from (select k.job_id, r.rolname from tensile.jobs as k join pg_roles as r on r.oid = k.owner_oid
+           where k.installation = here and k.owner_name <> r.rolname for no key update of k skip locked) as f
+   where j.job_id = f.job_id;
+
+  update tensile.model_privileges as p
+     set owner_oid = f.owner, grantee_oid = f.grantee, installation = here
+    from (select q.model_id, q.grantee_oid, q.privilege,
+                 tensile.role_here(m.owner_oid, m.owner_name, m.installation) as owner,
+                 case when q.grantee_oid = 0 then 0
+                      else tensile.role_here(q.grantee_oid, q.grantee_name, q.installation) end as grantee
+            from tensile.model_privileges as q join tensile.models as m using (model_id)
+           where q.installation <> here for no key update of q skip locked) as f
+   where (p.model_id, p.grantee_oid, p.privilege) = (f.model_id, f.grantee_oid, f.privilege)
+     and f.owner is not null and f.grantee is not null;
+  get diagnostics adopted = row_count;
+  update tensile.models as m set owner_oid = f.owner, installation = here
+    from (select n.model_id, tensile.role_here(n.owner_oid, n.owner_name, n.installation) as owner
+            from tensile.models as n where n.installation <> here for no key update skip locked) as f
+   where m.model_id = f.model_id and f.owner is not null;
+  get diagnostics more = row_count;
+  adopted := adopted + more;
+  update tensile.jobs as j set owner_oid = f.owner, installation = here
+    from (select k.job_id, tensile.role_here(k.owner_oid, k.owner_name, k.installation) as owner
+            from tensile.jobs as k
+           where k.installation <> here and k.state in ('succeeded', 'failed', 'cancelled')
+             for no key update skip locked) as f
+   where j.job_id = f.job_id and f.owner is not null;
+  get diagnostics more = row_count;
+  return adopted + more;
+end
 $$;
 comment on function tensile.adopt_owners() is
-  'gives what came with a copy of another database to the roles of the same names here; every worker does so when '
-  'it starts. Queued jobs are left out: see tensile.adopt_jobs()';
+  'gives what came with a copy of another database to the roles of the same names here, and writes the present names of '
+  'roles beside their oids; every worker does so when it starts. Queued jobs are left out: see tensile.adopt_jobs()';
 
 create function tensile.adopt_jobs() returns bigint
   language sql volatile security definer
   set search_path = pg_catalog, pg_temp
 as $$
   with adopted as (
-    update tensile.jobs as j set owner_oid = r.oid, installation = tensile.installation()
-      from pg_roles as r
-     where r.rolname = j.owner_name and j.installation <> (select tensile.installation()) and j.state = 'queued'
+    update tensile.jobs as j set owner_oid = f.owner, installation = tensile.installation()
+      from (select k.job_id, tensile.role_here(k.owner_oid, k.owner_name, k.installation) as owner
+              from tensile.jobs as k
+             where k.installation <> (select tensile.installation()) and k.state = 'queued') as f
+     where j.job_id = f.job_id and f.owner is not null
     returning 1
   )
   select count(*) from adopted
@@ -722,23 +884,98 @@ create trigger jobs_cancel_queued before update of cancel_requested on tensile.j
   for each row when (new.cancel_requested and old.state = 'queued' and new.state = 'queued')
   execute function tensile.cancel_queued_job();
 
--- Row-level security hides other users' models, so only a definer's eyes can tell whether a name is taken.
-create function tensile.check_model_owner() returns trigger
+-- What a request may not be, as far as SQL can tell cheaply; a worker checks the rest before it believes anything.
+create function tensile.spec_fault(spec jsonb) returns text
+  language plpgsql immutable parallel safe
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  fault text;
+begin
+  if jsonb_typeof(spec) is distinct from 'object' then
+    return 'it is not a JSON object';
+  elsif octet_length(spec::text) > 262144 then
+    return format('it has %s bytes, more than 262144', octet_length(spec::text));
+  elsif spec @? '$.**{33}' then
+    return 'it is nested deeper than 32 levels';
+  elsif spec @? '$.** ? (@.type() == "number" && (@ > 9223372036854775807 || @ < -9223372036854775808))' then
+    return 'it holds a number beyond 64 bits';
+  end if;
+  select format('"%s" is %s, not %s', k.name, coalesce(jsonb_typeof(spec -> k.name), 'missing'), k.types[1]) into fault
+    from (values ('model', '{string}'::text[]), ('relation', '{object}'), ('target', '{string}'), ('task', '{string}'),
+                 ('architecture', '{object}'), ('hyperparams', '{object,missing}'),
+                 ('features', '{array,"null",missing}'), ('exclude', '{array,missing}'),
+                 ('preprocess', '{object,missing}'), ('split', '{object,missing}'), ('metric', '{string,"null",missing}'),
+                 ('early_stop', '{object,"null",missing}'), ('memory_limit_bytes', '{number,"null",missing}'),
+                 ('max_runtime_s', '{number,"null",missing}'), ('deploy', '{string,missing}')) as k (name, types)
+   where coalesce(jsonb_typeof(spec -> k.name), 'missing') <> all (k.types)
+   limit 1;
+  return case
+    when fault is not null then fault
+    when spec ->> 'task' not in ('classification', 'regression')
+      then format('task is "%s", not classification or regression', spec ->> 'task')
+    when spec ->> 'deploy' not in ('if_better', 'always', 'never')
+      then format('deploy is "%s", not if_better, always or never', spec ->> 'deploy')
+    when jsonb_typeof(spec #> '{architecture,type}') is distinct from 'string'
+      then 'architecture has no "type"'
+    when spec @? 'strict $.features[*] ? (@.type() != "string")'
+         or spec @? 'strict $.exclude[*] ? (@.type() != "string")'
+      then 'features and exclude are not lists of column names'
+    when spec @? '$.memory_limit_bytes ? (@ < 1 || @ != @.floor())'
+      then format('memory_limit_bytes is %s, not a whole number above 0', spec -> 'memory_limit_bytes')
+    when spec @? '$.max_runtime_s ? (@ < 1 || @ > 2147483647 || @ != @.floor())'
+      then format('max_runtime_s is %s, not a whole number from 1 to 2147483647', spec -> 'max_runtime_s')
+  end;
+end
+$$;
+comment on function tensile.spec_fault(jsonb) is
+  'why this cannot be the specification of a job, as far as a glance at keys and types tells; null where it may be one';
+
+create function tensile.check_request() returns trigger
+  language plpgsql
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  fault constant text := tensile.spec_fault(new.spec);
+begin
+  if fault is not null then
+    raise exception 'the specification of the job is refused: %', fault
+      using errcode = 'invalid_parameter_value', hint = 'Enqueue jobs with tensile_train, which writes it.';
+  end if;
+  return new;
+end
+$$;
+comment on function tensile.check_request() is 'trigger: refuses a job whose specification no worker could read';
+
+create trigger jobs_are_requests before insert on tensile.jobs
+  for each row when (new.state = 'queued')  -- what has ended, in a restored copy, is history
+  execute function tensile.check_request();
+
+-- A name is taken when a training is enqueued, so that publishing neither inserts into models nor waits for a name that
+-- another session has not committed. Row-level security hides other users' models: only a definer can tell whether the
+-- name is free. The key-share lock waits for a reservation that is being deleted, and not for a publication.
+create function tensile.reserve_model() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
-  set enable_bitmapscan = off
-  set enable_seqscan = off
+  set lock_timeout = '2s'
 as $$
+declare
+  model record;
 begin
-  -- Two ranges, since an index knows no "<>": the owner's own jobs of this model may be many. The queue that came with
-  -- a copy of another database holds no names here: its owners' oids are other roles', and it never runs.
-  if exists (select from tensile.models as m where m.name = new.model_name and m.owner_oid <> new.owner_oid)
-     or exists (select from tensile.jobs as j
-                 where j.model_name = new.model_name and j.owner_oid < new.owner_oid
-                   and j.installation = new.installation and j.state in ('queued', 'starting', 'running'))
-     or exists (select from tensile.jobs as j
-                 where j.model_name = new.model_name and j.owner_oid > new.owner_oid
-                   and j.installation = new.installation and j.state in ('queued', 'starting', 'running')) then
+  for attempt in 1..3 loop
+    select m.owner_oid, m.installation into model
+      from tensile.models as m where m.name = new.model_name and m.dropped_at is null for key share;
+    exit when found;
+    begin
+      insert into tensile.models (name, owner_oid, owner_name, installation)
+      values (new.model_name, new.owner_oid, new.owner_name, new.installation)
+      on conflict (name) where dropped_at is null do nothing;
+    exception when lock_not_available then
+      raise exception 'model "%" is being made by a transaction that has not ended', new.model_name
+        using errcode = 'lock_not_available', hint = 'Try again when that transaction has ended, or choose another name.';
+    end;
+  end loop;
+  if model.owner_oid is distinct from new.owner_oid or model.installation is distinct from new.installation then
     raise exception 'model "%" belongs to another role', new.model_name
       using errcode = 'insufficient_privilege',
             hint = 'Model names are unique in the database: choose another name.';
@@ -746,36 +983,133 @@ begin
   return new;
 end
 $$;
-comment on function tensile.check_model_owner() is 'trigger: nobody trains a version of another owner''s model';
+comment on function tensile.reserve_model() is
+  'trigger: takes the model''s name for the job''s owner; nobody trains a version of another owner''s model';
 
-create trigger jobs_model_owner before insert on tensile.jobs
-  for each row when (new.state = 'queued')  -- a restored copy of what has ended is history, whoever owned it
-  execute function tensile.check_model_owner();
+create trigger jobs_reserve_model before insert on tensile.jobs
+  for each row when (new.state = 'queued')  -- what has ended, in a restored copy, is history
+  execute function tensile.reserve_model();
 
--- Nor may a name be taken from under a job that will publish to it: its training would end for nothing. Only what a
--- role makes for itself is checked; the worker makes models for owners whose jobs were checked above.
-create function tensile.check_model_name() returns trigger
+create function tensile.is_reservation(model tensile.models) returns boolean
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select model.definition is null and model.last_spec is null and model.dropped_at is null
+         and not exists (select from tensile.model_versions as v where v.model_id = model.model_id)
+$$;
+comment on function tensile.is_reservation(tensile.models) is
+  'whether this is only a name, taken by a training that has not published yet';
+
+-- A training that is under way publishes to the model of its name. So a model is neither renamed nor dropped meanwhile,
+-- and its new name must be free. The lock waits for a training that is being enqueued at this moment.
+create function tensile.check_model_change() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
 as $$
+declare
+  busy bigint;
 begin
-  if exists (select from tensile.jobs as j
-              where j.model_name = new.name and j.owner_oid <> new.owner_oid
-                and j.installation = new.installation and j.state in ('queued', 'starting', 'running')) then
+  if tg_op = 'UPDATE' and (new.name <> old.name or new.dropped_at is not null and old.dropped_at is null) then
+    perform from tensile.models as m where m.model_id = old.model_id for update;
+    select j.job_id into busy from tensile.jobs as j
+     where j.model_name = old.name and j.owner_oid = old.owner_oid and j.installation = old.installation
+       and j.state in ('queued', 'starting', 'running') limit 1;
+    if found then
+      raise exception 'model "%" is being trained by job %', old.name, busy
+        using errcode = 'object_in_use', hint = format('Cancel it first: select tensile_cancel(%s);', busy);
+    end if;
+  end if;
+  if new.dropped_at is null and exists (
+       select from tensile.models as m
+        where m.name = new.name and m.dropped_at is null
+          and (m.owner_oid, m.installation) <> (new.owner_oid, new.installation)) then
     raise exception 'model "%" belongs to another role', new.name
       using errcode = 'insufficient_privilege',
-            detail = 'A training of that role will give its version to a model of this name.',
             hint = 'Model names are unique in the database: choose another name.';
   end if;
   return new;
 end
 $$;
-comment on function tensile.check_model_name() is
-  'trigger: refuses a model whose name another role''s job is about to publish to';
+comment on function tensile.check_model_change() is
+  'trigger: refuses a name of another owner''s model, and a new name or a drop while a training is under way';
 
-create trigger models_name_is_free before insert or update of name on tensile.models
-  for each row when (new.owner_name = current_user)
-  execute function tensile.check_model_name();
+create trigger models_may_change before insert or update of name, dropped_at on tensile.models
+  for each row when (new.installation = tensile.installation())  -- not what a restored copy brings
+  execute function tensile.check_model_change();
+
+-- Policies of model_privileges read this column: could they read models, whose policies read model_privileges, the two
+-- would go in a circle.
+create function tensile.complete_privilege() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if tg_op = 'INSERT' then
+    new.owner_oid := (select m.owner_oid from tensile.models as m
+                       where m.model_id = new.model_id and m.installation = new.installation and m.dropped_at is null);
+  elsif new.revoked_at is null and old.revoked_at is not null then
+    new.granted_at := now();
+  end if;
+  return new;
+end
+$$;
+comment on function tensile.complete_privilege() is 'trigger: writes the owner of the model into a grant of it';
+
+create trigger model_privileges_have_an_owner before insert or update of revoked_at on tensile.model_privileges
+  for each row when (new.installation = tensile.installation())  -- not what a restored copy brings
+  execute function tensile.complete_privilege();
+
+create function tensile.delete_dropped(most integer default 1000) returns bigint
+  language plpgsql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  deleted bigint;
+  rows_deleted bigint;
+begin
+  delete from tensile.artifacts as a using (
+    select c.artifact_id
+      from tensile.models as m
+      join tensile.model_versions as v on v.model_id = m.model_id
+      join tensile.artifacts as c on c.version_id = v.version_id
+     where m.dropped_at is not null
+     limit most) as chunk
+   where a.artifact_id = chunk.artifact_id;
+  get diagnostics deleted = row_count;
+
+  delete from tensile.models as m using (
+    select d.model_id from tensile.models as d
+     where d.dropped_at is not null
+       and not exists (select from tensile.model_versions as v join tensile.artifacts as c using (version_id)
+                        where v.model_id = d.model_id)
+     limit greatest(most - deleted, 0) for update skip locked) as dead
+   where m.model_id = dead.model_id;
+  get diagnostics rows_deleted = row_count;
+  deleted := deleted + rows_deleted;
+
+  delete from tensile.model_privileges as p using (
+    select q.model_id, q.grantee_oid, q.privilege from tensile.model_privileges as q
+     where q.revoked_at is not null
+     limit greatest(most - deleted, 0) for update skip locked) as dead
+   where (p.model_id, p.grantee_oid, p.privilege) = (dead.model_id, dead.grantee_oid, dead.privilege);
+  get diagnostics rows_deleted = row_count;
+  deleted := deleted + rows_deleted;
+
+  -- Reservations whose training ended while somebody had locked them, or was never committed.
+  delete from tensile.models as m using (
+    select d.model_id from tensile.models as d
+     where d.definition is null and d.last_spec is null and tensile.is_reservation(d)
+       and not exists (select from tensile.jobs as j
+                        where j.model_name = d.name and j.state in ('queued', 'starting', 'running'))
+     limit greatest(most - deleted, 0) for update skip locked) as stale
+   where m.model_id = stale.model_id;
+  get diagnostics rows_deleted = row_count;
+  return deleted + rows_deleted;
+end
+$$;
+comment on function tensile.delete_dropped(integer) is
+  'deletes at most so many rows of dropped models, revoked grants and names that no training needs any more; '
+  'returns how many: call it again until it returns 0';
 
 -- One notification per statement and kind, however many rows: "queued 7", or "queued" when it is about several.
 create function tensile.notify_enqueued() returns trigger
@@ -822,6 +1156,19 @@ begin
   )
   delete from tensile.checkpoints as c using ended where c.job_id = ended.job_id;
 
+  -- The last training of a name that never got a version frees the name. A row that somebody has locked waits for
+  -- tensile.delete_dropped().
+  delete from tensile.models as m using (
+    select r.model_id
+      from before_change as o
+      join after_change as n using (job_id)
+      join tensile.models as r on r.name = n.model_name and r.owner_oid = n.owner_oid
+     where o.state <> n.state and n.state in ('failed', 'cancelled') and tensile.is_reservation(r)
+       and not exists (select from tensile.jobs as j
+                        where j.model_name = r.name and j.state in ('queued', 'starting', 'running'))
+       for update of r skip locked) as free
+   where m.model_id = free.model_id;
+
   for told in
     select c.kind, count(*) as jobs, min(c.job_id) as one
       from (select n.job_id, case when o.state = n.state then 'cancel'
@@ -837,7 +1184,8 @@ begin
 end
 $$;
 comment on function tensile.record_job_changes() is
-  'trigger: writes an event per change of state, drops the checkpoint of what has ended, and notifies';
+  'trigger: writes an event per change of state, drops the checkpoint of what has ended, frees the name of a model that '
+  'got no version, and notifies';
 
 create trigger jobs_changed after update on tensile.jobs
   referencing old table as before_change new table as after_change

@@ -1,7 +1,12 @@
 -- Who may see and write what. Users' functions are security invoker, so these rules bind whoever calls them,
 -- and equally whoever writes SQL against the tables directly.
 --
--- A row is its owner's when both oid and name match: in a restored copy an oid alone may be another role's.
+-- A row is its owner's when the oid matches and the row is of this database: in a restored copy an oid may be another
+-- role's. Names are for display: a renamed role keeps what it owns, and a new role of its old name gets nothing.
+--
+-- No user, monitor or administrator holds INSERT, UPDATE, DELETE or TRUNCATE on a whole table, only on columns: LOCK
+-- TABLE looks at privileges on whole tables alone, so they get no lock that would make others wait.
+--
 -- Sub-selects without a reference to the row are evaluated once per query, not once per row.
 
 revoke all on schema tensile from public;
@@ -9,25 +14,16 @@ revoke execute on all functions in schema tensile from public;
 grant usage on schema tensile to tensile_user, tensile_monitor, tensile_admin, tensile_worker;
 grant execute on function tensile.catalog_version(), tensile.catalog_digest(), tensile.installation(),
   tensile.current_role_oid() to tensile_user, tensile_monitor, tensile_admin, tensile_worker;
-
--- Rules of model_privileges cannot read models by its rules, which read model_privileges: hence a definer.
-create function tensile.owns_model(model bigint, role_name name) returns boolean
-  language sql stable security definer parallel safe
-  set search_path = pg_catalog, pg_temp
-as $$
-  select exists (select from tensile.models as m join pg_roles as r on r.oid = m.owner_oid and r.rolname = m.owner_name
-                  where m.model_id = model and r.rolname = role_name)
-$$;
-comment on function tensile.owns_model(bigint, name) is 'whether that role owns that model';
-revoke execute on function tensile.owns_model(bigint, name) from public;
-grant execute on function tensile.owns_model(bigint, name) to tensile_user, tensile_monitor, tensile_admin;
+grant execute on function tensile.spec_fault(jsonb) to tensile_user;  -- a trigger of jobs calls it as whoever enqueues
 
 grant execute on function tensile.adopt_owners() to tensile_admin, tensile_worker;
 grant execute on function tensile.adopt_jobs() to tensile_admin;
+grant execute on function tensile.delete_dropped(integer) to tensile_admin, tensile_worker;
 
 alter table tensile.models enable row level security;
 alter table tensile.model_versions enable row level security;
 alter table tensile.model_privileges enable row level security;
+alter table tensile.version_bundles enable row level security;
 alter table tensile.artifacts enable row level security;
 alter table tensile.checkpoints enable row level security;
 alter table tensile.checkpoint_chunks enable row level security;
@@ -41,7 +37,7 @@ alter table tensile.device_jobs enable row level security;
 -- Users ------------------------------------------------------------------------------------------------------
 
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
-  tensile.artifacts, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
+  tensile.version_bundles, tensile.artifacts, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
   tensile.devices, tensile.device_jobs, tensile.device_links, tensile.op_latency, tensile.plans to tensile_user;
 
 -- The owner is never among the columns: it comes from the default, which is whoever asks.
@@ -49,38 +45,49 @@ grant insert (model_name, relation_oid, relation_schema, relation_name, spec, pr
   idempotency_key) on tensile.jobs to tensile_user;
 grant update (cancel_requested, priority) on tensile.jobs to tensile_user;
 grant insert (name, definition) on tensile.models to tensile_user;
-grant update (name, definition, last_spec) on tensile.models to tensile_user;
-grant delete on tensile.models to tensile_user;
+grant update (name, definition, last_spec, dropped_at) on tensile.models to tensile_user;
 grant update (deployed) on tensile.model_versions to tensile_user;
 grant insert (model_id, grantee_oid, grantee_name, privilege) on tensile.model_privileges to tensile_user;
-grant delete on tensile.model_privileges to tensile_user;
+grant update (revoked_at) on tensile.model_privileges to tensile_user;
 
 create policy jobs_of_owner on tensile.jobs to tensile_user
-  using (owner_name = current_user and owner_oid = (select tensile.current_role_oid()))
-  with check (owner_name = current_user and owner_oid = (select tensile.current_role_oid()));
+  using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()))
+  with check (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
+-- A dropped model is hidden, but for the transaction that drops it: PostgreSQL demands of an update that the new row may
+-- be seen.
 create policy models_of_owner on tensile.models to tensile_user
-  using (owner_name = current_user and owner_oid = (select tensile.current_role_oid()))
-  with check (owner_name = current_user and owner_oid = (select tensile.current_role_oid()));
+  using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation())
+         and (dropped_at is null or dropped_at = now()))
+  with check (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation())
+              and (dropped_at is null or dropped_at = now()));
 create policy models_granted on tensile.models for select to tensile_user
-  using (model_id in (select p.model_id from tensile.model_privileges as p));
+  using (model_id in (select p.model_id from tensile.model_privileges as p where p.revoked_at is null)
+         and dropped_at is null);
 
 create policy model_privileges_of_grantee on tensile.model_privileges for select to tensile_user
-  using (grantee_oid = 0 or (grantee_oid in (select r.oid from pg_catalog.pg_roles as r
-                                              where r.rolname = model_privileges.grantee_name
-                                                and pg_catalog.pg_has_role(r.oid, 'usage'))));
+  using (revoked_at is null and installation = (select tensile.installation())
+         and (grantee_oid = 0 or pg_has_role(grantee_oid, 'usage')));
 create policy model_privileges_of_owner on tensile.model_privileges to tensile_user
-  using (tensile.owns_model(model_id, current_user))
-  with check (tensile.owns_model(model_id, current_user));
+  using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()))
+  with check (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
 
--- What belongs to a model or a job is seen by whoever sees that, and weights only by the model's owner.
+-- What belongs to a model or a job is seen by whoever sees that; weights and bundles only by the model's owner.
 create policy versions_of_model on tensile.model_versions for select to tensile_user
   using (exists (select from tensile.models as m where m.model_id = model_versions.model_id));
 create policy versions_of_owner on tensile.model_versions for update to tensile_user
-  using (tensile.owns_model(model_id, current_user))
-  with check (tensile.owns_model(model_id, current_user));
+  using (exists (select from tensile.models as m
+                  where m.model_id = model_versions.model_id and m.owner_oid = (select tensile.current_role_oid())
+                    and m.installation = (select tensile.installation())));
+create policy bundles_of_owner on tensile.version_bundles for select to tensile_user
+  using (exists (select from tensile.model_versions as v join tensile.models as m on m.model_id = v.model_id
+                  where v.version_id = version_bundles.version_id
+                    and m.owner_oid = (select tensile.current_role_oid())
+                    and m.installation = (select tensile.installation())));
 create policy artifacts_of_owner on tensile.artifacts for select to tensile_user
-  using (exists (select from tensile.model_versions as v
-                  where v.version_id = artifacts.version_id and tensile.owns_model(v.model_id, current_user)));
+  using (exists (select from tensile.model_versions as v join tensile.models as m on m.model_id = v.model_id
+                  where v.version_id = artifacts.version_id
+                    and m.owner_oid = (select tensile.current_role_oid())
+                    and m.installation = (select tensile.installation())));
 create policy progress_of_job on tensile.job_progress for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = job_progress.job_id));
 create policy events_of_job on tensile.job_events for select to tensile_user
@@ -100,7 +107,8 @@ grant select on tensile.settings, tensile.models, tensile.model_versions, tensil
   tensile.device_paces, tensile.device_links to tensile_monitor;
 
 create policy jobs_monitored on tensile.jobs for select to tensile_monitor using (true);
-create policy models_monitored on tensile.models for select to tensile_monitor using (true);
+create policy models_monitored on tensile.models for select to tensile_monitor
+  using (dropped_at is null or dropped_at = now());
 create policy versions_monitored on tensile.model_versions for select to tensile_monitor using (true);
 create policy privileges_monitored on tensile.model_privileges for select to tensile_monitor using (true);
 create policy checkpoints_monitored on tensile.checkpoints for select to tensile_monitor using (true);
@@ -112,41 +120,40 @@ create policy device_use_monitored on tensile.device_jobs for select to tensile_
 
 -- Administrators do to every job and model what its owner may do, and set settings ------------------------------
 
-grant insert, update, delete on tensile.settings to tensile_admin;
+grant insert (name, value), update (value, changed_at, changed_by) on tensile.settings to tensile_admin;
 grant select on tensile.artifacts to tensile_admin;
-grant delete on tensile.jobs, tensile.job_events, tensile.graphs, tensile.op_latency, tensile.op_descriptions,
-  tensile.predictors, tensile.device_paces, tensile.device_links, tensile.workers to tensile_admin;
 
 create policy jobs_administered on tensile.jobs for update to tensile_admin using (true) with check (true);
-create policy jobs_cleared on tensile.jobs for delete to tensile_admin
-  using (state in ('succeeded', 'failed', 'cancelled'));
-create policy events_cleared on tensile.job_events for delete to tensile_admin using (true);
 create policy models_administered on tensile.models for update to tensile_admin using (true) with check (true);
-create policy models_cleared on tensile.models for delete to tensile_admin using (true);
 create policy versions_administered on tensile.model_versions for update to tensile_admin
   using (true) with check (true);
 create policy privileges_administered on tensile.model_privileges to tensile_admin using (true) with check (true);
 create policy artifacts_administered on tensile.artifacts for select to tensile_admin using (true);
 
--- The worker writes what becomes of jobs. It never enqueues one, and never gives anything to another owner: a job's
+-- The worker writes what becomes of jobs. It never enqueues one, makes no model, and gives nothing to another owner: a job's
 -- owner, request and installation are not among the columns that it may update.
 
 grant select on all tables in schema tensile to tensile_worker;
 grant usage on sequence tensile.claim_seq to tensile_worker;
-grant execute on function tensile.back_off(integer), tensile.claim_job(bigint),
-  tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision) to tensile_worker;
-grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, claim, worker_id, waits_for, error_sqlstate, error_message, error_detail,
-  error_hint, not_before, started_at, finished_at, version_id) on tensile.jobs to tensile_worker;
+grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, oid[]),
+  tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision), tensile.may_train(oid),
+  tensile.why_not_trained(oid, name) to tensile_worker;
+grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, claim,
+  worker_id, cancel_requested, waits_for, error_sqlstate, error_message, error_detail, error_hint, not_before,
+  started_at, finished_at, version_id) on tensile.jobs to tensile_worker;
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
-  tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.device_links to tensile_worker;
-grant insert on tensile.job_events, tensile.models, tensile.model_versions, tensile.device_paces to tensile_worker;
+  tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.device_links
+  to tensile_worker;
+grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.device_paces
+  to tensile_worker;
 grant update (last_spec) on tensile.models to tensile_worker;
 grant update (deployed) on tensile.model_versions to tensile_worker;
 
 create policy jobs_worked on tensile.jobs to tensile_worker using (true) with check (true);
 create policy models_worked on tensile.models to tensile_worker using (true) with check (true);
 create policy versions_worked on tensile.model_versions to tensile_worker using (true) with check (true);
+create policy bundles_worked on tensile.version_bundles to tensile_worker using (true) with check (true);
 create policy privileges_worked on tensile.model_privileges for select to tensile_worker using (true);
 create policy artifacts_worked on tensile.artifacts to tensile_worker using (true) with check (true);
 create policy checkpoints_worked on tensile.checkpoints to tensile_worker using (true) with check (true);
@@ -156,3 +163,56 @@ create policy events_worked on tensile.job_events to tensile_worker using (true)
 create policy metrics_worked on tensile.metrics to tensile_worker using (true) with check (true);
 create policy plans_worked on tensile.plans to tensile_worker using (true) with check (true);
 create policy device_use_worked on tensile.device_jobs to tensile_worker using (true) with check (true);
+
+-- What administrators delete, they delete by these functions: DELETE on a table would also permit to lock it.
+create function tensile.forget_device(device_kind text) returns bigint
+  language plpgsql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  deleted bigint := 0;
+  more bigint;
+begin
+  delete from tensile.op_latency as t where t.device_kind = forget_device.device_kind;
+  get diagnostics deleted = row_count;
+  delete from tensile.predictors as t where t.device_kind = forget_device.device_kind;
+  get diagnostics more = row_count;
+  deleted := deleted + more;
+  delete from tensile.device_paces as t where t.device_kind = forget_device.device_kind;
+  get diagnostics more = row_count;
+  deleted := deleted + more;
+  delete from tensile.device_links as t where t.device_kind = forget_device.device_kind;
+  get diagnostics more = row_count;
+  return deleted + more;
+end
+$$;
+comment on function tensile.forget_device(text) is
+  'deletes what was measured on a kind of device: latencies, predictor, pace and links; controllers measure it anew';
+
+create function tensile.forget_jobs(ended_before timestamptz) returns bigint
+  language sql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+  with ended as (
+    delete from tensile.jobs as j
+     where j.state in ('succeeded', 'failed', 'cancelled') and j.finished_at < ended_before
+    returning 1
+  )
+  select count(*) from ended
+$$;
+comment on function tensile.forget_jobs(timestamptz) is
+  'deletes jobs that ended before this time, with their events, figures and plans; models keep their versions';
+
+create function tensile.reset_setting(name text) returns boolean
+  language sql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+  with reset as (delete from tensile.settings as s where s.name = reset_setting.name returning 1)
+  select exists (select from reset)
+$$;
+comment on function tensile.reset_setting(text) is 'gives a setting its default again; false if it had it';
+
+revoke execute on function tensile.forget_device(text), tensile.forget_jobs(timestamptz), tensile.reset_setting(text)
+  from public;
+grant execute on function tensile.forget_device(text), tensile.forget_jobs(timestamptz), tensile.reset_setting(text)
+  to tensile_admin;

@@ -6,6 +6,7 @@
 -- to this function alone and spares every later call the digest.
 create function tensile.bridge(verb text, request jsonb) returns jsonb
   language plpython3u volatile parallel unsafe
+  set search_path = pg_catalog, pg_temp
 as $bridge$
 if "answer" not in SD:
     import hashlib
@@ -48,6 +49,7 @@ comment on function tensile.bridge(text, jsonb) is
 
 create function tensile.raise_error(code text, message text, more text, way_out text) returns void
   language plpgsql stable
+  set search_path = pg_catalog, pg_temp
 as $$
 begin
   -- An empty DETAIL or HINT would be shown as one.
@@ -67,6 +69,7 @@ comment on function tensile.raise_error(text, text, text, text) is
 -- PL/Python would put its exception's class before each message; raised here, a message arrives as it was written.
 create function tensile.call(verb text, request jsonb) returns jsonb
   language plpgsql volatile parallel unsafe
+  set search_path = pg_catalog, pg_temp
 as $$
 declare
   answer constant jsonb := tensile.bridge(verb, request);

@@ -15,7 +15,10 @@ as $$
     ('retain_plans', 'interval or null', '"7 days"', 'how long a plan is kept once it is replaced or its job has ended'),
     ('retain_workers', 'interval or null', '"7 days"', 'how long a worker is kept after it has stopped'),
     ('retain_links', 'interval or null', '"90 days"', 'how long measurements of a link are kept without a worker there'),
-    ('retain_versions', 'count or null', 'null', 'how many versions of a model are kept beside the deployed one')
+    ('retain_versions', 'count or null', 'null', 'how many versions of a model are kept beside the deployed one'),
+    ('snapshot_max_bytes', 'bytes', '2147483648', 'the most bytes of one snapshot'),
+    ('role_snapshots_max_bytes', 'bytes', '8589934592', 'the most bytes of one role''s snapshots together'),
+    ('all_snapshots_max_bytes', 'bytes', '34359738368', 'the most bytes of all snapshots together')
 $$;
 comment on function tensile.known_settings() is 'the settings that tensile_set_setting takes, and their defaults';
 
@@ -57,6 +60,8 @@ begin
     when 'directory' then jsonb_typeof(value) = 'string' and word like '/%'
     when 'interval' then jsonb_typeof(value) = 'string' and word::interval > interval '0'
     when 'count' then jsonb_typeof(value) = 'number' and word::numeric between 1 and 1000000
+                      and word::numeric = trunc(word::numeric)
+    when 'bytes' then jsonb_typeof(value) = 'number' and word::numeric between 1 and 9223372036854775807
                       and word::numeric = trunc(word::numeric)
   end;
 exception

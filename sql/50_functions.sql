@@ -1,4 +1,8 @@
 -- What users call. Security invoker throughout: nobody can do here what he could not do to the tables himself.
+--
+-- Every function here pins search_path (80_search_path.sql sets it), so that names mean PostgreSQL's own functions. Some
+-- must know the caller's path: such a public function is a wrapper whose body is parsed when it is created, and which
+-- passes the caller's schema or path to a pinned function of schema tensile.
 
 -- Training -----------------------------------------------------------------------------------------------------
 
@@ -12,16 +16,29 @@ create function tensile.training_request(
   idempotency_key text default null, snapshot boolean default false
 ) returns jsonb
   language sql stable
-as $$
-  select jsonb_build_object(
+  return pg_catalog.jsonb_build_object(
     'model', model, 'relation', relation::oid::bigint, 'target', target, 'task', task,
     'architecture', architecture, 'hyperparams', hyperparams, 'features', features, 'exclude', exclude,
     'preprocess', preprocess, 'split', split, 'metric', metric, 'early_stop', early_stop, 'init_from', init_from,
     'priority', priority, 'memory_limit', memory_limit, 'max_runtime_s', extract(epoch from max_runtime),
     'deploy', deploy, 'depends_on', depends_on, 'not_before', not_before, 'idempotency_key', idempotency_key,
-    'snapshot', snapshot)
+    'snapshot', snapshot, 'search_path', pg_catalog.current_setting('search_path'));
+comment on function tensile.training_request is
+  'the arguments of a training as the bridge reads them, and the search_path that the caller''s relation is read under';
+
+create function tensile.train(request jsonb) returns bigint
+  language plpgsql volatile parallel unsafe
+  set search_path = pg_catalog, pg_temp
+  set synchronize_seqscans = off  -- a snapshot has the rows in the table's own order
+as $$
+begin
+  return (tensile.call('train', request) ->> 'job')::bigint;
+end
 $$;
-comment on function tensile.training_request is 'the arguments of a training as the bridge reads them';
+comment on function tensile.train(jsonb) is 'enqueues the training that training_request describes';
+
+-- tensile_train and tensile_explain pass the caller's search_path on: a view may call functions that need it. So they
+-- have no SET clause; their bodies were resolved when they were created, whatever the caller's search_path is.
 
 create function public.tensile_train(
   model text, relation regclass, target text default null, task text default null,
@@ -32,17 +49,41 @@ create function public.tensile_train(
   deploy text default 'if_better', depends_on bigint[] default null, not_before timestamptz default null,
   idempotency_key text default null, snapshot boolean default false
 ) returns bigint
-  language plpgsql volatile parallel unsafe
-as $$
-begin
-  return (tensile.call('train', tensile.training_request(
+  language sql volatile parallel unsafe
+  return tensile.train(tensile.training_request(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
-      snapshot)) ->> 'job')::bigint;
+      snapshot));
+comment on function public.tensile_train is
+  'enqueues a training of the model on the relation and returns the job; it exists once the transaction has committed. '
+  'A view, a foreign or temporary table or rows behind policies are copied into a snapshot table first';
+
+create function tensile.follow_job(job bigint, told text) returns text
+  language plpgsql volatile parallel unsafe
+as $$
+declare
+  held record;
+  step text;
+begin
+  select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint
+    into held from tensile.jobs as j where j.job_id = job;
+  if not found or held.state = 'succeeded' then
+    return null;
+  elsif held.state = 'failed' then
+    perform tensile.raise_error(held.error_sqlstate, held.error_message, held.error_detail, held.error_hint);
+  elsif held.state = 'cancelled' then
+    raise exception 'job % was cancelled', job using errcode = 'query_canceled', detail = coalesce(held.error_message, '');
+  end if;
+  step := coalesce(held.phase::text, held.state::text);
+  if told is distinct from step then
+    raise notice 'job %: %', job, step;
+  end if;
+  return step;
 end
 $$;
-comment on function public.tensile_train is
-  'enqueues a training of the model on the table and returns the job; it exists once the transaction has committed';
+comment on function tensile.follow_job(bigint, text) is
+  'what a job does now, with a notice where that is not what was told before; null once it has succeeded; its error '
+  'where it failed';
 
 create procedure public.tensile_train_and_wait(
   model text, relation regclass, target text default null, task text default null,
@@ -54,10 +95,9 @@ create procedure public.tensile_train_and_wait(
   idempotency_key text default null, snapshot boolean default false, inout job bigint default null
 )
   language plpgsql
-as $$  -- no SET clause: a procedure that has one may not commit
-declare
-  held record;
-  told text;
+as $$
+declare  -- no SET clause: a procedure that has one may not commit. So every name is qualified, and no operator is used.
+  told pg_catalog.text;
 begin
   job := public.tensile_train(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
@@ -65,24 +105,34 @@ begin
       snapshot);
   loop
     commit;  -- the job exists from here on, and between polls no snapshot holds back the queue
-    select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint
-      into held from tensile.jobs as j where j.job_id = job;
-    exit when not found or held.state::text in ('succeeded', 'failed', 'cancelled');
-    if told is distinct from coalesce(held.phase::text, held.state::text) then
-      told := coalesce(held.phase::text, held.state::text);
-      raise notice 'job %: %', job, told;
-    end if;
-    perform pg_catalog.pg_sleep(0.1::double precision);
+    told := tensile.follow_job(job, told);
+    exit when told is null;
+    perform pg_catalog.pg_sleep(0.1::pg_catalog.float8);
   end loop;
-  if held.state::text = 'failed' then
-    perform tensile.raise_error(held.error_sqlstate, held.error_message, held.error_detail, held.error_hint);
-  elsif held.state::text = 'cancelled' then
-    raise exception 'job % was cancelled', job using errcode = 'query_canceled';
-  end if;
 end
 $$;
 comment on procedure public.tensile_train_and_wait is
   'enqueues a training, commits, and returns when it has ended; a failure is raised; a cancelled call leaves the job';
+
+create function tensile.explain(request jsonb)
+  returns table (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
+  iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
+  swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
+  language plpgsql volatile parallel unsafe
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query
+  select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
+         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.recomputed, said.planning_ms, said.starts_now,
+         said.note
+    from jsonb_to_recordset(tensile.call('explain', request) -> 'rows')
+      as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
+        iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
+        swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);
+end
+$$;
+comment on function tensile.explain(jsonb) is 'explains the training that training_request describes';
 
 create function public.tensile_explain(
   model text, relation regclass, target text default null, task text default null,
@@ -95,22 +145,13 @@ create function public.tensile_explain(
 ) returns table (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
   iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
   swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
-  language plpgsql volatile parallel unsafe
-as $$
-begin
-  return query
-  select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
-         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.recomputed, said.planning_ms, said.starts_now,
-         said.note
-    from jsonb_to_recordset(tensile.call('explain', tensile.training_request(
+  language sql volatile parallel unsafe
+begin atomic
+  select * from tensile.explain(tensile.training_request(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
-      snapshot)) -> 'rows')
-      as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
-        iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
-        swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);
-end
-$$;
+      snapshot));
+end;
 comment on function public.tensile_explain is
   'what this training would need and take under each policy, as tensile plan prints it: saved is of the liveness peak, '
   'overhead a ratio to its time; and whether it would start now; nothing is enqueued or allocated';
@@ -191,12 +232,61 @@ comment on function tensile.raise_no_job(bigint) is 'raises that the caller has 
 -- One input of type anycompatible each: that resolves rows, sub-selects, arrays, jsonb, literals and null. Stable,
 -- since a version does not change, and parallel unsafe, since a worker process could not run the bridge's queries.
 
+-- As JSON a row takes many times its size in this session's memory. So its size is known before that is made. What is
+-- compressed is measured whole: an array by a slice of it, which has everything, jsonb by an empty path, and a row by
+-- its binary form.
+create function tensile.check_row_size(input anycompatible, row_number bigint) returns boolean
+  language plpgsql stable parallel unsafe
+as $$
+declare
+  most_bytes constant bigint := 8388608;  -- evaluations.py has it too
+  most_elements constant bigint := 1000000;
+  type_name constant text := pg_catalog.pg_typeof(input)::text;
+  size_bytes bigint := pg_catalog.pg_column_size(input);
+  elements bigint;
+begin
+  if pg_catalog.right(type_name, 2) operator(pg_catalog.=) '[]' then
+    elements := pg_catalog.cardinality(input);
+    if elements operator(pg_catalog.<=) most_elements then
+      size_bytes := pg_catalog.pg_column_size(input[:]);
+    end if;
+  elsif type_name operator(pg_catalog.=) 'jsonb' then
+    size_bytes := pg_catalog.pg_column_size(input operator(pg_catalog.#>) '{}');
+  elsif type_name operator(pg_catalog.=) any (array['text', 'json', 'character varying']) then
+    size_bytes := pg_catalog.octet_length(input::text);
+  else
+    begin
+      size_bytes := pg_catalog.octet_length(pg_catalog.record_send(input));
+    exception when undefined_function then
+      null;  -- no row, or a column whose type has no binary form: as PostgreSQL keeps it
+    end;
+  end if;
+  if elements operator(pg_catalog.>) most_elements then
+    raise exception 'row % has % values, more than the % that a row may have', row_number, elements, most_elements
+      using errcode = 'program_limit_exceeded', hint = 'Predict for an array of fewer values.';
+  elsif size_bytes operator(pg_catalog.>) most_bytes then
+    raise exception 'row % has % bytes, more than the % that a row may have', row_number, size_bytes, most_bytes
+      using errcode = 'program_limit_exceeded',
+            hint = 'Give the model''s columns only, or arrays of fewer values.';
+  end if;
+  return true;
+end
+$$;
+comment on function tensile.check_row_size(anycompatible, bigint) is
+  'true; raises where a row has more than 8 MB, or an array more than a million values. Called for rows above 32 kB';
+
+-- A lock that another session holds on the catalog bounds a prediction's wait: hence lock_timeout.
 create function tensile.prediction(
   model text, input anycompatible, version integer, kind text
 ) returns jsonb
   language plpgsql stable parallel unsafe
+  set lock_timeout = '2s'
 as $$
 begin
+  -- Compressed by the 255 times that PostgreSQL reaches at most, 8 MB are 32 kB.
+  if pg_column_size(input) >= 32768 then
+    perform tensile.check_row_size(input, 1);
+  end if;
   return tensile.call('predict', jsonb_build_object(
     'model', model, 'version', version, 'kind', kind, 'rows', jsonb_build_array(to_jsonb(input)),
     'unnamed', pg_typeof(input) = 'record'::regtype)) #> '{values,0}';
@@ -257,17 +347,80 @@ $$;
 comment on function public.tensile_predict_vector(text, anycompatible, integer) is
   'the outputs of the model''s network for a row';
 
-create function public.tensile_predict_batch(model text, inputs anycompatiblearray, version integer default null)
-  returns double precision[]
+create function tensile.prediction_part(model text, version integer, first_row bigint, rows jsonb) returns jsonb
   language plpgsql stable parallel unsafe
 as $$
 begin
-  return array(
-    select said.value::double precision
-      from jsonb_array_elements_text(tensile.call('predict', jsonb_build_object(
-        'model', model, 'version', version, 'kind', 'value',
-        'rows', to_jsonb(inputs))) -> 'values') with ordinality as said (value, place)
-     order by said.place);
+  return tensile.call('predict', jsonb_build_object(
+    'model', model, 'version', version, 'kind', 'value', 'first_row', first_row, 'rows', rows));
+end
+$$;
+comment on function tensile.prediction_part(text, integer, bigint, jsonb) is
+  'predictions for a part of a batch, whose first row has this number, and the number of the version that made them';
+
+create function tensile.numbers_of(list jsonb) returns double precision[]
+  language plpgsql immutable parallel safe
+as $$
+begin
+  return array(select said.value::double precision
+                 from jsonb_array_elements_text(list) with ordinality as said (value, place) order by said.place);
+end
+$$;
+comment on function tensile.numbers_of(jsonb) is 'a list of numbers, or of texts that are numbers, as an array';
+
+-- Part by part: neither this session nor the service ever holds the JSON of all rows. The first part's answer says
+-- which version predicted, and the others are predicted by the same.
+create function public.tensile_predict_batch(model text, inputs anycompatiblearray, version integer default null)
+  returns double precision[]
+  language plpgsql stable parallel unsafe
+  set lock_timeout = '2s'
+as $$
+declare
+  part_bytes constant integer := 524288;
+  part_rows constant integer := 4096;
+  dimensions constant integer := coalesce(array_ndims(inputs), 1);
+  slice_rows constant integer := case when dimensions > 1 then
+    greatest(1, least(part_rows, part_bytes / greatest(1, 8 * (cardinality(inputs) / array_length(inputs, 1))))) end;
+  answers double precision[] := '{}';
+  answer jsonb;
+  rows jsonb[] := '{}';
+  row_json jsonb;
+  row_bytes integer;
+  held_bytes bigint := 0;
+  row_number bigint := 0;
+begin
+  if dimensions > 1 then  -- each row is an array
+    for at_row in array_lower(inputs, 1) .. array_upper(inputs, 1) by slice_rows loop
+      if slice_rows = 1 and pg_column_size(inputs[at_row:at_row]) >= 32768 then
+        perform tensile.check_row_size(inputs[at_row:at_row], row_number + 1);
+      end if;
+      answer := tensile.prediction_part(
+        model, version, row_number + 1, to_jsonb(inputs[at_row:least(at_row + slice_rows - 1, array_upper(inputs, 1))]));
+      version := (answer ->> 'version')::integer;
+      row_number := row_number + jsonb_array_length(answer -> 'values');
+      answers := answers || tensile.numbers_of(answer -> 'values');
+    end loop;
+    return answers;
+  end if;
+  for row_json, row_bytes in
+    select case when s.size_bytes < 32768 or tensile.check_row_size(s.input, s.place)
+                then to_jsonb(s.input) end, coalesce(s.size_bytes, 0)
+      from (select u.input, pg_column_size(u.input) as size_bytes, u.place
+              from (select unnest(inputs) as input, generate_series(1, cardinality(inputs)) as place) as u) as s
+  loop
+    row_number := row_number + 1;
+    if cardinality(rows) > 0 and (held_bytes + row_bytes > part_bytes or cardinality(rows) = part_rows) then
+      answer := tensile.prediction_part(model, version, row_number - cardinality(rows), to_jsonb(rows));
+      version := (answer ->> 'version')::integer;
+      answers := answers || tensile.numbers_of(answer -> 'values');
+      rows := '{}';
+      held_bytes := 0;
+    end if;
+    rows := rows || row_json;
+    held_bytes := held_bytes + row_bytes;
+  end loop;
+  answer := tensile.prediction_part(model, version, row_number + 1 - cardinality(rows), to_jsonb(rows));
+  return answers || tensile.numbers_of(answer -> 'values');
 end
 $$;
 comment on function public.tensile_predict_batch(text, anycompatiblearray, integer) is
@@ -275,7 +428,7 @@ comment on function public.tensile_predict_batch(text, anycompatiblearray, integ
 
 -- Judging ------------------------------------------------------------------------------------------------------
 
-create function public.tensile_evaluate(model text, relation regclass default null, version integer default null)
+create function tensile.evaluation(model text, relation oid, version integer, callers_path text)
   returns table (metric text, value double precision)
   language plpgsql volatile parallel unsafe rows 5
 as $$
@@ -284,10 +437,20 @@ begin
   return query
   select said.key, said.value::double precision
     from jsonb_each_text(tensile.call('evaluate', jsonb_build_object(
-      'model', model, 'version', version, 'relation', relation::oid::bigint)) -> 'metrics') as said
+      'model', model, 'version', version, 'relation', relation::bigint, 'search_path', callers_path)) -> 'metrics') as said
    order by said.key;
 end
 $$;
+comment on function tensile.evaluation(text, oid, integer, text) is
+  'tensile_evaluate; a relation that is a view is read under the caller''s search_path, as its functions may need that';
+
+create function public.tensile_evaluate(model text, relation regclass default null, version integer default null)
+  returns table (metric text, value double precision)
+  language sql volatile parallel unsafe rows 5
+begin atomic
+  select e.metric, e.value
+    from tensile.evaluation(model, relation::oid, version, pg_catalog.current_setting('search_path')) as e;
+end;
 comment on function public.tensile_evaluate(text, regclass, integer) is
   'how good the model is on the rows of a relation; without one, on the rows held out of its own training';
 
@@ -298,7 +461,8 @@ create function public.tensile_training_info(model text)
   language plpgsql stable parallel unsafe rows 10
 as $$
 begin
-  if not exists (select from tensile.models as m where m.name = tensile_training_info.model) then
+  if not exists (select from tensile.models as m
+                  where m.name = tensile_training_info.model and m.dropped_at is null) then
     perform tensile.raise_no_model(tensile_training_info.model);
   end if;
   return query
@@ -307,7 +471,7 @@ begin
          v.job_id, v.created_at
     from tensile.models as m
     join tensile.model_versions as v on v.model_id = m.model_id
-   where m.name = tensile_training_info.model
+   where m.name = tensile_training_info.model and m.dropped_at is null
    order by v.number desc;
 end
 $$;
@@ -330,18 +494,11 @@ comment on function public.tensile_create_model(text, text, jsonb) is
 create function public.tensile_drop_model(model text) returns void
   language plpgsql volatile parallel unsafe
 as $$
-declare
-  busy bigint;
 begin
-  select j.job_id into busy from tensile.jobs as j
-   where j.model_name = tensile_drop_model.model and j.state in ('queued', 'starting', 'running') limit 1;
-  if found then
-    raise exception 'model "%" is being trained by job %', model, busy
-      using errcode = 'object_in_use', hint = format('Cancel it first: select tensile_cancel(%s);', busy);
-  end if;
-  delete from tensile.models as m where m.name = tensile_drop_model.model;
+  update tensile.models as m set dropped_at = now()
+   where m.name = tensile_drop_model.model and m.dropped_at is null;
   if not found then
-    if exists (select from tensile.models as m where m.name = tensile_drop_model.model) then
+    if exists (select from tensile.models as m where m.name = tensile_drop_model.model and m.dropped_at is null) then
       raise exception 'model "%" belongs to another role', model
         using errcode = 'insufficient_privilege', hint = 'Its owner, or a member of tensile_admin, can drop it.';
     end if;
@@ -349,7 +506,8 @@ begin
   end if;
 end
 $$;
-comment on function public.tensile_drop_model(text) is 'drops a model with all its versions';
+comment on function public.tensile_drop_model(text) is
+  'drops a model with all its versions: nobody sees it from then on, and a controller deletes its bytes later';
 
 create function tensile.raise_no_model(model text) returns void
   language plpgsql stable
@@ -368,7 +526,8 @@ declare
   mine bigint;
   whom oid;
 begin
-  select m.model_id into mine from tensile.models as m where m.name = tensile_grant_model.model;
+  select m.model_id into mine from tensile.models as m
+   where m.name = tensile_grant_model.model and m.dropped_at is null;
   if not found then
     perform tensile.raise_no_model(model);
   end if;
@@ -381,8 +540,9 @@ begin
     raise exception 'there is no role "%"', grantee
       using errcode = 'undefined_object', hint = 'Name a role, or public for everybody.';
   end if;
-  insert into tensile.model_privileges (model_id, grantee_oid, grantee_name)
-  values (mine, coalesce(whom, 0), grantee) on conflict do nothing;
+  insert into tensile.model_privileges as p (model_id, grantee_oid, grantee_name)
+  values (mine, coalesce(whom, 0), grantee)
+  on conflict on constraint model_privileges_pkey do update set revoked_at = null where p.revoked_at is not null;
 end
 $$;
 comment on function public.tensile_grant_model(text, name) is
@@ -394,7 +554,8 @@ as $$
 declare
   mine bigint;
 begin
-  select m.model_id into mine from tensile.models as m where m.name = tensile_revoke_model.model;
+  select m.model_id into mine from tensile.models as m
+   where m.name = tensile_revoke_model.model and m.dropped_at is null;
   if not found then
     perform tensile.raise_no_model(model);
   end if;
@@ -402,7 +563,11 @@ begin
     raise exception 'no role is given to revoke model "%" from', model
       using errcode = 'null_value_not_allowed', hint = 'Name a role, or public for everybody.';
   end if;
-  delete from tensile.model_privileges as p where p.model_id = mine and p.grantee_name = grantee;
+  update tensile.model_privileges as p set revoked_at = now()
+   where p.model_id = mine and p.revoked_at is null
+     and (p.grantee_oid = (select r.oid from pg_roles as r where r.rolname = grantee)
+          or p.grantee_oid = 0 and grantee = 'public'
+          or p.grantee_name = grantee and not exists (select from pg_roles as r where r.oid = p.grantee_oid));
   -- A role that was dropped since may still have a grant to take back, and one without a grant loses nothing.
   if not found and grantee <> 'public' and not exists (
        select from pg_catalog.pg_roles as r where r.rolname = grantee) then
@@ -415,15 +580,22 @@ comment on function public.tensile_revoke_model(text, name) is 'takes back what 
 
 -- Service ------------------------------------------------------------------------------------------------------
 
-create function public.tensile_load_dataset(name text, table_name text default null) returns bigint
+create function tensile.sample_table(dataset text, table_name text, schema name) returns bigint
   language plpgsql volatile parallel unsafe
 as $$
 begin
-  return (tensile.call('load_dataset', jsonb_build_object('dataset', name, 'table', table_name)) ->> 'rows')::bigint;
+  return (tensile.call('load_dataset', jsonb_build_object(
+    'dataset', dataset, 'table', table_name, 'schema', schema)) ->> 'rows')::bigint;
 end
 $$;
+comment on function tensile.sample_table(text, text, name) is
+  'tensile_load_dataset, for the schema that is the caller''s current one';
+
+create function public.tensile_load_dataset(name text, table_name text default null) returns bigint
+  language sql volatile parallel unsafe
+  return tensile.sample_table(name, table_name, pg_catalog.current_schema());
 comment on function public.tensile_load_dataset(text, text) is
-  'creates a table with a sample data set in the current schema, readable by the worker; returns its rows';
+  'creates a table with a sample data set in the current schema, readable by trainers; returns its rows';
 
 create function public.tensile_version() returns text
   language sql stable parallel safe
@@ -456,6 +628,8 @@ begin
               when 'interval' then
                 format('Give an interval longer than zero, or null to keep for ever: select tensile_set_setting(%L, %L);',
                        name, '"30 days"')
+              when 'bytes' then
+                format('Give a number of bytes from 1: select tensile_set_setting(%L, %L);', name, '8589934592')
               else
                 format('Give a whole number from 1, or null to keep all: select tensile_set_setting(%L, %L);', name, '5')
             end;
@@ -470,7 +644,7 @@ comment on function public.tensile_set_setting(text, jsonb) is
   'sets what all sessions share, such as socket_directory or retain_jobs; a value left null restores the default. '
   'tensile.setting_list shows all settings';
 
-create function public.tensile_check()
+create function tensile.checks(schema name)
   returns table (item text, ok boolean, detail text, hint text)
   language plpgsql volatile parallel unsafe rows 10
 as $$
@@ -480,6 +654,12 @@ declare
 begin
   return query select 'catalog', true, 'version ' || tensile.catalog_version(), null::text;
 
+  if pg_is_in_recovery() then
+    return query
+    select 'server', false, 'this server is a standby: it can be read, and takes no trainings',
+           'Connect to the primary server to train, and for whatever else writes.';
+  end if;
+
   return query
   select 'worker''s role', r.rolcanlogin,
          case when r.rolcanlogin then 'tensile_worker may log in' else 'tensile_worker may not log in' end,
@@ -487,13 +667,19 @@ begin
     from pg_catalog.pg_roles as r where r.rolname = 'tensile_worker';
 
   return query
+  select 'reader''s role', r.rolcanlogin,
+         case when r.rolcanlogin then 'tensile_reader may log in' else 'tensile_reader may not log in' end,
+         case when not r.rolcanlogin then 'As a superuser: alter role tensile_reader login;' end
+    from pg_catalog.pg_roles as r where r.rolname = 'tensile_reader';
+
+  return query
   select 'current schema', s.fine,
-         coalesce('the worker ' || case when s.fine then 'may' else 'may not' end || ' use schema ' || s.name,
+         coalesce('tensile_reader ' || case when s.fine then 'may' else 'may not' end || ' use schema ' || s.name,
                   'no schema is selected'),
-         case when not s.fine then coalesce(format('grant usage on schema %I to tensile_worker;', s.name),
+         case when not s.fine then coalesce(format('grant usage on schema %I to tensile_reader;', s.name),
                                             'set search_path = public;') end
-    from (select current_schema() as name,
-                 coalesce(has_schema_privilege('tensile_worker', current_schema(), 'usage'), false) as fine) as s;
+    from (select schema as name,
+                 coalesce(has_schema_privilege('tensile_reader', schema, 'usage'), false) as fine) as s;
 
   select count(*) into alive from tensile.workers as w
    where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s);
@@ -516,6 +702,14 @@ begin
          nullif(answer #>> '{error,hint}', '');
 end
 $$;
+comment on function tensile.checks(name) is 'tensile_check, for the schema that is the caller''s current one';
+
+create function public.tensile_check()
+  returns table (item text, ok boolean, detail text, hint text)
+  language sql volatile parallel unsafe rows 10
+begin atomic
+  select c.item, c.ok, c.detail, c.hint from tensile.checks(pg_catalog.current_schema()) as c;
+end;
 comment on function public.tensile_check() is 'what must be there for trainings and predictions, and what mends it';
 
 -- Who may call them --------------------------------------------------------------------------------------------
@@ -528,28 +722,12 @@ begin
     select p.oid::regprocedure from pg_catalog.pg_proc as p
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
         or p.pronamespace = 'tensile'::regnamespace
-           and p.proname in ('training_request', 'prediction', 'raise_no_job', 'raise_no_model')
+           and p.proname in ('training_request', 'train', 'explain', 'follow_job', 'prediction', 'prediction_part',
+                             'check_row_size', 'numbers_of', 'evaluation', 'sample_table', 'checks', 'raise_no_job',
+                             'raise_no_model')
   loop
     execute format('revoke execute on routine %s from public', routine);
     execute format('grant execute on routine %s to tensile_user', routine);
-  end loop;
-end
-$$;
-
--- Whatever functions or operators a session's search_path finds first, these mean PostgreSQL's own. Left out are the
--- procedure, which could not commit; what works in the caller's current schema; what reads a relation that may be a
--- view, whose functions may need the caller's path; and what was resolved when it was created.
-do $$
-declare
-  routine regprocedure;
-begin
-  for routine in
-    select p.oid::regprocedure from pg_catalog.pg_proc as p
-     where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
-       and p.proname not in ('tensile_train_and_wait', 'tensile_load_dataset', 'tensile_check', 'tensile_evaluate',
-                             'tensile_version')
-  loop
-    execute format('alter routine %s set search_path = pg_catalog, pg_temp', routine);
   end loop;
 end
 $$;

@@ -30,7 +30,7 @@ grant execute on function tensile.queue_positions(bigint[]), tensile.active_jobs
 -- Jobs ---------------------------------------------------------------------------------------------------------
 
 create view tensile.stat_progress_train with (security_invoker) as
-select j.job_id, j.model_name as model, j.owner_name as owner, j.state, j.phase, p.epoch, p.epochs, p.step, p.steps,
+select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner, j.state, j.phase, p.epoch, p.epochs, p.step, p.steps,
        round(case when p.epochs > 0 and p.epoch > 0
                   then least(100, 100.0 / p.epochs
                                   * (p.epoch - 1 + coalesce(p.step::numeric / nullif(p.steps, 0), 0)))
@@ -41,22 +41,25 @@ select j.job_id, j.model_name as model, j.owner_name as owner, j.state, j.phase,
   left join tensile.job_progress as p on p.job_id = j.job_id
   left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
   left join tensile.devices as v on v.worker_id = j.worker_id
+  left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
  where j.state in ('starting', 'running');
 comment on view tensile.stat_progress_train is 'trainings that are under way, and how far they are';
 
 create view tensile.stat_jobs with (security_invoker) as
-select j.job_id, j.model_name as model, j.owner_name as owner,
+select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
        format('%I.%I', j.relation_schema, j.relation_name) as relation, j.state, j.phase, j.priority, j.attempt,
        j.enqueued_at, j.started_at, j.finished_at,
        coalesce(j.finished_at, now()) - j.started_at as duration,
        j.cancel_requested, v.number as version, v.metric_name, v.metric,
        j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions
   from tensile.jobs as j
-  left join tensile.model_versions as v on v.version_id = j.version_id;
+  left join tensile.model_versions as v on v.version_id = j.version_id
+  left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
 comment on view tensile.stat_jobs is 'every job that was asked for, and what became of it';
 
 create view tensile.stat_queue with (security_invoker) as
-select q.place as position, j.job_id, j.model_name as model, j.owner_name as owner, j.priority, j.state, j.phase,
+select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
+       j.priority, j.state, j.phase,
        case when j.state = 'queued' and j.not_before > now()
               then concat_ws('; ', nullif(j.waits_for, ''), format('not before %s', j.not_before))
             when j.waits_for <> '' then j.waits_for
@@ -65,12 +68,16 @@ select q.place as position, j.job_id, j.model_name as model, j.owner_name as own
                               where w.stopped_at is null
                                 and w.heartbeat_at > now() - make_interval(secs => w.lease_s))
               then 'a controller: none is alive'
+            when j.state = 'queued' and j.owner_oid = any ((select tensile.owners_at_limit(0))::oid[])
+              then format('one of its owner''s jobs to end: at most %s run at once',
+                          (select o.jobs_running from tensile.quota_of(j.owner_oid) as o))
             when q.place + ahead.jobs > 1 then format('its turn: %s before it', q.place - 1 + ahead.jobs)
             else 'a controller to take it' end as waits_for,
        j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting
   from tensile.jobs as j
   left join tensile.queue_positions(array(select o.job_id from tensile.jobs as o where o.state = 'queued')) as q
     on q.job_id = j.job_id
+  left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
  cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead
  where j.state = 'queued' or j.state = 'starting' and j.phase = 'waiting for memory'
  order by q.place nulls first, j.job_id;
@@ -90,10 +97,11 @@ select d.worker_id, w.host, d.kind as device,
 comment on view tensile.stat_device is 'memory of each device, all users'' jobs together';
 
 create view tensile.stat_device_jobs with (security_invoker) as
-select d.worker_id, d.job_id, j.model_name as model, j.owner_name as owner, d.granted_bytes, d.used_bytes,
+select d.worker_id, d.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner, d.granted_bytes, d.used_bytes,
        d.high_water_bytes, d.updated_at
   from tensile.device_jobs as d
-  join tensile.jobs as j on j.job_id = d.job_id;
+  join tensile.jobs as j on j.job_id = d.job_id
+  left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
 comment on view tensile.stat_device_jobs is 'memory of each device by job';
 
 create view tensile.stat_link with (security_invoker) as
@@ -119,14 +127,15 @@ comment on view tensile.stat_workers is 'controllers, those that run and those t
 -- Plans and latencies --------------------------------------------------------------------------------------------
 
 create view tensile.stat_plan with (security_invoker) as
-select p.job_id, j.model_name as model, j.owner_name as owner, p.attempt, p.generation, p.reason, p.policy,
+select p.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner, p.attempt, p.generation, p.reason, p.policy,
        p.vanilla_peak_bytes, p.liveness_peak_bytes, p.floor_bytes, p.predicted_peak_bytes, p.measured_peak_bytes,
        p.predicted_iteration_ns / 1e6 as predicted_iteration_ms,
        p.measured_iteration_ns / 1e6 as measured_iteration_ms,
        p.predicted_stall_ns / 1e6 as predicted_stall_ms, p.measured_stall_ns / 1e6 as measured_stall_ms,
        p.swaps, p.swapped_bytes, p.recomputed, p.planning_ns / 1e6 as planning_ms, p.created_at, p.adopted_at
   from tensile.plans as p
-  join tensile.jobs as j on j.job_id = p.job_id;
+  join tensile.jobs as j on j.job_id = p.job_id
+  left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
 comment on view tensile.stat_plan is
   'memory plans of jobs: why each was made, what it predicted and what was measured';
 
@@ -142,7 +151,7 @@ comment on view tensile.stat_latency is
 -- Models ---------------------------------------------------------------------------------------------------------
 
 create view tensile.model_list with (security_invoker) as
-select m.name as model, m.owner_name as owner, count(v.version_id) as versions,
+select m.name as model, coalesce(r.rolname, m.owner_name) as owner, count(v.version_id) as versions,
        max(v.number) filter (where v.deployed) as deployed,
        coalesce(max(v.task) filter (where v.deployed), max(v.task)) as task,
        coalesce(max(v.target) filter (where v.deployed), max(v.target)) as target,
@@ -152,7 +161,10 @@ select m.name as model, m.owner_name as owner, count(v.version_id) as versions,
        m.created_at, max(v.created_at) as trained_at
   from tensile.models as m
   left join tensile.model_versions as v on v.model_id = m.model_id
- group by m.model_id;
+  left join pg_catalog.pg_roles as r on r.oid = m.owner_oid and m.installation = (select tensile.installation())
+ where m.dropped_at is null
+ group by m.model_id, r.rolname
+having m.definition is not null or m.last_spec is not null or count(v.version_id) > 0;  -- not a name alone
 comment on view tensile.model_list is 'models that you own or may predict with';
 
 -- Columns --------------------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@
 -- and checkpoints belong to running processes and stay behind. One call per statement, since each changes the same row of the system catalog.
 
 select pg_catalog.pg_extension_config_dump('tensile.settings', '');
+select pg_catalog.pg_extension_config_dump('tensile.role_quotas', '');
 select pg_catalog.pg_extension_config_dump('tensile.models', '');
 select pg_catalog.pg_extension_config_dump('tensile.model_versions', '');
+select pg_catalog.pg_extension_config_dump('tensile.version_bundles', '');
 select pg_catalog.pg_extension_config_dump('tensile.model_privileges', '');
 select pg_catalog.pg_extension_config_dump('tensile.artifacts', '');
 select pg_catalog.pg_extension_config_dump('tensile.graphs', '');

@@ -11,7 +11,7 @@ from hypothesis import settings
 from psycopg import sql
 
 from indb_tensile.catalog import install
-from indb_tensile.cli.cluster import Cluster, passing
+from indb_tensile.cluster import Cluster, passing
 
 # The suite draws the same examples each time: when it turns red, something was changed. To look for what nobody has
 # thought of, draw others: sh tests/run.sh tests/scheduler --hypothesis-profile=search
@@ -19,7 +19,7 @@ settings.register_profile("suite", derandomize=True, deadline=None)
 settings.register_profile("search", print_blob=True, deadline=None)
 settings.load_profile("suite")
 
-ROLES = ("postgres", "tensile_worker", "demo", "alice", "bob", "monitor", "admin")
+ROLES = ("postgres", "tensile_worker", "tensile_reader", "demo", "alice", "bob", "monitor", "admin")
 _TEMPLATE = "template_tensile"
 _numbers = itertools.count(1)
 
@@ -38,6 +38,10 @@ class Database:
     def connect(self, user: str = "postgres") -> psycopg.Connection:
         """A connection in autocommit mode."""
         return psycopg.connect(self.dsn(user), autocommit=True)
+
+    def cluster_connection(self) -> psycopg.Connection:
+        """A superuser's connection to the maintenance database, which has settings of its own."""
+        return psycopg.connect(self.cluster.dsn(database="postgres"), autocommit=True)
 
 
 @pytest.fixture(scope="session")

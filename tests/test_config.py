@@ -17,6 +17,8 @@ def test_without_anything_the_defaults_hold() -> None:
 def test_every_setting_can_be_given_by_its_variable() -> None:
     settings = Settings(
         dsn="dbname=x",
+        reader_dsn="host=/tmp user=tensile_reader",
+        read_limit_bytes=1 << 30,
         device="emulated",
         capacity_bytes=1 << 30,
         budget_bytes=1 << 29,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from indb_tensile import config
 from indb_tensile.catalog.notify import Listener
+from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.gauge import Gauge, GpuGauge, NoGauge
@@ -43,6 +44,7 @@ from indb_tensile.executor.hardware import memory, with_host_pool, within_machin
 from indb_tensile.executor.nvml import Nvml
 from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
+from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
 from indb_tensile.scheduler.link import Link, link_of, trusted
@@ -56,9 +58,7 @@ log = logging.getLogger("controller")
 
 def main() -> int:
     """Run a controller until it is told to stop; return the exit code."""
-    logging.basicConfig(
-        stream=sys.stderr, format="%(asctime)s controller[%(process)d] %(levelname)s %(message)s", level=logging.INFO
-    )
+    start_log("controller")
     try:
         settings = config.load(os.environ)
         logging.getLogger().setLevel(settings.log_level.upper())
@@ -83,6 +83,7 @@ def _run(settings: Settings) -> None:
     kind = kind_of(settings.device)
     mailbox: Mailbox[Mail] = Mailbox()
     with ExitStack() as stack:
+        refuse_pooled_sessions(settings.dsn)
         records = stack.enter_context(closing(_records(settings, kind, "controller")))
         pulse = stack.enter_context(closing(_records(settings, kind, "heartbeat")))
         link = _link(settings, records)
@@ -265,6 +266,7 @@ def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
         policy=settings.policy,
         lease_s=settings.lease_s,
         interrupted_s=settings.interrupted_s,
+        slots=settings.max_jobs,
     )
 
 

@@ -30,6 +30,7 @@ from indb_tensile.controller.forkserver import (
     Server,
     control_pair,
 )
+from indb_tensile.log import start_log
 
 from .serving.processes import die_with_parent
 
@@ -65,9 +66,7 @@ def nursery() -> ForkServer:
 
 def _serve(control: socket.socket, modules: Sequence[str] = ()) -> int:
     die_with_parent()
-    logging.basicConfig(
-        format="%(asctime)s forkserver[%(process)d] %(levelname)s %(message)s", level=logging.INFO, force=True
-    )
+    start_log("forkserver", force=True)
     _call_oneself("forks")
     gc.freeze()  # what is imported stays: collecting it would only copy its pages
     for module in modules:

@@ -16,12 +16,13 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.catalog import predictors
-from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.catalog.predictors import StoredPredictor
 from indb_tensile.errors import DataError, TensileError
 from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
 from indb_tensile.executor.predictor import Sample, read_samples, train, usable, write_samples
 from indb_tensile.executor.survey import survey
+from indb_tensile.log import start_log
 from indb_tensile.scheduler.features import read_description
 
 from .serving.processes import die_with_parent
@@ -35,14 +36,14 @@ log = logging.getLogger("learner")
 def main() -> int:
     """Learn once; return the exit code."""
     settings = config.load(os.environ)
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s learner[%(process)d] %(levelname)s %(message)s"
-    )
+    start_log("learner", settings.log_level.upper())
     try:
         die_with_parent()
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # jobs lose next to nothing to it
         torch.set_num_threads(settings.torch_threads)
-        with Session(settings.dsn, application_name="tensile learner") as session:
+        with Session(
+            settings.dsn, application_name="tensile learner", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
+        ) as session:
             learn(session, emulated_kind(), lambda: survey(0, device_s=settings.survey_s))
     except (TensileError, psycopg.Error) as error:
         log.error("no predictor was trained: %s", error)  # noqa: TRY400 - one line says it all

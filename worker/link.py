@@ -14,6 +14,7 @@ from indb_tensile.errors import TensileError
 from indb_tensile.executor.bandwidth import measure_copies
 from indb_tensile.executor.cuda import CudaDevice, ordinal
 from indb_tensile.executor.device import Ledger
+from indb_tensile.log import start_log
 
 from .serving.processes import die_with_parent
 
@@ -25,7 +26,7 @@ log = logging.getLogger("link")
 def main() -> int:
     """Measure and print; return the exit code."""
     settings = config.load(os.environ)
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s link %(levelname)s %(message)s")
+    start_log("link", settings.log_level.upper())
     die_with_parent()
     copy_bytes = settings.region_bytes
     try:

@@ -11,10 +11,11 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.catalog import paces
-from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.hardware import emulated_kind
 from indb_tensile.executor.pace import measure_pace
+from indb_tensile.log import start_log
 from indb_tensile.scheduler.machines import machine
 
 from .serving.processes import die_with_parent
@@ -25,14 +26,12 @@ log = logging.getLogger("pace")
 def main() -> int:
     """Measure and store; return the exit code."""
     settings = config.load(os.environ)
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s pace[%(process)d] %(levelname)s %(message)s"
-    )
+    start_log("pace", settings.log_level.upper())
     try:
         die_with_parent()
         torch.set_num_threads(settings.torch_threads)
         pace = measure_pace(machine(settings.emulate))
-        with Session(settings.dsn, application_name="tensile pace") as session:
+        with Session(settings.dsn, application_name="tensile pace", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS) as session:
             session.run(lambda c: paces.save_pace(c, emulated_kind(), settings.emulate, pace))
     except (TensileError, psycopg.Error) as error:
         log.error("this machine's pace was not measured: %s", error)  # noqa: TRY400 - one line says it all

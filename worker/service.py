@@ -1,8 +1,8 @@
 """The service: one per controller, for predictions and everything else that needs torch at once.
 
-It listens on a Unix socket, answers nobody but the system user of its own database server, and dies with its
-controller. Predictions are computed in this process, by one thread; the rest goes to the analyst, a process
-beside it, forked from what this one was before it began.
+It listens on a Unix socket, answers nobody but the system user of its own database server, and only requests of
+its own database, and dies with its controller. Predictions and evaluations are computed in this process, by one
+thread; the rest goes to the analyst, a process beside it, forked from what this one was before it began.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
@@ -17,11 +18,13 @@ import psycopg
 import torch
 
 from indb_tensile.catalog import jobs
-from indb_tensile.catalog.connection import connect
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, connect
 from indb_tensile.catalog.install import VERSION
 from indb_tensile.controller.forkserver import ForkServer
+from indb_tensile.controller.service import ANSWERING_VARIABLE
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ModelVersionId
+from indb_tensile.log import start_log
 
 from .forkserver import nursery
 from .serving import analyst, settings
@@ -30,13 +33,16 @@ from .serving.answers import Answers
 from .serving.batches import Batches
 from .serving.endpoint import Endpoint
 from .serving.front import Front
+from .serving.identity import DatabaseIdentity, Gate, socket_name
 from .serving.peer import server_uid, user_name
 from .serving.processes import die_with_parent
-from .serving.residents import Load, Resident, Residents
+from .serving.requests import greeting
+from .serving.residents import Resident, Residents
 from .serving.server import Server
 from .serving.settings import ServiceSettings
-from .serving.store import Store
+from .serving.store import Loaded, Store
 
+_LOADS = 4  # at once: a version that takes long, or waits for a lock, holds up no other user's
 _GRACE_S = 3.0  # for requests in work when the service is told to stop
 
 _log = logging.getLogger("service")
@@ -46,9 +52,7 @@ def main() -> int:
     """Serve until told to stop; return the exit code."""
     try:
         mine = settings.load(os.environ)
-        logging.basicConfig(
-            level=mine.shared.log_level.upper(), format="%(asctime)s service[%(process)d] %(levelname)s %(message)s"
-        )
+        start_log("service", mine.shared.log_level.upper())
         die_with_parent(signal.SIGTERM)
         with closing(nursery()) as forks:  # while this process is as it was forked
             torch.set_num_threads(mine.shared.torch_threads)
@@ -65,18 +69,28 @@ def main() -> int:
 async def _serve(mine: ServiceSettings, store: Store, forks: ForkServer) -> None:
     told = _told_to_stop()
     uid = mine.peer_uid if mine.peer_uid is not None else store.session.run(server_uid)
-    second, batches = AnalystProcess(forks, analyst.__name__), Batches()
+    own = store.identity()
+    name = socket_name(own.installation, mine.worker)
+    second, batches, loader = AnalystProcess(forks, analyst.__name__), Batches(), _Loader(mine)
     front = Front(
-        residents=Residents(_loader(store), mine.resident_bytes),
+        gate=Gate(own, lambda: _identity(store)),
+        residents=Residents(loader.load, mine.resident_bytes),
         batches=batches,
         analyst=second,
         code_version=VERSION,
     )
-    endpoint = Endpoint(mine.directory, mine.name)
-    server = Server(endpoint, allowed_uid=uid, handle=front.handle)
+    endpoint = Endpoint(mine.directory, name)
+    server = Server(
+        endpoint,
+        allowed_uid=uid,
+        greeting=greeting(own.installation, VERSION),
+        handle=front.handle,
+        forget=front.forget,
+    )
     try:
         await server.start()
-        store.session.run(lambda connection: jobs.announce_service(connection, mine.worker, mine.name))
+        store.session.run(lambda connection: jobs.announce_service(connection, mine.worker, name))
+        _say_that_it_answers()
         _log.info("answering system user %s on %s", user_name(uid), endpoint.path)
         await second.start()
         await told.wait()
@@ -84,23 +98,59 @@ async def _serve(mine: ServiceSettings, store: Store, forks: ForkServer) -> None
         await server.stop(_GRACE_S)
         second.stop()
         batches.close()
+        front.close()
+        loader.close()
         _withdraw(mine)
 
 
-def _loader(store: Store) -> Load:
-    """Loads on a thread of its own, one version at a time, while predictions go on."""
-    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
+async def _identity(store: Store) -> DatabaseIdentity:
+    """Who the database is now; not on the event loop, since the database may be starting."""
+    return await asyncio.get_running_loop().run_in_executor(None, store.identity)
 
-    async def load(version: ModelVersionId) -> Resident:
-        loaded = await asyncio.get_running_loop().run_in_executor(executor, store.load, version)
+
+class _Loader:
+    """Loads versions on threads of its own, each with a connection of its own, while predictions go on."""
+
+    def __init__(self, mine: ServiceSettings) -> None:
+        self._mine = mine
+        self._executor = ThreadPoolExecutor(max_workers=_LOADS, thread_name_prefix="loader")
+        self._own = threading.local()
+        self._stores: list[Store] = []
+
+    async def load(self, version: ModelVersionId) -> Resident:
+        """The version, ready to predict."""
+        loaded = await asyncio.get_running_loop().run_in_executor(self._executor, self._load, version)
         return Resident(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes)
 
-    return load
+    def close(self) -> None:
+        """End the threads and their connections."""
+        self._executor.shutdown(cancel_futures=True)
+        for store in self._stores:
+            store.close()
+
+    def _load(self, version: ModelVersionId) -> Loaded:
+        if not hasattr(self._own, "store"):
+            self._own.store = Store(self._mine.shared.dsn, "service loader", self._mine.shared.device)
+            self._stores.append(self._own.store)
+        store: Store = self._own.store
+        return store.load(version)
+
+
+def _say_that_it_answers() -> None:
+    """Tell the controller, where one has started us."""
+    descriptor = os.environ.get(ANSWERING_VARIABLE)
+    if descriptor is not None:
+        with suppress(OSError):
+            os.write(int(descriptor), b"1")
+            os.close(int(descriptor))
 
 
 def _withdraw(mine: ServiceSettings) -> None:
     """Say that no service answers; where the database is gone too, nobody is there to be told."""
-    with suppress(DatabaseError, psycopg.Error), connect(mine.shared.dsn, application_name="tensile service") as last:
+    with (
+        suppress(DatabaseError, psycopg.Error),
+        connect(mine.shared.dsn, application_name="tensile service", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS) as last,
+    ):
         jobs.announce_service(last, mine.worker, None)
 
 

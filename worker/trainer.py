@@ -19,6 +19,7 @@ from indb_tensile.errors import DeviceLostError, LostClaimError, RequestError, S
 from indb_tensile.executor.cuda import CudaRegions, ordinal
 from indb_tensile.job import Blame, JobId
 from indb_tensile.link import Assign, Failed, Finished, Link, Ready
+from indb_tensile.log import start_log
 
 from .serving.processes import die_with_parent
 from .training.inbox import Inbox
@@ -35,9 +36,7 @@ def main() -> int:
     """Serve one job; return the exit code."""
     settings = config.load(os.environ)
     inherited = config.inheritance(os.environ)
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s trainer[%(process)d] %(levelname)s %(message)s"
-    )
+    start_log("trainer", settings.log_level.upper())
     die_with_parent()
     os.nice(NICENESS)
     torch.set_num_threads(settings.torch_threads)

@@ -95,7 +95,7 @@ def _claimed(connection: Connection) -> ClaimedJob:
         connection, host=socket.gethostname(), pid=os.getpid(), device_kind="bench", lease_s=LEASE_S
     )
     claimed = jobs.claim_job(connection, worker)
-    assert claimed is not None
+    assert isinstance(claimed, ClaimedJob)
     return claimed
 
 

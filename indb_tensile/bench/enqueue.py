@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with connect(arguments.dsn, application_name="tensile bench enqueue") as connection:
+    with connect(arguments.dsn, application_name="tensile bench enqueue", callers_path=True) as connection:
         figures = measure(connection, arguments.rounds)
     if arguments.json:
         print(json.dumps(figures))

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS, help="rows of a bulk prediction")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with connect(arguments.dsn, application_name="tensile bench predict") as connection:
+    with connect(arguments.dsn, application_name="tensile bench predict", callers_path=True) as connection:
         figures = measure(connection, arguments.model, calls=arguments.calls, rows=arguments.rows)
     if arguments.json:
         print(json.dumps(figures))

@@ -10,7 +10,7 @@ select m.name, c.oid::regclass::text as relation
 
 -- numeric --
 -- Fails for a model of text labels.
-select tensile_predict(%(model)s, t) from tensile_bench_rows as t limit 1
+select public.tensile_predict(%(model)s, t) from tensile_bench_rows as t limit 1
 
 -- create_rows --
 -- The table's rows, over and over.
@@ -21,19 +21,19 @@ select r.* from {relation} as r cross join generate_series(1, {count}) limit {co
 drop table tensile_bench_rows
 
 -- one_value --
-select tensile_predict(%(model)s, t) from (select * from tensile_bench_rows limit 1) as t
+select public.tensile_predict(%(model)s, t) from (select * from tensile_bench_rows limit 1) as t
 
 -- one_label --
-select tensile_predict_label(%(model)s, t) from (select * from tensile_bench_rows limit 1) as t
+select public.tensile_predict_label(%(model)s, t) from (select * from tensile_bench_rows limit 1) as t
 
 -- each_value --
-select count(tensile_predict(%(model)s, t)) from tensile_bench_rows as t
+select count(public.tensile_predict(%(model)s, t)) from tensile_bench_rows as t
 
 -- each_label --
-select count(tensile_predict_label(%(model)s, t)) from tensile_bench_rows as t
+select count(public.tensile_predict_label(%(model)s, t)) from tensile_bench_rows as t
 
 -- batches --
-select sum(cardinality(tensile_predict_batch(%(model)s, rows)))
+select sum(cardinality(public.tensile_predict_batch(%(model)s, rows)))
   from (select array_agg(t) as rows
           from (select t, row_number() over () as place from tensile_bench_rows as t) as numbered
          group by (place - 1) / %(batch)s) as grouped

@@ -18,8 +18,9 @@ from pathlib import Path
 from indb_tensile.bench.database import fresh
 from indb_tensile.bench.ending import run
 from indb_tensile.catalog import jobs
-from indb_tensile.catalog.connection import connect
+from indb_tensile.catalog.connection import LOOP_LOCK_TIMEOUT_MS, connect
 from indb_tensile.catalog.queries import parse
+from indb_tensile.job import ClaimedJob
 
 JOBS = 10_000
 CLAIMERS = 8
@@ -48,6 +49,7 @@ def main() -> None:
 def measure(dsn: str, count: int, claimers: int) -> dict[str, float | int]:
     """Fill the queue, empty it; `duplicates` counts claims beyond one for each job."""
     with connect(dsn, application_name="tensile bench queue") as connection:
+        connection.execute(_SQL["allow"], {"count": count})
         connection.execute(_SQL["fill"], {"count": count})
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(claimers)
@@ -75,13 +77,13 @@ def _receive(ready: "multiprocessing.synchronize.Barrier") -> None:
 def _empty(dsn: str) -> tuple[Sequence[int], float, float]:
     """Claim and end jobs until there are none: the jobs, and from when to when on the machine's clock."""
     claimed = []
-    with connect(dsn, application_name="tensile bench queue") as connection:
+    with connect(dsn, application_name="tensile bench queue", lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS) as connection:
         worker = jobs.register_worker(
             connection, host=socket.gethostname(), pid=os.getpid(), device_kind="bench", lease_s=LEASE_S
         )
         _ready.wait()  # nobody begins before all are there, and each process takes exactly one part
         start = time.monotonic()
-        while (job := jobs.claim_job(connection, worker)) is not None:
+        while isinstance(job := jobs.claim_job(connection, worker), ClaimedJob):
             claimed.append(int(job.job))
             jobs.cancelled(connection, job.job, job.claim)
         end = time.monotonic()

@@ -1,5 +1,8 @@
 -- The statements of queue.py.
 
+-- allow --
+select public.tensile_set_quota('-', jobs_queued => %(count)s)
+
 -- fill --
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
 select 'bench', 1, 'public', 'bench',

@@ -36,7 +36,6 @@ from indb_tensile.errors import UnavailableError
 from indb_tensile.link import Link, Ready
 
 _TRAINER, _SERVICE = "indb_tensile.worker.trainer", "indb_tensile.worker.service"
-_PING = b'{"verb": "ping"}'
 _POLL_S = 0.001
 _PATIENCE_S = 60.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -89,24 +88,23 @@ def measure_services(rounds: int, dsn: str, directory: Path) -> list[dict[str, A
         "TENSILE_WORKER_ID": "1",
         "TENSILE_SERVICE_PEER_UID": str(os.getuid()),
     }
-    path = directory / "worker-1.sock"
     seen: dict[str, list[dict[str, float]]] = {"service forked": [], "service anew": [], "service first": []}
     for _ in range(rounds):
         with closing(ForkServer(os.environ, (_SERVICE, _TRAINER))) as server:
             for way in ("service first", "service forked"):
-                seen[way].append(_answering(lambda: _fork(server, environment), path))
-        seen["service anew"].append(_answering(lambda: _start(_SERVICE, environment).pid, path))
+                seen[way].append(_answering(lambda: _fork(server, environment), directory))
+        seen["service anew"].append(_answering(lambda: _start(_SERVICE, environment).pid, directory))
     return [_row(way, found) for way, found in seen.items()]
 
 
-def _answering(start: Callable[[], int], path: Path) -> dict[str, float]:
+def _answering(start: Callable[[], int], directory: Path) -> dict[str, float]:
     """Start a service, weigh it when it answers, and have it end."""
     started_s = time.perf_counter()
     pid = start()
-    while not _answers(path):
+    while not _answers(directory):
         if time.perf_counter() > started_s + _PATIENCE_S:
             raise UnavailableError(
-                f"the service did not answer on {path} within {_PATIENCE_S:g} s",
+                f"the service did not answer in {directory} within {_PATIENCE_S:g} s",
                 hint="A forked one says why on the standard error.",
             )
         time.sleep(_POLL_S)
@@ -116,14 +114,16 @@ def _answering(start: Callable[[], int], path: Path) -> dict[str, float]:
     return told
 
 
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as asking:
-        try:
-            asking.connect(str(path))
-            asking.sendall(len(_PING).to_bytes(4, "big") + _PING)
-            return bool(asking.recv(4))
-        except (FileNotFoundError, ConnectionError):
-            return False
+def _answers(directory: Path) -> bool:
+    """Whether the first worker's service greets there; the installation's id is before the worker's in its name."""
+    for path in directory.glob("*-1.sock"):
+        with socket.socket(socket.AF_UNIX) as asking:
+            try:
+                asking.connect(str(path))
+                return bool(asking.recv(4))
+            except (FileNotFoundError, ConnectionError):
+                return False
+    return False
 
 
 def _fork(server: ForkServer, environment: Mapping[str, str]) -> int:

@@ -1,13 +1,21 @@
-"""Connections that notice a dead network, and work that survives a restart of the database."""
+"""Connections that notice a dead network, and work that survives a restart of the database.
 
+A worker's own sessions (controller, heartbeat, listener, trainer, service) give `connect` a lock timeout. They then
+override every setting of their role or database that would end or change them: `own_session` in queries.sql lists
+these settings with a reason each. A user's own session keeps the user's settings.
+"""
+
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError, RequestError
 
 Connection = psycopg.Connection[Any]
@@ -25,15 +33,44 @@ _DEFAULTS: dict[str, str | int] = {
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 
+# How long a statement of a worker's own session waits for a lock. Users can lock rows of their own jobs, and the
+# controller's loop serves all jobs: it waits for none of them for long.
+LOOP_LOCK_TIMEOUT_MS = 100
+WORK_LOCK_TIMEOUT_MS = 2_000
+
+# Timeouts that could end a session between its start and its first statement. PgBouncer before 1.20 refuses this
+# parameter, so the same timeouts are also lifted by statements.
+_LIFTED_AT_START = "-c statement_timeout=0 -c idle_session_timeout=0 -c idle_in_transaction_session_timeout=0"
+_NO_OPTIONS = "unsupported startup parameter"
+_UNLIMITED_TRIES = 20  # to lift a statement_timeout that is too short for the statement that lifts it
+_TRANSACTION_TIMEOUT_SINCE = 170_000  # server_version_num
+
 
 class UnreachableError(DatabaseError):
     """No connection could be made: the server is down, refuses, or is restarting."""
 
 
-def connect(dsn: str = "", *, application_name: str) -> Connection:
+class LockedError(DatabaseError):
+    """Another session is in the way of this statement, such as by a lock on its row: try it later."""
+
+    sqlstate = "55P03"  # lock_not_available
+
+
+def connect(
+    dsn: str = "", *, application_name: str, lock_timeout_ms: int | None = None, callers_path: bool = False
+) -> Connection:
     """A connection in autocommit mode. An empty dsn means libpq's own defaults and PG* variables.
 
-    Raises UnreachableError, which is a DatabaseError, with the host, the port and the server's own words.
+    With `lock_timeout_ms` it is a worker's own session, whose settings do not depend on its role or database.
+    Without, nothing is prepared on the server, so that a user's session also works through PgBouncer in transaction
+    mode.
+
+    The session pins search_path, so that nothing that our statements name is another role's. With `callers_path`, for
+    commands that run what the user wrote, the session's settings stay as they are, also because PgBouncer in
+    transaction mode would hand them on to others: there, `pinned` guards our own statements.
+
+    Raises UnreachableError, which is a DatabaseError, with the host, the port and the server's own words;
+    DatabaseError where a setting makes the session useless and cannot be overridden.
     """
     try:
         asked = conninfo_to_dict(dsn)
@@ -45,19 +82,104 @@ def connect(dsn: str = "", *, application_name: str) -> Connection:
     options: dict[str, Any] = {**_DEFAULTS, "application_name": application_name}
     options.update({name: value for name, value in asked.items() if value is not None})
     try:
-        return psycopg.connect(autocommit=True, **options)
+        connection = _open(options, own=lock_timeout_ms is not None)
     except psycopg.OperationalError as error:
         raise UnreachableError(
             f"no connection to PostgreSQL at {_place(asked)}: {_words(error)}", hint=_hint(_words(error))
         ) from error
+    try:
+        if lock_timeout_ms is not None:
+            _make_own(connection, lock_timeout_ms)
+        elif not callers_path:
+            connection.execute(query("pin_session"))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def pinned(connection: Connection) -> Iterator[None]:
+    """One transaction with search_path pinned, whichever server session PgBouncer may run it in."""
+    with connection.transaction():
+        connection.execute(query("pin_transaction"))
+        yield
+
+
+def _open(options: dict[str, Any], *, own: bool) -> Connection:
+    if not own:
+        return psycopg.connect(autocommit=True, prepare_threshold=None, **options)
+    theirs = options.get("options") or os.environ.get("PGOPTIONS", "")
+    try:
+        return psycopg.connect(autocommit=True, **{**options, "options": f"{theirs} {_LIFTED_AT_START}"})
+    except psycopg.OperationalError as error:
+        if _NO_OPTIONS not in str(error):
+            raise
+    return psycopg.connect(autocommit=True, **options)
+
+
+def _make_own(connection: Connection, lock_timeout_ms: int) -> None:
+    """Override what the role's or the database's settings would do to a worker's own session."""
+    try:
+        _lift_statement_timeout(connection)
+        connection.execute(query("own_session"))
+        if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+            connection.execute(query("own_session_since_17"))
+        row = connection.execute(query("limit_lock_waits"), {"timeout": f"{lock_timeout_ms}ms"}).fetchone()
+        assert row is not None
+        _, triggers, commits = row
+        if commits == "off":
+            connection.execute(query("commit_durably"))
+        if triggers != "origin":
+            _fire_triggers(connection, triggers)
+    except psycopg.Error as error:
+        raise UnreachableError(
+            f"a new session could not be set up: {_words(error)}",
+            hint="Look at the settings of its role and database: select * from pg_db_role_setting;",
+        ) from error
+
+
+def _fire_triggers(connection: Connection, found: str) -> None:
+    try:
+        connection.execute(query("fire_triggers"))
+    except psycopg.errors.InsufficientPrivilege as error:
+        user, database = connection.info.user, connection.info.dbname
+        raise DatabaseError(
+            f'session_replication_role is "{found}" for role "{user}" in database "{database}"',
+            detail="The catalog's triggers and foreign keys do nothing under it, and only a superuser can change it.",
+            hint=f'As a superuser: alter role "{user}" reset session_replication_role; '
+            f'alter database "{database}" reset session_replication_role;',
+        ) from error
+
+
+def _lift_statement_timeout(connection: Connection) -> None:
+    """A timeout of a few milliseconds may cancel even this statement, so it is tried more than once."""
+    for _ in range(_UNLIMITED_TRIES):
+        try:
+            connection.execute(query("lift_statement_timeout"))
+        except psycopg.errors.QueryCanceled as error:
+            canceled = error
+        else:
+            return
+    user = connection.info.user
+    raise DatabaseError(
+        f'statement_timeout of role "{user}" is too short for the statement that lifts it: {_words(canceled)}',
+        hint=f'As a superuser: alter role "{user}" reset statement_timeout; '
+        f'alter database "{connection.info.dbname}" reset statement_timeout;',
+    ) from canceled
 
 
 def retrying(
-    action: Callable[[], Result], *, patience_s: float, pause: Callable[[float], None] = time.sleep
+    action: Callable[[], Result],
+    *,
+    patience_s: float,
+    wait_for_locks: bool = False,
+    pause: Callable[[float], None] = time.sleep,
 ) -> Result:
     """Do `action`, again and again for `patience_s` while the database cannot be reached or drops the connection.
 
-    `action` must be safe to repeat: a connection that breaks during a commit does not tell whether it happened.
+    With `wait_for_locks`, also while it fails because of another session's lock (see `may_pass`). `action` must be
+    safe to repeat: a connection that breaks during a commit does not tell whether it happened.
     Raises DatabaseError when patience is over; any other fault passes through at once.
     """
     end = time.monotonic() + patience_s
@@ -66,9 +188,11 @@ def retrying(
         try:
             return action()
         except (psycopg.Error, UnreachableError) as error:
-            if not is_outage(error):
+            outage = is_outage(error)
+            over = time.monotonic() + pause_s > end
+            if not outage and (over or not (wait_for_locks and may_pass(error))):
                 raise
-            if time.monotonic() + pause_s > end:
+            if over:
                 raise _gave_up(error, patience_s) from error
         pause(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -85,21 +209,55 @@ def is_outage(error: BaseException) -> bool:
     return state is None or state.startswith("08") or state in {"57P01", "57P02", "57P03", "57P05", "53300"}
 
 
+def is_blocked(error: BaseException) -> bool:
+    """Whether another session was in the way of this one statement; statements on other rows may succeed now."""
+    # 40001: serialization failure. 40P01: deadlock. 55006: in use. 55P03: lock timeout. 57014: cancelled.
+    return isinstance(error, psycopg.Error) and error.sqlstate in {"40001", "40P01", "55006", "55P03", "57014"}
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same statement may succeed later: after an outage, a lock, a full disk, too little memory."""
+    if not isinstance(error, psycopg.Error):
+        return isinstance(error, UnreachableError)
+    # 53: insufficient resources. 57: operator intervention. 58: input and output. 25006: the server is a standby.
+    state = error.sqlstate or ""
+    return is_outage(error) or is_blocked(error) or state.startswith(("53", "57", "58")) or state == "25006"
+
+
 class Session:
     """One connection that is opened anew when the database was restarted, and work that is done again on it.
 
     The first connection is made at once and not retried, so that a wrong dsn is reported immediately.
+    `lock_timeout_ms` makes it a worker's own session, see `connect`; `run` then retries after a lock timeout too.
+    `callers_path` is that of `connect`.
     """
 
-    def __init__(self, dsn: str = "", *, application_name: str, patience_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        dsn: str = "",
+        *,
+        application_name: str,
+        patience_s: float = 60.0,
+        lock_timeout_ms: int | None = None,
+        callers_path: bool = False,
+    ) -> None:
         self._dsn = dsn
         self._application_name = application_name
+        self._callers_path = callers_path
         self._patience_s = patience_s
+        self._lock_timeout_ms = lock_timeout_ms
         self._connection: Connection | None = self._connect()
 
-    def run(self, action: Callable[[Connection], Result]) -> Result:
-        """Do `action` on the connection, again after an outage: it must be safe to repeat. See `retrying`."""
-        return retrying(lambda: self._attempt(action), patience_s=self._patience_s)
+    def run(self, action: Callable[[Connection], Result], *, wait_for_locks: bool = True) -> Result:
+        """Do `action` on the connection, again after an outage: it must be safe to repeat. See `retrying`.
+
+        A worker's own session also repeats it after a lock timeout, unless `wait_for_locks` is False.
+        """
+        return retrying(
+            lambda: self._attempt(action),
+            patience_s=self._patience_s,
+            wait_for_locks=wait_for_locks and self._lock_timeout_ms is not None,
+        )
 
     def close(self) -> None:
         """End the connection; a later `run` opens another."""
@@ -116,7 +274,12 @@ class Session:
         self.close()
 
     def _connect(self) -> Connection:
-        return connect(self._dsn, application_name=self._application_name)
+        return connect(
+            self._dsn,
+            application_name=self._application_name,
+            lock_timeout_ms=self._lock_timeout_ms,
+            callers_path=self._callers_path,
+        )
 
     def _attempt(self, action: Callable[[Connection], Result]) -> Result:
         if self._connection is None or self._connection.closed:

@@ -56,6 +56,7 @@ def install(connection: Connection, *, way: str | None = None) -> Installation:
             hint="Write them into the folder that pg_config --sharedir names, below extension.",
         )
     if found is None:
+        _check_left_overs(connection)
         chosen = way or (EXTENSION if available else SCRIPT)
         _create(connection, chosen)
         return Installation(way=chosen, version=VERSION)
@@ -177,6 +178,16 @@ def _run(connection: Connection, source: str) -> None:
         connection.execute(query("script_settings"))
         connection.execute(query("create_plpython"))
         connection.execute(source)
+
+
+def _check_left_overs(connection: Connection) -> None:
+    (left,) = connection.execute(query("left_overs")).fetchone() or (None,)
+    if left:
+        raise DatabaseError(
+            f'database "{connection.info.dbname}" has no schema tensile, but {len(left)} functions public.tensile_…',
+            detail="They stay behind when schema tensile is dropped by hand; an installation cannot replace them.",
+            hint=f"As a superuser: {' '.join(left)} Then run this again.",
+        )
 
 
 def _check_server(connection: Connection) -> None:

@@ -4,11 +4,13 @@ Every write for a job carries its claim token and the states it may change; wher
 the job belongs to somebody else by now, and nothing may be written for it any more.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, LiteralString
 
 import msgspec
+import psycopg
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog.connection import Connection
@@ -61,34 +63,72 @@ class Progress:
     figures: Mapping[str, float | None] = field(default_factory=dict)
 
 
-def claim_job(connection: Connection, worker: WorkerId) -> ClaimedJob | None:
-    """The next job, now this worker's, or None. A job whose specification cannot be read fails on the way."""
-    while True:
-        row = connection.execute(query("claim_job"), {"worker": worker}).fetchone()
-        if row is None:
-            return None
-        job, claim, attempt, owner_oid, spec = row
-        decoded = _decoded(job, spec)
-        if isinstance(decoded, RequestError):
-            fail(connection, job, claim, decoded)
-            continue
-        return ClaimedJob(job=JobId(job), claim=ClaimToken(claim), attempt=attempt, owner_oid=owner_oid, spec=decoded)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A claimed job whose specification cannot be read, which `error` says: it is to fail under this claim."""
+
+    job: JobId
+    claim: ClaimToken
+    owner_oid: int
+    error: RequestError
 
 
-def register_worker(connection: Connection, *, host: str, pid: int, device_kind: str, lease_s: float) -> WorkerId:
-    """A new worker, whose first heartbeat this is.
+def claim_job(
+    connection: Connection, worker: WorkerId, passed_over: Collection[int] = ()
+) -> ClaimedJob | Unreadable | None:
+    """The next job, now this worker's, or None. Jobs of the owners in `passed_over` (oids) are left in the queue.
+
+    One statement and at most one decoded specification: a user may have enqueued any number of unreadable ones.
+    """
+    row = connection.execute(query("claim_job"), {"worker": worker, "passed_over": list(passed_over)}).fetchone()
+    if row is None:
+        return None
+    job, claim, attempt, owner_oid, limit_bytes, spec = row
+    decoded = _decoded(job, spec)
+    if isinstance(decoded, RequestError):
+        return Unreadable(job=JobId(job), claim=ClaimToken(claim), owner_oid=owner_oid, error=decoded)
+    return ClaimedJob(
+        job=JobId(job),
+        claim=ClaimToken(claim),
+        attempt=attempt,
+        owner_oid=owner_oid,
+        spec=decoded,
+        owner_limit_bytes=limit_bytes,
+    )
+
+
+def register_worker(
+    connection: Connection, *, host: str, pid: int, device_kind: str, lease_s: float, slots: int = 8
+) -> WorkerId:
+    """A new worker, whose first heartbeat this is; `slots` is how many jobs it runs at once.
 
     Where the database is a copy of another one, what came with it goes to the roles of the same names here.
     """
-    connection.execute(query("adopt_owners"))
-    parameters = {"host": host, "pid": pid, "device": device_kind, "version": VERSION, "lease_s": lease_s}
+    with contextlib.suppress(psycopg.errors.LockNotAvailable):  # a lock on a model must not keep a controller out
+        connection.execute(query("adopt_owners"))
+    parameters = {
+        "host": host,
+        "pid": pid,
+        "device": device_kind,
+        "version": VERSION,
+        "lease_s": lease_s,
+        "slots": slots,
+    }
     return WorkerId(_only(connection, "register_worker", parameters))
 
 
 def beat(connection: Connection, worker: WorkerId, held: Mapping[JobId, ClaimToken] | None = None) -> Beat:
-    """Renew the worker's lease. `lost` and `strays` are told only where it says which jobs it holds."""
+    """Renew the worker's lease. `lost` and `strays` are told only where it says which jobs it holds.
+
+    Where the jobs cannot be read because the table is locked, the lease is renewed all the same; a cancellation is
+    then heard at a later beat.
+    """
     parameters = {"worker": worker, "jobs": list(held or ()), "claims": list((held or {}).values())}
-    row = connection.execute(query("beat"), parameters).fetchone()
+    try:
+        row = connection.execute(query("beat"), parameters).fetchone()
+    except psycopg.errors.LockNotAvailable:
+        alive = connection.execute(query("renew_lease"), {"worker": worker}).fetchone() is not None
+        return Beat(alive=alive, cancelled=(), lost=())
     assert row is not None
     alive, cancelled, lost, stray_jobs, stray_claims, version = row
     strays = () if held is None else tuple(zip(stray_jobs, stray_claims, strict=True))

@@ -1,5 +1,6 @@
 """Models: a version is published in one transaction guarded by the claim, and loaded again."""
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from indb_tensile.catalog.chunks import read_chunks, write_chunks
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.jobs import lost_claim
 from indb_tensile.catalog.queries import query
-from indb_tensile.errors import MissingError, PrivilegeError
+from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError
 from indb_tensile.job import ClaimedJob, ModelVersionId, Task
 
 
@@ -66,8 +67,8 @@ class StoredVersion:
 def publish_version(connection: Connection, claimed: ClaimedJob, publication: Publication) -> ModelVersionId:
     """Store the version, deploy it as the job's `deploy` says, and end the job, all or nothing.
 
-    Makes the model if it is new. Safe to repeat after an outage: what was published is returned again. Raises
-    LostClaimError, or PrivilegeError where the model's name belongs to another owner by now.
+    Enqueuing the job has made the model. Safe to repeat after an outage: what was published is returned again. Raises
+    LostClaimError, or PrivilegeError where the job's owner has no model of that name any more.
     """
     keys = {"job": claimed.job, "claim": claimed.claim}
     with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
@@ -108,13 +109,19 @@ def should_deploy(
 
 
 def load_version(connection: Connection, version: ModelVersionId) -> StoredVersion:
-    """The version with its weights. Raises MissingError."""
+    """The version with its weights. Raises MissingError, or DatabaseError where the weights were changed."""
     with connection.transaction():  # so that a version dropped in between is missing, not cut short
         with connection.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(query("load_version"), {"version": version}).fetchone()
         if row is None:
             raise MissingError(f"model version {version} is not there", hint="tensile.model_list lists the models.")
         weights = read_chunks(connection, "version_chunks", version, row["weights_bytes"])
+    if row["weights_digest"] is not None and row["weights_digest"] != _digest(weights):
+        raise DatabaseError(
+            f'the weights of version {row["number"]} of model "{row["name"]}" are not those that were published',
+            detail=f"Their SHA-256 is {_digest(weights)}, not {row['weights_digest']} (version_id {version}).",
+            hint="Rows of tensile.artifacts were changed: restore them from a dump, or train the model again.",
+        )
     return StoredVersion(
         version=ModelVersionId(row["version_id"]),
         model=row["name"],
@@ -128,6 +135,12 @@ def deployed_version(connection: Connection, model: str) -> ModelVersionId | Non
     """The version with which the model of that name predicts, or None."""
     row = connection.execute(query("deployed_version"), {"name": model}).fetchone()
     return None if row is None else ModelVersionId(row[0])
+
+
+def delete_dropped(connection: Connection, most: int) -> int:
+    """Delete up to `most` chunks of weights, and rows, of what users have dropped; how many."""
+    row = connection.execute(query("delete_dropped"), {"most": most}).fetchone()
+    return int(row[0]) if row else 0
 
 
 _SAME_NAMES = (
@@ -157,15 +170,15 @@ def _published_before(connection: Connection, claimed: ClaimedJob) -> ModelVersi
 
 
 def _own_model(connection: Connection, job: Mapping[str, Any]) -> int:
-    """The job's model, locked, made if it is new."""
+    """The job's model, locked against other publications."""
     name = job["model_name"]
-    owner = {"name": name, "owner_oid": job["owner_oid"], "owner_name": job["owner_name"]}
-    connection.execute(query("create_model"), owner)
-    row = connection.execute(query("lock_model"), {"name": name}).fetchone()
-    if row is None or (row[1], row[2]) != (job["owner_oid"], job["owner_name"]):
+    asked = {"name": name, "owner_oid": job["owner_oid"], "installation": job["installation"]}
+    row = connection.execute(query("lock_model"), asked).fetchone()
+    if row is None:
         raise PrivilegeError(
-            f'model "{name}" belongs to another role, not to "{job["owner_name"]}"',
-            hint="Model names are unique in the database: train under another name.",
+            f'role "{job["owner_name"]}" has no model "{name}" to publish to',
+            detail="Its name was taken for this role when the training was enqueued, and its row is gone since.",
+            hint="Train again, or under another name.",
         )
     return int(row[0])
 
@@ -198,13 +211,13 @@ def _insert_version(
         "task": publication.task.value,
         "target": publication.target,
         "architecture": Jsonb(dict(publication.architecture)),
-        "bundle": Jsonb(dict(publication.bundle)),
         "metric_name": publication.metric_name,
         "metric": publication.metric,
         "higher_is_better": publication.higher_is_better,
         "metrics": Jsonb({name: value for name, value in publication.metrics.items() if math.isfinite(value)}),
         "parameters": publication.parameters,
         "weights_bytes": len(publication.weights),
+        "weights_digest": _digest(publication.weights),
         "relation_oid": job["relation_oid"],
         "relation_schema": job["relation_schema"],
         "relation_name": job["relation_name"],
@@ -213,4 +226,9 @@ def _insert_version(
     }
     row = connection.execute(query("insert_version"), values).fetchone()
     assert row is not None
+    connection.execute(query("insert_bundle"), {"version": row[0], "bundle": Jsonb(dict(publication.bundle))})
     return ModelVersionId(row[0])
+
+
+def _digest(weights: bytes) -> str:
+    return hashlib.sha256(weights).hexdigest()

@@ -1,9 +1,54 @@
 -- Every statement that workers and controllers run on the catalog. A write for a job carries its claim token and
 -- the states that it may change; where no row matches, the job belongs to somebody else by now.
 
+-- lift_statement_timeout --
+set statement_timeout = 0  -- a planned restart of the database or a slow disk must not end a controller
+
+-- own_session --
+-- What a worker's own session overrides right after connecting. A role or a database may set any of these; each
+-- would end the session or change silently what it reads or writes.
+set search_path = pg_catalog, pg_temp;  -- no name of ours is looked up among what users made
+set role none;  -- the rights are those of the login
+set idle_in_transaction_session_timeout = 0;  -- a trainer reads a table in one transaction, as long as it takes
+set idle_session_timeout = 0;  -- the listener is idle until something happens
+set default_transaction_isolation = 'read committed';  -- guarded updates see the latest row, and never have to be redone
+set default_transaction_read_only = off;  -- every session of a worker writes
+set default_transaction_deferrable = off;  -- a deferrable transaction waits for others before it begins
+set jit = off;  -- the statements are short, and compiling one takes longer than running it
+set row_security = on;  -- off, a statement under a policy fails instead of being filtered
+set client_encoding = 'UTF8';  -- names and messages are any text; under SQL_ASCII they arrive as bytes
+set standard_conforming_strings = on;  -- off, a backslash in a literal is an escape
+set array_nulls = on;  -- off, NULL in an array is a string
+set timezone = 'UTC';  -- timestamps as text are the same everywhere
+set datestyle = 'ISO, MDY';  -- psycopg reads no other style
+set intervalstyle = 'postgres';  -- psycopg reads no other style
+set extra_float_digits = 1;  -- floats as text keep every digit
+set bytea_output = 'hex'  -- bytes as text are twice their size, not four times
+
+-- own_session_since_17 --
+set transaction_timeout = 0  -- as idle_in_transaction_session_timeout
+
+-- limit_lock_waits --
+-- And what cannot always be overridden: session_replication_role needs a superuser, and synchronous_commit may
+-- ask for more than "on" does.
+select pg_catalog.set_config('lock_timeout', %(timeout)s, false),
+       pg_catalog.current_setting('session_replication_role'), pg_catalog.current_setting('synchronous_commit')
+
+-- commit_durably --
+set synchronous_commit = on  -- off, a crash of the server loses what a controller counts as written
+
+-- fire_triggers --
+set session_replication_role = origin  -- replica, triggers and foreign keys do nothing
+
+-- set_probe --
+select pg_catalog.set_config('tensile.probe', %(mark)s, false)
+
+-- probe --
+select coalesce(pg_catalog.current_setting('tensile.probe', true), '')
+
 -- register_worker --
-insert into tensile.workers (host, pid, device, version, lease_s)
-values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s)
+insert into tensile.workers (host, pid, device, version, lease_s, slots)
+values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s)
 returning worker_id
 
 -- adopt_owners --
@@ -18,11 +63,21 @@ with renewed as (
 ), held as (
   select h.job_id, h.claim from unnest(%(jobs)s::bigint[], %(claims)s::bigint[]) as h (job_id, claim)
 ), mine as (
-  select j.job_id, j.claim, j.cancel_requested from tensile.jobs as j
+  select j.job_id, j.claim, j.cancel_requested, not tensile.may_train(j.owner_oid) as unentitled
+    from tensile.jobs as j
    where j.worker_id = %(worker)s and j.state in ('starting', 'running')
+), stopped as (
+  -- Its owner may train no longer: as if the owner had cancelled it. A row that somebody has locked waits for a later beat.
+  update tensile.jobs as j
+     set cancel_requested = true, error_sqlstate = '42501', error_detail = null,
+         error_message = tensile.why_not_trained(j.owner_oid, j.owner_name),
+         error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
+    from (select k.job_id from mine join tensile.jobs as k using (job_id)
+           where mine.unentitled and not k.cancel_requested for no key update of k skip locked) as free
+   where j.job_id = free.job_id
 )
 select exists (select from renewed),
-       array(select m.job_id from mine as m where m.cancel_requested order by m.job_id),
+       array(select m.job_id from mine as m where m.cancel_requested or m.unentitled order by m.job_id),
        array(select h.job_id from held as h
               where not exists (select from tensile.jobs as j
                                  where j.job_id = h.job_id and j.claim = h.claim and j.state <> 'queued')
@@ -30,6 +85,11 @@ select exists (select from renewed),
        array(select m.job_id from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
        array(select m.claim from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
        tensile.catalog_version()
+
+-- renew_lease --
+update tensile.workers set heartbeat_at = now(), beats = beats + 1
+ where worker_id = %(worker)s and stopped_at is null
+returning worker_id
 
 -- leave --
 -- in_order: the worker says itself that it stops, so the death of a controller is not what interrupts its jobs.
@@ -40,8 +100,18 @@ update tensile.workers set stopped_at = now(), service_name = null, took_leave =
 -- announce_service --
 update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
 
+-- database_identity --
+-- The server's start is in microseconds, whatever the session's settings say of dates.
+select tensile.installation()::text,
+       (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text
+
+-- bound_lock_wait --
+-- Within a transaction: a lock that another session holds is waited for no longer.
+set local lock_timeout = '2s'
+
 -- claim_job --
-select job_id, claim, attempt, owner_oid, spec::text from tensile.claim_job(%(worker)s)
+select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.quota_of(j.owner_oid) as q), j.spec::text
+  from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j
 
 -- foreign_jobs --
 select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()
@@ -51,8 +121,12 @@ select count(*) from tensile.jobs where state = 'queued' and installation <> ten
 -- unless they have beaten since. Jobs of workers that died or left go back into the queue.
 with dead as (
   update tensile.workers as w set stopped_at = now(), service_name = null
-    from unnest(%(workers)s::bigint[], %(beats)s::bigint[]) as seen (worker_id, beats)
-   where w.worker_id = seen.worker_id and w.beats = seen.beats and w.stopped_at is null
+   where w.worker_id in (select v.worker_id
+                           from tensile.workers as v
+                           join unnest(%(workers)s::bigint[], %(beats)s::bigint[]) as seen (worker_id, beats)
+                             on v.worker_id = seen.worker_id and v.beats = seen.beats
+                          where v.stopped_at is null
+                            for update of v skip locked)
   returning w.worker_id, w.host, w.heartbeat_at, w.took_leave
 ), gone as (
   select worker_id, host, heartbeat_at, took_leave from dead
@@ -202,7 +276,7 @@ select job_id, %(kind)s, %(detail)s from tensile.jobs where job_id = %(job)s and
 returning event_id
 
 -- lock_claimed --
-select model_name, owner_oid, owner_name, relation_oid, relation_schema, relation_name, spec
+select model_name, owner_oid, owner_name, installation, relation_oid, relation_schema, relation_name, spec
   from tensile.jobs
  where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
    for update
@@ -211,13 +285,12 @@ select model_name, owner_oid, owner_name, relation_oid, relation_schema, relatio
 select version_id from tensile.jobs
  where job_id = %(job)s and claim = %(claim)s and state = 'succeeded' and version_id is not null
 
--- create_model --
-insert into tensile.models (name, owner_oid, owner_name)
-values (%(name)s, %(owner_oid)s, %(owner_name)s)
-on conflict (name) do nothing
-
 -- lock_model --
-select model_id, owner_oid, owner_name from tensile.models where name = %(name)s for update
+-- The row was made when the job was enqueued. The weakest lock that keeps two publications of a model apart: enqueuing
+-- another training of it does not wait, and is not waited for.
+select model_id from tensile.models
+ where name = %(name)s and dropped_at is null and owner_oid = %(owner_oid)s and installation = %(installation)s
+   for no key update
 
 -- incumbent --
 select version_id, metric_name, metric from tensile.model_versions where model_id = %(model)s and deployed
@@ -227,13 +300,16 @@ update tensile.model_versions set deployed = false where model_id = %(model)s an
 
 -- insert_version --
 insert into tensile.model_versions
-  (model_id, number, job_id, task, target, architecture, bundle, metric_name, metric, higher_is_better, metrics,
-   parameters, weights_bytes, relation_oid, relation_schema, relation_name, data_digest, deployed)
-select %(model)s, coalesce(max(v.number), 0) + 1, %(job)s, %(task)s, %(target)s, %(architecture)s, %(bundle)s,
-       %(metric_name)s, %(metric)s, %(higher_is_better)s, %(metrics)s, %(parameters)s, %(weights_bytes)s,
+  (model_id, number, job_id, task, target, architecture, metric_name, metric, higher_is_better, metrics,
+   parameters, weights_bytes, weights_digest, relation_oid, relation_schema, relation_name, data_digest, deployed)
+select %(model)s, coalesce(max(v.number), 0) + 1, %(job)s, %(task)s, %(target)s, %(architecture)s, %(metric_name)s,
+       %(metric)s, %(higher_is_better)s, %(metrics)s, %(parameters)s, %(weights_bytes)s, %(weights_digest)s,
        %(relation_oid)s, %(relation_schema)s, %(relation_name)s, %(data_digest)s, %(deployed)s
   from tensile.model_versions as v where v.model_id = %(model)s
 returning version_id
+
+-- insert_bundle --
+insert into tensile.version_bundles (version_id, bundle) values (%(version)s, %(bundle)s)
 
 -- insert_version_chunk --
 insert into tensile.artifacts (version_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
@@ -252,10 +328,13 @@ update tensile.jobs
 returning job_id
 
 -- load_version --
-select v.version_id, v.model_id, m.name, m.owner_oid, v.number, v.task::text, v.target, v.architecture, v.bundle,
-       v.metric_name, v.metric, v.higher_is_better, v.metrics, v.parameters, v.weights_bytes, v.data_digest, v.deployed
-  from tensile.model_versions as v join tensile.models as m using (model_id)
- where v.version_id = %(version)s
+select v.version_id, v.model_id, m.name, m.owner_oid, v.number, v.task::text, v.target, v.architecture, b.bundle,
+       v.metric_name, v.metric, v.higher_is_better, v.metrics, v.parameters, v.weights_bytes, v.weights_digest,
+       v.data_digest, v.deployed
+  from tensile.model_versions as v
+  join tensile.version_bundles as b using (version_id)
+  join tensile.models as m using (model_id)
+ where v.version_id = %(version)s and m.dropped_at is null
 
 -- version_chunks --
 select chunk from tensile.artifacts where version_id = %(owner)s order by chunk_no
@@ -263,7 +342,7 @@ select chunk from tensile.artifacts where version_id = %(owner)s order by chunk_
 -- deployed_version --
 select v.version_id
   from tensile.model_versions as v join tensile.models as m using (model_id)
- where m.name = %(name)s and v.deployed
+ where m.name = %(name)s and m.dropped_at is null and v.deployed
 
 -- save_checkpoint --
 -- What the job has computed is safe: whatever interrupted it before counts no more.
@@ -432,16 +511,35 @@ with told as (
   select %(worker)s, u.job_id, u.granted_bytes, u.used_bytes, u.high_water_bytes
     from unnest(%(jobs)s::bigint[], %(granted)s::bigint[], %(used)s::bigint[], %(high_water)s::bigint[])
       as u (job_id, granted_bytes, used_bytes, high_water_bytes)
-    join tensile.jobs as j using (job_id)
+    -- A job whose row somebody has locked is left out this time: the foreign key would wait for that lock.
+    join (select j.job_id from tensile.jobs as j where j.job_id = any (%(jobs)s::bigint[])
+             for key share skip locked) as free using (job_id)
   on conflict (worker_id, job_id) do update
      set granted_bytes = excluded.granted_bytes, used_bytes = excluded.used_bytes,
          high_water_bytes = greatest(device_jobs.high_water_bytes, excluded.high_water_bytes), updated_at = now()
 )
 delete from tensile.device_jobs where worker_id = %(worker)s and job_id <> all (%(jobs)s::bigint[])
 
+-- pin_session --
+-- Names in our statements mean PostgreSQL's own functions and operators, and nobody else's.
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)
+
+-- pin_transaction --
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)
+
+-- left_overs --
+-- Functions that "drop schema tensile cascade" leaves in schema public.
+select pg_catalog.array_agg(pg_catalog.format('drop routine public.%I(%s);', p.proname,
+                                              pg_catalog.pg_get_function_identity_arguments(p.oid))
+                            order by p.proname::text)
+  from pg_catalog.pg_proc as p
+ where p.pronamespace = 'public'::pg_catalog.regnamespace and p.proname like 'tensile\_%%'
+
 -- installed_way --
-select case when exists (select from pg_catalog.pg_extension where extname = 'tensile') then 'extension' end,
-       exists (select from pg_catalog.pg_namespace where nspname = 'tensile')
+-- On a user's session as well, whose search_path is not ours: hence the operators with their schema.
+select case when exists (select from pg_catalog.pg_extension
+                          where extname operator(pg_catalog.=) 'tensile'::pg_catalog.name) then 'extension' end,
+       exists (select from pg_catalog.pg_namespace where nspname operator(pg_catalog.=) 'tensile'::pg_catalog.name)
 
 -- catalog_digest --
 select tensile.catalog_digest()
@@ -464,7 +562,7 @@ create extension tensile cascade
 alter extension tensile update
 
 -- script_settings --
-set local search_path = public, pg_temp;
+set local search_path = pg_catalog, pg_temp;
 set local check_function_bodies = off;
 set local client_min_messages = warning
 
@@ -473,3 +571,21 @@ create extension if not exists plpython3u
 
 -- listen --
 listen tensile
+
+-- find_snapshot --
+-- By name: only tensile_data can create tables in that schema, and a restored copy has other oids.
+select c.oid, 'tensile_data', s.table_name::text,
+       array(select a.attname::text from pg_catalog.pg_attribute as a
+              where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
+       s.key, s.rows
+  from tensile.snapshots as s
+  left join pg_catalog.pg_class as c
+    on c.relname = s.table_name
+   and c.relnamespace = (select n.oid from pg_catalog.pg_namespace as n where n.nspname = 'tensile_data')
+ where s.job_id = %(job)s and s.sealed
+
+-- delete_dropped --
+select tensile.delete_dropped(%(most)s)
+
+-- drop_snapshots --
+select tensile.drop_snapshots(%(most)s)

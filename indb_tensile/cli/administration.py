@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from indb_tensile import config
 from indb_tensile.catalog import install, retention
-from indb_tensile.catalog.connection import connect
+from indb_tensile.catalog.connection import connect, pinned
 from indb_tensile.cli.connection import ORDINARY_ROLE, embedded_place, named_database, open_connection, resolve
 from indb_tensile.cli.options import dsn_option, json_option
 from indb_tensile.cli.output import Row, show_one, warn
@@ -88,7 +88,7 @@ def version(dsn: str | None, as_json: bool) -> None:
     """Print the versions of this command and of the database's catalog."""
     versions: Row = {"tensile": metadata.version("indb-tensile"), "catalog": None, "postgresql": None}
     try:
-        with open_connection(dsn) as connection:
+        with open_connection(dsn) as connection, pinned(connection):
             row = connection.execute(statement("versions")).fetchone()
             assert row is not None
             versions |= {"catalog": row[0], "postgresql": row[1]}

@@ -27,6 +27,7 @@ NOUNS = {
     "predict": "Measure predictions from SQL, one row and many.",
     "start": "Measure how long trainers and the service take until ready, forked and started anew, and their memory.",
     "soak": "Kill trainers at random moments: no region of the device lost, shared or left with a dead owner.",
+    "chaos": "Disturb jobs of several owners by kills, full disks, lost connections, clocks and locks: none is lost.",
 }
 
 SERVED = (
@@ -49,7 +50,7 @@ def _add(noun: str, text: str) -> None:
         sys.stdout.flush()
         command = [sys.executable, "-m", "indb_tensile.bench", noun, *arguments]
         if noun in SERVED and not any(argument.startswith(_SAID) for argument in arguments):
-            from indb_tensile.cli.cluster import passing  # the others need no driver of PostgreSQL
+            from indb_tensile.cluster import passing  # the others need no driver of PostgreSQL
 
             end_when_told()
             with passing() as cluster:

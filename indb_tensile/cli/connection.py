@@ -26,11 +26,12 @@ _UNEXPECTED = (
 
 @contextmanager
 def open_connection(dsn: str | None, *, role: str = ORDINARY_ROLE) -> Iterator[Connection]:
-    """A connection in autocommit mode to the database that `resolve` names.
+    """A connection in autocommit mode to the database that `resolve` names, with the session's own search_path.
 
+    Statements of ours run within `pinned`. Those that resolve what the user wrote do not: they qualify every name.
     What a statement of ours misses in the database is raised as what is wrong with the catalog.
     """
-    with connect(resolve(dsn, role=role), application_name="tensile") as connection:
+    with connect(resolve(dsn, role=role), application_name="tensile", callers_path=True) as connection:
         try:
             yield connection
         except _UNEXPECTED:
@@ -41,7 +42,7 @@ def open_connection(dsn: str | None, *, role: str = ORDINARY_ROLE) -> Iterator[C
 @contextmanager
 def open_session(dsn: str | None, *, patience_s: float = 60.0) -> Iterator[Session]:
     """The same for commands that look again and again: it outlives a restart of the database."""
-    with Session(resolve(dsn), application_name="tensile", patience_s=patience_s) as session:
+    with Session(resolve(dsn), application_name="tensile", patience_s=patience_s, callers_path=True) as session:
         try:
             yield session
         except _UNEXPECTED:

@@ -19,9 +19,10 @@ from rich.text import Text
 
 from indb_tensile import config
 from indb_tensile.catalog import install
-from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.connection import Connection, pinned
+from indb_tensile.catalog.reader import READER, as_reader, open_reader
 from indb_tensile.cli import daemon
-from indb_tensile.cli.connection import named_database, open_connection
+from indb_tensile.cli.connection import named_database, open_connection, resolve
 from indb_tensile.cli.options import dsn_option, json_option
 from indb_tensile.cli.output import Row, out, plain, print_json
 from indb_tensile.cli.place import find_place
@@ -220,14 +221,14 @@ def _database(dsn: str | None) -> Iterator[Row]:
             info = connection.info
             server = f"PostgreSQL {info.server_version // 10000} at {info.host or info.hostaddr}"
             yield _check("database", True, f'"{info.dbname}" on {server}, as "{info.user}"', "")
-            yield from _catalog(connection)
+            yield from _catalog(connection, dsn)
     except TensileError as error:
         yield _check("database", False, error.message, error.hint)
     except psycopg.Error as error:
         yield _check("database", False, error.diag.message_primary or str(error), error.diag.message_hint or "")
 
 
-def _catalog(connection: Connection) -> Iterator[Row]:
+def _catalog(connection: Connection, dsn: str | None) -> Iterator[Row]:
     try:
         install.check_version(connection)
     except TensileError as error:
@@ -237,9 +238,10 @@ def _catalog(connection: Connection) -> Iterator[Row]:
     found = f"version {install.VERSION}" + ("" if same else " from another source than this package's")
     yield _check("catalog", same, found, "go on; or lose all models: tensile down --purge, then tensile up")
     with connection.cursor(row_factory=dict_row) as cursor:
-        yield from _roles(cursor)
-        yield from _workers(cursor)
-        yield from _links(cursor)
+        with pinned(connection):
+            rows = [*_roles(cursor), *_workers(cursor), *_links(cursor)]
+        yield from rows
+        yield _reader(dsn)
         for row in cursor.execute(statement("check")).fetchall():
             if row["item"] != "catalog":
                 yield _check(row["item"], row["ok"], row["detail"] or "", row["hint"] or "")
@@ -249,15 +251,30 @@ def _roles(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     row = cursor.execute(statement("roles")).fetchone()
     assert row is not None
     missing = ", ".join(row["missing"])
-    yield _check("roles", not missing, f"missing: {missing}" if missing else "all four", f"create role {missing};")
+    yield _check("roles", not missing, f"missing: {missing}" if missing else "all five", f"create role {missing};")
     may = "may" if row["is_user"] else "may not"
     yield _check("you", row["is_user"], f"{row['me']} {may} use the functions", f"grant tensile_user to {row['me']};")
     row = cursor.execute(statement("readable_tables")).fetchone()
     assert row is not None
     # Which tables are trained on is the users' choice: only where none can be, something is missing.
     passed = row["readable"] > 0 or row["tables"] == 0
-    found = f"the worker may read {row['readable']} of the {row['tables']} tables that you may read"
+    found = f"tensile_reader may read {row['readable']} of the {row['tables']} tables that you may read"
     yield _check("grants", passed, found, row["mend"] or "")
+    if not missing:
+        moved = [str(each["mend"]) for each in cursor.execute(statement("earlier_grants")).fetchall()]
+        told = "some are of version 0.1.0, to tensile_worker" if moved else "none is of version 0.1.0"
+        yield _check("earlier grants", not moved, told, " ".join(moved))
+
+
+def _reader(dsn: str | None) -> Row:
+    """Whether trainers could log in to read tables, from this machine and as this system user."""
+    try:
+        named = config.load(os.environ).reader_dsn or as_reader(resolve(dsn, role=READER))
+        with open_reader(named, application_name="tensile doctor") as connection:
+            found = f"{connection.info.user} can log in from here"
+    except TensileError as error:
+        return _check("reader", False, error.message, error.hint)
+    return _check("reader", True, found, "")
 
 
 def _workers(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:

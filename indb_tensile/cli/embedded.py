@@ -17,11 +17,11 @@ from indb_tensile import config
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, connect, retrying
 from indb_tensile.cli import daemon
-from indb_tensile.cli.cluster import DATABASE, UNFINISHED, Cluster
 from indb_tensile.cli.options import json_option, size_option
 from indb_tensile.cli.output import show_one, warn
 from indb_tensile.cli.place import Place, find_place
 from indb_tensile.cli.statements import statement
+from indb_tensile.cluster import DATABASE, UNFINISHED, Cluster
 from indb_tensile.errors import RequestError, TensileError, UnavailableError
 from indb_tensile.scheduler.machines import MACHINES
 
@@ -109,6 +109,7 @@ def _bring_up(cluster: Cluster) -> None:
     if not cluster.exists():
         warn(f"creating a private PostgreSQL {cluster.programs.major} cluster in {cluster.directory}")
         cluster.create()
+    cluster.map_roles()
     cluster.start()
 
 
@@ -175,6 +176,7 @@ def _check_settings(text: str, path: Path) -> config.Settings:
 def _environment(place: Place, cluster: Cluster) -> dict[str, str]:
     return {
         "TENSILE_DSN": cluster.dsn(user="tensile_worker"),
+        "TENSILE_READER_DSN": cluster.dsn(user="tensile_reader"),
         "TENSILE_SERVICE_DIRECTORY": str(place.service),
         "TENSILE_STATE_DIR": str(place.directory),
         config.CONFIG_VARIABLE: str(place.settings),

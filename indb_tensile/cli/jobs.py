@@ -10,7 +10,7 @@ import click
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.connection import Connection, pinned
 from indb_tensile.cli.connection import open_connection, open_session
 from indb_tensile.cli.options import dsn_option, json_option, parse_json
 from indb_tensile.cli.output import Row, show_one, show_rows, warn
@@ -122,7 +122,8 @@ def cancel(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
     """Cancel jobs: a queued one at once, a running one within a heartbeat; one that has ended stays as it is."""
     with open_connection(dsn) as connection:
         for number in job_ids:
-            asked = connection.execute(statement("cancel"), {"job": number}).fetchone() == (True,)
+            with pinned(connection):
+                asked = connection.execute(statement("cancel"), {"job": number}).fetchone() == (True,)
             state = _one_job(connection, number)["state"]
             if as_json:
                 show_one({"job_id": number, "cancelled": asked, "state": state}, as_json=True)
@@ -177,7 +178,7 @@ _EXAMPLES = {
 
 
 def _rows(connection: Connection, name: str, arguments: Mapping[str, object] | None = None) -> list[Row]:
-    with connection.cursor(row_factory=dict_row) as cursor:
+    with pinned(connection), connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(statement(name), arguments).fetchall()
 
 

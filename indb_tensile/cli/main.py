@@ -107,8 +107,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except _psycopg_error() as error:
         told = error.diag
         words = told.message_primary or str(error).strip().partition("\n")[0]
-        _explain(words, told.message_detail, told.message_hint)
+        way_out = _READ_ONLY if error.sqlstate == "25006" else None
+        _explain(words, told.message_detail, told.message_hint or way_out)
         sys.exit(_exit_code(error.sqlstate))
+
+
+_READ_ONLY = "a standby takes no writes: name the primary server with --dsn"
 
 
 def _psycopg_error() -> "type[psycopg.Error] | tuple[()]":

@@ -4,6 +4,7 @@ import click
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from indb_tensile.catalog.connection import pinned
 from indb_tensile.cli.connection import open_connection
 from indb_tensile.cli.options import dsn_option, json_option, parse_json
 from indb_tensile.cli.output import show_one, show_rows
@@ -15,7 +16,11 @@ from indb_tensile.cli.statements import statement
 @json_option
 def models(dsn: str | None, as_json: bool) -> None:
     """List models and the version that is deployed."""
-    with open_connection(dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
+    with (
+        open_connection(dsn) as connection,
+        pinned(connection),
+        connection.cursor(row_factory=dict_row) as cursor,
+    ):
         rows = cursor.execute(statement("models")).fetchall()
     show_rows(rows, as_json=as_json, empty="no model yet: select tensile_train('model', 'table')")
 
@@ -31,7 +36,7 @@ def predict(dsn: str | None, as_json: bool, model: str, row: str, version: int |
     """Predict with MODEL for one ROW, a JSON object such as '{"age": 41, "plan": "basic"}'."""
     features = parse_json("the row", row, """an object of columns in quotes, such as '{"age": 41}'""")
     name = "predict_label" if label else "predict"
-    with open_connection(dsn) as connection:
+    with open_connection(dsn) as connection, pinned(connection):
         found = connection.execute(
             statement(name), {"model": model, "row": Jsonb(features), "version": version}
         ).fetchone()

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from indb_tensile.cli.cluster import (
+from indb_tensile.cli.output import warn
+from indb_tensile.cluster import (
     MAX_SOCKET_PATH_BYTES,
     Cluster,
     existing,
@@ -22,7 +23,6 @@ from indb_tensile.cli.cluster import (
     reachable,
     system_user,
 )
-from indb_tensile.cli.output import warn
 from indb_tensile.errors import DatabaseError, PrivilegeError
 
 STATE_VARIABLE = "TENSILE_STATE_DIR"
@@ -30,7 +30,7 @@ _FOLDER = ".tensile"
 # Where `_FOLDER` does not do. Neither is cleared at a start of the machine, as /run and /tmp are.
 _OF_ROOT = "/var/lib"
 _OF_OTHERS = "/var/tmp"  # noqa: S108 - check_owner() says whose it is
-_SERVICE_SOCKET = ".worker-999999999.4194304"  # the longest name that a service gives its socket
+_SERVICE_SOCKET = "0123456789ab-999999999.sock"  # the longest name that a service gives its socket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

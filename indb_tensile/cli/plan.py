@@ -86,10 +86,15 @@ def plan(dsn: str | None, as_json: bool, job_id: int | None, graphs: Sequence[st
 def _show_job(dsn: str | None, job_id: int, *, as_json: bool) -> None:
     from psycopg.rows import dict_row
 
+    from indb_tensile.catalog.connection import pinned
     from indb_tensile.cli.connection import open_connection
     from indb_tensile.cli.statements import statement
 
-    with open_connection(dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
+    with (
+        open_connection(dsn) as connection,
+        pinned(connection),
+        connection.cursor(row_factory=dict_row) as cursor,
+    ):
         rows = cursor.execute(statement("plans"), {"job": job_id}).fetchall()
     if not rows:
         raise MissingError(

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from indb_tensile.catalog.connection import Connection, Session
+from indb_tensile.catalog.connection import Connection, Session, pinned
 from indb_tensile.cli.output import Row, duration, err, plain, print_json, size, warn
 from indb_tensile.cli.statements import statement
 from indb_tensile.job import JobState
@@ -67,7 +67,7 @@ class Watch:
 
     def _look(self, connection: Connection) -> Look:
         arguments = {"jobs": list(self.numbers)}
-        with connection.cursor(row_factory=dict_row) as cursor:
+        with pinned(connection), connection.cursor(row_factory=dict_row) as cursor:
             jobs = cursor.execute(statement("watched_jobs"), arguments).fetchall()
             devices = cursor.execute(statement("watched_devices"), arguments).fetchall()
         return Look(jobs=jobs, devices=devices)

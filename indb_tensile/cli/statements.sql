@@ -1,22 +1,32 @@
+-- The command line's statements. Most run with search_path pinned to pg_catalog, and name everything else with its
+-- schema. Those that resolve what the user wrote, or ask about the user's own path, run under that path and qualify every
+-- name, type and operator: tests/sql/test_qualified.py lists them.
+
 -- database_exists --
-select 1 from pg_database where datname = %(name)s;
+select 1 from pg_catalog.pg_database where datname = %(name)s;
 
 -- prepare_embedded_roles --
--- The embedded cluster is one user's: its ordinary role is demo, and its worker may read every table.
+-- The embedded cluster is one user's: its ordinary role is demo, and trainers may read every table.
 do $$
 begin
-  if not exists (select from pg_roles where rolname = 'demo') then
+  if not exists (select from pg_catalog.pg_roles where rolname = 'demo') then
     create role demo login;
   end if;
   grant tensile_user to demo;
-  grant create on schema public to demo;
+  -- Functions in a schema that a superuser's search_path names can become the superuser's: demo has a schema of its own.
+  revoke create on schema public from public, demo;
+  create schema if not exists demo authorization demo;
+  execute pg_catalog.format('alter role demo in database %I set search_path = demo, public',
+                            pg_catalog.current_database());
   alter role tensile_worker login;
-  grant pg_read_all_data to tensile_worker;
+  alter role tensile_reader login;
+  grant pg_read_all_data to tensile_reader;
+  revoke pg_read_all_data from tensile_worker;
 end
 $$;
 
 -- set_socket_directory --
-insert into tensile.settings (name, value) values ('socket_directory', to_jsonb(%(directory)s::text))
+insert into tensile.settings (name, value) values ('socket_directory', pg_catalog.to_jsonb(%(directory)s::text))
     on conflict (name) do update set value = excluded.value, changed_at = now(), changed_by = current_user
  where settings.value <> excluded.value;
 
@@ -31,11 +41,12 @@ select 1 from tensile.workers
    and heartbeat_at > now() - make_interval(secs => lease_s);  -- an earlier one of that number may have been killed
 
 -- check --
-select item, ok, detail, hint from tensile_check();
+select c.item, c.ok, c.detail, c.hint from public.tensile_check() as c;
 
 -- roles --
 -- Which of our roles there are, and what this session's may do.
-select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 'tensile_admin', 'tensile_worker'])
+select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 'tensile_admin', 'tensile_worker',
+                                           'tensile_reader'])
                              with ordinality as w (name, place)
               where not exists (select from pg_roles as r where r.rolname = w.name) order by w.place) as missing,
        quote_ident(current_user) as me,
@@ -43,17 +54,53 @@ select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 
                 where r.rolname = 'tensile_user' and pg_has_role(current_user, r.oid, 'usage')) as is_user;
 
 -- readable_tables --
--- Tables that this session's role may train on, and may the worker read them?
+-- Tables that this session's role may train on, partitions among them, and may the trainers' role read them?
 select count(*) as tables, count(*) filter (where t.readable) as readable,
        min(t.mend) filter (where not t.readable) as mend
   from (select case when has_schema_privilege(w.oid, n.oid, 'usage') then ''
-                    else 'grant usage on schema ' || quote_ident(n.nspname) || ' to tensile_worker; ' end
-               || 'grant select on ' || c.oid::regclass::text || ' to tensile_worker;' as mend,
+                    else 'grant usage on schema ' || quote_ident(n.nspname) || ' to tensile_reader; ' end
+               || 'grant select on ' || c.oid::regclass::text || ' to tensile_reader;' as mend,
                has_schema_privilege(w.oid, n.oid, 'usage') and has_table_privilege(w.oid, c.oid, 'select') as readable
           from pg_roles as w, pg_class as c join pg_namespace as n on n.oid = c.relnamespace
-         where w.rolname = 'tensile_worker' and c.relkind in ('r', 'p', 'm', 'v', 'f')
+         where w.rolname = 'tensile_reader' and c.relkind = 'r'
            and n.nspname <> 'tensile' and n.nspname <> 'information_schema' and n.nspname !~ '^pg_'
            and has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')) as t;
+
+-- earlier_grants --
+-- Version 0.1.0 read tables as tensile_worker: what was granted to it, and is not yet to tensile_reader.
+with granted (schema, relation, columns) as (
+    select n.oid, c.oid, null::text
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+     where c.relkind in ('r', 'p') and n.nspname <> 'tensile'
+       and exists (select from aclexplode(c.relacl) as g
+                    where g.grantee = 'tensile_worker'::regrole and g.privilege_type = 'SELECT')
+       and not has_table_privilege('tensile_reader', c.oid, 'select')
+    union all
+    select n.oid, c.oid, string_agg(quote_ident(a.attname), ', ' order by a.attnum)
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+      join pg_attribute as a on a.attrelid = c.oid and not a.attisdropped
+     where c.relkind in ('r', 'p') and n.nspname <> 'tensile'
+       and exists (select from aclexplode(a.attacl) as g
+                    where g.grantee = 'tensile_worker'::regrole and g.privilege_type = 'SELECT')
+       and not has_column_privilege('tensile_reader', c.oid, a.attnum, 'select')
+     group by n.oid, c.oid
+),
+named as (
+    select format('%I', n.nspname) as schema, format('%I.%I', n.nspname, c.relname) as relation,
+           'select' || coalesce(' (' || g.columns || ')', '') as privilege,
+           has_schema_privilege('tensile_reader', n.oid, 'usage') as enters
+      from granted as g
+      join pg_class as c on c.oid = g.relation
+      join pg_namespace as n on n.oid = g.schema
+)
+select format('grant usage on schema %s to tensile_reader;', schema) as mend from named where not enters
+union
+select format('grant %s on %s to tensile_reader; revoke %s on %s from tensile_worker;', privilege, relation,
+              privilege, relation)
+  from named
+ order by mend desc;
 
 -- workers --
 select w.worker_id, w.host, w.pid, w.version, w.device from tensile.stat_workers as w where w.alive order by w.worker_id;
@@ -64,7 +111,7 @@ select l.host, l.device_kind as device, l.way::text, l.beside, l.size_bytes, l.l
   from tensile.device_links as l order by l.host, l.device_kind, l.way, l.beside, l.size_bytes;
 
 -- versions --
-select tensile_version(), current_setting('server_version');
+select public.tensile_version(), current_setting('server_version');
 
 -- jobs --
 select j.job_id, j.model_name as model, j.relation_name as relation, j.state, j.phase, p.epoch, p.epochs,
@@ -95,15 +142,20 @@ select j.job_id, j.model_name as model, format('%%I.%%I', j.relation_schema, j.r
 select job_id from tensile.jobs where state in ('queued', 'starting', 'running') order by job_id;
 
 -- train --
-select tensile_train(
-  %(model)s, %(relation)s::regclass, target => %(target)s, task => %(task)s, architecture => %(architecture)s,
-  hyperparams => %(hyperparams)s, features => %(features)s, exclude => %(exclude)s, preprocess => %(preprocess)s,
-  split => %(split)s, metric => %(metric)s, early_stop => %(early_stop)s, init_from => %(init_from)s,
-  priority => %(priority)s, memory_limit => %(memory_limit)s, max_runtime => %(max_runtime)s::interval,
-  deploy => %(deploy)s, idempotency_key => %(idempotency_key)s);
+-- The user's search_path says which relation is meant, and holds for the functions of a view.
+select public.tensile_train(
+  %(model)s::pg_catalog.text, %(relation)s::pg_catalog.regclass,
+  target => %(target)s::pg_catalog.text, task => %(task)s::pg_catalog.text,
+  architecture => %(architecture)s::pg_catalog.text, hyperparams => %(hyperparams)s::pg_catalog.jsonb,
+  features => %(features)s::pg_catalog.text[], exclude => %(exclude)s::pg_catalog.text[],
+  preprocess => %(preprocess)s::pg_catalog.jsonb, split => %(split)s::pg_catalog.jsonb,
+  metric => %(metric)s::pg_catalog.text, early_stop => %(early_stop)s::pg_catalog.jsonb,
+  init_from => %(init_from)s::pg_catalog.text, priority => %(priority)s::pg_catalog.int4,
+  memory_limit => %(memory_limit)s::pg_catalog.text, max_runtime => %(max_runtime)s::pg_catalog.interval,
+  deploy => %(deploy)s::pg_catalog.text, idempotency_key => %(idempotency_key)s::pg_catalog.text);
 
 -- cancel --
-select tensile_cancel(%(job)s);
+select public.tensile_cancel(%(job)s);
 
 -- watched_jobs --
 select j.job_id, j.model_name as model, j.state, j.phase, q.waits_for, j.error_message as error,
@@ -130,10 +182,10 @@ select d.worker_id, d.used_bytes, d.high_water_bytes, d.budget_bytes, d.busy_per
 select * from tensile.model_list order by 1;
 
 -- predict --
-select tensile_predict(%(model)s, %(row)s, version => %(version)s);
+select public.tensile_predict(%(model)s, %(row)s, version => %(version)s);
 
 -- predict_label --
-select tensile_predict_label(%(model)s, %(row)s, version => %(version)s);
+select public.tensile_predict_label(%(model)s, %(row)s, version => %(version)s);
 
 -- plans --
 select p.generation, p.reason, p.policy, p.vanilla_peak_bytes, p.liveness_peak_bytes, p.floor_bytes,

@@ -117,6 +117,11 @@ class Heartbeat:
             log.log(logging.DEBUG if self._missed else logging.WARNING, "no heartbeat: %s", error.message)
             self._missed = True
             return
+        except Exception:  # the thread's outermost loop: without it the lease ends, and nobody says why
+            if not self._missed:
+                log.exception("no heartbeat")
+            self._missed = True
+            return
         self._missed = False
         if not beat.alive:
             self._lose(worker, "other workers took it for gone")

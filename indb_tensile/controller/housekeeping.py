@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from indb_tensile.catalog import checkpoints, retention
+from indb_tensile.catalog import checkpoints, models, retention, snapshots
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.catalog.connection import Connection, Session
 from indb_tensile.controller.logrotation import rotate
@@ -101,6 +101,8 @@ def steps(
     """All steps of a controller, by name."""
     return (
         chores.step("old rows", remove_old_rows),
+        chores.step("dropped models", delete_dropped_models),
+        chores.step("snapshots", drop_snapshots),
         chores.step("checkpoints", lambda c: remove_stale_checkpoints(c, state_directory, host)),
         Step(name="logs", do=lambda: rotate_logs(state_directory, log_bytes, log_files)),
     )
@@ -110,6 +112,18 @@ def remove_old_rows(connection: Connection) -> str:
     """One step of retention."""
     removed = retention.vacuum_step(connection, ROWS)
     return "removed " + ", ".join(f"{count} {kind}" for kind, count in removed.items()) if removed else ""
+
+
+def delete_dropped_models(connection: Connection) -> str:
+    """Delete some of what users dropped: models, their bytes, grants, and names that no training needs any more."""
+    deleted = models.delete_dropped(connection, ROWS)
+    return f"deleted {deleted}" if deleted else ""
+
+
+def drop_snapshots(connection: Connection) -> str:
+    """Drop some snapshot tables of jobs that have ended or are gone."""
+    dropped = snapshots.drop_ended(connection)
+    return f"dropped {dropped}" if dropped else ""
 
 
 def remove_stale_checkpoints(connection: Connection, state_directory: Path, host: str) -> str:

@@ -1,18 +1,16 @@
-"""A thread that waits for notifications, so that a queued job and a cancel are seen before the next poll."""
+"""A thread that waits for notifications, so that a queued job or a cancel is seen before the next poll."""
 
 import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
-import psycopg
-
 from indb_tensile.catalog.notify import Wake
-from indb_tensile.errors import DatabaseError
 
 log = logging.getLogger("controller")
 
 _SLICE_S = 0.5  # how long a close may have to wait
+_PAUSE_S = 0.05  # after a wake-up: however many notifications come, the controller is woken 20 times a second at most
 
 
 class Waiting(Protocol):
@@ -28,12 +26,20 @@ class Waiting(Protocol):
 
 
 class ListenerThread:
-    """Hands every notification to `tell`, which must not block."""
+    """Hands wake-ups to `tell`, which must not block: one for each kind in what came together, without the job.
 
-    def __init__(self, listener: Waiting, tell: Callable[[Wake], None]) -> None:
+    Whatever is notified, the thread goes on: any role may notify, and nobody restarts the thread.
+    """
+
+    def __init__(
+        self, listener: Waiting, tell: Callable[[Wake], None], *, pause_s: float = _PAUSE_S, back_off_s: float = 1.0
+    ) -> None:
         self._listener = listener
         self._tell = tell
+        self._pause_s = pause_s
+        self._back_off_s = back_off_s
         self._closed = threading.Event()
+        self._failing = False
         self._thread = threading.Thread(target=self._listen, name="listener", daemon=True)
         self._thread.start()
 
@@ -43,11 +49,23 @@ class ListenerThread:
         self._thread.join(timeout=4 * _SLICE_S)
 
     def _listen(self) -> None:
-        try:
-            while not self._closed.is_set():
-                for wake in self._listener.wait(_SLICE_S):
-                    self._tell(wake)
-        except (psycopg.Error, DatabaseError) as error:
-            log.error("no more notifications, polling goes on: %s", error)  # noqa: TRY400 - one line says it all
-        finally:
-            self._listener.close()
+        while not self._closed.is_set():
+            try:
+                kinds = dict.fromkeys(wake.kind for wake in self._listener.wait(_SLICE_S))
+                for kind in kinds:
+                    self._tell(Wake(kind=kind))
+                self._failing = False
+            except Exception as error:  # noqa: BLE001 - the thread's outermost loop, and it is logged
+                self._report(error)
+                self._listener.close()
+                self._closed.wait(self._back_off_s)
+                continue
+            if kinds:
+                self._closed.wait(self._pause_s)
+        self._listener.close()
+
+    def _report(self, error: Exception) -> None:
+        """Log the first of several failures in a row."""
+        if not self._failing:
+            log.error("no notifications for now, polling goes on: %s", error, exc_info=error)
+        self._failing = True

@@ -172,11 +172,15 @@ class Controller:
     def turn(self, heartbeat: Beating) -> None:
         """Wait for what comes next, look at everything once."""
         now_s = self._clock_s()
-        wake_at_s = min(self._tick_at_s, self._device_at_s)
+        wake_at_s = now_s if self._membership.more_to_claim else min(self._tick_at_s, self._device_at_s)
         for told in self._trainers.poll(max(0.0, wake_at_s - now_s)):
             self._hear(told)
         for mail in self._mailbox.take():
             self._open(mail, heartbeat)
+        if (
+            self._membership.take_more_to_claim()
+        ):  # once for each turn: cancels and exits are heard between two claims
+            self.fold(QueueChange())
         now_s = self._clock_s()
         if now_s >= self._tick_at_s:
             self._tick_at_s = now_s + self._poll_s
@@ -342,8 +346,8 @@ class Controller:
                 self._planner.ask(question)
             case SpawnTrainer(trainer=trainer):
                 self._trainers.spawn(trainer)
-            case ClaimNext():
-                self._events.append(Claim(job=self._membership.claim()))
+            case ClaimNext(passed_over=passed_over):
+                self._events.append(Claim(job=self._membership.claim(passed_over)))
             case AssignJob(trainer=trainer, job=job):
                 self._assign(trainer, job)
             case SetGrant(trainer=trainer, grant_bytes=grant_bytes):

@@ -1,7 +1,11 @@
 """A controller as a worker of the catalog: its registration, the jobs that it claims, and what it writes of them.
 
 A worker whose lease is over is none until it registers anew, and nothing that its former self had still to write is
-its own. While the database is away that is said once, and what is to be written waits in order (outbox.py).
+its own. While the database is away that is said once, and what is to be written waits (outbox.py). A statement that
+meets another session's lock is not waited for: it is tried again later.
+
+Users can insert jobs whose specification nobody can read. At most one specification is read for each call of `claim`,
+and after an unreadable one the jobs of other owners come first: such jobs delay nobody else.
 """
 
 import logging
@@ -9,13 +13,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from indb_tensile.catalog.connection import LockedError
+from indb_tensile.catalog.jobs import Unreadable
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.observer import Observer
 from indb_tensile.controller.outbox import Outbox
 from indb_tensile.controller.records import Records, Writing
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
-from indb_tensile.scheduler.admission.orders import RequeueJob
+from indb_tensile.scheduler.admission.orders import FailJob, RequeueJob
+from indb_tensile.scheduler.admission.pool import Fault
 
 log = logging.getLogger("controller")
 
@@ -33,6 +40,8 @@ class Membership:
         self._former: WorkerId | None = None
         self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
         self._away = False
+        self._unreadable_of: frozenset[int] = frozenset()
+        self._more_to_claim = False
         self.worker: WorkerId | None = None
 
     @property
@@ -70,6 +79,9 @@ class Membership:
             others = self._records.other_workers(self.worker)
             dead = self._observer.look(others, asked_s=asked_s, answered_s=self._clock_s())
             rescued = self._records.rescue(dead)
+        except LockedError as error:
+            log.debug("nothing was rescued now: %s", error.message)
+            return
         except DatabaseError as error:
             self._observer.forget()
             self.miss(error)
@@ -87,20 +99,52 @@ class Membership:
         log.log(logging.DEBUG if self._away else logging.WARNING, "%s", error.message)
         self._away = True
 
-    def claim(self) -> ClaimedJob | None:
-        """The next job; none while earlier writes wait, since it might be one that we are about to hand back."""
-        self._outbox.flush()
-        if self.worker is None or not self._outbox.empty:
+    def claim(self, passed_over: frozenset[int] = frozenset()) -> ClaimedJob | None:
+        """The next job of an owner who is not `passed_over`.
+
+        None where there is none, where it cannot be read, or where the database is away.
+
+        What is still to be written of other jobs does not matter: each of these keeps its claim until it is written.
+        """
+        unreadable_of, self._unreadable_of = self._unreadable_of, frozenset()
+        self._more_to_claim = False
+        if not self._outbox.flush() or self.worker is None:
             return None
         try:
-            job = self._records.claim(self.worker)
+            job = self._records.claim(self.worker, passed_over | unreadable_of)
+        except LockedError as error:
+            log.debug("nothing was claimed now: %s", error.message)
+            return None
         except DatabaseError as error:
             self.miss(error)
             return None
-        if job is not None:
-            self._received.append(job.claim)
-            log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)
+        if isinstance(job, Unreadable):
+            self._unreadable_of = unreadable_of | {job.owner_oid}
+            self._more_to_claim = True
+            self._refuse(job)
+            return None
+        if job is None:
+            self._more_to_claim = bool(unreadable_of)
+            return None
+        self._received.append(job.claim)
+        log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)
         return job
+
+    def take_more_to_claim(self) -> bool:
+        """Whether the queue may hold a job although the last `claim` returned none; said once."""
+        more, self._more_to_claim = self._more_to_claim, False
+        return more
+
+    @property
+    def more_to_claim(self) -> bool:
+        """What `take_more_to_claim` will say."""
+        return self._more_to_claim
+
+    def _refuse(self, job: Unreadable) -> None:
+        """Fail a job whose specification cannot be read."""
+        self._received.append(job.claim)
+        log.info("job %s fails: %s", job.job, job.error.message)
+        self.write(FailJob(job=job.job, claim=job.claim, fault=Fault.of(job.error)))
 
     def give_back(self, strays: Iterable[tuple[JobId, ClaimToken]], held: set[ClaimToken]) -> None:
         """Requeue jobs that the catalog counts as ours and that we know nothing of; `held` are those that we have.
@@ -117,7 +161,7 @@ class Membership:
                 self.write(RequeueJob(job=job, claim=claim, reason=reason, blame=Blame.NOBODY))
 
     def write(self, writing: Writing, *, planning_ns: int = 0) -> None:
-        """Write this after all that waits already; now, if the database is there."""
+        """Write this after everything that waits for the same job; now, if that is possible."""
         self._outbox.put(writing, planning_ns=planning_ns)
 
     def flush(self) -> None:

@@ -12,9 +12,17 @@ import msgspec
 import psycopg
 
 from indb_tensile.catalog import install, jobs, links, paces, plans
-from indb_tensile.catalog.connection import Connection, Session, UnreachableError
-from indb_tensile.catalog.jobs import Beat, Sighting
-from indb_tensile.catalog.outage import may_pass, words
+from indb_tensile.catalog.connection import (
+    LOOP_LOCK_TIMEOUT_MS,
+    Connection,
+    LockedError,
+    Session,
+    UnreachableError,
+    is_blocked,
+    may_pass,
+)
+from indb_tensile.catalog.jobs import Beat, Sighting, Unreadable
+from indb_tensile.catalog.outage import words
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.config import variable
 from indb_tensile.errors import DatabaseError, TensileError
@@ -60,8 +68,8 @@ class Records(Protocol):
         """The worker is gone; others need not wait for its lease. Not `in_order`: by a fault of its controller."""
         ...
 
-    def claim(self, worker: WorkerId) -> ClaimedJob | None:
-        """The next job, if any."""
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
+        """The next job, if any, of owners whose oids are not among `passed_over`."""
         ...
 
     def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
@@ -98,14 +106,18 @@ class CatalogRecords:
         policy: str,
         lease_s: float,
         interrupted_s: float = 0.0,
+        slots: int = 8,
     ) -> None:
-        self._session = Session(dsn, application_name=application_name, patience_s=0.0)
+        self._session = Session(
+            dsn, application_name=application_name, patience_s=0.0, lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS
+        )
         self._host = host
         self._pid = pid
         self._device_kind = device_kind
         self._policy = policy
         self._lease_s = lease_s
         self._interrupted_s = interrupted_s
+        self._slots = slots
         self._run(install.check_version)
 
     def register(self) -> WorkerId:
@@ -113,7 +125,12 @@ class CatalogRecords:
         self._run(install.check_version)
         return self._run(
             lambda c: jobs.register_worker(
-                c, host=self._host, pid=self._pid, device_kind=self._device_kind, lease_s=self._lease_s
+                c,
+                host=self._host,
+                pid=self._pid,
+                device_kind=self._device_kind,
+                lease_s=self._lease_s,
+                slots=self._slots,
             )
         )
 
@@ -128,9 +145,9 @@ class CatalogRecords:
             self._run(install.check_version)
         return beat
 
-    def claim(self, worker: WorkerId) -> ClaimedJob | None:
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
         """The next job, if any. Where its answer is lost with the connection, a beat reports it as a stray."""
-        return self._run(lambda c: jobs.claim_job(c, worker))
+        return self._run(lambda c: jobs.claim_job(c, worker, passed_over))
 
     def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
         """Every worker that has not stopped, save this one."""
@@ -164,6 +181,8 @@ class CatalogRecords:
         try:
             return self._session.run(action)
         except psycopg.Error as error:
+            if is_blocked(error):
+                raise LockedError(f"another session is in the way: {words(error)}") from error
             if may_pass(error):
                 raise UnreachableError(f"the database cannot do its work now: {words(error)}") from error
             if isinstance(error, _UNDEFINED):
@@ -269,4 +288,4 @@ def _plan_record(order: RecordPlan, policy: str, planning_ns: int) -> tuple[Plan
     return record, msgspec.to_builtins(plan.plans)
 
 
-__all__ = ["CatalogRecords", "Pulse", "Records", "UnreachableError", "Writing"]
+__all__ = ["CatalogRecords", "LockedError", "Pulse", "Records", "UnreachableError", "Writing"]

@@ -9,13 +9,17 @@ from indb_tensile.job import WorkerId
 
 log = logging.getLogger("controller")
 
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
-_HEALTHY_S = 60.0  # one that lived so long is started again at once
+ANSWERING_VARIABLE = "TENSILE_ANSWERING_FD"  # names the descriptor on which a service says that it answers
+_FIRST_PAUSE_S = 0.5  # after a service that answered: users wait, and are served again within 2 s of its end
+_LONGEST_PAUSE_S = 30.0  # after services that ended, one after the other, before they answered
 
 
 class ServiceProcess:
-    """Keeps one service running for the worker that it is told. Times are the caller's monotonic seconds."""
+    """Keeps one service running for the worker that it is told. Times are the caller's monotonic seconds.
+
+    A service that ends after it has answered is started again after `_FIRST_PAUSE_S`, however often that happens.
+    Services that end before they answer are started again after a pause that doubles up to `_LONGEST_PAUSE_S`.
+    """
 
     def __init__(self, *, forks: ForkServer, module: str, grace_s: float) -> None:
         self.forks = forks
@@ -23,7 +27,7 @@ class ServiceProcess:
         self._grace_s = grace_s
         self._worker: WorkerId | None = None
         self._process: Copy | None = None
-        self._started_s = 0.0
+        self._answering: int | None = None  # the pipe on which the running service says that it answers
         self._start_at_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
 
@@ -51,11 +55,12 @@ class ServiceProcess:
         if process is not None and process.over:
             self._bury(process, now_s)
         if self._process is None and self._worker is not None and now_s >= self._start_at_s:
-            self._start(now_s)
+            self._start()
 
     def stop(self) -> None:
         """End it and whatever it started."""
         process, self._process = self._process, None
+        self._forget_pipe()
         if process is None or process.failed:
             return
         if process.pid is None:
@@ -65,19 +70,36 @@ class ServiceProcess:
         process.ended(self._grace_s)
         process.reap()
 
-    def _start(self, now_s: float) -> None:
-        self._started_s = now_s
-        environment = {"TENSILE_WORKER_ID": str(self._worker)}
-        self._process = self.forks.ask(self._module, environment=environment, descriptors={})
+    def _start(self) -> None:
+        self._answering, theirs = os.pipe()
+        os.set_blocking(self._answering, False)
+        self._process = self.forks.ask(
+            self._module,
+            environment={"TENSILE_WORKER_ID": str(self._worker)},
+            descriptors={ANSWERING_VARIABLE: theirs},
+        )
+        os.close(theirs)
 
     def _bury(self, process: Copy, now_s: float) -> None:
         self._process = None
-        if now_s - self._started_s >= _HEALTHY_S:
+        if self._has_answered():
             self._pause_s = _FIRST_PAUSE_S
+        self._forget_pipe()
         befell = "could not be started" if process.failed else f"ended with code {process.reap()}"
         log.warning("the service %s and is started again in %g s", befell, self._pause_s)
         self._start_at_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+
+    def _has_answered(self) -> bool:
+        try:
+            return self._answering is not None and bool(os.read(self._answering, 1))
+        except BlockingIOError:
+            return False
+
+    def _forget_pipe(self) -> None:
+        if self._answering is not None:
+            os.close(self._answering)
+            self._answering = None
 
 
 class NoService:

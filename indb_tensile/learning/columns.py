@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, LiteralString
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +25,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """How a value travels in COPY's binary format: its kind, its item's dtype, the cast that makes it so.
+    """How a value travels in COPY's binary format, and what becomes of it.
 
-    `item` is the big-endian numpy dtype of a scalar or of an array's element, empty for text. `cast` is empty
-    where the type travels as it is.
+    `item` is the big-endian numpy dtype of a scalar or of an array's element, empty where the length varies: text
+    and numeric. `form` names the conversion from a type's binary form (learning/binaryvalues.py): `numeric`, or one
+    of its TEXT_FORMS. `stored` is the dtype of an array's element in memory where `item` is another one.
     """
 
     kind: Kind
     item: str
-    cast: LiteralString = ""
+    form: str = ""
+    stored: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,15 @@
-"""COPY's binary format, decoded with numpy.
+"""COPY's binary format, decoded with numpy, block by block.
 
 A row is a 16-bit field count and, per field, a 32-bit length (-1 for NULL) and that many bytes. Rows of one
 layout (same lengths) follow one another at one stride, so a run of them is a strided view and costs nothing to
 find; text and NULLs end a run, and there a plain loop walks the rows. Both give segments with the same face.
+
+A stream is decoded while it arrives. Between two blocks only the rest of an incomplete row is kept, so a stream takes
+the memory of its columns, one block and one row.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.errors import DataError, InvariantError
+from indb_tensile.learning.binaryvalues import TEXT_FORMS, numeric_floats
 from indb_tensile.learning.columns import ColumnData, Kind, Mask, Wire
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
+BLOCK_BYTES = 8 * 1024 * 1024  # larger ones leave the cache and are no faster
 
 _COUNT = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
@@ -24,27 +29,90 @@ _SHORTEST_RUN_ROWS = 64  # below this a strided view costs more than the loop
 _LONGEST_WALK_ROWS = 4096  # then look for a run again
 _LONGEST_BLOCK_ROWS = 65536  # a run is checked in blocks that stay in the cache
 _GATHER_BYTES = 16  # up to here an index per byte is cheaper than a slice per value
+_MOST_KNOWN_TEXTS = 65536  # categories repeat, and share one str each; texts that are all different need not be kept
 _EPOCH_S = 946_684_800  # 2000-01-01, PostgreSQL's day zero, in seconds since 1970
 _ARRAY_HEADER_BYTES = 12  # dimensions, flags, element type; then size and lower bound of each dimension
 _MOST_DIMENSIONS = 6  # PostgreSQL's MAXDIM
 
+Fields = Sequence[tuple[str, Wire]]
+Sink = Callable[[dict[str, ColumnData], int], None]
 
-def decode(data: bytearray | bytes, fields: Sequence[tuple[str, Wire]]) -> tuple[dict[str, ColumnData], int]:
-    """The columns of a whole COPY stream, and its number of rows.
 
-    Raises DataError, with column and row (from 1), for arrays that do not make a tensor.
+class Decoder:
+    """Gives `sink` the columns and the number of rows of each block of one or more streams.
+
+    Faults name column and row; rows are numbered from 1 on through all streams. Raises DataError for values that no
+    column can hold (arrays that make no tensor, numbers beyond a double), InvariantError for a stream that is not as
+    described.
     """
-    segments = tuple(_segments(data, len(fields)))
-    rows = sum(segment.rows for segment in segments)
-    columns = {name: _column(segments, f, name, wire, rows) for f, (name, wire) in enumerate(fields)}
-    return columns, rows
+
+    def __init__(self, fields: Fields, sink: Sink, block_bytes: int = BLOCK_BYTES) -> None:
+        self._fields = tuple(fields)
+        self._sink = sink
+        self._block_bytes = block_bytes
+        self._rows = 0
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._texts: dict[str, dict[bytes, str]] = {name: {} for name, _ in fields}
+        self.begin()
+
+    def begin(self) -> None:
+        """Expect a new stream."""
+        self._data = bytearray()
+        self._in_rows = False
+        self._ended = False
+
+    def feed(self, part: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes of the stream."""
+        self._data += part
+        if len(self._data) >= self._block_bytes:
+            self._decode()
+
+    def end(self) -> None:
+        """Decode what is left of the stream."""
+        self._decode()
+        if not self._ended:
+            raise InvariantError("COPY's stream ends without its trailer")
+
+    def _decode(self) -> None:
+        position = 0 if self._in_rows else _header_end(self._data)
+        if position is None:
+            return
+        self._in_rows = True
+        segments, end = _segments(self._data, position, len(self._fields))
+        if segments:
+            self._give(segments)
+        self._ended = _at_end(self._data, end)
+        if end:
+            self._data = self._data[end:]  # views may still hold the old buffer, which then cannot be cut
+
+    def _give(self, segments: Sequence["_Segment"]) -> None:
+        rows = sum(segment.rows for segment in segments)
+        columns = {name: self._column(segments, f, name, wire) for f, (name, wire) in enumerate(self._fields)}
+        self._rows += rows
+        self._sink(columns, rows)
+
+    def _column(self, segments: Sequence["_Segment"], field: int, name: str, wire: Wire) -> ColumnData:
+        missing = np.concatenate([segment.spans(field)[1] < 0 for segment in segments])
+        match wire.kind:
+            case Kind.ARRAY:
+                if name not in self._shapes:
+                    shape = _first_shape(segments, field, name, self._rows)
+                    if shape is not None:
+                        self._shapes[name] = shape
+                shape = self._shapes.get(name, (0,))
+                values: npt.NDArray[Any] = _arrays(segments, field, name, wire, missing, shape, self._rows)
+            case Kind.TEXT:
+                values = _texts(segments, field, missing, TEXT_FORMS[wire.form], self._texts[name])
+            case _:
+                values = _scalars(segments, field, name, wire, missing, self._rows)
+        return ColumnData(kind=wire.kind, values=values, missing=missing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
     """Rows of one layout at one stride."""
 
-    data: bytearray | bytes
+    data: bytearray
     rows: int
     stride_bytes: int
     starts: tuple[int, ...]  # of the first row's values
@@ -67,7 +135,7 @@ class _Run:
 class _Walk:
     """Rows whose values lie where a loop found them."""
 
-    data: bytearray | bytes
+    data: bytearray
     rows: int
     starts: npt.NDArray[np.int64]  # (rows, fields)
     lengths: npt.NDArray[np.int64]
@@ -89,34 +157,38 @@ class _Walk:
 _Segment = _Run | _Walk
 
 
-def _segments(data: bytearray | bytes, fields: int) -> Iterator[_Segment]:
-    position = _header_end(data)
-    while not _at_end(data, position):
-        run = _run(data, position, fields)
+def _segments(data: bytearray, position: int, fields: int) -> tuple[list[_Segment], int]:
+    """The whole rows from `position` on, and where they end."""
+    segments: list[_Segment] = []
+    while (first := _walk(data, position, fields, 1))[0].rows:
+        run = _run(data, position, first)
         if run.rows >= _SHORTEST_RUN_ROWS:
             position += run.rows * run.stride_bytes
-            yield run
+            segments.append(run)
         else:
             walk, position = _walk(data, position, fields, _LONGEST_WALK_ROWS)
-            yield walk
+            segments.append(walk)
+    return segments, position
 
 
-def _header_end(data: bytearray | bytes) -> int:
-    if bytes(data[: len(SIGNATURE)]) != SIGNATURE:
+def _header_end(data: bytearray) -> int | None:
+    """Where the first row begins; None where the header is not whole yet."""
+    if not data.startswith(SIGNATURE[: len(data)]):
         raise InvariantError(f"COPY's stream starts with {bytes(data[:11])!r}, not with its signature")
     flags_end = len(SIGNATURE) + 4
-    return flags_end + 4 + int(_LENGTH.unpack_from(data, flags_end)[0])
+    if len(data) < flags_end + 4:
+        return None
+    end = flags_end + 4 + int(_LENGTH.unpack_from(data, flags_end)[0])
+    return end if end <= len(data) else None
 
 
-def _at_end(data: bytearray | bytes, position: int) -> bool:
-    if position + _COUNT.size > len(data):
-        raise InvariantError(f"COPY's stream ends at byte {len(data)} without its trailer")
-    return bool(_COUNT.unpack_from(data, position)[0] == -1)
+def _at_end(data: bytearray, position: int) -> bool:
+    return position + _COUNT.size <= len(data) and bool(_COUNT.unpack_from(data, position)[0] == -1)
 
 
-def _run(data: bytearray | bytes, position: int, fields: int) -> _Run:
-    """The rows from `position` on that have the first one's layout."""
-    first, end = _walk(data, position, fields, 1)
+def _run(data: bytearray, position: int, walked: tuple[_Walk, int]) -> _Run:
+    """The rows from `position` on that have the layout of the first one, which was walked."""
+    first, end = walked
     stride = end - position
     starts, lengths = first.starts[0].tolist(), first.lengths[0].tolist()
     most = (len(data) - position) // stride
@@ -132,7 +204,7 @@ def _run(data: bytearray | bytes, position: int, fields: int) -> _Run:
 
 
 def _alike(
-    data: bytearray | bytes,
+    data: bytearray,
     at: int,
     stride: int,
     rows: int,
@@ -148,53 +220,77 @@ def _alike(
     return rows if same.all() else int(np.argmin(same))
 
 
-def _walk(data: bytearray | bytes, position: int, fields: int, limit: int) -> tuple[_Walk, int]:
-    """Up to `limit` rows one by one, and where they end."""
+def _walk(data: bytearray, position: int, fields: int, limit: int) -> tuple[_Walk, int]:
+    """Up to `limit` whole rows one by one, and where they end."""
     length_at, starts, lengths, rows = _LENGTH.unpack_from, [], [], 0
-    while rows < limit and not _at_end(data, position):
+    size, last_length = len(data), len(data) - _LENGTH.size
+    while rows < limit and position + _COUNT.size <= size and not _at_end(data, position):
         count = _COUNT.unpack_from(data, position)[0]
         if count != fields:
-            raise InvariantError(f"row {rows + 1} of COPY's stream has {count} fields instead of {fields}")
-        position += _COUNT.size
+            raise InvariantError(f"a row of COPY's stream has {count} fields instead of {fields}")
+        at = position + _COUNT.size
         for _ in range(fields):
-            length = length_at(data, position)[0]
-            position += _LENGTH.size
-            starts.append(position)
+            if at > last_length:
+                at = size + 1
+                break
+            length = length_at(data, at)[0]
+            at += _LENGTH.size
+            starts.append(at)
             lengths.append(length)
             if length > 0:
-                position += length
+                at += length
+        if at > size:  # the row is not whole yet
+            break
+        position = at
         rows += 1
     shape = (rows, fields)
-    walk = _Walk(data, rows, np.array(starts, np.int64).reshape(shape), np.array(lengths, np.int64).reshape(shape))
-    return walk, position
+    walked = rows * fields
+    return _Walk(
+        data,
+        rows,
+        np.array(starts[:walked], np.int64).reshape(shape),
+        np.array(lengths[:walked], np.int64).reshape(shape),
+    ), position
 
 
-def _column(segments: Sequence[_Segment], field: int, name: str, wire: Wire, rows: int) -> ColumnData:
-    missing = np.empty(rows, np.bool_)
-    row = 0
-    for segment in segments:
-        missing[row : row + segment.rows] = segment.spans(field)[1] < 0
-        row += segment.rows
-    if wire.kind is Kind.ARRAY:
-        return ColumnData(kind=wire.kind, values=_arrays(segments, field, name, wire, missing), missing=missing)
-    if wire.kind is Kind.TEXT:
-        return ColumnData(kind=wire.kind, values=_texts(segments, field, missing), missing=missing)
-    values = np.zeros(rows, np.dtype(wire.item).newbyteorder("="))
+def _scalars(
+    segments: Sequence[_Segment], field: int, name: str, wire: Wire, missing: Mask, rows_before: int
+) -> npt.NDArray[Any]:
+    values = np.zeros(len(missing), np.dtype(wire.item or ">f8").newbyteorder("="))
     row = 0
     for segment in segments:
         present = ~missing[row : row + segment.rows]
-        raw = _scalars(segment, field, name, wire, present)
+        if wire.form == "numeric":
+            raw = _numerics(segment, field, name, present, rows_before + row)
+        else:
+            raw = _fixed(segment, field, name, wire, present)
         values[row : row + segment.rows][present] = raw
         row += segment.rows
-    return ColumnData(kind=wire.kind, values=_meaning(values, wire), missing=missing)
+    return _meaning(values, wire)
 
 
-def _scalars(segment: _Segment, field: int, name: str, wire: Wire, present: Mask) -> npt.NDArray[Any]:
+def _fixed(segment: _Segment, field: int, name: str, wire: Wire, present: Mask) -> npt.NDArray[Any]:
     item = np.dtype(wire.item)
     lengths = segment.spans(field)[1][present]
     if (lengths != item.itemsize).any():
         raise InvariantError(f'column "{name}" travels in values of {lengths[0]} bytes, not {item.itemsize}')
     return segment.gather(field, present, item.itemsize).view(item)[:, 0]
+
+
+def _numerics(segment: _Segment, field: int, name: str, present: Mask, rows_before: int) -> npt.NDArray[np.float64]:
+    starts, lengths = segment.spans(field)
+    every = np.frombuffer(segment.data, np.uint8)
+    values, beyond = numeric_floats(every, starts[present], lengths[present])
+    if beyond.any():
+        raise _out_of_range(name, rows_before + int(np.flatnonzero(present)[np.argmax(beyond)]) + 1)
+    return values
+
+
+def _out_of_range(name: str, row: int) -> DataError:
+    return DataError(
+        f'column "{name}", row {row}: a numeric value is out of range for double precision',
+        hint="Keep numeric columns between 5e-324 and 1.8e308, or leave such a column out with exclude.",
+    )
 
 
 def _meaning(values: npt.NDArray[Any], wire: Wire) -> npt.NDArray[Any]:
@@ -220,9 +316,14 @@ def _seconds(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return seconds
 
 
-def _texts(segments: Sequence[_Segment], field: int, missing: Mask) -> npt.NDArray[np.object_]:
+def _texts(
+    segments: Sequence[_Segment],
+    field: int,
+    missing: Mask,
+    form: Callable[[bytes], str],
+    known: dict[bytes, str],
+) -> npt.NDArray[np.object_]:
     values = np.empty(len(missing), object)
-    known: dict[bytes, str] = {}  # categories repeat: one str each
     row = 0
     for segment in segments:
         view = memoryview(segment.data)
@@ -232,30 +333,37 @@ def _texts(segments: Sequence[_Segment], field: int, missing: Mask) -> npt.NDArr
                 raw = bytes(view[start : start + length])
                 text = known.get(raw)
                 if text is None:
-                    text = known[raw] = raw.decode("utf-8", "replace")
+                    text = form(raw)
+                    if len(known) < _MOST_KNOWN_TEXTS:
+                        known[raw] = text
                 values[row] = text
             row += 1
     return values
 
 
 def _arrays(
-    segments: Sequence[_Segment], field: int, name: str, wire: Wire, missing: Mask
-) -> npt.NDArray[np.floating[Any]]:
-    item = np.dtype(wire.item)
-    shape = _first_shape(segments, field, name)
-    values = np.zeros((len(missing), *shape), item.newbyteorder("="))
+    segments: Sequence[_Segment],
+    field: int,
+    name: str,
+    wire: Wire,
+    missing: Mask,
+    shape: tuple[int, ...],
+    rows_before: int,
+) -> npt.NDArray[Any]:
+    values = np.zeros((len(missing), *shape), wire.stored or np.dtype(wire.item).newbyteorder("="))
+    tensors = _numeric_tensors if wire.form == "numeric" else _tensors
     row = 0
     for segment in segments:
         present = ~missing[row : row + segment.rows]
         if present.any():
-            part = _tensors(segment, field, name, item, shape, present, row)
+            part = tensors(segment, field, name, wire, shape, present, rows_before + row)
             values[row : row + segment.rows][present] = part
         row += segment.rows
     return values
 
 
-def _first_shape(segments: Sequence[_Segment], field: int, name: str) -> tuple[int, ...]:
-    row = 0
+def _first_shape(segments: Sequence[_Segment], field: int, name: str, rows_before: int) -> tuple[int, ...] | None:
+    row = rows_before
     for segment in segments:
         starts, lengths = segment.spans(field)
         present = np.flatnonzero(lengths >= 0)
@@ -266,18 +374,19 @@ def _first_shape(segments: Sequence[_Segment], field: int, name: str) -> tuple[i
             _check_array(raw, shape, name, row + int(present[0]) + 1)
             return shape
         row += segment.rows
-    return (0,)
+    return None
 
 
 def _tensors(
     segment: _Segment,
     field: int,
     name: str,
-    item: np.dtype[Any],
+    wire: Wire,
     shape: tuple[int, ...],
     present: Mask,
-    first_row: int,
+    rows_before: int,
 ) -> npt.NDArray[Any]:
+    item = np.dtype(wire.item)
     header = _ARRAY_HEADER_BYTES + 8 * len(shape)
     size = header + int(np.prod(shape)) * (4 + item.itemsize)
     starts, lengths = segment.spans(field)
@@ -292,8 +401,42 @@ def _tensors(
         wrong[np.flatnonzero(present)[odd]] = True
     at = int(np.argmax(wrong))
     raw_value = bytes(memoryview(segment.data)[int(starts[at]) : int(starts[at] + lengths[at])])
-    _check_array(raw_value, shape, name, first_row + at + 1)
-    raise InvariantError(f'column "{name}", row {first_row + at + 1}: an array of {lengths[at]} bytes is malformed')
+    _check_array(raw_value, shape, name, rows_before + at + 1)
+    raise InvariantError(f'column "{name}", row {rows_before + at + 1}: an array of {lengths[at]} bytes is malformed')
+
+
+def _numeric_tensors(
+    segment: _Segment,
+    field: int,
+    name: str,
+    wire: Wire,
+    shape: tuple[int, ...],
+    present: Mask,
+    rows_before: int,
+) -> npt.NDArray[Any]:
+    """Elements of numeric arrays differ in length: each is walked."""
+    header = _ARRAY_HEADER_BYTES + 8 * len(shape)
+    rows, (starts, lengths) = np.flatnonzero(present), segment.spans(field)
+    size = int(np.prod(shape))
+    values = np.empty((len(rows), size))
+    every, view, length_at = np.frombuffer(segment.data, np.uint8), memoryview(segment.data), _LENGTH.unpack_from
+    for place, row in enumerate(rows.tolist()):
+        start, end = int(starts[row]), int(starts[row] + lengths[row])
+        _check_array(bytes(view[start : min(end, start + header)]), shape, name, rows_before + row + 1)
+        at, positions, sizes = start + header, [], []
+        while at < end:
+            length = length_at(segment.data, at)[0]
+            if length < 0:
+                _check_array(bytes(view[start:end]), shape, name, rows_before + row + 1)
+            positions.append(at + 4)
+            sizes.append(length)
+            at += 4 + length
+        if len(positions) != size:
+            raise InvariantError(f'column "{name}", row {rows_before + row + 1}: the array is malformed')
+        values[place], beyond = numeric_floats(every, np.array(positions, np.int64), np.array(sizes, np.int64))
+        if beyond.any():
+            raise _out_of_range(name, rows_before + row + 1)
+    return values.reshape(-1, *shape)
 
 
 def _headers_alike(raw: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Mask:

@@ -3,6 +3,7 @@
 import datetime
 import math
 import re
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +79,9 @@ def number(name: str, value: Any) -> float:
     if isinstance(value, int | float | str):
         try:
             return float(value)
-        except (ValueError, OverflowError):
+        except OverflowError:
+            raise _beyond(name, value) from None
+        except ValueError:
             pass
     raise DataError(f'column "{name}": {_shown(value)} is not a number')
 
@@ -134,7 +137,9 @@ def _tensor(name: str, value: Any) -> npt.NDArray[np.float64]:
         raise DataError(f'column "{name}": {_shown(value)} is not an array')
     try:
         array = np.asarray(value, np.float64)
-    except (ValueError, TypeError) as error:
+    except OverflowError:
+        raise _beyond(name, value) from None
+    except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f'column "{name}": {_shown(value)} is not an array of numbers of one shape') from error
     if np.isnan(array).any() and _has_null(value):
         hint = "Replace the NULL elements, or give NULL for the whole array to count it as missing."
@@ -146,6 +151,19 @@ def _has_null(value: Any) -> bool:
     return value is None or (isinstance(value, list) and any(_has_null(item) for item in value))
 
 
+def _beyond(name: str, value: Any) -> DataError:
+    return DataError(
+        f'column "{name}": {_shown(value)} is beyond the range of double precision',
+        hint="Give numbers of at most 1.7e308; give NULL for what is not known.",
+    )
+
+
 def _shown(value: Any) -> str:
-    shown = repr(value)
+    """The beginning of a value: of a long one, nothing else is written out."""
+    shown = _repr.repr(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+_repr = reprlib.Repr()
+_repr.maxlist = _repr.maxdict = 60
+_repr.maxstring = _repr.maxlong = 120

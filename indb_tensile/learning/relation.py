@@ -1,30 +1,53 @@
-"""One table, read once, in one snapshot: COPY in binary format into one buffer, decoded with numpy.
+"""One table, read once, in one snapshot, as the role `tensile_reader`: COPY in binary format, decoded with numpy.
 
-The rows come in physical order, so the same table gives the same batches. `order by ctid` would say so too, but
-PostgreSQL sorts for it (to disk, for a large table): a sequential scan that neither joins another scan midway
-nor runs in parallel is in that order already, and every other path is switched off for the transaction.
+Every table that holds rows (the table itself, each partition, each child) is copied by itself and as it is stored.
+`copy (select …)` would be planned, and planning evaluates what the table's owner wrote: expressions of indexes, of
+statistics and of partition keys, and casts. So a user became the role that reads. The statements here are plain ones
+on PostgreSQL's own catalogs, and `lock table` and `copy table`, which evaluate nothing; all conversions are done in
+Python (learning/binaryvalues.py).
+
+The rows come in physical order, table by table in the order of the partition tree, so the same table gives the same
+batches.
 """
 
 import hashlib
+import json
+import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString, NoReturn, TypeVar, cast
 
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
+from psycopg.rows import dict_row
 
-from indb_tensile.errors import DatabaseError, DataError, InvariantError, MissingError, PrivilegeError, RequestError
+from indb_tensile.errors import (
+    DatabaseError,
+    DataError,
+    InvariantError,
+    MissingError,
+    PrivilegeError,
+    RequestError,
+    TableBusyError,
+)
 from indb_tensile.job import Relation
 from indb_tensile.learning.columns import Column, Kind, Table, Wire
-from indb_tensile.learning.copybinary import decode
-from indb_tensile.learning.splits import row_hashes
+from indb_tensile.learning.columnstore import ColumnStore
+from indb_tensile.learning.copybinary import Decoder
+from indb_tensile.sql_api import readable
+from indb_tensile.sql_api.readable import Reason, missing_grants
+
+log = logging.getLogger("trainer")
 
 Connection = psycopg.Connection[Any]
 Choose = Callable[[tuple[Column, ...]], Sequence[str]]
+Row = Mapping[str, Any]
+Result = TypeVar("Result")
 
 _WIRES = {
     "int2": Wire(kind=Kind.INTEGER, item=">i2"),
@@ -32,109 +55,198 @@ _WIRES = {
     "int8": Wire(kind=Kind.INTEGER, item=">i8"),
     "float4": Wire(kind=Kind.FLOAT, item=">f4"),
     "float8": Wire(kind=Kind.FLOAT, item=">f8"),
-    "numeric": Wire(kind=Kind.FLOAT, item=">f8", cast="float8"),
+    "numeric": Wire(kind=Kind.FLOAT, item="", form="numeric"),
     "bool": Wire(kind=Kind.BOOLEAN, item=">u1"),
-    "text": Wire(kind=Kind.TEXT, item="", cast="text"),
-    "varchar": Wire(kind=Kind.TEXT, item="", cast="text"),
-    "bpchar": Wire(kind=Kind.TEXT, item="", cast="text"),
-    "char": Wire(kind=Kind.TEXT, item="", cast="text"),
-    "name": Wire(kind=Kind.TEXT, item="", cast="text"),
+    "text": Wire(kind=Kind.TEXT, item=""),
+    "varchar": Wire(kind=Kind.TEXT, item=""),
+    "bpchar": Wire(kind=Kind.TEXT, item="", form="bpchar"),
+    "char": Wire(kind=Kind.TEXT, item="", form="char"),
+    "name": Wire(kind=Kind.TEXT, item=""),
     "date": Wire(kind=Kind.TIME, item=">i4"),
     "timestamp": Wire(kind=Kind.TIME, item=">i8"),
     "timestamptz": Wire(kind=Kind.TIME, item=">i8"),
     "_float4": Wire(kind=Kind.ARRAY, item=">f4"),
     "_float8": Wire(kind=Kind.ARRAY, item=">f8"),
-    "_numeric": Wire(kind=Kind.ARRAY, item=">f8", cast="float8[]"),
-    "_int2": Wire(kind=Kind.ARRAY, item=">f4", cast="float4[]"),
-    "_int4": Wire(kind=Kind.ARRAY, item=">f8", cast="float8[]"),
-    "_int8": Wire(kind=Kind.ARRAY, item=">f8", cast="float8[]"),
+    "_numeric": Wire(kind=Kind.ARRAY, item="", form="numeric", stored="f8"),
+    "_int2": Wire(kind=Kind.ARRAY, item=">i2", stored="f4"),
+    "_int4": Wire(kind=Kind.ARRAY, item=">i4", stored="f8"),
+    "_int8": Wire(kind=Kind.ARRAY, item=">i8", stored="f8"),
 }
-_ENUM = Wire(kind=Kind.TEXT, item="", cast="text")
+_TEXT = Wire(kind=Kind.TEXT, item="")  # enums, and types whose binary form is their text
+_SINCE_16 = {"char": Wire(kind=Kind.TEXT, item="", form="char_or_octal")}
+# Types that only a primary key may have: no model learns from them, and their text tells rows apart.
+_KEY_WIRES = {
+    name: Wire(kind=Kind.TEXT, item="", form=name)
+    for name in (
+        *("uuid", "bytea", "inet", "cidr", "macaddr", "macaddr8", "interval", "time", "timetz", "bit", "varbit"),
+        *("oid", "xid8", "pg_lsn", "jsonb"),
+    )
+}
 SUPPORTED_TYPES = (
     "smallint, integer, bigint, real, double precision, numeric, boolean, text, varchar, char, enums, date, "
     "timestamp, timestamptz, and arrays of real, double precision, numeric and integers"
 )
 
 _BLOCK = re.compile(r"^-- (\w+) --$", re.MULTILINE)
-_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
+_ATTEMPTS = 3  # how often a read begins anew because the table was changed meanwhile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one read may take: bytes of memory for its columns, and seconds of waiting for a lock."""
+
+    size_bytes: int = sys.maxsize
+    lock_s: float = 5.0
+
+
+class UnreadableError(RequestError):
+    """The relation cannot be copied as it stands; `reasons` has every reason why."""
+
+    def __init__(self, message: str, *, hint: str, reasons: tuple[Reason, ...]) -> None:
+        others = "; ".join(reason.text for reason in reasons[1:])
+        super().__init__(message, detail=f"Also: {others}." if others else "", hint=hint)
+        self.reasons = reasons
+
+
+class ProtectedError(UnreadableError, PrivilegeError):
+    """The relation cannot be copied because of row-level security."""
+
+
+class _ChangedError(Exception):
+    """The relation is not what it was when this attempt to read it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where the relation is now (it may have been renamed since), and whether rows of it are protected."""
+    """A relation under its present name, with its partitions, children and ancestors: rows of `readable.FAMILY`.
+
+    `lockable` are the oids of those that this session's role may lock by `lock table`.
+    """
 
     oid: int
     schema: str
     name: str
-    protected: bool
+    family: tuple[Row, ...]
+    lockable: frozenset[int]
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
 
     @property
-    def quoted(self) -> sql.Identifier:
-        return sql.Identifier(self.schema, self.name)
+    def members(self) -> tuple[Row, ...]:
+        """The relation with all its partitions and children."""
+        return tuple(row for row in self.family if row["place"] != "ancestor")
+
+    @property
+    def tables(self) -> tuple[Row, ...]:
+        """The members that hold rows, in the order in which they are read."""
+        return tuple(row for row in self.members if row["kind"] == "r")
+
+    @property
+    def oids(self) -> list[int]:
+        """The oids of `tables`."""
+        return [row["oid"] for row in self.tables]
 
 
-def read(connection: Connection, relation: Relation, choose: Choose, *, owner_oid: int | None = None) -> Table:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Described:
+    """A locked relation, its columns, how each travels, and what speaks against reading it."""
+
+    place: _Place
+    columns: tuple[Column, ...]
+    wires: dict[str, Wire]
+    reasons: tuple[Reason, ...]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the primary key."""
+        return tuple(column.name for column in self.columns if column.primary_key)
+
+
+def read(
+    connection: Connection,
+    relation: Relation,
+    choose: Choose,
+    *,
+    owner_oid: int | None = None,
+    key: Sequence[str] | None = None,
+    limits: Limits | None = None,
+) -> Table:
     """The columns that `choose` takes of the described ones, in one snapshot that ends with this call.
 
-    The connection must be idle. With `owner_oid`, that role must be able to read the columns too. Raises
-    MissingError, PrivilegeError, DataError and RequestError for what the user can mend, DatabaseError else.
+    The connection is an idle one of the role `tensile_reader`, to be closed afterwards: its settings are changed.
+    With `owner_oid`, that role must be able to read the columns too. `key` names the columns that tell rows apart in
+    a copy without a primary key of its own; None means the relation's primary key. `choose` is called again where the
+    relation was changed meanwhile. Raises MissingError, PrivilegeError, DataError, RequestError and its kind
+    UnreadableError for what the user can mend, TableBusyError where another session locks a table for longer than the
+    limit allows, and DatabaseError for other faults.
     """
-    with _snapshot(connection, relation):
-        place = _located(connection, relation)
-        described = _described(connection, place.oid)
-        chosen = tuple(dict.fromkeys(choose(described)))
-        key = tuple(column.name for column in described if column.primary_key)
+    limits = limits or Limits()
+
+    def copied(described: _Described) -> Table:
+        chosen = tuple(dict.fromkeys(choose(described.columns)))
+        _require_wires(described, chosen)
+        _refuse(readable.counting(described.reasons, chosen))
         if owner_oid is not None:
-            _require_grants(connection, place, owner_oid, chosen)
-        _require_grants(connection, place, None, (*chosen, *key))
-        wires = _wires(described, chosen, key)
-        data = _copied(connection, place, wires)
-        _require_same(connection, place)
-    return _table(data, described, wires, chosen, key)
+            _require_owners_grants(connection, described.place, owner_oid, chosen)
+        _require_grants(connection, described.place, (*chosen, *described.key))
+        return _copied(connection, described, chosen, limits)
+
+    return _in_snapshot(connection, relation, limits, copied, key)
 
 
 def describe(connection: Connection, relation: Relation) -> tuple[Column, ...]:
-    """Every column of the relation, in its order. The connection must be idle.
+    """Every column of the relation, in its order. The connection is as for `read`.
 
-    Raises MissingError where the relation is gone or another table has its name now, RequestError where it is
-    not a table that can be read.
+    Raises MissingError where the relation is gone or another table has its name now, UnreadableError where the
+    relation, whatever the columns, cannot be copied.
     """
-    with _snapshot(connection, relation):
-        return _described(connection, _located(connection, relation).oid)
+    return _in_snapshot(connection, relation, Limits(), lambda described: described.columns)
 
 
-@contextmanager
-def _snapshot(connection: Connection, relation: Relation) -> Iterator[None]:
+def _in_snapshot(
+    connection: Connection,
+    relation: Relation,
+    limits: Limits,
+    action: Callable[[_Described], Result],
+    key: Sequence[str] | None = None,
+) -> Result:
+    """Do `action` on the locked relation, again where the relation was changed before it was locked."""
     status = connection.info.transaction_status
     if status is not TransactionStatus.IDLE:
         raise InvariantError(f"the connection that should read {relation.name} is in a transaction ({status.name})")
-    with _translated(relation), connection.transaction():
-        connection.execute(_statement("begin_snapshot"))
-        connection.execute(_statement("physical_order"))
-        yield
+    with _translated(connection, relation):
+        connection.execute(_statement("settle"))
+        for _ in range(_ATTEMPTS):
+            place = _located(connection, relation)
+            try:
+                with _busy(connection, place, limits), connection.transaction():
+                    _lock(connection, place, limits)
+                    return action(_described(connection, place, key))
+            except _ChangedError:
+                continue
+    raise MissingError(
+        f"table {relation.schema}.{relation.name} was changed {_ATTEMPTS} times while it was read",
+        hint="Call tensile_train again when its definition no longer changes.",
+    )
 
 
 @contextmanager
-def _translated(relation: Relation) -> Iterator[None]:
-    """PostgreSQL's own errors, as the project's."""
+def _translated(connection: Connection, relation: Relation) -> Iterator[None]:
+    """PostgreSQL's own errors, as the project's; not that of a lost connection, after which one can read again."""
     table = f"{relation.schema}.{relation.name}"
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
         raise PrivilegeError(f"table {table} cannot be read: {_first_line(error)}", hint=_PROTECTED_HINT) from error
-    except psycopg.errors.UndefinedTable as error:
-        raise MissingError(f"table {table} was dropped while it was read", hint=_AGAIN_HINT) from error
-    except psycopg.errors.NumericValueOutOfRange as error:
-        # PostgreSQL shows the number, of hundreds of digits, and no column.
-        message = f"table {table} cannot be read: a numeric value is out of range for double precision"
-        hint = "Keep numeric columns below 1.8e308, or leave such a column out with exclude."
-        raise DataError(message, detail=f"{_first_line(error)[:40]}...", hint=hint) from error
     except psycopg.DataError as error:
         raise DataError(f"table {table} cannot be read: {_first_line(error)}") from error
+    except psycopg.errors.QueryCanceled as error:
+        hint = "A statement on the catalog may take a minute and a table's copy four hours: see PostgreSQL's log."
+        raise DatabaseError(f"reading table {table} failed: {_first_line(error)}", hint=hint) from error
     except psycopg.Error as error:
+        if connection.broken:
+            raise
         raise DatabaseError(f"reading table {table} failed: {_first_line(error)}") from error
 
 
@@ -146,82 +258,160 @@ def _first_line(error: psycopg.Error) -> str:
     return error.diag.message_primary or str(error).partition("\n")[0]
 
 
+# Errors of a statement that names what was dropped, renamed or replaced since it was looked up.
+_GONE = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.WrongObjectType,
+)
+
+
+@contextmanager
+def _busy(connection: Connection, place: _Place, limits: Limits) -> Iterator[None]:
+    """A lock that was not had in time, and a table that went meanwhile: after the transaction was rolled back."""
+    try:
+        yield
+    except _GONE:  # looking for the relation again tells what happened
+        raise _ChangedError from None
+    except psycopg.errors.LockNotAvailable as error:
+        raise _busy_error(connection, place, limits) from error
+
+
+def _busy_error(connection: Connection, place: _Place, limits: Limits) -> TableBusyError:
+    oids = [row["oid"] for row in place.members]
+    holder = connection.execute(_statement("lock_holder"), {"oids": oids}).fetchone()
+    schema, name, pid, role = holder or (place.schema, place.name, None, None)
+    who = f"Process {pid}" + (f" of role {role}" if role else "")
+    hint = f"{who} locks it: end its transaction." if pid else "End the transaction that locks it: see pg_locks."
+    message = f"table {schema}.{name} is locked: no lock to read it was had within {limits.lock_s:g} s"
+    return TableBusyError(message, hint=hint)
+
+
 def _located(connection: Connection, relation: Relation) -> _Place:
     asked = {"oid": relation.oid, "schema": relation.schema, "name": relation.name}
     row = connection.execute(_statement("locate"), asked).fetchone()
     if row is None:
         raise InvariantError(f"locating table {relation.name} gave no row")
-    exists, schema, name, kind, persistence, protected, named_now = row
+    exists, schema, name, named_now = row
     title = f"{relation.schema}.{relation.name}"
     if named_now is not None and named_now != relation.oid:
         detail = (
             f"The job was enqueued for the table with oid {relation.oid}; the name belongs to oid {named_now} now."
         )
         raise MissingError(f"table {title} was dropped and created again", detail=detail, hint=_AGAIN_HINT)
-    if not exists:
+    family = _family(connection, relation.oid)
+    if not exists or not family:
         hint = "Create it, then call tensile_train again."
         raise MissingError(f"table {title} no longer exists", detail=f"Its oid was {relation.oid}.", hint=hint)
-    _check_kind(f"{schema}.{name}", kind, persistence)
-    place = _Place(oid=relation.oid, schema=schema, name=name, protected=protected)
-    if place.protected:
-        raise PrivilegeError(f"table {place} is protected by row-level security", hint=_PROTECTED_HINT)
-    return place
+    _refuse(readable.reasons(family, ()))
+    oids = [row["oid"] for row in family]
+    lockable = frozenset(oid for (oid,) in connection.execute(_statement("lockable"), {"oids": oids}))
+    return _Place(oid=relation.oid, schema=schema, name=name, family=family, lockable=lockable)
 
 
-def _check_kind(title: str, kind: str, persistence: str) -> None:
-    if kind not in ("r", "p"):
-        what = _KINDS.get(kind, "no table")
-        hint = "Store its rows in a table with create table ... as select, and train on that."
-        raise RequestError(f"{title} is {what}; training reads ordinary and partitioned tables", hint=hint)
-    if persistence == "t":
-        hint = "Other sessions cannot see temporary tables: create it without temporary."
-        raise RequestError(f"{title} is a temporary table; training reads permanent tables", hint=hint)
+def _family(connection: Connection, oid: int) -> tuple[Row, ...]:
+    return tuple(_rows(connection, readable.FAMILY, str(oid)))
 
 
-def _require_grants(connection: Connection, place: _Place, role_oid: int | None, columns: Sequence[str]) -> None:
-    """Raise PrivilegeError, with each missing grant as a statement, where the role may not read the columns."""
-    asked = {"schema": place.schema, "oid": place.oid, "role": role_oid, "columns": list(columns)}
-    row = connection.execute(_statement("may_read"), asked).fetchone()
-    if row is None:
-        raise MissingError(f"the owner of the job (role {role_oid}) no longer exists")
-    role, may_use, may_select = row
-    grantee, missing = sql.Identifier(role), []
-    if not may_use:
-        missing.append(sql.SQL("grant usage on schema {} to {};").format(sql.Identifier(place.schema), grantee))
-    if not may_select:
-        missing.append(sql.SQL("grant select on {} to {};").format(place.quoted, grantee))
-    if missing:
-        statements = " ".join(statement.as_string(connection) for statement in missing)
-        raise PrivilegeError(f"role {role} may not read table {place}", hint=f"Run: {statements}")
+def _rows(connection: Connection, statement: str, *arguments: str) -> list[Row]:
+    """The rows of a statement of `readable`, whose parameters are written as PL/Python wants them."""
+    with psycopg.RawCursor(connection, row_factory=dict_row) as cursor:
+        return list(cursor.execute(statement, arguments).fetchall())
 
 
-def _require_same(connection: Connection, place: _Place) -> None:
-    """Raise MissingError where the name passed to another table between its description and the copy's lock."""
-    row = connection.execute(_statement("named_now"), {"schema": place.schema, "name": place.name}).fetchone()
-    if row is None or row[0] != place.oid:
-        raise MissingError(f"table {place} was dropped and created again while it was read", hint=_AGAIN_HINT)
+def _lock(connection: Connection, place: _Place, limits: Limits) -> None:
+    """Begin the transaction's work: lock what may be locked, before anything takes the snapshot."""
+    connection.execute(_statement("begin_snapshot"))
+    timeout = sql.SQL(_statement("set_lock_timeout")).format(milliseconds=sql.Literal(round(1000 * limits.lock_s)))
+    connection.execute(timeout)
+    tables = [sql.SQL("only {}").format(_quoted(row)) for row in place.members if row["oid"] in place.lockable]
+    if tables:
+        connection.execute(sql.SQL(_statement("lock")).format(tables=sql.SQL(", ").join(tables)))
 
 
-def _described(connection: Connection, oid: int) -> tuple[Column, ...]:
-    rows = connection.execute(_statement("describe"), {"oid": oid}).fetchall()
-    return tuple(
+def _quoted(row: Row) -> sql.Identifier:
+    return sql.Identifier(row["schema"], row["name"])
+
+
+def _described(connection: Connection, place: _Place, key: Sequence[str] | None) -> _Described:
+    """Raises _ChangedError where the relation, or its family, is another than the one that was locked."""
+    if _family(connection, place.oid) != place.family:
+        raise _ChangedError
+    rows = _rows(connection, readable.COLUMNS, str(place.oid))
+    if key is not None:
+        rows = [{**row, "primary_key": row["name"] in key} for row in rows]
+    version = connection.info.server_version
+    described = tuple(
         Column(
-            name=name,
-            type=shown,
-            wire=_ENUM if enum else _WIRES.get(base or ""),
-            not_null=not_null,
-            primary_key=primary_key,
-            identity=identity,
-            generated=generated,
-            dims=dims,
+            name=row["name"],
+            type=row["type"],
+            wire=_wire(row, version),
+            not_null=row["not_null"],
+            primary_key=row["primary_key"],
+            identity=row["identity"],
+            generated=row["generated"],
+            dims=row["dims"],
         )
-        for name, shown, base, enum, not_null, primary_key, identity, generated, dims in rows
+        for row in rows
+    )
+    wires = {column.name: column.wire for column in described if column.wire is not None}
+    keys = {row["name"]: wire for row in rows if row["primary_key"] and (wire := _key_wire(row)) is not None}
+    return _Described(
+        place=place, columns=described, wires=keys | wires, reasons=readable.reasons(place.family, rows)
     )
 
 
-def _wires(described: Sequence[Column], chosen: Sequence[str], key: Sequence[str]) -> dict[str, Wire]:
-    """What travels: the chosen columns, then what else the key needs; of fixed width first, so that runs are long."""
-    by_name = {column.name: column for column in described}
+def _wire(row: Row, server_version: int) -> Wire | None:
+    if row["enumerated"]:
+        return _TEXT
+    since = _SINCE_16 if server_version >= 160000 else {}
+    return since.get(row["base"]) or _WIRES.get(row["base"] or "")
+
+
+def _key_wire(row: Row) -> Wire | None:
+    return _KEY_WIRES.get(row["base"] or "", _TEXT if row["sent_as_text"] else None)
+
+
+def _require_unchanged(connection: Connection, place: _Place) -> None:
+    """Raise _ChangedError where the rows that were copied may be others than those of the snapshot.
+
+    This happens only to a table of which columns were granted: nothing but its own copy locked it.
+    """
+    if connection.execute(_statement("changed"), {"oids": place.oids}).fetchone():
+        raise _ChangedError
+
+
+def _refuse(reasons: tuple[Reason, ...]) -> None:
+    if not reasons:
+        return
+    reason = reasons[0]
+    subject = f"{reason.schema}.{reason.name}"
+    match reason.code:
+        case readable.ROW_SECURITY:
+            raise ProtectedError(
+                f"table {subject} is protected by row-level security", hint=_PROTECTED_HINT, reasons=reasons
+            )
+        case readable.GENERATED | readable.SEND_FUNCTION | readable.KEY_TYPE:
+            way = f"Leave it out: exclude => '{{{reason.column}}}'. Or train" if not reason.key else "Train"
+            raise UnreadableError(
+                f"table {subject} cannot be copied as it stands: {reason.text}",
+                hint=f"{way} on a copy of it, made with create table ... as select.",
+                reasons=reasons,
+            )
+        case readable.TEMPORARY:
+            hint = "Other sessions cannot see temporary tables: create it without temporary."
+            message = f"{subject} is a temporary table; training reads permanent tables"
+            raise UnreadableError(message, hint=hint, reasons=reasons)
+        case _:
+            what = reason.type or f"a {reason.code}"
+            hint = "Store its rows in a table with create table ... as select, and train on that."
+            message = f"{subject} is {what}; training reads ordinary and partitioned tables"
+            raise UnreadableError(message, hint=hint, reasons=reasons)
+
+
+def _require_wires(described: _Described, chosen: Sequence[str]) -> None:
+    by_name = {column.name: column for column in described.columns}
     unsupported = [by_name[name] for name in chosen if by_name[name].wire is None]
     if unsupported:
         shown = ", ".join(f'"{column.name}" ({column.type})' for column in unsupported)
@@ -231,38 +421,94 @@ def _wires(described: Sequence[Column], chosen: Sequence[str], key: Sequence[str
             detail=f"Supported types: {SUPPORTED_TYPES}.",
             hint=f"Leave it out: exclude => '{{{left_out}}}'.",
         )
-    names = tuple(dict.fromkeys((*chosen, *key)))
-    wires = {name: by_name[name].wire or _ENUM for name in names}  # a key of any type is hashed as text
-    return dict(sorted(wires.items(), key=lambda item: item[1].kind is Kind.TEXT))
 
 
-def _copied(connection: Connection, place: _Place, wires: dict[str, Wire]) -> bytearray:
-    columns = [
-        sql.SQL("{}::" + wire.cast).format(sql.Identifier(name)) if wire.cast else sql.Identifier(name)
-        for name, wire in wires.items()
-    ]
-    statement = sql.SQL(_statement("copy_rows")).format(columns=sql.SQL(", ").join(columns), relation=place.quoted)
-    data = bytearray()
-    with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        for part in copy:
-            data += part
-    return data
+def _require_owners_grants(connection: Connection, place: _Place, role_oid: int, columns: Sequence[str]) -> None:
+    """Raise PrivilegeError where the role may not read the columns of the relation; its partitions do not count."""
+    asked = {"schema": place.schema, "oid": place.oid, "role": role_oid, "columns": list(columns)}
+    row = connection.execute(_statement("owner_may_read"), asked).fetchone()
+    if row is None:
+        raise MissingError(f"the owner of the job (role {role_oid}) no longer exists")
+    role, may_use, may_select = row
+    facts = {"schema": place.schema, "name": place.name, "enters": may_use, "reads": may_select}
+    _require(connection, role, [facts], f"table {place}")
 
 
-def _table(
-    data: bytearray, described: tuple[Column, ...], wires: dict[str, Wire], chosen: Sequence[str], key: Sequence[str]
-) -> Table:
-    columns, rows = decode(data, tuple(wires.items()))
-    identity = [columns[name] for name in (key or sorted(chosen))]
-    types = {column.name: column.type for column in described}
+def _require_grants(connection: Connection, place: _Place, columns: Sequence[str]) -> None:
+    """Raise PrivilegeError where this session's role may not read the columns of every table that holds rows."""
+    role = connection.info.user
+    rows = _rows(connection, readable.GRANTS, str(place.oid), role, json.dumps(columns))
+    _require(connection, role, rows, f"table {place}")
+
+
+def _require(connection: Connection, role: str, tables: Sequence[Row], subject: str) -> None:
+    def quote(name: str) -> str:
+        return sql.Identifier(name).as_string(connection)
+
+    missing = missing_grants(tables, role, quote)
+    if missing:
+        raise PrivilegeError(f"role {role} may not read {subject}", hint=f"Run: {' '.join(missing)}")
+
+
+def _copied(connection: Connection, described: _Described, chosen: Sequence[str], limits: Limits) -> Table:
+    """The rows of every table, one after another."""
+    place = described.place
+    wires = _travelling(described, chosen)
+    types = {column.name: column.type for column in described.columns}
     digest = hashlib.sha256(repr([(name, types[name]) for name in wires]).encode())
-    digest.update(data)
+    stored_bytes = _stored_bytes(connection, place)
+    log.info("reading table %s: %d tables of %d bytes on disk", place, len(place.tables), stored_bytes)
+
+    def refuse(size_bytes: int) -> NoReturn:
+        raise _too_large(place, store.rows, size_bytes, stored_bytes, limits)
+
+    store = ColumnStore(
+        wires,
+        kept=chosen,
+        identity=described.key or sorted(chosen),
+        limit_bytes=limits.size_bytes,
+        refuse=refuse,
+    )
+    decoder = Decoder(tuple(wires.items()), store.add)
+    connection.execute(_statement("set_copy_timeout"))
+    names = sql.SQL(", ").join(map(sql.Identifier, wires))
+    for table in place.tables:
+        decoder.begin()
+        statement = sql.SQL(_statement("copy_table")).format(table=_quoted(table), columns=names)
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for part in copy:
+                digest.update(part)
+                decoder.feed(part)
+        decoder.end()
+    _require_unchanged(connection, place)
     return Table(
-        columns={name: columns[name] for name in chosen},
-        described=described,
-        rows=rows,
-        row_hash=row_hashes(identity, rows),
+        columns=store.columns(),
+        described=described.columns,
+        rows=store.rows,
+        row_hash=store.row_hash(),
         digest=digest.hexdigest(),
+    )
+
+
+def _travelling(described: _Described, chosen: Sequence[str]) -> dict[str, Wire]:
+    """The chosen columns, then what else the key needs; of fixed width first, so that runs are long."""
+    names = tuple(dict.fromkeys((*chosen, *described.key)))
+    wires = {name: described.wires[name] for name in names}
+    return dict(sorted(wires.items(), key=lambda item: not item[1].item))
+
+
+def _stored_bytes(connection: Connection, place: _Place) -> int:
+    row = connection.execute(_statement("stored_bytes"), {"oids": place.oids}).fetchone()
+    return int(row[0]) if row is not None else 0
+
+
+def _too_large(place: _Place, rows: int, size_bytes: int, stored_bytes: int, limits: Limits) -> DataError:
+    return DataError(
+        f"table {place} takes more memory than a trainer may use to read it: {size_bytes} bytes, and the limit is "
+        f"{limits.size_bytes} bytes",
+        detail=f"That is after {rows} rows; on disk the table takes {stored_bytes} bytes, possibly compressed.",
+        hint="Leave columns out with exclude, train on fewer rows, or let the administrator raise "
+        "TENSILE_READ_LIMIT_BYTES.",
     )
 
 

@@ -1,23 +1,33 @@
--- The statements with which a trainer reads a user's table. Each block is named; see relation.py.
+-- The statements with which a trainer reads a user's table, as the role tensile_reader. Each block is named; see
+-- relation.py. Those that describe a relation are in sql_api/readable.py, which the SQL functions share.
+
+-- settle --
+-- The session's settings, before anything else is run on it. They are statements, because PgBouncer refuses
+-- them in a connection string. With row security off, a protected table raises an error instead of silently giving
+-- fewer rows. Only a scan from the first page gives the same order twice. A catalog statement that takes a minute hangs.
+set search_path = pg_catalog, pg_temp;
+set default_transaction_read_only = on;
+set row_security = off;
+set synchronize_seqscans = off;
+set client_encoding = 'UTF8';
+set statement_timeout = '1min';
+set idle_in_transaction_session_timeout = '10min'
 
 -- begin_snapshot --
--- One snapshot for everything that follows; released before training starts, so that it holds back no vacuum.
+-- The snapshot itself is taken by the first query, after the locks; it ends before training starts, so that it
+-- holds back no vacuum.
 set transaction isolation level repeatable read, read only
 
--- physical_order --
--- Only a plain sequential scan from the first page gives the same order twice. With row security off, a
--- protected table raises instead of silently giving fewer rows.
-select set_config('row_security', 'off', true),
-       set_config('synchronize_seqscans', 'off', true),
-       set_config('max_parallel_workers_per_gather', '0', true),
-       set_config('enable_indexscan', 'off', true),
-       set_config('enable_indexonlyscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true),
-       set_config('client_encoding', 'UTF8', true)
+-- set_lock_timeout --
+set local lock_timeout = {milliseconds}
+
+-- lock --
+-- TRUNCATE and rewrites of a table do not respect snapshots: with this lock held first, there are none.
+lock table {tables} in access share mode
 
 -- locate --
 -- The relation as it was enqueued (by oid), and the oid that its name has now.
-select c.oid is not null, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relrowsecurity,
+select c.oid is not null, n.nspname, c.relname,
        (select other.oid
           from pg_catalog.pg_class as other
           join pg_catalog.pg_namespace as place on place.oid = other.relnamespace
@@ -26,8 +36,15 @@ select c.oid is not null, n.nspname, c.relname, c.relkind::text, c.relpersistenc
   left join pg_catalog.pg_class as c on c.oid = asked.oid
   left join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
 
--- may_read --
--- Whether a role (null: the current one) may use the schema and read these columns.
+-- lockable --
+-- LOCK TABLE needs SELECT on the whole table: one of which only columns were granted is locked by its own copy.
+select c.oid
+  from pg_catalog.pg_class as c
+ where c.oid = any (%(oids)s::oid[]) and has_schema_privilege(c.relnamespace, 'usage')
+   and has_table_privilege(c.oid, 'select')
+
+-- owner_may_read --
+-- Whether a role may use the schema and read these columns of the relation.
 select r.rolname,
        has_schema_privilege(r.oid, %(schema)s, 'usage'),
        has_table_privilege(r.oid, %(oid)s::oid, 'select')
@@ -35,39 +52,42 @@ select r.rolname,
            select from unnest(%(columns)s::text[]) as wanted (name)
             where not has_column_privilege(r.oid, %(oid)s::oid, wanted.name, 'select'))
   from pg_catalog.pg_roles as r
- where r.oid = coalesce(%(role)s::oid, current_user::regrole::oid)
+ where r.oid = %(role)s::oid
 
--- describe --
--- Every live column: its type (a domain's base type), whether it is an enum, and what role it plays in the key.
-with recursive base (attnum, type, array_dims) as (
-    select a.attnum, a.atttypid, a.attndims
-      from pg_catalog.pg_attribute as a
-     where a.attrelid = %(oid)s::oid and a.attnum > 0 and not a.attisdropped
-    union all
-    select b.attnum, t.typbasetype, greatest(b.array_dims, t.typndims)
-      from base as b
-      join pg_catalog.pg_type as t on t.oid = b.type
-     where t.typtype = 'd'
-)
-select a.attname,
-       format_type(a.atttypid, a.atttypmod),
-       case when t.typnamespace = 'pg_catalog'::regnamespace then t.typname end,
-       t.typtype = 'e',
-       a.attnotnull,
-       coalesce(a.attnum = any (i.indkey::int2[]), false),
-       a.attidentity <> '',
-       a.attgenerated <> '',
-       b.array_dims::int
-  from pg_catalog.pg_attribute as a
-  join base as b on b.attnum = a.attnum
-  join pg_catalog.pg_type as t on t.oid = b.type and t.typtype <> 'd'
-  left join pg_catalog.pg_index as i on i.indrelid = a.attrelid and i.indisprimary
- where a.attrelid = %(oid)s::oid
- order by a.attnum
+-- stored_bytes --
+-- What the tables take on disk, out-of-line values included: compressed, and all columns together.
+select coalesce(sum(pg_relation_size(c.oid)
+                    + case when c.reltoastrelid <> 0 then pg_relation_size(c.reltoastrelid) else 0 end), 0)::int8
+  from pg_catalog.pg_class as c
+ where c.oid = any (%(oids)s::oid[])
 
--- copy_rows --
-copy (select {columns} from {relation}) to stdout (format binary)
+-- set_copy_timeout --
+-- Within four hours any table that fits a machine's memory arrives, over a slow network too.
+set local statement_timeout = '4h'
 
--- named_now --
--- Who has the name in the catalog's newest state: the snapshot above would show an older one.
-select to_regclass(format('%%I.%%I', %(schema)s::text, %(name)s::text))::oid
+-- copy_table --
+-- Neither planned nor cast: no function of the table's owner runs (index, statistics and partition expressions would,
+-- in the planner).
+copy {table} ({columns}) to stdout (format binary)
+
+-- changed --
+-- Tables whose name is another table's by now, or whose rows were stored anew since the snapshot. The names and
+-- the files are the newest ones, pg_class is the snapshot's. A catalog's own tables have no file in pg_class.
+select n.nspname, c.relname
+  from pg_catalog.pg_class as c
+  join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+ where c.oid = any (%(oids)s::oid[])
+   and (to_regclass(format('%%I.%%I', n.nspname, c.relname))::oid is distinct from c.oid
+        or c.relfilenode <> 0 and c.relfilenode is distinct from pg_relation_filenode(c.oid))
+
+-- lock_holder --
+-- Who keeps others from reading one of these tables, or waits to do so and was there before.
+select n.nspname, c.relname, l.pid, a.usename
+  from pg_catalog.pg_locks as l
+  join pg_catalog.pg_class as c on c.oid = l.relation
+  join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+  left join pg_catalog.pg_stat_activity as a on a.pid = l.pid
+ where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' and l.relation = any (%(oids)s::oid[])
+   and l.database = (select d.oid from pg_catalog.pg_database as d where d.datname = current_database())
+ order by l.granted desc, l.pid
+ limit 1

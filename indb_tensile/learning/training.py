@@ -4,22 +4,22 @@ Order of what can go wrong: the request is checked before the table is read, the
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from indb_tensile.errors import DataError, RequestError
-from indb_tensile.job import JobSpec, Task
+from indb_tensile.errors import DataError, MissingError, RequestError
+from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import ColumnData, Columns, Rows, Table
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import check_metric
 from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit, require_present
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.relation import Connection, read
+from indb_tensile.learning.relation import Connection, Limits, read
 from indb_tensile.learning.requirements import Requirements, Room
 from indb_tensile.learning.splits import Split, divide
 from indb_tensile.learning.targets import Target, fit_target, labeled
@@ -82,20 +82,39 @@ class BatchPlan:
 
 
 def prepare(
-    connection: Connection, spec: JobSpec, *, owner_oid: int | None = None, room: Room | None = None
+    connection: Connection,
+    spec: JobSpec,
+    *,
+    owner_oid: int | None = None,
+    snapshot: Snapshot | None = None,
+    room: Room | None = None,
+    limits: Limits | None = None,
 ) -> Prepared:
-    """Check the request, read the table in one snapshot, and build what trains on it.
+    """Check the request, read the table in one transaction, and build what trains on it.
 
-    The connection must be idle, and is again when this returns. With `owner_oid` that role must be able to read
-    the columns too. Raises RequestError and its kinds for what the user can mend, and as `assemble` does.
+    The connection is the reader's, as for `relation.read`. With `owner_oid` that role must be able to read the
+    columns too. With `snapshot` that table is read in place of the relation: its rows are the job's own, so no
+    role is asked for. Raises RequestError and its kinds for what the user can mend, and as `assemble` does.
     """
+    if snapshot is not None:
+        owner_oid = None
+        exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
+        spec = replace(spec, relation=snapshot.relation, exclude=exclude)
     _Checked.of(spec)
     options = FeatureOptions.parse(spec.preprocess)
 
     def choose(described: Any) -> tuple[str, ...]:
         return (*choose_features(described, spec.target, spec.features, spec.exclude, options), spec.target)
 
-    return assemble(read(connection, spec.relation, choose, owner_oid=owner_oid), spec, room)
+    key = None if snapshot is None else snapshot.key
+    table = read(connection, spec.relation, choose, owner_oid=owner_oid, key=key, limits=limits)
+    if snapshot is not None and table.rows != snapshot.rows:
+        raise MissingError(
+            f"the job's snapshot has {table.rows} rows, {snapshot.rows} were written",
+            detail="A copy of the database that was restored without the rows of schema tensile_data has empty ones.",
+            hint="Call tensile_train again.",
+        )
+    return assemble(table, spec, room)
 
 
 def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 
 from . import datasets, evaluations, models, predictions, service, training
-from .errors import INVALID, RefusalError, fault, told_by_database
+from .errors import INVALID, READ_ONLY, RefusalError, fault, told_by_database
 from .spi import Json, Plpy
 
 
@@ -37,7 +37,7 @@ def handle(plpy: Plpy, verb: str, request: Json) -> Json:
     except RecursionError:
         return {"ok": False, "error": RefusalError(INVALID, "the request is nested too deep", hint=_SIMPLER).error}
     except plpy.SPIError as error:
-        return {"ok": False, "error": told_by_database(error)}
+        return {"ok": False, "error": _explained(plpy, told_by_database(error))}
     except Exception as error:  # noqa: BLE001 - the outermost frame; PL/Python's own context names no module
         return {"ok": False, "error": fault(error)}
 
@@ -50,6 +50,22 @@ def _result(plpy: Plpy, verb: str, request: Json) -> Json:
     return VERBS[verb](plpy, request)
 
 
+def _explained(plpy: Plpy, told: dict[str, str]) -> dict[str, str]:
+    """PostgreSQL's error; where the session can only read, with the reason and the way out."""
+    if told["sqlstate"] != READ_ONLY:
+        return told
+    if next(iter(plpy.execute(IN_RECOVERY)))["standby"]:
+        refusal = RefusalError(
+            READ_ONLY,
+            "this server is a standby, which takes no writes",
+            detail=f"PostgreSQL says: {told['message']}.",
+            hint="Connect to the primary server.",
+        )
+        return refusal.error
+    return told | {"hint": "Run: set transaction_read_only = off; or connect as a role whose sessions may write."}
+
+
+IN_RECOVERY = "select pg_catalog.pg_is_in_recovery() as standby"
 _SIMPLER = "Give lists and objects that are nested less deep, and numbers of fewer digits."
 VERBS: dict[str, Callable[[Plpy, Json], Json]] = {
     "train": training.train,

@@ -9,6 +9,7 @@ UNSUPPORTED = "0A000"
 DATA = "22000"
 INVALID = "22023"
 INVALID_TEXT = "22P02"
+READ_ONLY = "25006"
 NO_SCHEMA = "3F000"
 DENIED = "42501"
 MISSING = "42704"
@@ -18,6 +19,7 @@ WRONG_KIND = "42809"
 MISSING_TABLE = "42P01"
 TOO_MUCH = "54000"
 NOT_READY = "55000"
+LOCKED = "55P03"
 UNAVAILABLE = "57P03"
 FAULT = "XX000"
 
@@ -33,7 +35,8 @@ class RefusalError(Exception):
 def told_by_database(error: Any) -> dict[str, str]:
     """PostgreSQL's own error, its parts kept apart: (code, detail, hint, …) is what PL/Python stores of it."""
     data = getattr(error, "spidata", None) or (None, None, None)
-    return {"sqlstate": error.sqlstate, "message": str(error), "detail": data[1] or "", "hint": data[2] or ""}
+    hint = data[2] or (_LOCKED if error.sqlstate == LOCKED else "")
+    return {"sqlstate": error.sqlstate, "message": str(error), "detail": data[1] or "", "hint": hint}
 
 
 def fault(error: Exception) -> dict[str, str]:
@@ -50,5 +53,10 @@ def fault(error: Exception) -> dict[str, str]:
 
 def shown(value: Any) -> str:
     """A value that was given, as messages show it."""
-    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        value = value[:80]
+    text = json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+_LOCKED = "Another session holds a lock on a table of the catalog: see pg_locks, and run the statement again."

@@ -1,52 +1,57 @@
-"""Who may read a table, and the statements that mend it where someone may not."""
+"""Who may read a table, and the statements that mend it where a role may not."""
+
+import json
+from collections.abc import Sequence
 
 from .errors import DENIED, RefusalError
+from .readable import GRANTS, missing_grants
 from .spi import Plpy, Row, fetch, qualified
 
+READER = "tensile_reader"  # the role that trainers read tables as
 
-def check_grants(plpy: Plpy, facts: Row) -> None:
-    """Refuse a table, given by its facts in the catalog, that the caller or the worker cannot read whole."""
-    subject = f'"{facts["schema"]}.{facts["name"]}"'
-    table = qualified(plpy, facts["schema"], facts["name"])
-    if not (facts["caller_enters"] and facts["caller_reads"]):
-        grants = _missing(plpy, facts, "caller", plpy.quote_ident(facts["caller"]))
-        raise RefusalError(DENIED, f"permission denied for table {subject}", hint=f"Ask its owner for: {grants}")
-    if facts["secured"]:
+
+def check_caller(plpy: Plpy, facts: Row) -> None:
+    """Refuse a relation, given by its facts in the catalog, that the caller cannot read whole."""
+    statements = []
+    caller = plpy.quote_ident(facts["caller"])
+    if not facts["caller_enters"]:
+        statements.append(f"grant usage on schema {plpy.quote_ident(facts['schema'])} to {caller};")
+    if not facts["caller_reads"]:
+        statements.append(f"grant select on {qualified(plpy, facts['schema'], facts['name'])} to {caller};")
+    if statements:
+        subject = f'"{facts["schema"]}.{facts["name"]}"'
+        hint = f"Ask its owner for: {' '.join(statements)}"
+        raise RefusalError(DENIED, f"permission denied for table {subject}", hint=hint)
+
+
+def check_reader(plpy: Plpy, oid: int, subject: str, columns: Sequence[str]) -> None:
+    """Refuse a relation of which the trainers' reader cannot read these columns, or not in every partition."""
+    rows = fetch(plpy, GRANTS, oid, READER, json.dumps(list(columns)))
+    statements = missing_grants(rows, READER, plpy.quote_ident)
+    if statements:
         raise RefusalError(
             DENIED,
-            f"table {subject} has row-level security, which the worker does not see through",
-            detail="Its policies decide by role, and the worker is not the role that asks.",
-            hint=f"Train on the rows that you see: create table ... as select * from {table};",  # noqa: S608 - a hint
+            f"the role {READER} may not read {subject}",
+            detail="Trainers read tables as this role: it needs SELECT on every partition and child that holds rows, "
+            "and USAGE on their schemas.",
+            hint=f"Run: {' '.join(statements)}",
         )
-    if not (facts["worker_enters"] and facts["worker_reads"]):
-        grants = _missing(plpy, facts, "worker", "tensile_worker")
-        raise RefusalError(DENIED, f"the worker may not read table {subject}", hint=f"Run: {grants}")
 
 
-def let_worker_read(plpy: Plpy, table: str) -> None:
-    """Grant the worker what it needs of the caller's new table in the current schema, or say who must."""
-    plpy.execute(f"grant select on {table} to tensile_worker")
-    facts = fetch(plpy, WORKER_MAY_ENTER)[0]
+def let_reader_read(plpy: Plpy, table: str, schema: str) -> None:
+    """Grant the reader what it needs of the caller's new table in this schema, or say who must."""
+    plpy.execute(f"grant select on {table} to {READER}")
+    facts = fetch(plpy, READER_MAY_ENTER, schema)[0]
     if facts["enters"]:
         return
-    grant = f"grant usage on schema {plpy.quote_ident(facts['schema'])} to tensile_worker"
+    grant = f"grant usage on schema {plpy.quote_ident(facts['schema'])} to {READER}"
     if facts["mine"]:
         plpy.execute(grant)
     else:
-        plpy.notice(f"the worker may not use the schema yet; its owner must run: {grant};")
+        plpy.notice(f"{READER} may not use the schema yet; the schema's owner must run: {grant};")
 
 
-def _missing(plpy: Plpy, facts: Row, who: str, role: str) -> str:
-    """The grants that this one lacks, as statements."""
-    statements = []
-    if not facts[f"{who}_enters"]:
-        statements.append(f"grant usage on schema {plpy.quote_ident(facts['schema'])} to {role};")
-    if not facts[f"{who}_reads"]:
-        statements.append(f"grant select on {qualified(plpy, facts['schema'], facts['name'])} to {role};")
-    return " ".join(statements)
-
-
-WORKER_MAY_ENTER = """
-select n.nspname as schema, has_schema_privilege('tensile_worker', n.oid, 'usage') as enters,
+READER_MAY_ENTER = """
+select n.nspname as schema, has_schema_privilege('tensile_reader', n.oid, 'usage') as enters,
        pg_has_role(n.nspowner, 'usage') as mine
-  from pg_catalog.pg_namespace as n where n.nspname = current_schema()"""
+  from pg_catalog.pg_namespace as n where n.nspname = $1::text"""

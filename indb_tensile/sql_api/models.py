@@ -18,7 +18,8 @@ def create_model(plpy: Plpy, request: Json) -> Json:
         "architecture": arguments.architecture(request, {}),
         "hyperparams": arguments.hyperparams(request, {}),
     }
-    made = fetch(plpy, CREATE_MODEL, name, json.dumps(definition))
+    values = (name, json.dumps(definition))
+    made = fetch(plpy, DEFINE_RESERVED, *values) or fetch(plpy, CREATE_MODEL, *values)
     if not made:
         found = fetch(plpy, MODEL, name)
         if found and found[0]["own"]:
@@ -101,16 +102,23 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "early_stop": _is_object,
 }
 
+# A training that is under way has reserved the name, and may go on: the definition is for those after it.
+DEFINE_RESERVED = """
+update tensile.models as m set definition = $2::jsonb
+ where m.name = $1::text and m.dropped_at is null and m.definition is null and m.last_spec is null
+   and m.owner_oid = tensile.current_role_oid() and m.installation = tensile.installation()
+   and not exists (select from tensile.model_versions as v where v.model_id = m.model_id)
+returning m.model_id"""
 CREATE_MODEL = """
 insert into tensile.models (name, definition) values ($1::text, $2::jsonb)
-on conflict (name) do nothing returning model_id"""
+on conflict (name) where dropped_at is null do nothing returning model_id"""
 MODEL = """
-select m.owner_name = current_user and m.owner_oid = tensile.current_role_oid() as own,
+select m.owner_oid = tensile.current_role_oid() and m.installation = tensile.installation() as own,
        m.definition::text as definition, m.last_spec::text as last_spec
-  from tensile.models as m where m.name = $1::text"""
+  from tensile.models as m where m.name = $1::text and m.dropped_at is null"""
 VERSION = """
-select v.version_id, v.target, v.metrics::text as metrics
+select v.version_id, v.number, v.target, v.metrics::text as metrics
   from tensile.models as m
   left join tensile.model_versions as v
     on v.model_id = m.model_id and case when $2::int4 is null then v.deployed else v.number = $2 end
- where m.name = $1::text"""
+ where m.name = $1::text and m.dropped_at is null"""

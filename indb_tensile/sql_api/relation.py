@@ -1,11 +1,13 @@
 """The table to train on, and the columns that a model can learn from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import INVALID, MISSING_COLUMN, MISSING_TABLE, WRONG_KIND, RefusalError
-from .grants import check_grants
+from .grants import check_caller, check_reader
+from .readable import COLUMNS, FAMILY, NO_ROWS, Reason, counting, reasons
 from .request import read_integer
-from .spi import Json, Plpy, Row, fetch, literal, qualified
+from .spi import Json, Plpy, Row, fetch, literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,16 +18,18 @@ class Column:
     type: str
     kind: str  # integer, float, boolean, text, time or array; empty for a type that cannot be learned from
     key: bool  # part of the primary key, or an identity column
+    primary: bool = False  # part of the primary key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table that caller and worker may read."""
+    """A relation that the caller may read. `reasons` says why the trainers' reader cannot copy it as it stands."""
 
     oid: int
     schema: str
     name: str
     columns: tuple[Column, ...]
+    reasons: tuple[Reason, ...] = ()
 
     def __str__(self) -> str:
         return f'table "{self.schema}.{self.name}"'
@@ -46,7 +50,7 @@ class Table:
 
 
 def find_table(plpy: Plpy, request: Json) -> Table:
-    """The table that the request names, once caller and worker may both read it."""
+    """The relation that the request names, once the caller may read it. It need not be readable by the trainers."""
     oid = read_integer(request, "relation")
     if oid is None:
         raise RefusalError(INVALID, "no table is given", hint="Name one: select tensile_train('model', 'table').")
@@ -54,13 +58,38 @@ def find_table(plpy: Plpy, request: Json) -> Table:
     if not found:
         raise no_table(oid)
     facts = found[0]
-    _check_kind(plpy, facts)
-    check_grants(plpy, facts)
-    columns = tuple(
-        Column(name=row["name"], type=row["type"], kind=_kind(row), key=row["key"])
-        for row in fetch(plpy, COLUMNS, oid)
+    described = fetch(plpy, COLUMNS, oid)
+    why = reasons(fetch(plpy, FAMILY, oid), described)
+    table = Table(
+        oid=oid,
+        schema=facts["schema"],
+        name=facts["name"],
+        columns=tuple(
+            Column(name=row["name"], type=row["type"], kind=_kind(row), key=row["key"], primary=row["primary_key"])
+            for row in described
+        ),
+        reasons=why,
     )
-    return Table(oid=oid, schema=facts["schema"], name=facts["name"], columns=columns)
+    if why and why[0].code == NO_ROWS:
+        hint = "Name the table that holds the rows to train on."
+        raise RefusalError(WRONG_KIND, why[0].text, hint=hint)
+    check_caller(plpy, facts)
+    return table
+
+
+def reasons_against(table: Table, used: Sequence[str]) -> tuple[Reason, ...]:
+    """Why the trainers' reader cannot copy these columns of the relation, and its key; empty where it can.
+
+    Where there is a reason, the relation is trained on through a snapshot. Missing grants are none: they are
+    `require_grants`'s.
+    """
+    return counting(table.reasons, used)
+
+
+def require_grants(plpy: Plpy, table: Table, used: Sequence[str]) -> None:
+    """Refuse a relation of which the trainers' reader lacks a grant for these columns or for the key."""
+    key = [column.name for column in table.columns if column.primary]
+    check_reader(plpy, table.oid, str(table), list(dict.fromkeys((*used, *key))))
 
 
 def no_table(oid: int) -> RefusalError:
@@ -77,40 +106,9 @@ def learnable(table: Table, column: Column, role: str) -> Column:
     return column
 
 
-def _check_kind(plpy: Plpy, facts: Row) -> None:
-    kind = _RELATION_KINDS.get(facts["kind"], "")
-    if facts["persistence"] == "t":
-        kind = kind or "a temporary table, which other sessions cannot read"
-    if kind:
-        hint = "Name the table that holds the rows to train on."
-        if facts["kind"] in _KINDS_WITH_ROWS:
-            copy = plpy.quote_ident(f"{facts['name']}_rows")
-            source = qualified(plpy, facts["schema"], facts["name"])
-            hint = f"Train on a copy: create table {copy} as select * from {source};"  # noqa: S608 - a hint
-        raise RefusalError(
-            WRONG_KIND,
-            f'"{facts["schema"]}.{facts["name"]}" is {kind}',
-            detail="Models are trained on ordinary tables, which the worker reads with its own grants.",
-            hint=hint,
-        )
-
-
 def _kind(column: Row) -> str:
     return "text" if column["enumerated"] else _KINDS.get(column["base"] or "", "")
 
-
-_RELATION_KINDS = {
-    "v": "a view",
-    "m": "a materialized view",
-    "f": "a foreign table",
-    "p": "a partitioned table",
-    "S": "a sequence",
-    "i": "an index",
-    "I": "an index",
-    "c": "a composite type",
-    "t": "a TOAST table",
-}
-_KINDS_WITH_ROWS = "rpvmf"
 
 # Kinds of column by type name within pg_catalog.
 _KINDS = {
@@ -127,31 +125,8 @@ _SUPPORTED = (
 )
 
 RELATION = """
-select c.relname as name, n.nspname as schema, c.relkind as kind, c.relpersistence as persistence,
-       c.relrowsecurity as secured, current_user as caller,
-       has_schema_privilege(n.oid, 'usage') as caller_enters, has_table_privilege(c.oid, 'select') as caller_reads,
-       has_schema_privilege('tensile_worker', n.oid, 'usage') as worker_enters,
-       has_table_privilege('tensile_worker', c.oid, 'select') as worker_reads
+select c.relname as name, n.nspname as schema, current_user as caller,
+       has_schema_privilege(n.oid, 'usage') as caller_enters, has_table_privilege(c.oid, 'select') as caller_reads
   from pg_catalog.pg_class as c
   join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
  where c.oid = $1::oid"""
-COLUMNS = """
-with recursive base (attnum, type) as (  -- of a domain, be it over others, the type below them all
-    select a.attnum, a.atttypid
-      from pg_catalog.pg_attribute as a
-     where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped
-    union all
-    select d.attnum, t.typbasetype
-      from base as d
-      join pg_catalog.pg_type as t on t.oid = d.type
-     where t.typtype = 'd'
-)
-select a.attname as name, format_type(a.atttypid, a.atttypmod) as type, b.typtype = 'e' as enumerated,
-       case when b.typnamespace = 'pg_catalog'::regnamespace then b.typname end as base,
-       a.attidentity <> '' or coalesce(a.attnum = any (i.indkey::int2[]), false) as key
-  from pg_catalog.pg_attribute as a
-  join base as d on d.attnum = a.attnum
-  join pg_catalog.pg_type as b on b.oid = d.type and b.typtype <> 'd'
-  left join pg_catalog.pg_index as i on i.indrelid = a.attrelid and i.indisprimary
- where a.attrelid = $1::oid
- order by a.attnum"""

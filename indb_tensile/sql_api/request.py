@@ -1,5 +1,7 @@
 """The arguments of any request, read from its JSON: a wrong type is refused by the argument's name."""
 
+import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +12,23 @@ from .spi import Json
 def read_model_name(request: Json) -> str:
     """The model's name, which must be given."""
     name = read_text(request, "model")
-    if name is None or not 1 <= len(name) <= 200:
-        raise RefusalError(INVALID, f"the model's name is {shown(name)}", hint="Give a name of 1 to 200 characters.")
+    if name is None or not 1 <= len(name) <= _LONGEST_NAME:
+        hint = f"Give a name of 1 to {_LONGEST_NAME} characters."
+        raise RefusalError(INVALID, f"the model's name is {shown(name)}", hint=hint)
+    _check_printable("the model's name", name)
     return name
+
+
+def read_key(request: Json) -> str | None:
+    """The key under which a training that is asked for twice is one job, or None where it is left out."""
+    key = read_text(request, "idempotency_key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= _LONGEST_NAME:
+        message = f"idempotency_key has {len(key)} characters"
+        raise RefusalError(INVALID, message, hint=f"Give a key of 1 to {_LONGEST_NAME} characters, such as a UUID.")
+    _check_printable("idempotency_key", key)
+    return key
 
 
 def read_text(request: Json, key: str) -> str | None:
@@ -49,3 +65,17 @@ def read_choice(request: Json, key: str, known: Sequence[str], default: Any) -> 
     if value not in known:
         raise RefusalError(INVALID, f'unknown {key} "{value}"', hint=f"Known: {', '.join(known)}.")
     return value
+
+
+def _check_printable(subject: str, name: str) -> None:
+    """Names appear in logs and terminals, where such a character could forge a line."""
+    if _UNPRINTABLE.search(name):
+        message = (
+            f"{subject} {json.dumps(name)} has a control character, a line separator or a mark of text direction"
+        )
+        raise RefusalError(INVALID, message, hint="Use letters, digits, spaces and punctuation.")
+
+
+_LONGEST_NAME = 200
+# As the constraints of tensile.models and tensile.jobs have it.
+_UNPRINTABLE = re.compile(r"[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]")

@@ -1,4 +1,8 @@
-"""What a table's first rows tell, within some milliseconds; the worker checks the rest."""
+"""What a table's first rows tell, within some milliseconds; the worker checks the rest.
+
+The statements run under the caller's search_path, which the functions of a view may need. So each function, type and
+operator in them is qualified.
+"""
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident
 
@@ -31,7 +35,7 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
     if look["infinite"]:
         hint = "Delete these rows, or set their target to NULL to leave them out."
         raise RefusalError(DATA, f"{subject} is not finite in {look['infinite']} of its first rows", hint=hint)
-    if whole and look["single"]:
+    if whole and look["value"] == look["last_value"]:
         _refuse_one_value(subject, spec["task"], look)
     for place, column in enumerate(arrays):
         _check_shape(table, column, look[f"least_{place}"], look[f"most_{place}"])
@@ -41,7 +45,7 @@ def count_values(plpy: Plpy, table: Table, target: Column) -> int:
     """How many values an integer target has in the first rows."""
     column, source = plpy.quote_ident(target.name), qualified(plpy, table.schema, table.name)
     statement = (
-        f"select count(distinct v) as values from (select {column} as v from {source} "
+        f"select pg_catalog.count(distinct v) as values from (select {column} as v from {source} "
         f"where {column} is not null limit {_ROWS}) as sample"
     )
     return int(next(iter(plpy.execute(statement)))["values"])
@@ -51,20 +55,22 @@ def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], i
     """What the service must know of the columns to build the network, and how many rows there are."""
     source = qualified(plpy, table.schema, table.name)
     used = [*used_columns(table, spec), table.column(spec["target"], "target")]
-    asked = ["(select count(*) from sample) as sampled"]
+    asked = ["(select pg_catalog.count(*) from sample) as sampled"]
     for place, column in enumerate(used):
         name = plpy.quote_ident(column.name)
         if column.kind == "array":
-            asked.append(f"(select array_dims({name}) from sample where {name} is not null limit 1) as c{place}")
+            asked.append(
+                f"(select pg_catalog.array_dims({name}) from sample where {name} is not null limit 1) as c{place}"
+            )
         else:
-            asked.append(f"(select count(distinct {name}) from sample) as c{place}")
+            asked.append(f"(select pg_catalog.count(distinct {name}) from sample) as c{place}")
     statement = f"""with sample as materialized (select * from {source} limit {_ROWS})
         select {", ".join(asked)}"""
     found = next(iter(plpy.execute(statement)))
     columns = [_statistic(column, found[f"c{place}"]) for place, column in enumerate(used)]
     rows = int(found["sampled"])
     if rows == _ROWS:
-        rows = int(fetch(plpy, f"select count(*) as rows from {source}")[0]["rows"])
+        rows = int(fetch(plpy, f"select pg_catalog.count(*) as rows from {source}")[0]["rows"])
     return columns, rows
 
 
@@ -80,15 +86,17 @@ def _look(plpy: Plpy, table: Table, target: Column, arrays: Sequence[Column], li
     source = qualified(plpy, table.schema, table.name)
     columns = [plpy.quote_ident(target.name), *(plpy.quote_ident(column.name) for column in arrays)]
     named = ", ".join(f"{column} as c{place}" for place, column in enumerate(columns))
-    infinite = "c0 in ('NaN', 'Infinity', '-Infinity')" if target.kind == "float" else "false"
+    edges = ("NaN", "Infinity", "-Infinity")
+    infinite = " or ".join(f"c0 operator(pg_catalog.=) '{edge}'" for edge in edges)
     shapes = "".join(
-        f", min(pg_catalog.array_dims(c{place + 1})) as least_{place}"
-        f", max(pg_catalog.array_dims(c{place + 1})) as most_{place}"
+        f", pg_catalog.min(pg_catalog.array_dims(c{place + 1})) as least_{place}"
+        f", pg_catalog.max(pg_catalog.array_dims(c{place + 1})) as most_{place}"
         for place in range(len(arrays))
     )
-    statement = f"""select count(*) as rows, count(c0) as known, min(c0::text) as value,
-        min(c0::text collate "C") is not distinct from max(c0::text collate "C") as single,
-        count(*) filter (where {infinite}) as infinite{shapes}
+    text = 'c0::pg_catalog.text collate pg_catalog."C"'
+    statement = f"""select pg_catalog.count(*) as rows, pg_catalog.count(c0) as known,
+        pg_catalog.min({text}) as value, pg_catalog.max({text}) as last_value,
+        pg_catalog.count(*) filter (where {infinite if target.kind == "float" else "false"}) as infinite{shapes}
         from (select {named} from {source} limit {limit}) as sample"""
     return next(iter(plpy.execute(statement)))
 

@@ -1,7 +1,8 @@
 """The session's own database, as PL/Python gives access to it; names and texts as SQL writes them."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 Json = dict[str, Any]
@@ -10,6 +11,13 @@ Row = Mapping[str, Any]
 
 class Plan(Protocol):
     """A prepared statement of PL/Python."""
+
+
+class Cursor(Protocol):
+    """A statement's rows, some at a time."""
+
+    def fetch(self, count: int) -> Iterable[Row]:
+        """The next rows; none where all were fetched."""
 
 
 class Plpy(Protocol):
@@ -25,6 +33,9 @@ class Plpy(Protocol):
     def execute(self, plan: Plan | str, arguments: Sequence[object] = ()) -> Iterable[Row]:
         """Run it; an error is an SPIError."""
 
+    def cursor(self, query: str) -> Cursor:
+        """Begin it; its rows are computed when they are fetched."""
+
     def notice(self, message: str) -> None:
         """Tell the client."""
 
@@ -35,9 +46,28 @@ class Plpy(Protocol):
 def fetch(plpy: Plpy, statement: str, *arguments: object) -> Sequence[Row]:
     """All rows of a statement, prepared once per session; its casts say the parameters' types."""
     if statement not in _plans:
-        types = dict(re.findall(r"\$(\d+)::(\w+)", statement))
+        types = dict(re.findall(r"\$(\d+)::([\w.]+)", statement))
         _plans[statement] = plpy.prepare(statement, [types[number] for number in sorted(types, key=int)])
     return list(plpy.execute(_plans[statement], arguments))
+
+
+@contextmanager
+def callers_path(plpy: Plpy, path: str | None) -> Iterator[None]:
+    """Run the block under the caller's search_path, then restore the path before it, also after an error.
+
+    Every public function pins `search_path`, so a caller's relation whose functions use unqualified names can only
+    be read inside such a block. Text that we write for the block must qualify every function, type and operator.
+    `path` None leaves the path as it is. Raises SPIError for a path that is not a list of names.
+    """
+    if path is None:
+        yield
+        return
+    pinned = fetch(plpy, CURRENT_PATH)[0]["path"]
+    fetch(plpy, SET_PATH, path)
+    try:
+        yield
+    finally:
+        fetch(plpy, SET_PATH, pinned)
 
 
 def qualified(plpy: Plpy, schema: str, name: str) -> str:
@@ -50,4 +80,7 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+CURRENT_PATH = "select pg_catalog.current_setting('search_path') as path"
+# Local: PostgreSQL undoes it at the end of the function that pins search_path, whatever happens here.
+SET_PATH = "select pg_catalog.set_config('search_path', $1::pg_catalog.text, true)"
 _plans: dict[str, Plan] = {}

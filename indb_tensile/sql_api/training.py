@@ -1,38 +1,47 @@
 """A training is checked and enqueued as the caller, or only explained."""
 
 import json
+from collections.abc import Sequence
 
 from . import arguments, service
 from .errors import UNSUPPORTED, RefusalError
-from .features import choose_features
+from .features import choose_features, used_columns
 from .models import last_arguments
 from .options import DEPLOY
-from .relation import Table, find_table
-from .request import read_choice, read_model_name, read_text
+from .relation import Table, find_table, reasons_against, require_grants
+from .request import read_choice, read_key, read_model_name, read_text
 from .sample import check_rows, read_statistics
-from .spi import Json, Plpy, fetch
+from .snapshots import make_snapshot, require_writable
+from .spi import Json, Plpy, callers_path, fetch
 from .target import choose_target, choose_task
 
 
 def train(plpy: Plpy, request: Json) -> Json:
-    """Check the request and enqueue it."""
-    key = read_text(request, "idempotency_key")
+    """Check the request and enqueue it, with a snapshot of a relation that trainers cannot read as it stands."""
+    require_writable(plpy)
+    key = read_key(request)
     if key is not None and (known := fetch(plpy, JOB_OF_KEY, key)):
         return {"job": known[0]["job_id"]}
-    spec, _ = _resolved(plpy, request)
+    spec, table = _resolved(plpy, request)
     priority = arguments.priority(request)
     relation = spec["relation"]
     values = (spec["model"], relation["oid"], relation["schema"], relation["name"], json.dumps(spec))
     added = fetch(plpy, ENQUEUE, *values, priority, read_text(request, "not_before"), key)
-    # Another session took the key between the look-up and now: that job is the one.
-    return {"job": (added or fetch(plpy, JOB_OF_KEY, key))[0]["job_id"]}
+    if not added:  # another session took the key between the look-up and now: that job is the one
+        return {"job": fetch(plpy, JOB_OF_KEY, key)[0]["job_id"]}
+    job = added[0]["job_id"]
+    used = _used(table, spec)
+    if _needs_snapshot(request, table, used):
+        make_snapshot(plpy, table, used, job, _path(request))
+    return {"job": job}
 
 
 def explain(plpy: Plpy, request: Json) -> Json:
     """Ask the service what this training would need, without enqueuing it."""
     spec, table = _resolved(plpy, request)
     arguments.priority(request)
-    columns, rows = read_statistics(plpy, table, spec)
+    with callers_path(plpy, _path(request)):
+        columns, rows = read_statistics(plpy, table, spec)
     room = fetch(plpy, DEVICE_ROOM)[0]["room_bytes"]
     asked = {"verb": "explain", "spec": spec, "columns": columns, "rows": rows}
     answer = service.ask(plpy, asked | {"limit_bytes": spec["memory_limit_bytes"], "budget_bytes": room})
@@ -46,7 +55,8 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
     table = find_table(plpy, request)
     before = last_arguments(plpy, name)
     target = choose_target(request, before, table)
-    task = choose_task(plpy, request, before, table, target)
+    with callers_path(plpy, _path(request)):
+        task = choose_task(plpy, request, before, table, target)
     features, exclude = choose_features(plpy, request, before, table, target)
     spec = {
         "model": name,
@@ -65,13 +75,29 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
         "max_runtime_s": arguments.max_runtime(request),
         "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
     }
-    check_rows(plpy, table, spec)
+    used = _used(table, spec)
+    if not _needs_snapshot(request, table, used):
+        require_grants(plpy, table, used)
+    with callers_path(plpy, _path(request)):
+        check_rows(plpy, table, spec)
     return spec, table
+
+
+def _path(request: Json) -> str | None:
+    """The caller's search_path: the relation is read under it, since a view may call functions that need it."""
+    return read_text(request, "search_path")
+
+
+def _used(table: Table, spec: Json) -> list[str]:
+    return [*(column.name for column in used_columns(table, spec)), spec["target"]]
+
+
+def _needs_snapshot(request: Json, table: Table, used: Sequence[str]) -> bool:
+    return bool(request.get("snapshot")) or bool(reasons_against(table, used))
 
 
 def _refuse_what_comes_later(request: Json) -> None:
     later = (
-        ("snapshot", bool(request.get("snapshot")), "Train on a table: create table ... as select ... from it."),
         ("depends_on", request.get("depends_on") is not None, "Enqueue the second job when the first has ended."),
         ("init_from", request.get("init_from") is not None, "Leave it out: training starts from fresh parameters."),
     )
@@ -82,12 +108,13 @@ def _refuse_what_comes_later(request: Json) -> None:
 
 JOB_OF_KEY = """
 select job_id from tensile.jobs
- where owner_oid = tensile.current_role_oid() and owner_name = current_user and idempotency_key = $1::text"""
+ where owner_oid = tensile.current_role_oid() and installation = tensile.installation()
+   and idempotency_key = $1::text"""
 ENQUEUE = """
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
                           idempotency_key)
 values ($1::text, $2::oid, $3::text, $4::text, $5::jsonb, $6::int4, $7::timestamptz, $8::text)
-on conflict (owner_oid, idempotency_key) where idempotency_key is not null do nothing
+on conflict (owner_oid, installation, idempotency_key) where idempotency_key is not null do nothing
 returning job_id"""
 DEVICE_ROOM = """
 select max(d.budget_bytes - d.granted_bytes) as room_bytes

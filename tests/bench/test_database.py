@@ -6,7 +6,7 @@ import pytest
 from indb_tensile.bench.database import fresh
 from indb_tensile.catalog import install
 from indb_tensile.cli import bench
-from indb_tensile.cli.cluster import Cluster
+from indb_tensile.cluster import Cluster
 
 
 @pytest.mark.postgres

@@ -51,7 +51,16 @@ def register(connection: psycopg.Connection[Any], *, lease_s: float = LEASE_S) -
 def claim(connection: psycopg.Connection[Any], worker: WorkerId) -> ClaimedJob:
     """The next job; there must be one."""
     claimed = jobs.claim_job(connection, worker)
-    assert claimed is not None
+    assert isinstance(claimed, ClaimedJob)
+    return claimed
+
+
+def claim_or_fail(connection: psycopg.Connection[Any], worker: WorkerId) -> ClaimedJob | None:
+    """The next job; None where there is none, or its specification could not be read and it was failed."""
+    claimed = jobs.claim_job(connection, worker)
+    if isinstance(claimed, jobs.Unreadable):
+        jobs.fail(connection, claimed.job, claimed.claim, claimed.error)
+        return None
     return claimed
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from indb_tensile.cli.cluster import Cluster, Programs, find_programs, system_user
+from indb_tensile.cluster import Cluster, Programs, find_programs, system_user
 
 _COPIED = ("postgres", "initdb", "pg_ctl", "pg_config")
 

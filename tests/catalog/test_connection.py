@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from indb_tensile.catalog.connection import Session, UnreachableError, connect, is_outage, retrying
+from indb_tensile.catalog.connection import Session, UnreachableError, connect, is_outage, pinned, retrying
 from indb_tensile.errors import DatabaseError, RequestError
 from tests.conftest import Database
 
@@ -123,3 +123,33 @@ def test_a_session_does_its_work_again_on_a_new_connection(database: Database) -
 
     with Session(database.dsn(), application_name="test", patience_s=30) as session:
         assert session.run(backend) == served[1] != served[0]
+
+
+@pytest.mark.postgres
+def test_a_connection_of_ours_finds_names_in_pg_catalog_whatever_its_role_is_set_to(database: Database) -> None:
+    with database.connect() as postgres:
+        postgres.execute("alter role alice set search_path = alice, public, pg_catalog")
+    try:
+        with connect(database.dsn("alice"), application_name="test") as connection:
+            assert connection.execute("show search_path").fetchone() == ("pg_catalog, pg_temp",)
+        with Session(database.dsn("alice"), application_name="test") as session:
+            assert session.run(_path) == ("pg_catalog, pg_temp",)
+    finally:
+        with database.connect() as postgres:
+            postgres.execute("alter role alice reset search_path")
+
+
+@pytest.mark.postgres
+def test_a_users_connection_keeps_its_path_but_within_a_pinned_transaction(database: Database) -> None:
+    with connect(database.dsn("alice"), application_name="test", callers_path=True) as connection:
+        assert _path(connection) == ('"$user", public',)
+        with pinned(connection):
+            assert _path(connection) == ("pg_catalog, pg_temp",)
+        assert _path(connection) == ('"$user", public',)
+        with pytest.raises(psycopg.errors.DivisionByZero), pinned(connection):
+            connection.execute("select 1 / 0")
+        assert _path(connection) == ('"$user", public',)
+
+
+def _path(connection: psycopg.Connection[Any]) -> Any:
+    return connection.execute("show search_path").fetchone()

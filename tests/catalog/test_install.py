@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg import sql
 
-from indb_tensile.catalog import install, jobs, models
+from indb_tensile.catalog import install, jobs, models, snapshots
 from indb_tensile.catalog.install import EXTENSION, SCRIPT, Installation
-from indb_tensile.cli.cluster import Cluster, find_programs
-from indb_tensile.errors import DatabaseError, PrivilegeError, RequestError
+from indb_tensile.cluster import Cluster, find_programs
+from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError, RequestError
+from indb_tensile.job import JobId
 from tests.catalog.enqueue import claim, enqueue, publication, register
 from tests.catalog.own_server import own_server
 from tests.conftest import ROLES, Database
@@ -118,6 +119,22 @@ def test_a_schema_of_that_name_that_is_not_ours_is_left_alone(own: Cluster) -> N
 
 
 @pytest.mark.postgres
+def test_functions_that_a_dropped_schema_left_behind_are_named_with_the_statements_that_drop_them(
+    own: Cluster,
+) -> None:
+    with _new_database(own, "left") as connection:
+        install.install(connection, way=SCRIPT)
+        connection.execute("set client_min_messages = warning; drop schema tensile cascade")
+        with pytest.raises(DatabaseError) as caught:
+            install.install(connection, way=SCRIPT)
+        assert "has no schema tensile, but" in caught.value.message
+        statements = caught.value.hint.removeprefix("As a superuser: ").removesuffix(" Then run this again.")
+        connection.execute("set search_path = pg_catalog")
+        connection.execute(statements.encode())
+        assert install.install(connection, way=SCRIPT).version == install.VERSION
+
+
+@pytest.mark.postgres
 def test_only_a_superuser_installs(database: Database, cluster: Cluster) -> None:
     with database.connect() as connection:
         connection.execute("create database bare owner alice")
@@ -186,6 +203,74 @@ def test_a_dump_carries_models_and_never_runs_the_queue_of_what_it_copies(own: C
             assert claim(copied, register(copied)).job == fresh
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("way", [EXTENSION, SCRIPT])
+def test_a_dump_with_snapshots_restores_and_the_copy_keeps_only_those_of_its_own_jobs(own: Cluster, way: str) -> None:
+    with _new_database(own, f"snapped_{way}") as production:
+        install.install(production, way=way)
+        ended, waiting = _snapshot(production), _snapshot(production)
+        production.execute("update tensile.jobs set cancel_requested = true where job_id = %s", (ended,))
+        kept = snapshots.find_snapshot(production, waiting)
+        assert kept is not None
+        with _new_database(own, f"snapped_copy_{way}") as copied:
+            _copy(own, f"snapped_{way}", f"snapped_copy_{way}")
+            assert _snapshot_tables(copied) == [(f"job_{job}", "tensile_data", 3) for job in (ended, waiting)]
+            # The extension's dump carries no job that has not ended, so nothing there needs a snapshot.
+            assert snapshots.drop_ended(copied) == (2 if way == EXTENSION else 1)
+            found = snapshots.find_snapshot(copied, waiting)
+            if way == EXTENSION:
+                assert found is None
+            else:
+                assert found is not None
+                assert (found.columns, found.key, found.rows) == (kept.columns, kept.key, kept.rows)
+            _snapshot(copied)  # and new ones can be made
+        with _new_database(own, f"snapped_part_{way}") as part:
+            _copy(own, f"snapped_{way}", f"snapped_part_{way}", "--exclude-table=tensile_data.*")
+            assert _snapshot_tables(part) == []
+            if way == SCRIPT:
+                with pytest.raises(MissingError, match=f"the snapshot of job {waiting} is gone"):
+                    snapshots.find_snapshot(part, waiting)
+            snapshots.drop_ended(part)
+            _snapshot(part)
+        if way == EXTENSION:
+            production.execute("drop extension tensile cascade")
+        else:
+            production.execute("drop schema tensile, tensile_data cascade")
+        assert install.installed(production) is None
+
+
+def _snapshot(connection: psycopg.Connection[Any]) -> JobId:
+    """A queued job with a sealed snapshot of three rows."""
+    connection.execute("create table if not exists t (k int primary key, y float8)")
+    with connection.transaction():
+        row = connection.execute("select 't'::regclass::oid::int8").fetchone()
+        assert row is not None
+        spec = {"relation": {"oid": row[0], "schema": "public", "name": "t"}}
+        job = enqueue(connection, relation_oid=row[0], spec=spec)
+        connection.execute("select tensile.make_snapshot(%s, '{y}')", (job,))
+        table = sql.Identifier("tensile_data", f"job_{job}")
+        connection.execute(sql.SQL("insert into {} select i, i from generate_series(1, 3) as i").format(table))
+        connection.execute("select tensile.seal_snapshot(%s)", (job,))
+    return job
+
+
+def _snapshot_tables(connection: psycopg.Connection[Any]) -> list[tuple[str, str, int]]:
+    """Name, owner and rows of each, as the reader sees them."""
+    tables = connection.execute(
+        "select tablename::text, tableowner::text from pg_tables where schemaname = 'tensile_data' order by 1"
+    ).fetchall()
+    counted = []
+    with connection.transaction():
+        connection.execute("set local role tensile_reader")
+        for name, owner in tables:
+            row = connection.execute(
+                sql.SQL("select count(*) from {}").format(sql.Identifier("tensile_data", name))
+            ).fetchone()
+            assert row is not None
+            counted.append((name, owner, row[0]))
+    return counted
+
+
 def _fill(connection: psycopg.Connection[Any]) -> Any:
     """One finished job with its model, one queued, one claimed, a setting."""
     worker = register(connection)
@@ -204,11 +289,11 @@ def _new_database(cluster: Cluster, name: str) -> psycopg.Connection[Any]:
     return psycopg.connect(cluster.dsn(database=name), autocommit=True)
 
 
-def _copy(cluster: Cluster, source: str, target: str) -> None:
+def _copy(cluster: Cluster, source: str, target: str, *options: str) -> None:
     """pg_dump into psql, stopping at the first error."""
     programs = find_programs()
     dump = subprocess.run(
-        [programs.path("pg_dump"), "-d", cluster.dsn(database=source)], capture_output=True, check=False
+        [programs.path("pg_dump"), *options, "-d", cluster.dsn(database=source)], capture_output=True, check=False
     )
     assert dump.returncode == 0, dump.stderr.decode()
     restore = subprocess.run(

@@ -1,15 +1,17 @@
 """Publishing: one version per success, deployed as asked; bytes come back as they were."""
 
+import hashlib
 import math
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.errors import InsufficientPrivilege, LockNotAvailable, ObjectInUse
 
 from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.chunks import CHUNK_BYTES
 from indb_tensile.catalog.models import should_deploy
-from indb_tensile.errors import DatabaseError, LostClaimError, MissingError, PrivilegeError
+from indb_tensile.errors import DatabaseError, LostClaimError, MissingError, PrivilegeError, RequestError
 from indb_tensile.job import ClaimedJob, ClaimToken, ModelVersionId
 from tests.catalog.enqueue import claim, enqueue, publication, register, specification, state
 from tests.conftest import Database
@@ -101,7 +103,7 @@ def test_a_claim_that_was_lost_publishes_nothing(database: Database) -> None:
         stale = ClaimToken(claimed.claim - 1)
         with pytest.raises(LostClaimError):
             models.publish_version(connection, _with_claim(claimed, stale), publication())
-        assert connection.execute("select count(*) from tensile.models").fetchone() == (0,)
+        assert connection.execute("select count(*) from tensile.model_versions").fetchone() == (0,)
 
 
 @pytest.mark.postgres
@@ -126,21 +128,131 @@ def test_a_version_deployed_meanwhile_is_judged_by_what_it_scored(database: Data
 
 
 @pytest.mark.postgres
-def test_a_name_that_another_owner_took_meanwhile_is_refused_and_nothing_is_left(database: Database) -> None:
+def test_a_publication_waits_for_nobody_who_enqueues_or_makes_a_model(database: Database) -> None:
+    with (
+        database.connect("alice") as alice,
+        database.connect("alice") as other_session,
+        database.connect("bob") as bob,
+        database.connect("tensile_worker") as connection,
+    ):
+        enqueue(alice)
+        claimed = _running(connection)
+        connection.execute("set lock_timeout = '1s'")
+        with other_session.transaction(), bob.transaction():
+            enqueue(other_session)
+            enqueue(bob, "another")
+            bob.execute("insert into tensile.models (name) values ('third')")
+            models.publish_version(connection, claimed, publication())
+
+
+@pytest.mark.postgres
+def test_a_name_is_taken_when_the_training_is_enqueued(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("bob") as bob:
+        enqueue(alice)
+        for take in ("insert into tensile.models (name) values ('m')", None):
+            with pytest.raises(InsufficientPrivilege, match='model "m" belongs to another role'):
+                enqueue(bob) if take is None else bob.execute(take.encode())
+        assert alice.execute("select name, owner_name, definition from tensile.models").fetchall() == [
+            ("m", "alice", None)
+        ]
+        assert alice.execute("select * from tensile.model_list").fetchall() == []
+
+
+@pytest.mark.postgres
+def test_a_name_that_nobody_has_committed_yet_is_waited_for_no_longer_than_two_seconds(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("bob") as bob:
+        with bob.transaction():
+            bob.execute("insert into tensile.models (name) values ('m')")
+            with pytest.raises(LockNotAvailable, match='model "m" is being made by a transaction that has not ended'):
+                enqueue(alice)
+        with pytest.raises(InsufficientPrivilege, match='model "m" belongs to another role'):
+            enqueue(alice)
+
+
+@pytest.mark.postgres
+def test_a_name_is_free_again_when_the_last_training_for_it_has_ended_without_a_version(database: Database) -> None:
     with (
         database.connect("alice") as alice,
         database.connect("bob") as bob,
         database.connect("tensile_worker") as connection,
     ):
-        # Neither sees what the other has not committed yet: this much of a race no trigger can refuse.
-        with bob.transaction():
-            bob.execute("insert into tensile.models (name) values ('m')")
-            job = enqueue(alice)
+        enqueue(alice)
+        waiting = enqueue(alice)
         claimed = _running(connection)
-        with pytest.raises(PrivilegeError, match='model "m" belongs to another role, not to "alice"'):
+        jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"))
+        assert _names(connection) == ["m"]
+        alice.execute("update tensile.jobs set cancel_requested = true where job_id = %s", (waiting,))
+        assert _names(connection) == []
+        enqueue(bob)
+
+
+@pytest.mark.postgres
+def test_a_name_whose_row_was_locked_when_its_training_ended_is_freed_later(database: Database) -> None:
+    with (
+        database.connect("alice") as alice,
+        database.connect("alice") as holder,
+        database.connect("tensile_worker") as connection,
+    ):
+        enqueue(alice)
+        claimed = _running(connection)
+        with holder.transaction():
+            holder.execute("select from tensile.models for update")
+            jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"))
+            assert connection.execute("select tensile.delete_dropped()").fetchone() == (0,)
+        assert _names(connection) == ["m"]
+        assert connection.execute("select tensile.delete_dropped()").fetchone() == (1,)
+        assert _names(connection) == []
+
+
+@pytest.mark.postgres
+def test_a_model_that_is_defined_or_published_keeps_its_name_when_a_training_fails(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        alice.execute("insert into tensile.models (name, definition) values ('defined', '{}')")
+        enqueue(alice)
+        worker = register(connection)
+        models.publish_version(connection, claim(connection, worker), publication())
+        for name in ("m", "defined"):
+            enqueue(alice, name)
+            claimed = claim(connection, worker)
+            jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"))
+        assert _names(connection) == ["defined", "m"]
+        assert connection.execute("select tensile.delete_dropped()").fetchone() == (0,)
+
+
+@pytest.mark.postgres
+def test_a_model_in_training_is_neither_dropped_nor_renamed(database: Database) -> None:
+    with database.connect("alice") as alice:
+        job = enqueue(alice)
+        for change in ("name = 'other'", "dropped_at = now()"):
+            with pytest.raises(ObjectInUse, match=f'model "m" is being trained by job {job}'):
+                alice.execute(f"update tensile.models set {change}".encode())
+
+
+@pytest.mark.postgres
+def test_a_job_whose_models_row_is_gone_publishes_nothing(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        claimed = _running(connection)
+        with database.connect() as postgres:
+            postgres.execute("delete from tensile.models")
+        with pytest.raises(PrivilegeError, match='role "alice" has no model "m" to publish to'):
             models.publish_version(connection, claimed, publication())
         assert state(alice, job) == "running"
-        assert connection.execute("select count(*) from tensile.model_versions").fetchone() == (0,)
+
+
+@pytest.mark.postgres
+def test_weights_that_were_changed_are_not_handed_out(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        version = models.publish_version(connection, _running(connection), publication(weights=b"weights"))
+        with database.connect() as postgres:
+            postgres.execute("update tensile.artifacts set chunk = 'wEights'")
+        with pytest.raises(DatabaseError) as caught:
+            models.load_version(connection, version)
+        published, present = (hashlib.sha256(weights).hexdigest() for weights in (b"weights", b"wEights"))
+        assert caught.value.message == 'the weights of version 1 of model "m" are not those that were published'
+        assert caught.value.detail == f"Their SHA-256 is {present}, not {published} (version_id {version})."
+        assert "train the model again" in caught.value.hint
 
 
 @pytest.mark.postgres
@@ -163,13 +275,32 @@ def test_weights_that_lost_a_chunk_are_not_handed_out(database: Database) -> Non
 
 
 @pytest.mark.postgres
-def test_a_dropped_model_takes_its_versions_and_weights_and_leaves_the_jobs(database: Database) -> None:
-    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+def test_a_dropped_model_is_seen_by_nobody_and_its_bytes_are_deleted_in_portions(database: Database) -> None:
+    with (
+        database.connect("alice") as alice,
+        database.connect("monitor") as monitor,
+        database.connect("tensile_worker") as connection,
+    ):
         enqueue(alice)
-        models.publish_version(connection, _running(connection), publication())
-        alice.execute("delete from tensile.models")
-        assert connection.execute("select count(*) from tensile.artifacts").fetchone() == (0,)
+        version = models.publish_version(connection, _running(connection), publication())
+        alice.execute("update tensile.models set dropped_at = now()")
+        for table in ("models", "model_versions", "version_bundles", "artifacts", "model_list"):
+            assert alice.execute(f"select count(*) from tensile.{table}".encode()).fetchone() == (0,), table
+        assert monitor.execute("select count(*) from tensile.models").fetchone() == (0,)
+        assert models.deployed_version(connection, "m") is None
+        with pytest.raises(MissingError):
+            models.load_version(connection, version)
+        alice.execute("insert into tensile.models (name) values ('m')")
+
+        deleted = [connection.execute("select tensile.delete_dropped(1)").fetchone() for _ in range(4)]
+        assert deleted == [(1,), (1,), (1,), (0,)], "a chunk, the model, the name that no training needs"
+        for table in ("models", "model_versions", "version_bundles", "artifacts"):
+            assert connection.execute(f"select count(*) from tensile.{table}".encode()).fetchone() == (0,), table
         assert alice.execute("select state::text, version_id from tensile.jobs").fetchone() == ("succeeded", None)
+
+
+def _names(connection: psycopg.Connection[Any]) -> list[str]:
+    return [row[0] for row in connection.execute("select name from tensile.models order by name")]
 
 
 def _running(connection: psycopg.Connection[Any]) -> ClaimedJob:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.cli.cluster import Cluster, find_programs, system_user
 from indb_tensile.cli.main import main
+from indb_tensile.cluster import Cluster, find_programs, system_user
 from tests.conftest import Database
 
 DEADLINE_S = 180.0

@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from indb_tensile.cli import cluster as module
-from indb_tensile.cli.cluster import Cluster, find_programs, path_fault
+from indb_tensile import cluster as module
+from indb_tensile.cluster import Cluster, find_programs, path_fault
 from indb_tensile.errors import DatabaseError
 from tests.cli.conftest import as_root, ended, until
 
@@ -87,8 +87,8 @@ def test_an_ordinary_system_user_has_a_cluster_of_its_own(place: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     os.chown(place, nobody.pw_uid, nobody.pw_gid)
     # Its own copy: the developer's interpreter and checkout may be closed to others.
-    for name in ("errors.py", "__init__.py", "cli/__init__.py", "cli/cluster.py"):
-        source = Path(module.__file__).parents[1] / name
+    for name in ("errors.py", "__init__.py", "cluster.py"):
+        source = Path(module.__file__).parent / name
         target = place / "lib" / "indb_tensile" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
@@ -98,7 +98,7 @@ sys.path.insert(0, os.environ["LIB"])
 sys.modules["psycopg.conninfo"] = type(sys)("psycopg.conninfo")
 sys.modules["psycopg.conninfo"].make_conninfo = lambda **words: " ".join(f"{k}={v}" for k, v in words.items())
 from pathlib import Path
-from indb_tensile.cli.cluster import Cluster, find_programs, system_user
+from indb_tensile.cluster import Cluster, find_programs, system_user
 assert system_user() == "nobody"
 cluster = Cluster(directory=Path(os.environ["PLACE"]), programs=find_programs(), system_user=system_user())
 cluster.create()

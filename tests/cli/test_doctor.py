@@ -59,7 +59,7 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
     assert "embedded cluster" not in found
     assert {name: row["mend"] for name, row in found.items() if not row["ok"]} == {
         "catalog": "go on; or lose all models: tensile down --purge, then tensile up",
-        "grants": "grant select on secret to tensile_worker;",
+        "grants": "grant select on public.secret to tensile_reader;",
         "controller 1": "start it again from this version",
         "link of slow cpu on here": "start the controller again while this machine has less to do: it measures its "
         "link then",
@@ -68,7 +68,8 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
         """select tensile_set_setting('socket_directory', '"/run/tensile"');""",
         "service": found["service"]["mend"],
     }
-    assert found["grants"]["found"] == "the worker may read 0 of the 2 tables that you may read"
+    assert found["grants"]["found"] == "tensile_reader may read 0 of the 2 tables that you may read"
+    assert found["reader"]["found"] == "tensile_reader can log in from here"
     assert "process 7 on elsewhere, gpu: version 0.0.9, not 0.1.0" in found["controller 1"]["found"]
 
     assert found["link of cpu on here"]["found"] == (
@@ -77,8 +78,37 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
     assert found["link of slow cpu on here"]["found"].endswith("10:00: 50% of what it is set to")
 
     with database.connect("alice") as alice:
-        alice.execute("grant select on secret to tensile_worker")
+        alice.execute("grant select on secret to tensile_reader")
     assert checks(tensile("doctor", "--json", "--dsn", database.dsn("alice")))["grants"]["ok"] is True
+
+
+def test_grants_that_the_last_version_needed_are_moved_by_statements(tensile: Tensile, database: Database) -> None:
+    with database.connect() as admin:
+        admin.execute(
+            """create schema "my plot"; create table "my plot".t (a int); create table moved (a int);
+               create table parts ("A" int, b int); grant usage on schema "my plot" to tensile_worker;
+               grant select on "my plot".t, moved to tensile_worker; grant select on moved to tensile_reader;
+               grant select ("A", b) on parts to tensile_worker"""
+        )
+        found = checks(tensile("doctor", "--json", "--dsn", database.dsn()))["earlier grants"]
+        assert (found["ok"], found["found"]) == (False, "some are of version 0.1.0, to tensile_worker")
+        assert found["mend"] == (
+            'grant usage on schema "my plot" to tensile_reader; '
+            'grant select on "my plot".t to tensile_reader; revoke select on "my plot".t from tensile_worker; '
+            'grant select ("A", b) on public.parts to tensile_reader; '
+            'revoke select ("A", b) on public.parts from tensile_worker;'
+        )
+        admin.execute(found["mend"])
+    assert checks(tensile("doctor", "--json", "--dsn", database.dsn()))["earlier grants"]["ok"] is True
+
+
+def test_a_reader_that_may_not_log_in_is_told_with_what_mends_it(tensile: Tensile, database: Database) -> None:
+    dsn = database.cluster.dsn(user="nobody_maps_to_this", database=database.name)
+    found = checks(tensile.but(TENSILE_READER_DSN=dsn)("doctor", "--json", "--dsn", database.dsn()))["reader"]
+    assert found["ok"] is False
+    assert "authentication failed" in found["found"]
+    assert "pg_ident.conf" in found["mend"]
+    assert "TENSILE_READER_DSN" in found["mend"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +166,7 @@ def test_a_role_without_the_grant_is_told_it(tensile: Tensile, database: Databas
 def test_a_person_reads_a_mark_what_was_found_and_the_mend(tensile: Tensile, database: Database) -> None:
     done = tensile("doctor", "--dsn", database.dsn("demo"))
     lines = done.out.splitlines()
-    assert any(line.startswith("ok      roles             all four") for line in lines)
+    assert any(line.startswith("ok      roles             all five") for line in lines)
     place = next(n for n, line in enumerate(lines) if line.startswith("MISSING controllers"))
     assert lines[place] == "MISSING controllers       0 alive"
     assert lines[place + 1] == " " * 26 + "mend: Start one: tensile up, or tensile controller."

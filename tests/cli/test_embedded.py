@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from indb_tensile.cli.cluster import Cluster
 from indb_tensile.cli.embedded import _check_ours, _settings_text
 from indb_tensile.cli.place import Place
+from indb_tensile.cluster import Cluster
 from indb_tensile.errors import RequestError
 from tests.cli.conftest import Tensile, ended, until
 

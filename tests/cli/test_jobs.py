@@ -211,7 +211,7 @@ def test_training_is_enqueued_with_what_was_said(demo: Tensile, database: Databa
         connection.execute(
             """create table t (id bigint primary key, a real, b real, y text);
                insert into t select i, i, i % 3, chr(65 + i % 2) from generate_series(1, 50) as i;
-               grant select on t to tensile_worker"""
+               grant select on t to tensile_reader"""
         )
     done = demo(
         "train", "m", "t", "--target", "y", "--hyperparams", '{"epochs": 2, "batch_size": 10}', "--exclude", "b",
@@ -246,7 +246,7 @@ def test_a_wrong_request_is_a_sentence_and_2(
     demo: Tensile, database: Database, arguments: list[str], words: str
 ) -> None:
     with database.connect("demo") as connection:
-        connection.execute("create table t (a real, y text); grant select on t to tensile_worker")
+        connection.execute("create table t (a real, y text); grant select on t to tensile_reader")
     done = demo("train", *arguments)
     assert (done.code, done.out) == (2, "")
     assert words in done.err

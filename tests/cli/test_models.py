@@ -47,7 +47,9 @@ def test_a_prediction_is_what_the_service_says(demo: Tensile, database: Database
         asked.append(request)
         return {"ok": True, "result": {"values": [4.5]}}
 
-    service = FakeService(answer)
+    with database.connect() as admin:
+        (installation,) = admin.execute("select tensile.installation()::text").fetchone() or ("",)
+    service = FakeService(answer, installation=installation)
     try:
         with database.connect() as admin:
             admin.execute(

@@ -13,7 +13,7 @@ from typing import Any
 
 from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.catalog.install import VERSION
-from indb_tensile.catalog.jobs import Beat, Sighting
+from indb_tensile.catalog.jobs import Beat, Sighting, Unreadable
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.heartbeat import Heartbeat
@@ -26,7 +26,14 @@ from indb_tensile.controller.service import NoService
 from indb_tensile.controller.starvation import Starvation
 from indb_tensile.controller.thinking import Patience, ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
-from indb_tensile.errors import CatalogVersionError, DatabaseError, DeviceError, DeviceMemoryError, LostClaimError
+from indb_tensile.errors import (
+    CatalogVersionError,
+    DatabaseError,
+    DeviceError,
+    DeviceMemoryError,
+    LostClaimError,
+    RequestError,
+)
 from indb_tensile.executor.device import DeviceUsage, LaneUsage, Ledger, SlotUsage
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
 from indb_tensile.scheduler.admission.orders import CancelJob, FailJob, RequeueJob
@@ -58,6 +65,7 @@ class FakeRecords:
         self.away = False
         self.states: dict[JobId, str] = {}
         self.specs: dict[JobId, JobSpec] = {}
+        self.owners: dict[JobId, int] = {}
         self.claims: dict[JobId, ClaimToken] = {}
         self.workers_of: dict[JobId, WorkerId] = {}
         self.cancels: set[JobId] = set()
@@ -74,10 +82,11 @@ class FakeRecords:
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
         self._next_claim = 100
 
-    def enqueue(self, behaviour: str, size_bytes: int = MIB) -> JobId:
+    def enqueue(self, behaviour: str, size_bytes: int = MIB, *, owner: int = 10) -> JobId:
+        """A job that its trainer treats so; nobody can read the specification of an `unreadable` one."""
         with self._lock:
             job = JobId(len(self.states) + 1)
-            self.states[job], self.specs[job] = "queued", spec(behaviour, size_bytes)
+            self.states[job], self.specs[job], self.owners[job] = "queued", spec(behaviour, size_bytes), owner
             return job
 
     def register(self) -> WorkerId:
@@ -94,16 +103,21 @@ class FakeRecords:
         if not in_order:
             self.fallen.append(worker)
 
-    def claim(self, worker: WorkerId) -> ClaimedJob | None:
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
         with self._lock:
             self._check()
-            job = next((j for j, state in self.states.items() if state == "queued"), None)
+            waiting = (j for j, s in self.states.items() if s == "queued" and self.owners[j] not in passed_over)
+            job = next(waiting, None)
             if job is None or worker not in self.alive:
                 return None
             self._next_claim += 1
             self.states[job], self.claims[job] = "claimed", ClaimToken(self._next_claim)
             self.workers_of[job] = worker
-            return ClaimedJob(job=job, claim=self.claims[job], attempt=1, owner_oid=10, spec=self.specs[job])
+            owner = self.owners[job]
+            if self.specs[job].model == "unreadable":
+                error = RequestError("it cannot be read")
+                return Unreadable(job=job, claim=self.claims[job], owner_oid=owner, error=error)
+            return ClaimedJob(job=job, claim=self.claims[job], attempt=1, owner_oid=owner, spec=self.specs[job])
 
     def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
         self._check()

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from indb_tensile.catalog import install
-from indb_tensile.cli.cluster import passing
+from indb_tensile.cluster import passing
 from tests.conftest import ROLES, Database
 from tests.controller.test_controller_process import adopted, controller, enqueue, scalar, until
 

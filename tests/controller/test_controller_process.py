@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from indb_tensile.cli.cluster import Cluster
+from indb_tensile.cluster import Cluster
 from indb_tensile.config import Settings
 from indb_tensile.executor.hardware import emulated_kind
 from tests.conftest import Database
@@ -137,6 +137,29 @@ def test_a_job_is_claimed_planned_measured_and_cancelled(database: Database) -> 
         state = "select state::text from tensile.jobs where job_id = %s"
         until(lambda: scalar(connection, state, job) == "cancelled")
         until(lambda: scalar(connection, "select granted_bytes from tensile.devices order by worker_id desc") == 0)
+
+
+def test_what_a_user_locks_delays_neither_anothers_start_nor_anothers_cancel(database: Database) -> None:
+    state = "select state::text from tensile.jobs where job_id = %s"
+    with database.connect("alice") as alice, database.connect("bob") as bob, controller(database, lease_s=30.0):
+        mine = enqueue(alice, "train")
+        blocked = [enqueue(alice, "read") for _ in range(3)]
+        until(lambda: adopted(alice, mine))
+        other = enqueue(bob, "report")
+        until(lambda: adopted(bob, other))
+        with database.connect("alice") as locker, locker.transaction():
+            alice.execute("select tensile_cancel(%s)", (mine,))
+            locker.execute("select from tensile.jobs for update")
+            locker.execute("select pg_notify('tensile', 'cancel ' || repeat('9', 5000))")
+            begun_s = time.monotonic()
+            late = enqueue(bob, "report")
+            until(lambda: adopted(bob, late))
+            bob.execute("select tensile_cancel(job_id) from tensile.jobs")
+            until(lambda: {scalar(bob, state, job) for job in (other, late)} == {"cancelled"})
+            assert time.monotonic() - begun_s < DEADLINE_S / 4
+            assert scalar(alice, state, mine) != "cancelled"
+        until(lambda: scalar(alice, state, mine) == "cancelled")
+        assert scalar(alice, state, blocked[-1]) == "queued"
 
 
 def test_a_device_that_is_met_for_the_first_time_is_measured_before_jobs_start(database: Database) -> None:

@@ -70,3 +70,46 @@ def test_what_is_no_message_is_refused(stream: bytes) -> None:
         frames.receive()
     theirs.close()
     frames.close()
+
+
+GARBAGE = st.one_of(
+    st.binary(max_size=80),
+    st.sampled_from(
+        [
+            b"\x91" * 100_000 + b"\x01",  # nested deeper than any message
+            b"\x81\xa4type\xa5Ready",
+            b"\x82\xa4type\xa5Ready\xa3pid\xc4\x01x",
+            b"\x81\xa4type\xa2\xff\xfe",  # no UTF-8
+            b"\x83\xa4type\xa8Captured\xa3job\x01\xa6graphs\x91\x82\xa7tensors\x90\xa9operators\x90",
+        ]
+    ),
+)
+
+
+@given(bodies=st.lists(GARBAGE, min_size=1, max_size=3))
+def test_any_bytes_of_a_trainer_are_messages_or_refused_and_nothing_else(bodies: list[bytes]) -> None:
+    frames, theirs = pair()
+    theirs.sendall(b"".join(struct.pack(">I", len(body)) + body for body in bodies))
+    said, refused = list[Message](), ""
+    try:
+        said = frames.receive()
+    except InvariantError as error:
+        refused = error.message
+    assert all(isinstance(message, Message) for message in said)
+    assert not refused or "is not one of the link's" in refused
+    theirs.close()
+    frames.close()
+
+
+@given(stream=st.binary(max_size=100))
+def test_any_stream_of_a_trainer_is_waited_on_or_refused(stream: bytes) -> None:
+    frames, theirs = pair()
+    theirs.sendall(stream)
+    try:
+        frames.receive()
+    except InvariantError:
+        pass
+    else:
+        assert not frames.closed
+    theirs.close()
+    frames.close()

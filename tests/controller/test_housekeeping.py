@@ -92,3 +92,24 @@ def test_files_of_ended_jobs_old_rows_and_long_logs_go(database: Database, tmp_p
         "controller.log.1",
         "postgres.log",
     ]
+
+
+@pytest.mark.postgres
+def test_snapshots_of_ended_jobs_are_dropped(database: Database, tmp_path: Path) -> None:
+    with database.connect("alice") as alice:
+        alice.execute("create table t as select i as x, i % 3 as y from generate_series(1, 30) as i")
+        job, kept = (
+            alice.execute("select tensile_train(%s, 't', target => 'y', snapshot => true)", (model,)).fetchone()
+            for model in ("a", "b")
+        )
+        assert job is not None
+        assert kept is not None
+        alice.execute("select tensile_cancel(%s)", job)
+        chores = CatalogChores(database.dsn("tensile_worker"))
+        made = steps(chores, state_directory=tmp_path, host="here", log_bytes=4096, log_files=2)
+        try:
+            step = next(step for step in made if step.name == "snapshots")
+            assert [step.do(), step.do()] == ["dropped 1", ""]
+        finally:
+            chores.close()
+        assert alice.execute("select job_id from tensile.snapshots").fetchall() == [kept]

@@ -26,6 +26,32 @@ from tests.controller.fakes import LINK, MIB, FakeRegions, alive, stage
 from tests.remains import nothing_remains
 
 
+def test_jobs_that_cannot_read_their_table_hold_up_neither_anothers_job_nor_its_cancel() -> None:
+    with stage() as s:
+        blocked = [s.records.enqueue("read", owner=10) for _ in range(4)]
+        other = s.records.enqueue("train", owner=20)
+        s.until_adopted(other)
+        assert [s.records.states[job] for job in blocked].count("claimed") == 2
+        s.records.cancels.add(other)
+        s.until_state(other, "cancelled")
+
+
+def test_unreadable_jobs_are_failed_one_a_turn_while_another_owners_job_starts_and_is_cancelled() -> None:
+    with stage() as s:
+        for _ in range(200):
+            s.records.enqueue("unreadable", owner=10)
+        s.until(lambda: sum(state == "failed" for state in s.records.states.values()) > 5)
+        before = sum(state == "failed" for state in s.records.states.values())
+        s.controller.turn(s.heartbeat)
+        assert sum(state == "failed" for state in s.records.states.values()) <= before + 1
+        other = s.records.enqueue("train", owner=20)
+        s.until_adopted(other)
+        s.records.cancels.add(other)
+        s.until_state(other, "cancelled")
+        assert "queued" in s.records.states.values(), "the owner of the unreadable jobs came first"
+        s.until(lambda: "queued" not in s.records.states.values())
+
+
 def test_a_job_runs_from_the_queue_to_its_end_and_leaves_the_ledger_empty() -> None:
     with stage() as s:
         job = s.records.enqueue("finish", 4 * MIB)
@@ -324,7 +350,7 @@ def test_a_job_claimed_without_our_knowing_goes_back() -> None:
         running = s.records.enqueue("train")
         s.until_adopted(running)
         stray = s.records.enqueue("train")
-        assert s.records.claim(s.records.workers[0]) is not None  # its answer was lost
+        assert s.records.claim(s.records.workers[0], frozenset()) is not None  # its answer was lost
         s.until_state(stray, "requeued")
         (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
         assert written.blame is Blame.NOBODY

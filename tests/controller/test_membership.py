@@ -11,6 +11,7 @@ from indb_tensile.job import Blame, ClaimedJob, WorkerId
 from indb_tensile.scheduler.admission.orders import FailJob, RequeueJob
 from indb_tensile.scheduler.admission.pool import Fault
 from tests.controller.fakes import FakeRecords
+from tests.controller.test_outbox import LockedRecords
 
 
 def _joined(records: FakeRecords) -> Membership:
@@ -46,14 +47,51 @@ def test_a_job_claimed_without_our_knowing_goes_back_and_one_that_is_held_does_n
     assert worker is not None
     for _ in range(2):
         records.enqueue("train")
-    held, stray = (records.claim(worker) for _ in range(2))  # neither's answer arrived here
-    assert held is not None
-    assert stray is not None
+    held, stray = (records.claim(worker, frozenset()) for _ in range(2))  # neither's answer arrived here
+    assert isinstance(held, ClaimedJob)
+    assert isinstance(stray, ClaimedJob)
     membership.give_back([(job.job, job.claim) for job in (held, stray)], held={held.claim})
     assert records.written == [_requeue(stray, "the answer to its claim was lost", Blame.NOBODY)]
 
 
-def test_nothing_is_claimed_before_what_waits_is_written() -> None:
+def test_unreadable_jobs_fail_one_by_one_and_those_of_other_owners_come_between_them() -> None:
+    records = FakeRecords()
+    membership = _joined(records)
+    for owner in (10, 10, 10, 20, 20):
+        records.enqueue("unreadable", owner=owner)
+    good = [records.enqueue("train", owner=30) for _ in range(2)]
+    heard = []
+    for _ in range(14):
+        job = membership.claim()
+        heard.append((job and job.job, sum(s == "failed" for s in records.states.values())))
+        if not (membership.take_more_to_claim() or job):
+            break
+    # A claim fails one job at most, and finds a good one after one of each other owner.
+    assert heard == [
+        (None, 1),
+        (None, 2),
+        (good[0], 2),
+        (None, 3),
+        (None, 4),
+        (good[1], 4),
+        (None, 5),
+        (None, 5),
+        (None, 5),
+    ]
+
+
+def test_another_jobs_lock_holds_up_no_claim() -> None:
+    records = LockedRecords()
+    membership = _joined(records)
+    job = _claimed(records, membership)
+    records.locked = {job.job}
+    membership.write(_requeue(job))
+    records.enqueue("train")
+    assert membership.claim() is not None
+    assert not membership.written
+
+
+def test_nothing_is_claimed_while_the_database_is_away() -> None:
     records = FakeRecords()
     membership = _joined(records)
     job = _claimed(records, membership)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
+
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.service import ServiceProcess
 from indb_tensile.job import WorkerId
@@ -101,6 +103,55 @@ def test_pauses_grow_while_it_keeps_dying() -> None:
                 s.attend(now_s)
             pauses.append(now_s - died_s)
         assert pauses == [0.5, 1.0, 2.0]
+
+
+def pauses_of_killed_services(s: ServiceProcess, path: Path, kills: int) -> list[float]:
+    """How long each takes to be started again, killed 1 s after it wrote its line."""
+    s.serve(WorkerId(4))
+    now_s, pauses = 0.0, []
+    for number in range(kills):
+        pid = begun(s, now_s)
+        wait_for_text(path, "4\n" * (number + 1))
+        now_s += 1.0
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+        s.attend(now_s)
+        died_s = now_s
+        while not s.asked:
+            now_s += 0.25
+            s.attend(now_s)
+        pauses.append(now_s - died_s)
+    return pauses
+
+
+def test_one_that_has_answered_is_back_at_once_however_often_it_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with service(path) as s:
+        assert pauses_of_killed_services(s, path, 5) == [0.5] * 5
+
+
+def test_one_that_runs_but_never_answers_comes_back_ever_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out"
+    monkeypatch.setitem(ENVIRONMENT, "FAKE_SERVICE_MUTE", "1")
+    with service(path) as s:
+        assert pauses_of_killed_services(s, path, 3) == [0.5, 1.0, 2.0]
+
+
+def test_pauses_have_a_bound() -> None:
+    with service(None) as s:
+        s.serve(WorkerId(4))
+        now_s, pauses = 0.0, []
+        s.attend(now_s)
+        for _ in range(8):
+            buried(s, now_s)
+            died_s = now_s
+            while not s.asked:
+                now_s += 0.5
+                s.attend(now_s)
+            pauses.append(now_s - died_s)
+        assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
 def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from indb_tensile.cli.cluster import Cluster, find_programs, system_user
+from indb_tensile.cluster import Cluster, find_programs, system_user
 from tests.conftest import ROLES, Database
 from tests.e2e.conftest import Service, service_on
 

@@ -1,4 +1,4 @@
-"""The README's way onto a server of one's own: init as a superuser, a password for the worker, a controller."""
+"""The README's way onto a server of one's own: init as a superuser, passwords for worker and reader, a controller."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from indb_tensile.cli.cluster import Cluster
+from indb_tensile.cluster import Cluster
 
 pytestmark = pytest.mark.postgres
 
@@ -23,13 +23,13 @@ TENSILE = str(Path(sys.executable).with_name("tensile"))
 
 @pytest.fixture
 def superuser(cluster: Cluster, template: str) -> Iterator[psycopg.Connection]:
-    """A session in an empty database of a server whose pg_hba.conf asks the worker for a password."""
+    """A session in an empty database of a server whose pg_hba.conf asks the worker and the reader for a password."""
     del template  # its roles are used
     hba = cluster.data / "pg_hba.conf"
     before = hba.read_text()
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as maintenance:
         maintenance.execute(f"create database {NAME}")
-        hba.write_text(f"local {NAME} tensile_worker scram-sha-256\n{before}")
+        hba.write_text(f"local {NAME} tensile_worker,tensile_reader scram-sha-256\n{before}")
         maintenance.execute("select pg_reload_conf()")
         try:
             with psycopg.connect(cluster.dsn(database=NAME), autocommit=True) as connection:
@@ -37,7 +37,7 @@ def superuser(cluster: Cluster, template: str) -> Iterator[psycopg.Connection]:
         finally:
             hba.write_text(before)
             maintenance.execute("select pg_reload_conf()")
-            maintenance.execute("alter role tensile_worker password null")
+            maintenance.execute("alter role tensile_worker password null; alter role tensile_reader password null")
             maintenance.execute(f"drop database {NAME} with (force)")
 
 
@@ -60,6 +60,7 @@ def until(condition: Callable[[], object], process: "subprocess.Popen[bytes]", l
 def test_a_database_of_ones_own_is_set_up_as_the_readme_says(cluster: Cluster, superuser: psycopg.Connection) -> None:
     tensile("init", "--dsn", cluster.dsn(database=NAME))
     superuser.execute(f"alter role tensile_worker password '{PASSWORD}'")
+    superuser.execute(f"alter role tensile_reader password '{PASSWORD}2'")
     superuser.execute("grant tensile_user to alice")
     superuser.execute("grant create on schema public to alice")
     with tempfile.TemporaryDirectory(prefix="tensile-own-") as name:
@@ -68,10 +69,12 @@ def test_a_database_of_ones_own_is_set_up_as_the_readme_says(cluster: Cluster, s
         superuser.execute("select tensile_set_setting('socket_directory', to_jsonb(%s::text))", (name,))
         log = directory / "log"
         dsn = f"{cluster.dsn(user='tensile_worker', database=NAME)} password='{PASSWORD}'"
+        reader_dsn = f"{cluster.dsn(user='tensile_reader', database=NAME)} password='{PASSWORD}2'"
         with log.open("wb") as output:
             controller = subprocess.Popen(
                 [TENSILE, "controller", "--dsn", dsn],
                 env=os.environ
+                | {"TENSILE_READER_DSN": reader_dsn}
                 | {"TENSILE_SERVICE_DIRECTORY": name, "TENSILE_SPARE_TRAINERS": "1", "TENSILE_SURVEY_S": "0"},
                 stdout=output,
                 stderr=subprocess.STDOUT,

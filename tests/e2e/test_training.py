@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from indb_tensile.cli.cluster import Cluster
+from indb_tensile.cluster import Cluster
 from tests.conftest import Database, fresh_database
 from tests.e2e.conftest import MIB, Service, service_on
 

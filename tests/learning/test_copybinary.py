@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, InvariantError
 from indb_tensile.learning.columns import ColumnData, Kind, Wire
-from indb_tensile.learning.copybinary import SIGNATURE, decode
+from indb_tensile.learning.columnstore import ColumnStore
+from indb_tensile.learning.copybinary import BLOCK_BYTES, SIGNATURE, Decoder
 
 INT = Wire(kind=Kind.INTEGER, item=">i4")
 FLOAT = Wire(kind=Kind.FLOAT, item=">f8")
@@ -19,6 +20,23 @@ BOOL = Wire(kind=Kind.BOOLEAN, item=">u1")
 TEXT = Wire(kind=Kind.TEXT, item="")
 DAY = Wire(kind=Kind.TIME, item=">i4")
 REALS = Wire(kind=Kind.ARRAY, item=">f4")
+
+
+def decode(
+    data: bytes | bytearray,
+    fields: Sequence[tuple[str, Wire]],
+    *,
+    piece_bytes: int = 2**30,
+    block_bytes: int = BLOCK_BYTES,
+) -> tuple[dict[str, ColumnData], int]:
+    """The columns and rows of a stream that arrives in pieces and is decoded in blocks of these sizes."""
+    names = [name for name, _ in fields]
+    store = ColumnStore(dict(fields), kept=names, identity=names, limit_bytes=2**40, refuse=lambda _: None)
+    decoder = Decoder(fields, store.add, block_bytes)
+    for start in range(0, len(data), piece_bytes):
+        decoder.feed(data[start : start + piece_bytes])
+    decoder.end()
+    return store.columns(), store.rows
 
 
 def field(wire: Wire, value: Any) -> bytes:
@@ -71,11 +89,14 @@ def tables(draw: st.DrawFn) -> tuple[list[Wire], list[list[Any]]]:
     return wires, [cells for cells, times in blocks for _ in range(times)]
 
 
-@given(tables())
-@settings(max_examples=60, deadline=None)
-def test_whatever_was_written_is_read(table: tuple[list[Wire], list[list[Any]]]) -> None:
+@given(tables(), st.integers(1, 3000), st.sampled_from([1, 100, 5000, BLOCK_BYTES]))
+@settings(max_examples=80, deadline=None)
+def test_whatever_was_written_is_read_however_it_arrives(
+    table: tuple[list[Wire], list[list[Any]]], piece_bytes: int, block_bytes: int
+) -> None:
     wires, rows = table
-    columns, count = decode(stream(wires, rows), [(str(i), wire) for i, wire in enumerate(wires)])
+    fields = [(str(i), wire) for i, wire in enumerate(wires)]
+    columns, count = decode(stream(wires, rows), fields, piece_bytes=piece_bytes, block_bytes=block_bytes)
     assert count == len(rows)
     assert [values(columns[str(i)]) for i in range(len(wires))] == [
         [row[i] for row in rows] for i in range(len(wires))
@@ -129,6 +150,6 @@ def test_the_first_array_is_judged_too() -> None:
         stream([FLOAT], [[1.0]]),
     ],
 )
-def test_a_stream_that_is_not_as_described_is_our_own_fault(data: bytes) -> None:
+def test_a_stream_that_is_not_as_described_is_our_own_fault(data: bytes | bytearray) -> None:
     with pytest.raises(InvariantError):
         decode(data, [("a", INT)])

@@ -8,11 +8,19 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-from indb_tensile.errors import DataError, InvariantError, MissingError, PrivilegeError, RequestError
+from indb_tensile.errors import (
+    DataError,
+    InvariantError,
+    MissingError,
+    PrivilegeError,
+    RequestError,
+    TableBusyError,
+)
 from indb_tensile.job import Relation
 from indb_tensile.learning.columns import Column, Kind, Table
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.relation import describe, read
+from indb_tensile.learning.relation import Limits, ProtectedError, UnreadableError, describe, read
+from indb_tensile.sql_api import readable
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
@@ -38,6 +46,16 @@ insert into t (day, moment, twice, exact) values ('infinity', '-infinity', 'NaN'
 """
 
 
+_REPLACED = """
+alter table t rename to old;
+create table t (a int, secret int);
+insert into t values (3, 3);
+grant select (a) on t to tensile_reader;
+alter table t rename to new; alter table old rename to t; update t set a = 2; alter table t alter secret type bigint
+"""
+_REWRITTEN = "update t set a = 2; alter table t alter secret type bigint"
+
+
 def relation(connection: Connection, name: str) -> Relation:
     row = connection.execute("select %s::regclass::oid", [name]).fetchone()
     assert row is not None
@@ -48,14 +66,17 @@ def every(described: Sequence[Column]) -> tuple[str, ...]:
     return tuple(column.name for column in described)
 
 
-def read_all(connection: Connection, name: str) -> Table:
-    return read(connection, relation(connection, name), every)
+def read_all(database: Database, name: str) -> Table:
+    """The whole table, as the trainers' role, which is granted all that there is."""
+    with database.connect() as admin, database.connect("tensile_reader") as reader:
+        admin.execute("grant select on all tables in schema public to tensile_reader")
+        return read(reader, relation(admin, name), every)
 
 
 def test_every_scalar_type_arrives_as_it_was_stored(database: Database) -> None:
     with database.connect() as connection:
         connection.execute(_SCALARS)
-        table = read_all(connection, "t")
+        table = read_all(database, "t")
         columns = table.columns
     assert table.rows == 502
     assert list(columns) == [column.name for column in table.described]
@@ -106,7 +127,7 @@ def test_arrays_arrive_as_tensors_of_one_shape(database: Database) -> None:
             "insert into t select array[[i, 2], [3, 4.5]], array[i, 0.1], array[i, 'NaN'::numeric], array[i] "
             "from generate_series(1, 200) as i; insert into t values (null, '{1,2}', null, '{9}')"
         )
-        columns = read_all(connection, "t").columns
+        columns = read_all(database, "t").columns
     assert columns["a"].values.shape == (201, 2, 2)
     assert columns["a"].values.dtype == np.float32
     assert columns["a"].values[4].tolist() == [[5, 2], [3, 4.5]]
@@ -134,7 +155,7 @@ def test_an_array_that_makes_no_tensor_is_refused_by_column_and_row(
         connection.execute("create table t (a real[]); insert into t select '{1,2}' from generate_series(1, 300)")
         connection.execute(f"insert into t values ({value})")
         with pytest.raises(DataError, match=f'column "a", row 301: .*{fault}'):
-            read_all(connection, "t")
+            read_all(database, "t")
 
 
 def test_rows_come_in_physical_order_and_equal_tables_have_equal_digests(database: Database) -> None:
@@ -144,10 +165,10 @@ def test_rows_come_in_physical_order_and_equal_tables_have_equal_digests(databas
             "insert into t select i, i from generate_series(2000, 1, -1) i"
         )
         connection.execute("analyze t")
-        first, second = read_all(connection, "t"), read_all(connection, "t")
+        first, second = read_all(database, "t"), read_all(database, "t")
         physical = [row[0] for row in connection.execute("select id from t order by ctid")]
         connection.execute("update t set x = -1 where id = 7")
-        third = read_all(connection, "t")
+        third = read_all(database, "t")
     assert first.columns["id"].values.tolist() == physical
     assert first.digest == second.digest
     assert first.digest != third.digest
@@ -166,12 +187,12 @@ def test_no_index_changes_the_order(database: Database) -> None:
 
 
 def test_a_rows_hash_follows_its_key_and_not_its_place(database: Database) -> None:
-    with database.connect() as connection:
+    with database.connect() as connection, database.connect() as reader:
         connection.execute("create table t (id uuid primary key, x int, y text)")
         connection.execute("insert into t select gen_random_uuid(), i, 'y' from generate_series(1, 50) i")
-        before = read(connection, relation(connection, "t"), lambda _: ("x",))
+        before = read(reader, relation(connection, "t"), lambda _: ("x",))
         connection.execute("update t set y = 'z' where x <= 25")  # moves these rows to the end
-        after = read(connection, relation(connection, "t"), lambda _: ("x",))
+        after = read(reader, relation(connection, "t"), lambda _: ("x",))
     assert list(before.columns) == ["x"]
     old = dict(zip(before.columns["x"].values.tolist(), before.row_hash.tolist(), strict=True))
     new = dict(zip(after.columns["x"].values.tolist(), after.row_hash.tolist(), strict=True))
@@ -187,7 +208,7 @@ def test_a_partitioned_table_is_read_whole(database: Database) -> None:
             "create table t1 partition of t for values from (0) to (10);"
             "create table t2 partition of t for values from (10) to (20); insert into t select generate_series(0, 19)"
         )
-        table = read_all(connection, "t")
+        table = read_all(database, "t")
     assert sorted(table.columns["a"].values.tolist()) == list(range(20))
 
 
@@ -204,7 +225,7 @@ def test_names_that_need_quotes_are_quoted(database: Database) -> None:
 def test_an_empty_table_has_no_rows(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("create table t (a int, b text, c real[])")
-        table = read_all(connection, "t")
+        table = read_all(database, "t")
     assert (table.rows, len(table.row_hash)) == (0, 0)
 
 
@@ -212,21 +233,21 @@ def test_a_type_that_cannot_be_learned_from_is_refused_by_name(database: Databas
     with database.connect() as connection:
         connection.execute("create table t (a int, b uuid, c json)")
         with pytest.raises(RequestError, match=r'column "b" \(uuid\), "c" \(json\)') as caught:
-            read_all(connection, "t")
+            read_all(database, "t")
     assert "double precision" in caught.value.detail
     assert caught.value.hint == "Leave it out: exclude => '{b, c}'."
 
 
 def test_a_table_created_again_under_its_name_is_another_one(database: Database) -> None:
-    with database.connect() as connection:
+    with database.connect() as connection, database.connect() as reader:
         connection.execute("create table t (a int)")
         asked = relation(connection, "t")
         connection.execute("drop table t; create table t (a int)")
         with pytest.raises(MissingError, match=r"public\.t was dropped and created again"):
-            read(connection, asked, every)
+            read(reader, asked, every)
         connection.execute("drop table t")
         with pytest.raises(MissingError, match="no longer exists"):
-            describe(connection, asked)
+            describe(reader, asked)
 
 
 def test_a_table_that_was_renamed_is_still_the_same(database: Database) -> None:
@@ -237,23 +258,84 @@ def test_a_table_that_was_renamed_is_still_the_same(database: Database) -> None:
         assert read(connection, asked, every).columns["a"].values.tolist() == [4]
 
 
-def test_a_table_replaced_between_its_description_and_the_copy_is_noticed(database: Database) -> None:
+def test_a_table_that_is_read_can_be_neither_dropped_nor_emptied(database: Database) -> None:
+    faults = []
     with database.connect() as connection, database.connect() as other:
-        connection.execute("create table t (a int)")
+        connection.execute(
+            """create table t (a int) partition by list (a); create table t1 partition of t default;
+               insert into t values (1)"""
+        )
+        other.execute("set lock_timeout = '10ms'")
 
         def choose(described: Sequence[Column]) -> tuple[str, ...]:
-            other.execute("drop table t; create table t (a int); insert into t values (1)")
+            for statement in ("drop table t", "truncate t1", "alter table t1 rename to t2"):
+                with pytest.raises(psycopg.errors.LockNotAvailable) as caught:
+                    other.execute(statement.encode())
+                faults.append(str(caught.value))
             return every(described)
 
-        with pytest.raises(MissingError, match="dropped and created again while it was read"):
-            read(connection, relation(connection, "t"), choose)
+        assert read(connection, relation(connection, "t"), choose).rows == 1
+    assert len(faults) == 3
 
-        def drop(described: Sequence[Column]) -> tuple[str, ...]:
-            other.execute("drop table t")
-            return every(described)
 
-        with pytest.raises(MissingError, match="dropped while it was read"):
-            read(connection, relation(connection, "t"), drop)
+@pytest.mark.parametrize("change", ["truncate t; insert into t values (2, 2)", _REPLACED, _REWRITTEN])
+def test_a_table_of_granted_columns_that_changes_meanwhile_is_read_again(database: Database, change: str) -> None:
+    calls = []
+    with database.connect() as admin, database.connect("tensile_reader") as reader:
+        admin.execute("create table t (a int, secret int); insert into t values (1, 1)")
+        admin.execute("grant select (a) on t to tensile_reader")
+
+        def choose(described: Sequence[Column]) -> tuple[str, ...]:
+            calls.append(len(described))
+            if len(calls) == 1:
+                admin.execute(change.encode())
+            return ("a",)
+
+        table = read(reader, relation(admin, "t"), choose)
+    assert len(calls) == 2
+    assert table.columns["a"].values.tolist() == [2]
+
+
+def test_a_table_that_changes_again_and_again_is_given_up(database: Database) -> None:
+    with database.connect() as admin, database.connect("tensile_reader") as reader:
+        admin.execute("create table t (a int); grant select (a) on t to tensile_reader")
+
+        def choose(described: Sequence[Column]) -> tuple[str, ...]:
+            admin.execute("truncate t")
+            return ("a",)
+
+        with pytest.raises(MissingError, match="was changed 3 times while it was read"):
+            read(reader, relation(admin, "t"), choose)
+
+        def replace(described: Sequence[Column]) -> tuple[str, ...]:
+            admin.execute("drop table t; create table t (a int); grant select on t to tensile_reader")
+            return ("a",)
+
+        with pytest.raises(MissingError, match=r"public\.t was dropped and created again"):
+            read(reader, relation(admin, "t"), replace)
+
+
+def test_a_table_that_another_session_locks_is_busy_and_its_holder_named(database: Database) -> None:
+    with (
+        database.connect() as admin,
+        database.connect("alice") as alice,
+        database.connect("tensile_reader") as reader,
+    ):
+        alice.execute(
+            """create table t (a int, b int) partition by list (a); create table t1 partition of t default;
+               grant select on t, t1 to tensile_reader; create table u (a int);
+               grant select (a) on u to tensile_reader"""
+        )
+        for name in ("t1", "u"):
+            with alice.transaction():
+                alice.execute(f"lock table {name} in access exclusive mode".encode())
+                with pytest.raises(TableBusyError, match=rf"table public\.{name} is locked") as caught:
+                    read(reader, relation(admin, name[0]), lambda _: ("a",), limits=Limits(lock_s=0.1))
+            assert caught.value.hint == (
+                f"Process {alice.info.backend_pid} of role alice locks it: end its transaction."
+            )
+            assert caught.value.sqlstate == "55P03"
+        assert read(reader, relation(admin, "t"), every).rows == 0
 
 
 @pytest.mark.parametrize(
@@ -268,7 +350,7 @@ def test_what_is_no_table_is_refused_with_a_way_out(database: Database, statemen
     with database.connect() as connection:
         connection.execute(statement)
         with pytest.raises(RequestError, match=fault) as caught:
-            read_all(connection, "t")
+            read_all(database, "t")
     assert "create table" in caught.value.hint
 
 
@@ -277,30 +359,122 @@ def test_a_temporary_table_is_refused(database: Database) -> None:
         connection.execute("create temporary table t (a int)")
         row = connection.execute("select 't'::regclass::oid, pg_my_temp_schema()::regnamespace::text").fetchone()
         assert row is not None
-        with pytest.raises(RequestError, match="temporary table"):
+        with pytest.raises(UnreadableError, match="temporary table"):
             read(connection, Relation(oid=row[0], schema=row[1], name="t"), every)
 
 
-def test_a_protected_table_raises_even_for_who_could_pass_it(database: Database) -> None:
+_FOREIGN = "create extension file_fdw; create server files foreign data wrapper file_fdw; "
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "reasons"),
+    [
+        (
+            "create table t (a int); alter table t enable row level security",
+            ProtectedError,
+            [(readable.ROW_SECURITY, "t", "")],
+        ),
+        (
+            "create table u (a int); create table t () inherits (u); alter table u enable row level security",
+            ProtectedError,
+            [(readable.ROW_SECURITY, "u", "")],
+        ),
+        (
+            "create table t (a int); create table u () inherits (t); alter table u enable row level security",
+            ProtectedError,
+            [(readable.ROW_SECURITY, "u", "")],
+        ),
+        (
+            """create table t (a int); create table other (a int); create table u () inherits (t, other);
+               alter table other enable row level security""",
+            ProtectedError,
+            [(readable.ROW_SECURITY, "other", "")],
+        ),
+        (
+            "create table t (a int); create temporary table u () inherits (t)",
+            UnreadableError,
+            [(readable.TEMPORARY, "u", "")],
+        ),
+        (
+            _FOREIGN + "create foreign table t (a int) server files options (filename '/dev/null')",
+            UnreadableError,
+            [(readable.FOREIGN_TABLE, "t", "")],
+        ),
+        (
+            _FOREIGN
+            + """create table t (a int) partition by list (a); create foreign table u partition of t default
+               server files options (filename '/dev/null')""",
+            UnreadableError,
+            [(readable.FOREIGN_TABLE, "u", "")],
+        ),
+        (
+            "create table t (a int, b int generated always as (a * 2) stored)",
+            UnreadableError,
+            [(readable.GENERATED, "t", "b")],
+        ),
+        (
+            "create table t (a int, b int); create table u (b int generated always as (a * 2) stored) inherits (t)",
+            UnreadableError,
+            [(readable.GENERATED, "t", "b")],
+        ),
+        (
+            "create table t (k money primary key, a int)",
+            UnreadableError,
+            [(readable.KEY_TYPE, "t", "k")],
+        ),
+    ],
+)
+def test_what_cannot_be_copied_is_refused_with_its_reason(
+    database: Database, statement: str, error: type[UnreadableError], reasons: list[tuple[str, str, str]]
+) -> None:
     with database.connect() as connection:
-        connection.execute("create table t (a int); alter table t enable row level security")
-        with pytest.raises(PrivilegeError, match="row-level security"):
-            read_all(connection, "t")
+        connection.execute(statement.encode())
+        names = ("a", "b") if " b " in statement else ("a",)
+        with pytest.raises(error) as caught:
+            read(connection, relation(connection, "t"), lambda _: names)
+    assert [(reason.code, reason.name, reason.column) for reason in caught.value.reasons] == reasons
+    assert caught.value.hint
+
+
+def test_a_generated_column_that_is_not_used_does_not_matter(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            "create table t (a int, b int generated always as (a * 2) stored); insert into t values (1)"
+        )
+        assert read(connection, relation(connection, "t"), lambda _: ("a",)).rows == 1
 
 
 def test_each_missing_grant_is_a_statement_in_the_hint(database: Database) -> None:
-    with database.connect() as owner, database.connect(user="alice") as worker:
-        owner.execute("create schema hidden; create table hidden.t (a int)")
+    with database.connect() as owner, database.connect("tensile_reader") as reader:
+        owner.execute(
+            """create schema hidden; create table hidden.t (a int) partition by list (a);
+               create table hidden.t1 partition of hidden.t for values in (1);
+               create table "T 2" partition of hidden.t for values in (2)"""
+        )
         row = owner.execute("select 'hidden.t'::regclass::oid").fetchone()
         assert row is not None
         asked = Relation(oid=row[0], schema="hidden", name="t")
         with pytest.raises(PrivilegeError) as caught:
-            read(worker, asked, every)
+            read(reader, asked, every)
         assert caught.value.hint == (
-            'Run: grant usage on schema "hidden" to "alice"; grant select on "hidden"."t" to "alice";'
+            'Run: grant usage on schema "hidden" to "tensile_reader"; '
+            'grant select on "hidden"."t1", "public"."T 2" to "tensile_reader";'
         )
         owner.execute(caught.value.hint.removeprefix("Run: "))
-        assert read(worker, asked, every).rows == 0
+        assert read(reader, asked, every).rows == 0
+
+
+def test_a_parent_is_read_with_its_children_once_each(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute(
+            """create table t (a int, b text); create table u () inherits (t); create table v (c int) inherits (t);
+               create table w (a int) inherits (u, v);
+               insert into t values (1, 'x'); insert into u values (2, 'y'); insert into v values (3, 'z', 9);
+               insert into w values (4, 'w', 8)"""
+        )
+        expected = connection.execute("select a, b from t order by a").fetchall()
+    columns = read_all(database, "t").columns
+    assert sorted(zip(columns["a"].values.tolist(), columns["b"].values.tolist(), strict=True)) == expected
 
 
 def test_the_owner_of_the_job_must_be_able_to_read_the_columns(database: Database) -> None:
@@ -316,25 +490,47 @@ def test_the_owner_of_the_job_must_be_able_to_read_the_columns(database: Databas
             read(connection, asked, lambda _: ("a",), owner_oid=1)
 
 
-def test_the_snapshot_ends_with_the_reading_and_its_settings_with_it(database: Database) -> None:
+def test_the_snapshot_ends_with_the_reading_and_the_sessions_settings_stay(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("create table t (a int)")
-        read_all(connection, "t")
+        read(connection, relation(connection, "t"), every)
         assert connection.info.transaction_status is TransactionStatus.IDLE
-        assert connection.execute("show synchronize_seqscans").fetchone() == ("on",)
-        assert connection.execute("show row_security").fetchone() == ("on",)
+        shown = [connection.execute(f"show {name}".encode()).fetchone() for name in _SETTINGS]
+        assert dict(zip(_SETTINGS, (row[0] for row in shown if row), strict=True)) == _SETTINGS
         with connection.transaction(), pytest.raises(InvariantError, match="in a transaction"):
             describe(connection, Relation(oid=1, schema="public", name="t"))
 
 
+_SETTINGS = {
+    "search_path": "pg_catalog, pg_temp",
+    "default_transaction_read_only": "on",
+    "row_security": "off",
+    "synchronize_seqscans": "off",
+    "client_encoding": "UTF8",
+    "statement_timeout": "1min",
+    "idle_in_transaction_session_timeout": "10min",
+}
+
+
+def test_more_than_the_limit_is_refused_with_the_figures(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (a float8[]); insert into t select array_fill(1::float8, array[100000])")
+        asked = relation(connection, "t")
+        with pytest.raises(DataError, match=r"800009 bytes, and the limit is 500000 bytes") as caught:
+            read(connection, asked, every, limits=Limits(size_bytes=500_000))
+        assert "TENSILE_READ_LIMIT_BYTES" in caught.value.hint
+        assert read(connection, asked, every, limits=Limits(size_bytes=800_009)).rows == 1
+
+
 def test_a_number_beyond_a_double_is_the_tables_fault(database: Database) -> None:
     with database.connect() as connection:
-        connection.execute("create table t (a numeric); insert into t values (1e400)")
-        with pytest.raises(DataError, match="a numeric value is out of range for double precision") as caught:
-            read_all(connection, "t")
-        assert len(caught.value.detail) < 60
-        assert "exclude" in caught.value.hint
-        assert connection.info.transaction_status is TransactionStatus.IDLE
+        for number in ("1e400", "-1e400", "1e-400"):
+            connection.execute(f"create table t (a numeric); insert into t values (1), ({number})".encode())
+            fault = 'column "a", row 2: a numeric value is out of range for double precision'
+            with pytest.raises(DataError, match=fault) as caught:
+                read_all(database, "t")
+            assert "exclude" in caught.value.hint
+            connection.execute("drop table t")
 
 
 def test_a_moment_is_the_same_read_from_a_table_and_sent_as_json(database: Database) -> None:
@@ -347,7 +543,7 @@ def test_a_moment_is_the_same_read_from_a_table_and_sent_as_json(database: Datab
                                9999-12-31,10000-01-01,12000-02-29,290000-06-30}'::date[]) as d;
                insert into t (day) values ('5874897-12-31'), ('infinity'), ('-infinity'), (null)"""
         )
-        table = read_all(connection, "t")
+        table = read_all(database, "t")
         rows = [row for (row,) in connection.execute("select to_jsonb(t) from t")]
     for name, column in table.columns.items():
         sent = column_of(name, Kind.TIME, [row[name] for row in rows])

@@ -15,12 +15,14 @@ from psycopg.types.json import Jsonb
 from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.models import Publication
-from indb_tensile.cli.cluster import Cluster
+from indb_tensile.catalog.reader import open_reader
+from indb_tensile.cluster import Cluster
 from indb_tensile.controller.forkserver import Copy, ForkServer
-from indb_tensile.job import ModelVersionId, WorkerId
+from indb_tensile.job import ClaimedJob, ModelVersionId, WorkerId
 from indb_tensile.learning.artifacts import ModelBundle, Predictor
 from indb_tensile.learning.training import Prepared, prepare
 from tests.conftest import Database, fresh_database
+from worker.serving.identity import DatabaseIdentity, read_identity, socket_name
 
 from .fakes import DEADLINE_S, Client, eventually
 
@@ -43,7 +45,12 @@ class Service:
 
     @property
     def socket(self) -> Path:
-        return self.directory / f"worker-{self.worker}.sock"
+        return self.directory / f"{socket_name(self.identity.installation, self.worker)}.sock"
+
+    @property
+    def identity(self) -> DatabaseIdentity:
+        with connect(self.database.dsn(), application_name="test") as connection:
+            return read_identity(connection)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -87,7 +94,7 @@ class Service:
         return process.reap()
 
     def client(self) -> Client:
-        return Client(self.socket)
+        return Client(self.socket, self.identity)
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +107,23 @@ def database(cluster: Cluster, template: str) -> Iterator[Database]:
 @pytest.fixture(scope="module")
 def _service(database: Database) -> Iterator[Service]:
     with tempfile.TemporaryDirectory(prefix="tensile-service-") as name:
-        directory = Path(name) / "sockets"
         Path(name).chmod(0o755)
-        with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
-            worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
-        with database.connect() as connection:
-            connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(directory))])
-        with closing(ForkServer(ENVIRONMENT)) as forks:
-            log = Path(name) / "service.log"
-            made = Service(database=database, directory=directory, worker=worker, log=log, forks=forks)
+        with service_of(database, Path(name) / "sockets") as made:
             yield made
-            made.stop()
+
+
+@contextmanager
+def service_of(database: Database, directory: Path) -> Iterator[Service]:
+    """A service of the database's first worker, which does not run yet; its log is beside the directory."""
+    with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
+        worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
+    with database.connect() as connection:
+        connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(directory))])
+    with closing(ForkServer(ENVIRONMENT)) as forks:
+        log = directory.parent / f"{database.name}.log"
+        made = Service(database=database, directory=directory, worker=worker, log=log, forks=forks)
+        yield made
+        made.stop()
 
 
 @contextmanager
@@ -156,8 +169,9 @@ def publish(database: Database, model: str, relation: str) -> Published:
     with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
         worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
         claimed = jobs.claim_job(connection, worker)
-        assert claimed is not None
-        prepared = prepare(connection, claimed.spec)
+        assert isinstance(claimed, ClaimedJob)
+        with open_reader(database.dsn("tensile_reader"), application_name="test") as reader:
+            prepared = prepare(reader, claimed.spec)
         jobs.start_running(connection, claimed.job, claimed.claim)
         bundle = _bundle(prepared)
         version = models.publish_version(
@@ -176,7 +190,7 @@ def publish(database: Database, model: str, relation: str) -> Published:
 
 
 def fill(connection: psycopg.Connection, table: str, target: str, value: str) -> None:
-    """A table of 60 rows with two features, readable by the worker."""
+    """A table of 60 rows with two features, readable by trainers."""
     connection.execute(
         f"create table {table} (id bigint primary key, a double precision, b text, {target} {value.split(':')[0]})"
     )
@@ -184,7 +198,7 @@ def fill(connection: psycopg.Connection, table: str, target: str, value: str) ->
         f"insert into {table} select n, sin(n), (array['x', 'y', 'z'])[n % 3 + 1], {value.split(':')[1]} "
         "from generate_series(1, 60) as n"
     )
-    connection.execute(f"grant select on {table} to tensile_worker")
+    connection.execute(f"grant select on {table} to tensile_reader")
 
 
 def _bundle(prepared: Prepared) -> ModelBundle:

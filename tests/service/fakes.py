@@ -8,10 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from indb_tensile.errors import RequestError
+from worker.serving.answers import SCORE, Scored
 from worker.serving.frames import FrameBuffer, frame
+from worker.serving.identity import DatabaseIdentity
 
 DEADLINE_S = 120.0
+IDENTITY = DatabaseIdentity(installation="01234567-89ab-cdef-0123-456789abcdef", server_start="1")
 
 
 def eventually(is_so: Callable[[], bool]) -> None:
@@ -37,22 +42,37 @@ class Echo:
         self.passes.append(rows)
         if "bad" in rows:
             raise RequestError("column a: 'bad' is not a number")
+        if kind == SCORE:
+            return [Scored(np.array([row["a"]], np.float32), row["y"]) for row in rows]
         return rows if kind == "value" else [f"{kind} {row}" for row in rows]
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
+        return {"rows": float(len(outputs)), "error": float(np.abs(outputs[:, 0] - targets).sum())}
 
 
 class Client:
-    """A blocking client of the service, as the bridge is one."""
+    """A blocking client of the service, as the bridge is one: `identity` is the database for which it asks."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, identity: DatabaseIdentity = IDENTITY) -> None:
+        self._identity = {"installation": identity.installation, "server_start": identity.server_start}
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(DEADLINE_S)
         self._socket.connect(str(path))
         self._buffer = FrameBuffer()
+        self.greeting: dict[str, Any] | None = None
 
     def ask(self, verb: str, **fields: Any) -> dict[str, Any]:
         """The whole answer."""
-        self.send(json.dumps({"verb": verb, **fields}).encode())
+        self.request(verb, **fields)
         return self.receive()
+
+    def request(self, verb: str, **fields: Any) -> None:
+        """Send a request."""
+        self.send(self.body(verb, **fields))
+
+    def body(self, verb: str, **fields: Any) -> bytes:
+        """A request's body."""
+        return json.dumps({"verb": verb, **self._identity, **fields}).encode()
 
     def send(self, body: bytes) -> None:
         self.send_raw(frame(body))
@@ -60,7 +80,18 @@ class Client:
     def send_raw(self, data: bytes) -> None:
         self._socket.sendall(data)
 
+    def greet(self) -> dict[str, Any]:
+        """What the service says first."""
+        if self.greeting is None:
+            self.greeting = self._receive()
+        return self.greeting
+
     def receive(self) -> dict[str, Any]:
+        """The next answer."""
+        self.greet()
+        return self._receive()
+
+    def _receive(self) -> dict[str, Any]:
         while (body := self._buffer.take()) is None:
             data = self._socket.recv(1 << 16)
             if not data:
@@ -70,10 +101,11 @@ class Client:
         return answer
 
     def ended(self) -> bool:
-        """Whether the service has closed the connection; blocks until it says something."""
+        """Whether the service has closed the connection; blocks until it says something beyond its greeting."""
         try:
+            self.greet()
             return self._socket.recv(1) == b""
-        except ConnectionResetError:
+        except ConnectionError:
             return True
 
     def close(self) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from indb_tensile.errors import InvariantError, RequestError, UnavailableError
 from indb_tensile.job import ModelVersionId
-from worker.serving.batches import MAX_BATCH_ROWS, QUICK_NS, Batches, Counters
-from worker.serving.requests import Kind
+from worker.serving.batches import MAX_BATCH_ROWS, PASS_NS, QUICK_NS, Batches, Counters
+from worker.serving.requests import Kind, RowError
 
 from .fakes import Echo
 
@@ -18,10 +18,16 @@ class Broken:
     def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
         raise ValueError("shapes do not match")
 
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
+        return {}
+
 
 class Short:
     def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
         return []
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
+        return {}
 
 
 async def blocked(batches: Batches, model: Echo) -> asyncio.Task[list[Any]]:
@@ -126,16 +132,86 @@ def test_a_request_whose_client_has_gone_is_not_computed() -> None:
     assert asyncio.run(scene()) == [[0], ["stays"]]
 
 
-def test_many_rows_go_in_parts() -> None:
+def test_many_rows_go_in_passes_the_first_of_them_small() -> None:
     async def scene() -> tuple[list[Any], list[int]]:
-        batches, model = Batches(), Echo()
+        batches, model = Batches(lambda: 0), Echo()
         values = await batches.predict(V1, model, list(range(2 * MAX_BATCH_ROWS + 1)), Kind.VALUE)
         batches.close()
         return values, [len(rows) for rows in model.passes]
 
     values, sizes = asyncio.run(scene())
     assert values == list(range(2 * MAX_BATCH_ROWS + 1))
-    assert sizes == [MAX_BATCH_ROWS, MAX_BATCH_ROWS, 1]
+    assert sizes == [8, MAX_BATCH_ROWS, MAX_BATCH_ROWS - 7]
+
+
+class Timed:
+    """A model that takes as long for each row, on a clock that it moves itself."""
+
+    def __init__(self, row_ns: int) -> None:
+        self.now_ns = 0
+        self.row_ns = row_ns
+        self.passes: list[int] = []
+
+    def clock_ns(self) -> int:
+        return self.now_ns
+
+    def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+        self.now_ns += self.row_ns * len(rows)
+        self.passes.append(len(rows))
+        return rows
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.parametrize(("row_ns", "passes"), [(PASS_NS // 20, [8, 20, 20, 2]), (2 * PASS_NS, [8] + [1] * 42)])
+def test_a_pass_of_a_slow_model_takes_about_as_long_as_one_may(row_ns: int, passes: list[int]) -> None:
+    async def scene() -> list[int]:
+        model = Timed(row_ns)
+        batches = Batches(model.clock_ns)
+        for begin, end in ((0, 8), (8, 50)):
+            await batches.predict(V1, model, list(range(begin, end)), Kind.VALUE)
+            await idle(batches)
+        batches.close()
+        return model.passes
+
+    assert asyncio.run(scene()) == passes
+
+
+def test_a_request_of_few_rows_goes_before_the_next_pass_of_many_and_the_two_take_turns() -> None:
+    async def scene() -> list[list[Any]]:
+        batches, model, other = Batches(lambda: 0), Echo(), Echo()
+        await batches.predict(V2, other, ["known"] * 9, Kind.VALUE)
+        await idle(batches)
+        first = await blocked(batches, model)
+        many = [(V2, other, [kind] * 9, kind) for kind in (Kind.VALUE, Kind.VECTOR)]
+        few = [(V1, model, [kind], kind) for kind in (Kind.VALUE, Kind.LABEL)]
+        later = await queued(batches, *many, *few)
+        passes: list[list[Any]] = []
+        other.passes = model.passes = passes
+        model.gate.set()
+        await asyncio.gather(first, *later)
+        batches.close()
+        return passes
+
+    assert asyncio.run(scene()) == [[0], ["value"] * 9, ["value"], ["vector"] * 9, ["label"]]
+
+
+def test_a_fault_is_told_with_the_rows_place_in_the_whole_request() -> None:
+    class Picky(Echo):
+        def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+            if "bad" in rows:
+                raise RowError(RequestError("no"), rows.index("bad"))
+            return rows
+
+    async def scene() -> int:
+        batches = Batches(lambda: 0)
+        with pytest.raises(RowError) as caught:
+            await batches.predict(V1, Picky(), [*range(20), "bad", *range(20)], Kind.VALUE)
+        batches.close()
+        return caught.value.row
+
+    assert asyncio.run(scene()) == 20
 
 
 def test_no_rows_need_no_model() -> None:
@@ -177,6 +253,9 @@ class Placed:
     def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
         self.now_ns += self.pass_ns
         return [threading.current_thread().name for _ in rows]
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
+        return {}
 
 
 async def idle(batches: Batches) -> None:

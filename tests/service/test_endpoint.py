@@ -1,6 +1,8 @@
 import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,10 +51,66 @@ def test_a_socket_left_by_a_dead_service_is_replaced(directory: Path) -> None:
 
 def test_one_that_closes_late_leaves_its_successors_socket_in_place(directory: Path) -> None:
     old = Endpoint(directory, "worker-1")
+    old.socket.close()  # it listens no more, and has not yet removed its file
     new = Endpoint(directory, "worker-1")
     old.close()
     assert connects(new.path)
     new.close()
+
+
+def test_a_name_that_a_living_service_has_is_never_taken_over(directory: Path) -> None:
+    old = Endpoint(directory, "worker-1")
+    inode = old.path.stat().st_ino
+    with pytest.raises(UnavailableError, match=r"another service listens on .*worker-1\.sock") as caught:
+        Endpoint(directory, "worker-1")
+    assert caught.value.hint.startswith("End that service's controller")
+    assert old.path.stat().st_ino == inode
+    assert [path.name for path in directory.iterdir()] == ["worker-1.sock"]
+    old.close()
+
+
+def test_a_service_that_is_too_busy_to_accept_keeps_its_name(directory: Path) -> None:
+    directory.mkdir(mode=0o755)
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
+        busy.bind(str(directory / "worker-1.sock"))
+        busy.listen(0)
+        waiting.connect(str(directory / "worker-1.sock"))  # the queue is full now
+        with pytest.raises(UnavailableError, match="another service listens"):
+            Endpoint(directory, "worker-1")
+
+
+_TAKES = """
+import sys
+from pathlib import Path
+from indb_tensile.errors import UnavailableError
+from indb_tensile.worker.serving.endpoint import Endpoint
+sys.stdin.readline()
+try:
+    endpoint = Endpoint(Path(sys.argv[1]), "worker-1")
+    print("taken", flush=True)
+    sys.stdin.readline()
+except UnavailableError:
+    print("refused", flush=True)
+"""
+
+
+def test_of_services_that_start_at_once_one_gets_a_name_that_a_dead_one_left(directory: Path) -> None:
+    directory.mkdir(mode=0o755)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(directory / "worker-1.sock"))
+    command = [sys.executable, "-c", _TAKES, str(directory)]
+    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    told = []
+    for process in started:
+        assert process.stdout is not None
+        told.append(process.stdout.readline())
+    for process in started:
+        process.communicate()
+    assert sorted(told) == [b"refused\n"] * 3 + [b"taken\n"]
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o777, 0o1777])

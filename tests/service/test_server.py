@@ -1,13 +1,13 @@
 """The server alone, on a thread of its own, with blocking clients."""
 
 import asyncio
-import json
 import logging
 import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,17 @@ import pytest
 
 from indb_tensile.errors import DataError
 from indb_tensile.job import ModelVersionId
+from worker.serving import evaluation
 from worker.serving.batches import Batches
 from worker.serving.endpoint import Endpoint
-from worker.serving.frames import MAX_FRAME_BYTES, frame
+from worker.serving.frames import MAX_FRAME_BYTES, PROTOCOL, frame
 from worker.serving.front import Front
+from worker.serving.identity import DatabaseIdentity, Gate
+from worker.serving.requests import VERBS, greeting
 from worker.serving.residents import Resident, Residents
 from worker.serving.server import Server
 
-from .fakes import DEADLINE_S, Client, Echo, eventually
+from .fakes import DEADLINE_S, IDENTITY, Client, Echo, eventually
 
 
 class Slow:
@@ -56,6 +59,8 @@ class Running:
     def __init__(self, directory: Path, allowed_uid: int) -> None:
         self.model = Echo()
         self.analyst = Slow()
+        self.database = IDENTITY
+        self.looks = 0  # how often it looked which database it is
         self.path = directory / "worker-1.sock"
         self._directory = directory
         self._allowed_uid = allowed_uid
@@ -68,17 +73,30 @@ class Running:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self.batches = Batches()
-        front = Front(
-            residents=Residents(self._load, 100), batches=self.batches, analyst=self.analyst, code_version="1.2"
+        self.front = Front(
+            gate=Gate(IDENTITY, self._identity),
+            residents=Residents(self._load, 100),
+            batches=self.batches,
+            analyst=self.analyst,
+            code_version="1.2",
         )
         self.server = Server(
-            Endpoint(self._directory, "worker-1"), allowed_uid=self._allowed_uid, handle=front.handle
+            Endpoint(self._directory, "worker-1"),
+            allowed_uid=self._allowed_uid,
+            greeting=greeting(IDENTITY.installation, "1.2"),
+            handle=self.front.handle,
+            forget=self.front.forget,
         )
         await self.server.start()
         self._started.set()
         await self._stopping.wait()
         await self.server.stop(grace_s=0.5)
         self.batches.close()
+        self.front.close()
+
+    async def _identity(self) -> DatabaseIdentity:
+        self.looks += 1
+        return self.database
 
     async def _load(self, version: ModelVersionId) -> Resident:
         if version == 404:
@@ -100,6 +118,15 @@ def running(tmp_path: Path) -> Iterator[Running]:
     made = Running(tmp_path / "sockets", os.geteuid())
     yield made
     made.stop()
+
+
+SPEC = {
+    "model": "m",
+    "relation": {"oid": 1, "schema": "public", "name": "t"},
+    "target": "y",
+    "task": "regression",
+    "architecture": {"type": "mlp"},
+}
 
 
 def predict(client: Client, *rows: Any) -> Any:
@@ -144,10 +171,99 @@ def test_a_frame_that_is_too_long_is_answered_and_the_connection_ends(running: R
 
 def test_requests_sent_ahead_are_answered_in_their_order(running: Running) -> None:
     with Client(running.path) as client:
-        bodies = [json.dumps({"verb": "predict", "version": 1, "rows": [n]}).encode() for n in range(50)]
+        bodies = [client.body("predict", version=1, rows=[n]) for n in range(50)]
         client.send_raw(b"".join(frame(body) for body in bodies))
         answers = [client.receive()["result"]["values"] for _ in bodies]
     assert answers == [[n] for n in range(50)]
+
+
+OTHER = DatabaseIdentity(installation="ffffffff-89ab-cdef-0123-456789abcdef", server_start="1")
+RESTARTED = replace(IDENTITY, server_start="2")
+
+
+def test_it_greets_with_its_database_its_version_and_its_protocol(running: Running) -> None:
+    with Client(running.path) as client:
+        assert client.greet() == {"protocol": PROTOCOL, "version": "1.2", "installation": IDENTITY.installation}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_request_of_another_database_is_refused_whatever_it_asks(running: Running, verb: str) -> None:
+    fields = {"version": 1, "rows": [], "name": "digits", "columns": [], "spec": SPEC}
+    for other in (OTHER, DatabaseIdentity(installation="", server_start="")):
+        with Client(running.path, other) as client:
+            error = client.ask(verb, **fields)["error"]
+            assert (error["sqlstate"], error["message"]) == (
+                "57P03",
+                "the service that was asked belongs to another database",
+            )
+    assert (running.model.passes, running.analyst.asked, running.looks) == ([], [], 0)
+
+
+def test_a_request_from_a_copy_of_the_data_directory_is_refused(running: Running) -> None:
+    with Client(running.path, RESTARTED) as copy, Client(running.path) as own:
+        assert "one is a copy" in predict(copy, 1)["error"]["detail"]
+        assert predict(own, 1)["ok"]
+
+
+def test_after_a_restart_of_the_database_it_answers_its_new_sessions_only(running: Running) -> None:
+    with Client(running.path) as before, Client(running.path, RESTARTED) as after:
+        assert predict(before, 1)["ok"]
+        running.database = RESTARTED
+        assert [predict(after, n)["ok"] for n in range(3)] == [True] * 3
+        assert running.looks == 1
+        assert not predict(before, 1)["ok"]
+
+
+def evaluate(client: Client, part: int, count: int, *, last: bool, evaluation: int = 1) -> Any:
+    rows = [{"a": float(part), "y": 0.0}] * count
+    return client.ask("evaluate", version=1, rows=rows, evaluation=evaluation, part=part, last=last)
+
+
+def test_an_evaluation_comes_in_parts_and_its_last_answer_has_the_metrics_of_all(running: Running) -> None:
+    with Client(running.path) as client:
+        assert evaluate(client, 0, 20, last=False)["result"] == {"rows": 20}
+        assert predict(client, 7)["result"] == {"values": [7]}
+        assert evaluate(client, 0, 5, last=False, evaluation=2)["result"] == {"rows": 5}
+        assert evaluate(client, 1, 30, last=False)["result"] == {"rows": 50}
+        assert evaluate(client, 2, 1, last=True)["result"] == {"metrics": {"rows": 51.0, "error": 32.0}}
+
+
+def test_an_evaluation_ends_with_its_connection_and_no_part_is_taken_for_anothers(running: Running) -> None:
+    with Client(running.path) as client:
+        evaluate(client, 0, 3, last=False)
+        with Client(running.path) as other:
+            assert evaluate(other, 1, 3, last=True)["error"]["sqlstate"] == "57P03"
+        assert evaluate(client, 2, 3, last=True)["error"]["sqlstate"] == "57P03"
+        assert evaluate(client, 1, 3, last=True)["error"]["sqlstate"] == "57P03"
+        evaluate(client, 0, 3, last=False)
+        assert len(running.front._evaluations) == 1
+    eventually(lambda: len(running.front._evaluations) == 0)
+
+
+def test_an_evaluation_that_would_take_too_much_memory_is_refused_with_numbers(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "MOST_NUMBERS", 30)
+    with Client(running.path) as client:
+        assert evaluate(client, 0, 20, last=False)["ok"]
+        error = evaluate(client, 1, 20, last=False)["error"]
+    assert (error["sqlstate"], error["message"]) == (
+        "54000",
+        "an evaluation of 40 rows with 1 outputs each exceeds the 30 numbers that one may have",
+    )
+
+
+def test_a_row_that_is_nested_too_deep_is_refused(running: Running) -> None:
+    with Client(running.path) as client:
+        for depth in (990, 100_000):
+            body = client.body("predict", version=1).removesuffix(b"}")
+            client.send(body + b', "rows": [' + b"[" * depth + b"]" * depth + b"]}")
+            error = client.receive()["error"]
+            assert (error["sqlstate"], error["hint"]) == (
+                "22023",
+                "Give lists and objects that are nested less deep.",
+            )
+        assert predict(client, 1)["ok"]
 
 
 def test_an_error_carries_sqlstate_detail_and_hint_to_the_client(running: Running) -> None:
@@ -177,7 +293,7 @@ def test_a_fault_of_ours_is_told_and_logged_and_the_service_goes_on(
 
 def test_a_prediction_is_answered_while_the_analyst_works(running: Running) -> None:
     with Client(running.path) as patient, Client(running.path) as quick:
-        patient.send(b'{"verb": "dataset", "name": "digits"}')
+        patient.request("dataset", name="digits")
         eventually(lambda: running.analyst.asked != [])
         assert predict(quick, 1)["ok"]
         running.analyst.gate.set()
@@ -186,7 +302,7 @@ def test_a_prediction_is_answered_while_the_analyst_works(running: Running) -> N
 
 def test_a_client_that_leaves_takes_its_request_with_it(running: Running) -> None:
     client = Client(running.path)
-    client.send(b'{"verb": "dataset", "name": "digits"}')
+    client.request("dataset", name="digits")
     eventually(lambda: running.analyst.asked != [])
     client.close()
     eventually(lambda: running.analyst.abandoned == 1)
@@ -204,10 +320,10 @@ def test_a_client_that_leaves_in_the_middle_of_a_frame_leaves_nothing(running: R
 def test_a_client_that_leaves_during_its_prediction_disturbs_nobody(running: Running) -> None:
     running.model.gate.clear()
     leaving = Client(running.path)
-    leaving.send(b'{"verb": "predict", "version": 1, "rows": ["leaving"]}')
+    leaving.request("predict", version=1, rows=["leaving"])
     assert running.model.entered.wait(DEADLINE_S)
     with Client(running.path) as staying:
-        staying.send(b'{"verb": "predict", "version": 1, "rows": ["staying"]}')
+        staying.request("predict", version=1, rows=["staying"])
         leaving.close()
         eventually(lambda: running.server.connection_count == 1)
         running.model.gate.set()
@@ -224,7 +340,7 @@ def test_sixty_four_clients_at_once_get_their_own_answers_in_fewer_batches(runni
 
     running.model.gate.clear()
     with Client(running.path) as first, ThreadPoolExecutor(len(clients)) as pool:
-        first.send(b'{"verb": "predict", "version": 1, "rows": ["first"]}')
+        first.request("predict", version=1, rows=["first"])
         assert running.model.entered.wait(DEADLINE_S)
         answers = [pool.submit(ask, number) for number in range(len(clients))]
         eventually(lambda: len(running.batches) == len(clients))
@@ -237,7 +353,7 @@ def test_sixty_four_clients_at_once_get_their_own_answers_in_fewer_batches(runni
     for client in clients:
         client.close()
     assert (state["requests"], state["rows"]) == (1 + 64 * 5, 1 + 64 * 5 * 2)
-    assert state["batches"] <= 1 + 1 + 64 * 4  # all 64 first requests were one batch
+    assert state["batches"] <= 1 + 2 + 64 * 4  # of the 64 first requests, 4 were one batch and the others another
 
 
 def test_another_system_users_connection_is_refused_and_logged(
@@ -259,7 +375,7 @@ def test_another_system_users_connection_is_refused_and_logged(
 def test_when_it_stops_a_request_in_work_is_still_answered(running: Running) -> None:
     running.model.gate.clear()
     with Client(running.path) as client:
-        client.send(b'{"verb": "predict", "version": 1, "rows": [1]}')
+        client.request("predict", version=1, rows=[1])
         assert running.model.entered.wait(DEADLINE_S)
         running.begin_stop()
         eventually(lambda: not running.path.exists())
@@ -270,7 +386,7 @@ def test_when_it_stops_a_request_in_work_is_still_answered(running: Running) -> 
 
 def test_when_it_stops_a_request_that_does_not_end_is_given_up(running: Running) -> None:
     with Client(running.path) as client:
-        client.send(b'{"verb": "dataset", "name": "digits"}')
+        client.request("dataset", name="digits")
         eventually(lambda: running.analyst.asked != [])
         running.begin_stop()
         assert client.ended()

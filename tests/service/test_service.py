@@ -14,11 +14,12 @@ import pytest
 
 from indb_tensile.bench import predict as bench
 from indb_tensile.catalog.connection import connect
+from indb_tensile.cluster import Cluster
 from indb_tensile.errors import MissingError
-from tests.conftest import Database
+from tests.conftest import Database, fresh_database
 from worker import service as program
 
-from .conftest import ENVIRONMENT, MODULE, Published, Service, fill, publish
+from .conftest import ENVIRONMENT, MODULE, Published, Service, fill, publish, service_of
 from .fakes import DEADLINE_S, Client, eventually
 
 pytestmark = pytest.mark.postgres
@@ -188,6 +189,31 @@ def test_the_database_servers_own_user_is_answered(database: Database, service: 
     assert told["pid"] == service.process.pid
 
 
+def test_two_databases_that_share_a_socket_directory_never_answer_for_each_other(
+    database: Database, service: Service, houses: Published, cluster: Cluster, template: str
+) -> None:
+    """Workers, versions and models have the same numbers and names in both."""
+    with fresh_database(cluster, template) as second, service_of(second, service.directory) as other:
+        with second.connect(user="demo") as connection:
+            fill(connection, "houses", "target", "double precision: cos(n) + 1000")
+        published = publish(second, "houses", "houses")
+        assert (other.worker, published.version) == (service.worker, houses.version)
+        other.run(peer_uid=None)
+        assert len(list(service.directory.iterdir())) == 2
+        asked = "select tensile_predict('houses', t) from houses as t where id = 5"
+        for place, expected in ((database, houses), (second, published)):
+            with place.connect(user="demo") as connection:
+                assert one(connection, asked) == pytest.approx(
+                    expected.predictor.predict_rows(rows_of(place, "houses")[4:5])[0].value
+                )
+        # A name that is registered in the wrong database leads to a service that refuses.
+        with second.connect() as connection:
+            connection.execute("update tensile.workers set service_name = %s", (service.socket.stem,))
+        with second.connect(user="demo") as connection, pytest.raises(psycopg.errors.CannotConnectNow) as caught:
+            connection.execute(asked)
+        assert "it belongs to another database" in (caught.value.diag.message_detail or "")
+
+
 # --- coming and going ------------------------------------------------------------------------------------------
 
 
@@ -212,7 +238,7 @@ def test_told_to_stop_it_leaves_nothing(database: Database, service: Service) ->
         eventually(lambda: one(connection, asked)["analyst_pid"] is not None)
         told = one(connection, asked)
         named = f"select service_name from tensile.workers where worker_id = {service.worker}"
-        assert one(connection, named) == f"worker-{service.worker}"
+        assert one(connection, named) == service.socket.stem
         assert service.stop() == 0
         assert one(connection, named) is None
     assert list(service.directory.iterdir()) == []
@@ -302,7 +328,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_request_disturbs_nobody(
     rows = rows_of(database, "houses")
     leaving: list[Client] = [open_service.client() for _ in range(8)]
     for client in leaving:
-        client.send(b'{"verb": "evaluate", "version": %d, "rows": []}' % houses.version)
+        client.request("evaluate", version=houses.version, rows=[])
         client.close()
     with open_service.client() as staying:
         assert staying.ask("predict", version=houses.version, rows=rows)["ok"]

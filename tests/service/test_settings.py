@@ -15,7 +15,7 @@ ENVIRONMENT = {
 
 def test_the_environment_of_a_controller_is_enough() -> None:
     found = settings.load(ENVIRONMENT)
-    assert (found.directory, found.name, found.peer_uid) == (Path("/run/tensile"), "worker-7", None)
+    assert (found.directory, found.worker, found.peer_uid) == (Path("/run/tensile"), 7, None)
     assert (found.shared.dsn, found.resident_bytes) == ("dbname=x", GIB)
 
 

@@ -53,7 +53,7 @@ def alice(database: Database) -> Iterator[Connection]:
                insert into iris (petal, sepal, species, kind, label_known)
                select i % 7, i % 5, case when i % 2 = 0 then 'setosa' else 'virginica' end, i % 3, i % 2 = 0
                  from generate_series(1, 60) as i;
-               grant select on iris to tensile_worker"""
+               grant select on iris to tensile_reader"""
         )
         yield connection
 
@@ -81,7 +81,7 @@ def serve(admin: Connection) -> Iterator[Serve]:
     started: list[FakeService] = []
 
     def start(answer: Answer) -> FakeService:
-        service = FakeService(answer)
+        service = FakeService(answer, installation=value(admin, "select tensile.installation()::text"))
         started.append(service)
         admin.execute(
             "insert into tensile.settings (name, value) values ('socket_directory', %s)",
@@ -107,9 +107,9 @@ def published(admin: Connection, alice: Connection) -> int:
     return int(
         value(
             admin,
-            """insert into tensile.model_versions (model_id, number, task, target, architecture, bundle, metric_name,
+            """insert into tensile.model_versions (model_id, number, task, target, architecture, metric_name,
                    metric, higher_is_better, metrics, parameters, weights_bytes, deployed)
-               select model_id, 1, 'classification', 'species', '{"type": "mlp"}', '{}', 'accuracy', 0.97, true,
+               select model_id, 1, 'classification', 'species', '{"type": "mlp"}', 'accuracy', 0.97, true,
                       '{"accuracy": 0.97, "log_loss": 0.1}', 10, 40, true
                  from tensile.models where name = 'flowers'
                returning version_id""",

@@ -11,14 +11,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from indb_tensile.sql_api.service import PROTOCOL
+
 Answer = Callable[[dict[str, Any]], dict[str, Any] | None]  # None: says nothing and keeps the connection
 
 
-class FakeService:
-    """Listens at `<directory>/<name>.sock` until closed; keeps what it was asked in `requests`."""
+INSTALLATION = "01234567-89ab-cdef-0123-456789abcdef"  # of a database that only a test has
 
-    def __init__(self, answer: Answer, name: str = "worker-1", directory: Path | None = None) -> None:
+
+class FakeService:
+    """Listens at `<directory>/<name>.sock` until closed; keeps what it was asked, and which database asked.
+
+    `greeting` is what it says first; None: nothing.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        name: str = "worker-1",
+        directory: Path | None = None,
+        *,
+        installation: str = INSTALLATION,
+    ) -> None:
         self.answer = answer
+        self.greeting: Any = {"protocol": PROTOCOL, "version": "0", "installation": installation}
+        self.asking: list[tuple[str, str]] = []
         self.name = name
         self.requests: list[dict[str, Any]] = []
         self.connections: list[socket.socket] = []
@@ -62,13 +79,20 @@ class FakeService:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError), connection.makefile("rb") as stream:
+            if self.greeting is not None:
+                _send(connection, self.greeting)
             while header := stream.read(4):
                 request = json.loads(stream.read(struct.unpack(">I", header)[0]))
+                self.asking.append((request.pop("installation"), request.pop("server_start")))
                 self.requests.append(request)
                 answer = self.answer(request)
                 if answer is not None:
-                    body = json.dumps(answer).encode()
-                    connection.sendall(struct.pack(">I", len(body)) + body)
+                    _send(connection, answer)
+
+
+def _send(connection: socket.socket, value: Any) -> None:
+    body = json.dumps(value).encode()
+    connection.sendall(struct.pack(">I", len(body)) + body)
 
 
 def result(value: Any) -> dict[str, Any]:

@@ -239,3 +239,154 @@ def test_a_version_that_is_not_deployed_can_be_named(alice: Connection) -> None:
     alice.execute("select tensile_create_model('new')")
 
     assert "version => N" in (refused(alice, "select tensile_predict('new', 1)").hint or "")
+
+
+@pytest.mark.parametrize(
+    ("argument", "sqlstate", "said"),
+    [
+        ("""'{"petal": 1e400}'""", "22023", 'column "petal": a number is beyond the range of double precision'),
+        ("""'{"petal": [1, 2e999]}'""", "22023", 'column "petal": a number is beyond the range of double precision'),
+        ("""'[0, 1e400]'""", "22023", "value 2: a number is beyond the range of double precision"),
+        ("""'{"petal": NaN}'""", "22P02", "the row to predict is neither JSON nor an array of numbers"),
+        (r"""'{"petal": "\ud800"}'""", "22023", 'column "petal": a number is beyond'),
+        ("""'{"petal": 1' || repeat('0', 5000) || '}'""", "22P02", "the row to predict is neither JSON"),
+        ("""('{"petal": 1' || repeat('0', 5000) || '}')::jsonb""", "22023", "the request cannot be read"),
+        ("repeat('[', 10000) || repeat(']', 10000)", "22P02", "the row to predict is neither JSON"),
+        ("(repeat('[', 6000) || repeat(']', 6000))::jsonb", "22023", "the request cannot be read"),
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_a_value_that_no_model_can_read_is_refused(
+    alice: Connection, serve: Serve, argument: str, sqlstate: str, said: str
+) -> None:
+    service = serve(echo)
+
+    error = refused(alice, f"select tensile_predict('flowers', {argument})")
+
+    assert (error.sqlstate, error.message[: len(said)]) == (sqlstate, said)
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("array_fill(0.5::float8, array[1000001])", "row 1 has 1000001 values, more than the 1000000"),
+        ("(select a from wide)", "row 1 has 1200000 values, more than the 1000000"),
+        ("(select w from wide as w)", "row 1 has 144000"),
+        ("(select jsonb_build_object('a', repeat('x', 9000000)))", "row 1 has 90000"),
+        ("(select j from packed)", "row 1 has 90000"),
+        ("repeat('x', 9000000)", "row 1 has 9000000 bytes, more than the 8388608"),
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_a_row_is_measured_before_it_becomes_json(alice: Connection, serve: Serve, argument: str, said: str) -> None:
+    service = serve(echo)
+    alice.execute("create table wide as select array_fill(0.5::float8, array[1200000]) as a")
+    alice.execute("create table packed as select jsonb_build_object('a', repeat('x', 9000000)) as j")
+
+    error = refused(alice, f"select tensile_predict('flowers', {argument})")
+
+    assert (error.sqlstate, error.message[: len(said)]) == ("54000", said)
+    assert (error.hint or "").endswith(("arrays of fewer values.", "array of fewer values."))
+    assert service.requests == []
+
+
+@pytest.mark.usefixtures("published")
+def test_a_row_of_a_batch_or_an_evaluation_is_measured_too(alice: Connection, serve: Serve) -> None:
+    service = serve(echo)
+    alice.execute("create table wide as select 'setosa' as species, array_fill(0.5::float8, array[1200000]) as a")
+
+    batch = refused(alice, "select tensile_predict_batch('flowers', array[null, w]) from wide as w")
+    evaluation = refused(alice, "select tensile_evaluate('flowers', 'wide')")
+
+    assert (batch.sqlstate, batch.message[:16]) == ("54000", "row 2 has 144000")
+    assert (evaluation.sqlstate, evaluation.message[:24]) == ("54000", "row 1 of wide has 144000")
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sent"),
+    [
+        ("array[[1, 2], [3, 4], [5, 6]]", [[1, 2], [3, 4], [5, 6]]),
+        ("array[1, null, 3]", [1, 3]),
+        ("""array['{"a": 1}', '{"a": 2}']::jsonb[]""", [{"a": 1}, {"a": 2}]),
+        ("'{}'::int[]", []),
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_any_list_of_rows_is_a_batch(alice: Connection, serve: Serve, inputs: str, sent: list[Any]) -> None:
+    service = serve(lambda request: result({"values": [7.0] * len(request["rows"])}))
+
+    found = value(alice, f"select tensile_predict_batch('flowers', {inputs})")
+
+    assert [row for request in service.requests for row in request["rows"]] == sent
+    assert [said for said in found if said is not None] == [7.0] * len(sent)
+
+
+@pytest.mark.usefixtures("published")
+def test_a_long_batch_goes_in_parts_of_one_version(alice: Connection, admin: Connection, serve: Serve) -> None:
+    def deploy_another(request: Json) -> Json:
+        admin.execute("update tensile.model_versions set deployed = false")
+        return result({"values": [float(row["n"]) for row in request["rows"]]})
+
+    service = serve(deploy_another)
+
+    found = value(
+        alice,
+        "select tensile_predict_batch('flowers', array_agg(t)) "
+        "from (select n from generate_series(1, 10000) as n) as t",
+    )
+
+    assert found == [float(n) for n in range(1, 10_001)]
+    assert [len(request["rows"]) for request in service.requests] == [4096, 4096, 1808]
+    assert {request["version"] for request in service.requests} == {700}
+
+
+@pytest.mark.usefixtures("published")
+def test_a_refused_row_is_told_by_its_number_in_the_whole_batch(alice: Connection, serve: Serve) -> None:
+    def refuse(request: Json) -> Json:
+        numbers = [row["n"] for row in request["rows"]]
+        if 5000 in numbers:
+            told = {
+                "sqlstate": "22000",
+                "message": 'column "n": no',
+                "detail": "",
+                "hint": "",
+                "row": numbers.index(5000),
+            }
+            return {"ok": False, "error": told}
+        return result({"values": [1.0] * len(numbers)})
+
+    serve(refuse)
+
+    error = refused(
+        alice,
+        "select tensile_predict_batch('flowers', array_agg(t)) "
+        "from (select n from generate_series(1, 6000) as n) as t",
+    )
+
+    assert (error.sqlstate, error.message) == ("22000", 'row 5000: column "n": no')
+
+
+@pytest.mark.usefixtures("published")
+def test_an_evaluation_goes_in_parts(alice: Connection, serve: Serve) -> None:
+    def evaluate(request: Json) -> Json:
+        return result({"metrics": {"accuracy": 0.5}} if request["last"] else {"rows": 0})
+
+    service = serve(evaluate)
+    alice.execute(
+        """create table long as select n as id, repeat('x', 1000) as petal, 'setosa' as species
+             from generate_series(1, 3000) as n"""
+    )
+
+    assert alice.execute("select * from tensile_evaluate('flowers', 'long')").fetchall() == [("accuracy", 0.5)]
+
+    asked = service.requests
+    assert [row["id"] for request in asked for row in request["rows"]] == list(range(1, 3001))
+    assert [(request["part"], request["last"]) for request in asked] == [
+        (0, False),
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    assert len({request["evaluation"] for request in asked}) == 1

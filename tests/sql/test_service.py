@@ -90,7 +90,7 @@ def test_a_user_ends_a_wait_for_the_service(alice: Connection, serve: Serve) -> 
 @pytest.mark.usefixtures("published")
 def test_the_service_that_was_alive_last_is_asked_first(alice: Connection, admin: Connection, serve: Serve) -> None:
     old = serve(answer)
-    new = FakeService(lambda _: result({"values": [2.0]}), name="worker-2", directory=old.directory)
+    new = FakeService(lambda _: result({"values": [2.0]}), name="worker-2", directory=old.directory, **who(old))
     admin.execute(
         """insert into tensile.workers (host, pid, device, version, service_name, lease_s, heartbeat_at)
            values ('here', 2, 'none', '0', 'worker-2', 3600, now() + interval '1 second')"""
@@ -99,9 +99,85 @@ def test_the_service_that_was_alive_last_is_asked_first(alice: Connection, admin
         assert value(alice, "select tensile_predict('flowers', 1)") == 2.0
 
 
+def who(service: FakeService) -> dict[str, str]:
+    return {"installation": service.greeting["installation"]}
+
+
+@pytest.mark.usefixtures("published")
+def test_each_request_names_the_database_that_asks(alice: Connection, admin: Connection, serve: Serve) -> None:
+    service = serve(answer)
+    for _ in range(2):
+        value(alice, "select tensile_predict('flowers', 1)")
+
+    own = value(admin, "select tensile.installation()::text")
+    start = value(admin, "select (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint::text")
+    assert service.asking == [(own, start)] * 2
+
+
+@pytest.mark.parametrize(
+    ("greeting", "fault"),
+    [
+        ({"installation": "00000000-0000-0000-0000-000000000000"}, "it belongs to another database"),
+        ({"protocol": 1}, "its version is '0', whose protocol this catalog does not speak"),
+        (7, "what listens there is no service"),
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_a_service_that_is_not_this_databases_is_told_nothing(
+    alice: Connection, serve: Serve, greeting: Any, fault: str
+) -> None:
+    service = serve(answer)
+    service.greeting = service.greeting | greeting if isinstance(greeting, dict) else greeting
+
+    assert refused(alice, "select tensile_predict('flowers', 1)") == Refused(
+        "57P03", "no service answers", f"Tried worker-1: {fault}.", HINT
+    )
+    assert service.requests == []
+
+
+@pytest.mark.usefixtures("published")
+def test_the_next_service_is_asked_where_one_is_another_databases(
+    alice: Connection, admin: Connection, serve: Serve
+) -> None:
+    own = serve(answer)
+    other = FakeService(lambda _: result({"values": [2.0]}), name="worker-2", directory=own.directory)
+    admin.execute(
+        """insert into tensile.workers (host, pid, device, version, service_name, lease_s, heartbeat_at)
+           values ('here', 2, 'none', '0', 'worker-2', 3600, now() + interval '1 second')"""
+    )
+    with contextlib.closing(other):
+        assert value(alice, "select tensile_predict('flowers', 1)") == 1.0
+    assert other.requests == []
+
+
+@pytest.mark.usefixtures("published")
+def test_a_service_that_hangs_can_be_waited_for_no_longer_than_the_user_wishes(
+    alice: Connection, serve: Serve
+) -> None:
+    serve(answer).greeting = None
+    alice.execute("set statement_timeout = '300 ms'")
+
+    assert refused(alice, "select tensile_predict('flowers', 1)").sqlstate == "57014"
+
+
+@pytest.mark.usefixtures("published")
+def test_a_lock_on_the_catalog_bounds_a_predictions_wait(alice: Connection, admin: Connection, serve: Serve) -> None:
+    serve(answer)
+    with admin.transaction():
+        admin.execute("lock table tensile.models in access exclusive mode")
+
+        error = refused(alice, "select tensile_predict('flowers', 1)")
+
+    assert (error.sqlstate, error.hint) == (
+        "55P03",
+        "Another session holds a lock on a table of the catalog: see pg_locks, and run the statement again.",
+    )
+
+
 @pytest.mark.usefixtures("published")
 def test_a_registered_name_is_never_a_path(alice: Connection, admin: Connection, serve: Serve) -> None:
     service = serve(answer)
+    admin.execute("alter table tensile.workers drop constraint workers_service_name_is_a_name")
     admin.execute("update tensile.workers set service_name = %s", (f"../{service.directory.name}/worker-1",))
 
     error = refused(alice, "select tensile_predict('flowers', 1)")
@@ -121,8 +197,9 @@ def test_an_unknown_setting_is_refused(admin: Connection) -> None:
         "42704",
         'there is no setting "speed"',
         None,
-        "Known settings: retain_events, retain_jobs, retain_links, retain_metrics, retain_plans, retain_versions,"
-        " retain_workers, socket_directory.",
+        "Known settings: all_snapshots_max_bytes, retain_events, retain_jobs, retain_links, retain_metrics,"
+        " retain_plans, retain_versions, retain_workers, role_snapshots_max_bytes, snapshot_max_bytes,"
+        " socket_directory.",
     )
 
 
@@ -146,9 +223,9 @@ def test_a_sample_data_set_becomes_a_table_of_the_caller(alice: Connection, serv
         (3, [[4.5, 5.5]], "c"),
     ]
     owner = value(alice, "select tableowner from pg_tables where tablename = 'letters'")
-    worker_reads = value(alice, "select has_table_privilege('tensile_worker', 'letters', 'select')")
+    reader_reads = value(alice, "select has_table_privilege('tensile_reader', 'letters', 'select')")
     key = value(alice, "select count(*) from pg_index where indrelid = 'letters'::regclass and indisprimary")
-    assert (owner, worker_reads, key) == ("alice", True, 1)
+    assert (owner, reader_reads, key) == ("alice", True, 1)
 
 
 def test_a_sample_data_set_can_have_another_name(alice: Connection, serve: Serve) -> None:
@@ -193,7 +270,7 @@ def test_an_explanation_is_asked_with_statistics_of_the_columns(alice: Connectio
         "note": "",
     }
     service = serve(lambda _: result({"rows": [row]}))
-    alice.execute("create table v (a real[], b text, target int); grant select on v to tensile_worker")
+    alice.execute("create table v (a real[], b text, target int); grant select on v to tensile_reader")
     alice.execute("insert into v select array[[1, 2, 3], [4, 5, 6]], i % 4, i % 2 from generate_series(1, 20) as i")
 
     found = alice.execute("select * from tensile_explain('m', 'v', memory_limit => '1 MB')").fetchall()

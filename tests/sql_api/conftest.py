@@ -6,7 +6,7 @@ import pytest
 
 from indb_tensile.sql_api import service, spi
 from tests.sql.fakes import Answer, FakeService
-from tests.sql_api.fakes import FakePlpy, plpy_with
+from tests.sql_api.fakes import FakePlpy, address_of, plpy_with
 
 Serve = Callable[[Answer], tuple[FakeService, FakePlpy]]
 
@@ -28,9 +28,8 @@ def serve() -> Iterator[Serve]:
     def start(answer: Answer) -> tuple[FakeService, FakePlpy]:
         fake = FakeService(answer)
         started.append(fake)
-        address = {"directory": str(fake.directory), "names": [fake.name]}
-        version = {"version_id": 700, "target": "label", "metrics": "{}"}
-        return fake, plpy_with(services=[address], version=[version])
+        version = {"version_id": 700, "number": 1, "target": "label", "metrics": "{}"}
+        return fake, plpy_with(services=[address_of(fake)], version=[version])
 
     yield start
     for fake in started:

@@ -1,9 +1,11 @@
 """PL/Python's module without PL/Python: rows made up per statement."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from indb_tensile.sql_api import models, relation, service, training
+from indb_tensile.sql_api import models, readable, relation, service, spi, training
+from tests.sql.fakes import INSTALLATION, FakeService
 
 Row = Mapping[str, Any]
 Json = dict[str, Any]
@@ -33,6 +35,9 @@ class FakePlpy:
         self.executed.append((plan, tuple(arguments)))
         return next((rows for text, rows in self.rows.items() if text in plan), [])
 
+    def cursor(self, query: str) -> "FakeCursor":
+        return FakeCursor(self.execute(query))
+
     def notice(self, message: str) -> None:
         self.notices.append(message)
 
@@ -40,43 +45,64 @@ class FakePlpy:
         return f'"{name}"'
 
 
+class FakeCursor:
+    """Gives rows that are there already."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = iter(rows)
+
+    def fetch(self, count: int) -> Iterable[Row]:
+        return list(itertools.islice(self._rows, count))
+
+
+def address_of(service: FakeService) -> Row:
+    """What the database says of the only service."""
+    return {
+        "directory": str(service.directory),
+        "names": [service.name],
+        "installation": INSTALLATION,
+        "server_start": "1",
+    }
+
+
 RELATION = {
     "name": "iris",
     "schema": "public",
-    "kind": "r",
-    "persistence": "p",
-    "secured": False,
     "caller": "alice",
     "caller_enters": True,
     "caller_reads": True,
-    "worker_enters": True,
-    "worker_reads": True,
 }
+FAMILY = [{"schema": "public", "name": "iris", "kind": "r", "persistence": "p", "secured": False, "place": "self"}]
+_ORDINARY = {"enumerated": False, "generated": False, "sent_safely": True, "sent_as_text": False}
 COLUMNS = [
-    {"name": "id", "type": "bigint", "enumerated": False, "base": "int8", "key": True},
-    {"name": "petal", "type": "real", "enumerated": False, "base": "float4", "key": False},
-    {"name": "label", "type": "text", "enumerated": False, "base": "text", "key": False},
+    {"name": "id", "type": "bigint", "base": "int8", "key": True, "primary_key": True} | _ORDINARY,
+    {"name": "petal", "type": "real", "base": "float4", "key": False, "primary_key": False} | _ORDINARY,
+    {"name": "label", "type": "text", "base": "text", "key": False, "primary_key": False} | _ORDINARY,
 ]
-LOOK = {"rows": 60, "known": 60, "value": "a", "single": False, "infinite": 0}
+LOOK = {"rows": 60, "known": 60, "value": "a", "last_value": "b", "infinite": 0}
 
 
 def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
     """A database in which `m` can be trained on the table with oid 5, as job 7."""
     rows: dict[str, Sequence[Row]] = {
         "relation": [RELATION],
+        "family": FAMILY,
         "columns": COLUMNS,
         "look": [LOOK],
         "enqueue": [{"job_id": 7}],
+        "path": [{"path": "pg_catalog, pg_temp"}],
     }
     rows.update(changed)
     texts = {
         "relation": relation.RELATION,
-        "columns": relation.COLUMNS,
+        "family": readable.FAMILY,
+        "columns": readable.COLUMNS,
         "look": "as infinite",
         "enqueue": training.ENQUEUE,
         "model": models.MODEL,
         "key": training.JOB_OF_KEY,
         "services": service.SERVICES,
         "version": models.VERSION,
+        "path": spi.CURRENT_PATH,
     }
     return FakePlpy({texts[name]: found for name, found in rows.items()})

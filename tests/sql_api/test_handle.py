@@ -65,3 +65,54 @@ def test_a_request_that_python_cannot_read_is_refused(text: str) -> None:
 
     assert error["sqlstate"] == "22023"
     assert error["message"].startswith("the request cannot be read: ")
+
+
+@pytest.mark.parametrize(
+    ("standby", "message", "hint"),
+    [
+        (True, "this server is a standby, which takes no writes", "Connect to the primary server."),
+        (
+            False,
+            "cannot execute INSERT in a read-only transaction",
+            "Run: set transaction_read_only = off; or connect as a role whose sessions may write.",
+        ),
+    ],
+)
+def test_a_session_that_can_only_read_is_told_why_and_the_way_out(standby: bool, message: str, hint: str) -> None:
+    plpy = plpy_with()
+
+    class ReadOnlyError(plpy.SPIError):  # type: ignore[name-defined, misc]
+        sqlstate = "25006"
+        spidata = ("25006", None, None)
+
+    def execute(plan: Any, arguments: Sequence[object] = ()) -> Iterable[Row]:
+        if plan == sql_api.IN_RECOVERY:
+            return [{"standby": standby}]
+        raise ReadOnlyError("cannot execute INSERT in a read-only transaction")
+
+    plpy.execute = execute  # type: ignore[method-assign]
+    error = sql_api.handle(plpy, "train", {"model": "m", "relation": 5})["error"]
+
+    assert (error["sqlstate"], error["message"], error["hint"]) == ("25006", message, hint)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"idempotency_key": "k" * 201}, "idempotency_key has 201 characters"),
+        ({"idempotency_key": ""}, "idempotency_key has 0 characters"),
+        (
+            {"idempotency_key": "k\n"},
+            'idempotency_key "k\\n" has a control character, a line separator or a mark of text direction',
+        ),
+        (
+            {"model": "m\u202e"},
+            'the model\'s name "m\\u202e" has a control character, a line separator or a mark of text direction',
+        ),
+    ],
+)
+def test_names_and_keys_are_short_and_printable(request_: dict[str, Any], message: str) -> None:
+    error = sql_api.handle(plpy_with(), "train", {"model": "m", "relation": 5, "target": "label"} | request_)["error"]
+
+    assert (error["sqlstate"], error["message"]) == ("22023", message)
+    assert error["hint"]

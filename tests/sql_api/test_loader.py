@@ -13,7 +13,7 @@ import pytest
 from indb_tensile import sql_api
 from indb_tensile.catalog import install
 from tests.sql.fakes import FakeService, result
-from tests.sql_api.fakes import FakePlpy, plpy_with
+from tests.sql_api.fakes import FakePlpy, address_of, plpy_with
 
 Bridge = Callable[[str, str], Any]
 PACKAGE = Path(sql_api.__file__).parent
@@ -109,11 +109,10 @@ def test_two_versions_in_one_session_never_mix() -> None:
 
 def test_a_fault_shows_the_lines_that_it_came_through() -> None:
     fake = FakeService(lambda _: result({}))
-    address = {"directory": str(fake.directory), "names": [fake.name]}
-    version = {"version_id": 700, "target": "label", "metrics": "{}"}
+    version = {"version_id": 700, "number": 1, "target": "label", "metrics": "{}"}
     session: dict[str, Any] = {}
     try:
-        call = bridge(session, plpy_with(services=[address], version=[version]), body())
+        call = bridge(session, plpy_with(services=[address_of(fake)], version=[version]), body())
         error = call("predict", '{"model": "m", "rows": [1]}')["error"]
     finally:
         fake.close()

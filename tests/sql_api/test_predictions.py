@@ -28,7 +28,7 @@ def test_a_prediction_keeps_the_places_of_nulls(serve: Serve) -> None:
 
     answer = sql_api.handle(plpy, "predict", {"model": "m", "rows": [1, None, 3], "kind": "value"})
 
-    assert answer == {"ok": True, "result": {"values": [10, None, 30]}}
+    assert answer == {"ok": True, "result": {"values": [10, None, 30], "version": 1}}
     assert service.requests == [{"verb": "predict", "version": 700, "rows": [1, 3], "kind": "value"}]
 
 

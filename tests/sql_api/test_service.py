@@ -28,20 +28,20 @@ def test_a_connection_that_broke_is_opened_once_more(serve: Serve) -> None:
 
 
 def test_a_large_request_and_a_large_answer_arrive_whole(serve: Serve) -> None:
-    _, plpy = serve(lambda request: result({"values": [len(request["rows"][0]), "y" * 5_000_000]}))
+    _, plpy = serve(lambda request: result({"values": [[len(request["rows"][0]), "y" * 5_000_000]]}))
 
-    answer = sql_api.handle(plpy, "predict", {"model": "m", "rows": [["x" * 5_000_000], 2]})
+    answer = sql_api.handle(plpy, "predict", {"model": "m", "rows": [["x" * 5_000_000]]})
 
-    assert answer["result"] == {"values": [1, "y" * 5_000_000]}
+    assert answer["result"] == {"values": [[1, "y" * 5_000_000]], "version": 1}
 
 
 def test_a_request_beyond_one_frame_is_refused_before_it_is_sent(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_MAX_FRAME_BYTES", 20)
+    monkeypatch.setattr(service, "_MAX_FRAME_BYTES", 400)
     fake, plpy = serve(lambda _: None)
 
-    assert error_of(sql_api.handle(plpy, "predict", PREDICT))[0] == "54000"
+    assert error_of(sql_api.handle(plpy, "predict", {"model": "m", "rows": ["9" * 400]}))[0] == "54000"
     assert fake.requests == []
 
 

@@ -47,6 +47,6 @@ def test_a_key_that_another_session_took_meanwhile_gives_its_job() -> None:
 
 
 def test_a_long_table_is_not_judged_by_its_first_rows() -> None:
-    sorted_by_class = LOOK | {"rows": 10_000, "single": True, "known": 0}
+    sorted_by_class = LOOK | {"rows": 10_000, "last_value": LOOK["value"], "known": 0}
 
     assert sql_api.handle(plpy_with(look=[sorted_by_class]), "train", {"model": "m", "relation": 5})["ok"]

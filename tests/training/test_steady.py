@@ -5,8 +5,8 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from indb_tensile.catalog.connection import Connection, UnreachableError
-from indb_tensile.catalog.outage import is_databases, may_pass
+from indb_tensile.catalog.connection import Connection, UnreachableError, may_pass
+from indb_tensile.catalog.outage import is_databases
 from indb_tensile.errors import DatabaseError, LostClaimError
 from tests.conftest import Database
 from worker.training.steady import LONGEST_PAUSE_S, Steady

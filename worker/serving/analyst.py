@@ -1,4 +1,4 @@
-"""The analyst's own process: evaluates, explains and reads sample data sets, one request at a time.
+"""The analyst's own process: explains trainings and reads sample data sets, one request at a time.
 
 Started by the service with one end of a socket pair; ends when the other end does. It runs at a lower priority
 than the predictions beside it.
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from indb_tensile.errors import InvariantError, TensileError
+from indb_tensile.log import start_log
 
 from . import settings
 from .analyst_process import FD_VARIABLE
@@ -21,7 +22,7 @@ from .dataset import dataset
 from .explain import Explainer
 from .frames import FrameBuffer, frame
 from .processes import die_with_parent
-from .requests import AnyRequest, Dataset, Evaluate, Explain, failure, parse, success
+from .requests import AnyRequest, Dataset, Explain, failure, parse, success
 from .store import Store
 
 _RECEIVE_BYTES = 1 << 18
@@ -36,27 +37,22 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the service's to handle
     os.nice(_NICENESS)
     mine = settings.load(os.environ).shared
-    logging.basicConfig(
-        level=mine.log_level.upper(), format="%(asctime)s analyst[%(process)d] %(levelname)s %(message)s"
-    )
+    start_log("analyst", mine.log_level.upper())
     torch.set_num_threads(mine.torch_threads)
     with socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link, Store(mine.dsn, "analyst", mine.device) as store:
-        _serve(link, Desk(store, Explainer(store.latencies, store.latency_predictor, mine)).answer)
+        _serve(link, Desk(Explainer(store.latencies, store.latency_predictor, mine)).answer)
     return 0
 
 
 class Desk:
     """Who does which request."""
 
-    def __init__(self, store: Store, explainer: Explainer) -> None:
-        self._store = store
+    def __init__(self, explainer: Explainer) -> None:
         self._explainer = explainer
 
     def answer(self, request: AnyRequest) -> Any:
         """The request's result. Raises TensileError with what the client is to be told."""
         match request:
-            case Evaluate():
-                return {"metrics": self._store.load(request.version).predictor.evaluate_rows(request.rows)}
             case Explain():
                 return {"rows": self._explainer.explain(request)}
             case Dataset():

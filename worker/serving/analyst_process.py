@@ -1,6 +1,6 @@
 """The analyst: a second process for what may take seconds, so that no prediction waits for it.
 
-It evaluates, explains and reads the sample data sets: work that holds the interpreter's lock, which a thread
+It explains trainings and reads the sample data sets: work that holds the interpreter's lock, which a thread
 beside the predictions would share. One request at a time; one whose client goes away is ended with the process,
 and a new process is started.
 """

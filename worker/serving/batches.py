@@ -1,5 +1,8 @@
 """One compute thread for all predictions: what arrives while it works is one batch per model when it is done.
 
+A request of many rows is computed in passes that take about PASS_NS each by what the model's rows took before. A
+request of a few rows that waits goes before the next pass of a long one, and the two kinds take turns under load.
+
 Nothing waits for a batch to fill: a lone request is computed at once, and under load the batches grow by
 themselves. A lone request of a few rows to a model known to be quick is computed where it arrived, on the event
 loop: handing it to the thread and back takes longer (some 120 us) than most models do.
@@ -15,15 +18,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from indb_tensile.errors import InvariantError, RequestError, UnavailableError
 from indb_tensile.job import ModelVersionId
 
-from .requests import Kind
+from .requests import RowError
 
-MAX_BATCH_ROWS = 4096  # bounds how long one model holds the thread, and the activations of one pass
+MAX_BATCH_ROWS = 4096  # bounds the activations of one pass
+PASS_NS = 100_000_000  # a pass of many rows takes about so long: others wait for it
 
 QUICK_NS = 500_000  # a pass that the event loop can afford: other connections wait as long
-_FEW_ROWS = 8
+_FEW_ROWS = 8  # rows of a request that goes first; of a long one's first pass, while nothing is known of the model
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +40,10 @@ class Model(Protocol):
 
     def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
         """One prediction per row. Raises RequestError naming the column that does not fit."""
+        ...
+
+    def metrics(self, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> dict[str, float]:
+        """The metrics of scored rows."""
         ...
 
 
@@ -49,9 +60,14 @@ class Counters:
 class _Waiting:
     version: ModelVersionId
     model: Model
-    kind: Kind
+    kind: str
     rows: list[Any]
     result: Future[list[Any]] = field(default_factory=Future)
+
+    @property
+    def few(self) -> bool:
+        """Whether it goes before those of many rows."""
+        return len(self.rows) <= _FEW_ROWS
 
     def joins(self, other: "_Waiting") -> bool:
         return self.model is other.model and self.kind == other.kind
@@ -64,6 +80,9 @@ class Batches:
         self.counters = Counters()
         self._clock_ns = clock_ns
         self._last_pass_ns: dict[ModelVersionId, int] = {}
+        self._row_ns: dict[ModelVersionId, float] = {}  # by the last pass of many rows, else by the last one
+        self._measured: set[ModelVersionId] = set()  # those that have had a pass of many rows
+        self._many_next = False  # a request of many rows has its turn before those of few
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._busy = False
@@ -75,14 +94,18 @@ class Batches:
         """How many requests wait."""
         return len(self._waiting)
 
-    async def predict(self, version: ModelVersionId, model: Model, rows: list[Any], kind: Kind) -> list[Any]:
+    async def predict(self, version: ModelVersionId, model: Model, rows: list[Any], kind: str) -> list[Any]:
         """One prediction per row, computed together with what else waits for the same model.
 
-        More than MAX_BATCH_ROWS go in parts, between which others have their turn.
+        Many rows go in passes, between which others have their turn. Raises RowError with the row's place in `rows`.
         """
         values: list[Any] = []
-        for begin in range(0, len(rows), MAX_BATCH_ROWS):
-            values += await self._queue(version, model, rows[begin : begin + MAX_BATCH_ROWS], kind)
+        while (begin := len(values)) < len(rows):
+            part = rows[begin : begin + self._pass_rows(version)]
+            try:
+                values += await self._queue(version, model, part, kind)
+            except RowError as error:
+                raise RowError(error, begin + error.row) from error
         return values
 
     def close(self) -> None:
@@ -92,7 +115,15 @@ class Batches:
             self._changed.notify()
         self._thread.join()
 
-    async def _queue(self, version: ModelVersionId, model: Model, rows: list[Any], kind: Kind) -> list[Any]:
+    def _pass_rows(self, version: ModelVersionId) -> int:
+        """How many rows of this version take about PASS_NS, by what is known of it."""
+        row_ns = self._row_ns.get(version)
+        if row_ns is None:
+            return _FEW_ROWS
+        least = 1 if version in self._measured else _FEW_ROWS  # a pass of few rows says little of one row's time
+        return min(MAX_BATCH_ROWS, max(least, int(PASS_NS / max(row_ns, 1.0))))
+
+    async def _queue(self, version: ModelVersionId, model: Model, rows: list[Any], kind: str) -> list[Any]:
         waiting = _Waiting(version=version, model=model, kind=kind, rows=rows)
         with self._changed:
             if self._closed:
@@ -108,11 +139,11 @@ class Batches:
             if self._busy or len(self._waiting) != 1 or not self._is_quick(self._waiting[0]):
                 self._changed.notify()
                 return
-            batch = _take(self._waiting)
+            batch = self._take()
         self._compute(batch)
 
     def _is_quick(self, one: _Waiting) -> bool:
-        return len(one.rows) <= _FEW_ROWS and self._last_pass_ns.get(one.version, QUICK_NS) < QUICK_NS
+        return one.few and self._last_pass_ns.get(one.version, QUICK_NS) < QUICK_NS
 
     def _run(self) -> None:
         while batch := self._next():
@@ -124,28 +155,38 @@ class Batches:
             self._busy = False
             self._changed.wait_for(lambda: self._waiting or self._closed)
             self._busy = True
-            return _take(self._waiting)
+            return self._take()
+
+    def _take(self) -> list[_Waiting]:
+        """Remove the request whose turn it is and those that join it; the others keep their order."""
+        if not self._waiting:
+            return []
+        many = self._many_next
+        first = next((one for one in self._waiting if one.few != many), self._waiting[0])
+        self._many_next = first.few
+        batch, others, rows = [first], [], len(first.rows)
+        most_rows = self._pass_rows(first.version)
+        for one in self._waiting:
+            if one is first:
+                continue
+            if one.joins(first) and rows + len(one.rows) <= most_rows:
+                batch.append(one)
+                rows += len(one.rows)
+            else:
+                others.append(one)
+        self._waiting.clear()
+        self._waiting.extend(others)
+        return batch
 
     def _compute(self, batch: list[_Waiting]) -> None:
         started_ns = self._clock_ns()
         _compute(batch, self.counters)
-        self._last_pass_ns[batch[0].version] = self._clock_ns() - started_ns
-
-
-def _take(waiting: deque[_Waiting]) -> list[_Waiting]:
-    """Remove the oldest request and those that join it, up to MAX_BATCH_ROWS; the others keep their order."""
-    batch: list[_Waiting] = []
-    others: list[_Waiting] = []
-    rows = 0
-    for one in waiting:
-        if not batch or (one.joins(batch[0]) and rows + len(one.rows) <= MAX_BATCH_ROWS):
-            batch.append(one)
-            rows += len(one.rows)
-        else:
-            others.append(one)
-    waiting.clear()
-    waiting.extend(others)
-    return batch
+        version, pass_ns, rows = batch[0].version, self._clock_ns() - started_ns, sum(len(one.rows) for one in batch)
+        self._last_pass_ns[version] = pass_ns
+        if rows >= _FEW_ROWS:
+            self._measured.add(version)
+        if rows >= _FEW_ROWS or version not in self._measured:
+            self._row_ns[version] = pass_ns / max(rows, 1)
 
 
 def _compute(batch: Sequence[_Waiting], counters: Counters) -> None:
@@ -184,7 +225,7 @@ def _compute_alone(one: _Waiting, counters: Counters) -> None:
 
 def _predict(wanted: Sequence[_Waiting], counters: Counters) -> list[Any]:
     rows = wanted[0].rows if len(wanted) == 1 else [row for one in wanted for row in one.rows]
-    values = wanted[0].model.predict_rows(rows, wanted[0].kind.value)
+    values = wanted[0].model.predict_rows(rows, str(wanted[0].kind))
     if len(values) != len(rows):
         raise InvariantError(f"version {wanted[0].version} gave {len(values)} predictions for {len(rows)} rows")
     counters.requests += len(wanted)

@@ -1,7 +1,10 @@
 """The socket's file: made ready under another name, then put in place, so that no client meets half a socket."""
 
+import fcntl
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from indb_tensile.errors import UnavailableError
@@ -13,33 +16,85 @@ _BACKLOG = 128
 
 
 class Endpoint:
-    """A listening Unix socket at `<directory>/<name>.sock`; a file left there by a dead service is replaced.
+    """A listening Unix socket at `<directory>/<name>.sock`.
 
-    Raises UnavailableError where another user than root owns the directory or others may write to it (they could
-    put a socket of theirs in our place), or where the path is too long.
+    A file whose service has ended is replaced. A name whose service still listens is never taken over. Raises
+    UnavailableError for such a name, where another user than root owns the directory or others may write to it
+    (they could put a socket of theirs in our place), and where the path is too long.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
         self.path = directory / f"{name}.sock"
-        fresh = directory / f".{name}.{os.getpid()}"
-        _check_length(fresh)
+        _check_length(self.path)
         _prepare(directory)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        fresh.unlink(missing_ok=True)
-        self.socket.bind(str(fresh))
-        fresh.chmod(0o666)
-        self.socket.listen(_BACKLOG)
-        self._inode = fresh.stat().st_ino
-        fresh.rename(self.path)
+        try:
+            with _locked(directory / f".{name}.lock"):
+                self._inode = self._bind(directory / f".{name}")
+        except UnavailableError:
+            self.socket.close()
+            raise
 
     def close(self) -> None:
         """Stop listening and remove the file, unless a newer service has already put its own there."""
         self.socket.close()
-        try:
+        with suppress(FileNotFoundError):
             if self.path.stat().st_ino == self._inode:
                 self.path.unlink()
-        except FileNotFoundError:
+
+    def _bind(self, fresh: Path) -> int:
+        """Listen, and put the socket in place; its inode. Needs the lock."""
+        if _listens(self.path):
+            raise UnavailableError(
+                f"another service listens on {self.path}",
+                detail="Its database has the same identity: it is this one, or a copy of this one's data directory.",
+                hint="End that service's controller, or give this controller another service directory "
+                "(TENSILE_SERVICE_DIRECTORY, and socket_directory in the database).",
+            )
+        fresh.unlink(missing_ok=True)
+        self.socket.bind(str(fresh))
+        fresh.chmod(0o666)
+        self.socket.listen(_BACKLOG)
+        inode = fresh.stat().st_ino
+        fresh.rename(self.path)
+        return inode
+
+
+def _listens(path: Path) -> bool:
+    """Whether a process listens there. A full queue of connections has one too."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+        try:
+            client.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except BlockingIOError:
+            return True
+        return True
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Alone among the processes that lock this file, which is gone afterwards. Only our own user may open it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not _is_file(path, descriptor):
+                continue  # the process before us has removed it
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
             return
+        finally:
+            os.close(descriptor)
+
+
+def _is_file(path: Path, descriptor: int) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(descriptor).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _prepare(directory: Path) -> None:

@@ -1,10 +1,14 @@
-"""Frames on the service's socket: four bytes of length, most significant first, then one JSON document."""
+"""Frames on the service's socket: four bytes of length, most significant first, then one JSON document.
+
+The service sends the first frame of a connection, its greeting; then each frame of the client has one answer.
+"""
 
 import struct
 
 from indb_tensile.errors import RequestError
 
-MAX_FRAME_BYTES = 64 * 1024 * 1024
+PROTOCOL = 2  # of greeting and requests; a bridge refuses another one
+MAX_FRAME_BYTES = 32 * 1024 * 1024  # the event loop decodes a frame in one piece: all other connections wait as long
 
 _LENGTH = struct.Struct(">I")
 

@@ -1,15 +1,25 @@
-"""What becomes of each request: predictions here, everything that may take long in the analyst's process."""
+"""What becomes of each request: predictions and evaluations here, everything that may take long in the analyst.
 
+The event loop serves all connections. So a long frame is decoded alone, and a long answer is encoded piece by piece:
+between two of them the other connections have their turn.
+"""
+
+import asyncio
 import os
 from typing import Any, Protocol
 
 from indb_tensile.errors import InvariantError
 
 from .batches import Batches
-from .requests import Ping, Predict, parse, success, verb_of
+from .evaluation import Evaluations
+from .frames import MAX_FRAME_BYTES, ProtocolError
+from .identity import Gate
+from .requests import AnyRequest, Evaluate, Header, Ping, Predict, encode, header_of, parse, success, success_of
 from .residents import Residents
 
-_HERE = frozenset({"predict", "ping"})
+_HERE = frozenset({"predict", "evaluate", "ping"})
+_LONG_BYTES = 1 << 16  # of a frame: decoding takes half a millisecond or more
+_PIECE_NUMBERS = 20_000  # of an answer: encoding takes some 10 ms
 
 
 class Analyst(Protocol):
@@ -28,27 +38,50 @@ class Analyst(Protocol):
 class Front:
     """Answers each request's body with the answer's body."""
 
-    def __init__(self, *, residents: Residents, batches: Batches, analyst: Analyst, code_version: str) -> None:
+    def __init__(
+        self, *, gate: Gate, residents: Residents, batches: Batches, analyst: Analyst, code_version: str
+    ) -> None:
+        self._gate = gate
         self._residents = residents
         self._batches = batches
+        self._evaluations = Evaluations(batches)
         self._analyst = analyst
         self._code_version = code_version
+        self._long = asyncio.Lock()
 
-    async def handle(self, body: bytes) -> bytes:
+    async def handle(self, body: bytes, connection: int) -> bytes:
         """The answer. Raises TensileError with what the client is to be told."""
-        if verb_of(body) not in _HERE:
-            return await self._analyst.ask(body)
-        match parse(body):
-            case Predict() as request:
-                return success({"values": await self._predict(request)})
+        header, request = await self._read(body)
+        await self._gate.check(header.asks)
+        match request:
+            case None:
+                return await self._analyst.ask(body)
+            case Predict():
+                model = await self._residents.get(request.version)
+                return await _encoded(await self._batches.predict(request.version, model, request.rows, request.kind))
+            case Evaluate():
+                model = await self._residents.get(request.version)
+                return success(await self._evaluations.add(connection, request, model))
             case Ping():
                 return success(self._state())
             case other:
                 raise InvariantError(f"the front has no answer to {type(other).__name__}")
 
-    async def _predict(self, request: Predict) -> list[Any]:
-        model = await self._residents.get(request.version)
-        return await self._batches.predict(request.version, model, request.rows, request.kind)
+    def forget(self, connection: int) -> None:
+        """The connection has ended."""
+        self._evaluations.forget(connection)
+
+    def close(self) -> None:
+        """End the thread that computes metrics."""
+        self._evaluations.close()
+
+    async def _read(self, body: bytes) -> tuple[Header, AnyRequest | None]:
+        """The header, and the request where it is answered here."""
+        if len(body) < _LONG_BYTES:
+            return _parsed(body)
+        async with self._long:  # one in each turn of the loop
+            await asyncio.sleep(0)
+            return _parsed(body)
 
     def _state(self) -> dict[str, Any]:
         counters = self._batches.counters
@@ -62,3 +95,28 @@ class Front:
             "batches": counters.batches,
             "rows": counters.rows,
         }
+
+
+def _parsed(body: bytes) -> tuple[Header, AnyRequest | None]:
+    header = header_of(body)
+    return header, parse(body) if header.verb in _HERE else None
+
+
+async def _encoded(values: list[Any]) -> bytes:
+    """The answer to a prediction. Raises ProtocolError where it exceeds a frame."""
+    width = len(values[0]) if values and isinstance(values[0], list | dict) else 1
+    step = max(1, _PIECE_NUMBERS // max(1, width))
+    if len(values) <= step:
+        return success({"values": values})
+    pieces: list[bytes] = []
+    size_bytes = 0
+    for begin in range(0, len(values), step):
+        pieces.append(encode(values[begin : begin + step])[1:-1])
+        size_bytes += len(pieces[-1])
+        if size_bytes > MAX_FRAME_BYTES:
+            raise ProtocolError(
+                f"the answer to {len(values)} rows exceeds the {MAX_FRAME_BYTES} bytes that a frame may have",
+                hint="Ask for fewer rows at a time.",
+            )
+        await asyncio.sleep(0)
+    return success_of(b'{"values":[' + b",".join(pieces) + b"]}")

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from indb_tensile.errors import TensileError
+from indb_tensile.errors import RequestError, TensileError
 from indb_tensile.job import JobSpec, ModelVersionId
 
-from .frames import ProtocolError
+from .frames import PROTOCOL, ProtocolError
+from .identity import DatabaseIdentity
 
 
 class Kind(StrEnum):
@@ -34,10 +35,16 @@ class Predict(Request, frozen=True, kw_only=True):
 
 
 class Evaluate(Request, frozen=True, kw_only=True):
-    """Score a version on rows that hold the target too."""
+    """Score a version on rows that hold the target too, part by part on one connection.
+
+    `evaluation` is the client's number for it. Parts are counted from 0; the answer to the last one has the metrics.
+    """
 
     version: ModelVersionId
     rows: list[dict[str, Any]]
+    evaluation: int = 0
+    part: int = 0
+    last: bool = True
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,44 +91,92 @@ AnyRequest = Predict | Evaluate | Explain | Dataset | Ping
 VERBS = tuple(sorted(verb.__name__.lower() for verb in (Predict, Evaluate, Explain, Dataset, Ping)))
 
 
-class _Header(msgspec.Struct, frozen=True):
+class Header(msgspec.Struct, frozen=True):
+    """What every request has: its verb, and the database that asks."""
+
     verb: str
+    installation: str = ""
+    server_start: str = ""
+
+    @property
+    def asks(self) -> DatabaseIdentity:
+        """The database that asks."""
+        return DatabaseIdentity(installation=self.installation, server_start=self.server_start)
 
 
-_header_decoder = msgspec.json.Decoder(_Header)
+class RowError(RequestError):
+    """What is wrong with one row of a request; `row` counts from 0."""
+
+    def __init__(self, error: TensileError, row: int) -> None:
+        super().__init__(error.message, detail=error.detail, hint=error.hint)
+        self.sqlstate = error.sqlstate
+        self.row = row
+
+
+_header_decoder = msgspec.json.Decoder(Header)
+_SHOWN = 40  # characters of a verb that is not known
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
 
 
-def verb_of(body: bytes) -> str:
-    """The verb alone, without building the rest. Raises ProtocolError where there is none."""
+def header_of(body: bytes) -> Header:
+    """The header alone, without building the rest. Raises ProtocolError where there is none."""
     try:
-        verb = _header_decoder.decode(body).verb
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a request of {len(body)} bytes is not understood: {error}") from error
-    if verb not in VERBS:
+        header = _header_decoder.decode(body)
+    except _UNREADABLE as error:
+        raise _unreadable("a request", body, error) from error
+    if header.verb not in VERBS:
+        verb = header.verb if len(header.verb) <= _SHOWN else header.verb[:_SHOWN] + "..."
         raise ProtocolError(f"the service knows no verb {verb!r}", hint=f"it knows {', '.join(VERBS)}")
-    return verb
+    return header
 
 
 def parse(body: bytes) -> AnyRequest:
     """The request in one frame's body. Raises ProtocolError that names what does not fit."""
-    verb = verb_of(body)
+    verb = header_of(body).verb
     try:
         return _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a request {verb} is not understood: {error}") from error
+    except _UNREADABLE as error:
+        raise _unreadable(f"a request {verb}", body, error) from error
+
+
+def _unreadable(subject: str, body: bytes, error: Exception) -> RequestError:
+    if isinstance(error, RecursionError):
+        return RequestError(f"{subject} is nested too deep", hint="Give lists and objects that are nested less deep.")
+    return ProtocolError(f"{subject} of {len(body)} bytes is not understood: {error}")
+
+
+def greeting(installation: str, code_version: str) -> bytes:
+    """The first frame's body on each connection: whose service answers, and how it wants to be spoken to."""
+    told = {"protocol": PROTOCOL, "version": code_version, "installation": installation}
+    return json.dumps(told, separators=(",", ":")).encode()
 
 
 def success(result: Any) -> bytes:
-    """The answer to a request that was done.
+    """The answer to a request that was done."""
+    return success_of(encode(result))
 
-    Written by the standard library, which keeps a prediction that is not finite as `NaN` or `Infinity`, as the
+
+def success_of(result: bytes) -> bytes:
+    """The same of a result that is encoded already."""
+    return b'{"ok":true,"result":' + result + b"}"
+
+
+def encode(value: Any) -> bytes:
+    """Written by the standard library, which keeps a number that is not finite as `NaN` or `Infinity`, as the
     bridge's own reader expects; a strict writer would turn it into null.
     """
-    return json.dumps({"ok": True, "result": result}, separators=(",", ":")).encode()
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def failure(error: TensileError) -> bytes:
     """The answer to a request that could not be done."""
-    told = {"sqlstate": error.sqlstate, "message": error.message, "detail": error.detail, "hint": error.hint}
+    told: dict[str, Any] = {
+        "sqlstate": error.sqlstate,
+        "message": error.message,
+        "detail": error.detail,
+        "hint": error.hint,
+    }
+    if isinstance(error, RowError):
+        told["row"] = error.row
     return json.dumps({"ok": False, "error": told}, separators=(",", ":")).encode()

@@ -5,6 +5,7 @@ its request with it.
 """
 
 import asyncio
+import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
@@ -18,18 +19,34 @@ from .requests import failure
 
 _AHEAD = 8  # requests kept in memory while one is worked on; reading goes on until then, to see a client leave
 
-Handle = Callable[[bytes], Awaitable[bytes]]
+_AHEAD_BYTES = 1 << 20  # the same in bytes, where more than one waits
+
+Handle = Callable[[bytes, int], Awaitable[bytes]]
 
 _log = logging.getLogger(__name__)
 
 
 class Server:
-    """Accepts connections of one system user on the endpoint and answers each frame with `handle`."""
+    """Accepts connections of one system user on the endpoint, greets each, and answers each frame with `handle`.
 
-    def __init__(self, endpoint: Endpoint, *, allowed_uid: int, handle: Handle) -> None:
+    `handle` gets a frame's body and the connection's number; `forget` is told of a connection that has ended.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        allowed_uid: int,
+        greeting: bytes,
+        handle: Handle,
+        forget: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._endpoint = endpoint
         self._allowed_uid = allowed_uid
+        self._greeting = frame(greeting)
         self._handle = handle
+        self._forget = forget
+        self._numbers = itertools.count()
         self._connections: set[_Connection] = set()
         self._refused: Counter[int] = Counter()
         self._server: asyncio.Server | None = None
@@ -55,11 +72,12 @@ class Server:
         for connection in tuple(self._connections):
             connection.close()
 
-    def admit(self, connection: "_Connection", uid: int) -> bool:
-        """Whether this peer is answered; a refused one is logged."""
+    def admit(self, connection: "_Connection", uid: int) -> bytes | None:
+        """The greeting's frame, or None for a peer that is not answered, which is logged."""
         if uid == self._allowed_uid:
             self._connections.add(connection)
-            return True
+            connection.number = next(self._numbers)
+            return self._greeting
         self._refused[uid] += 1
         count = self._refused[uid]
         if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: nobody fills the log by knocking
@@ -67,16 +85,17 @@ class Server:
                 "refused a connection of system user %s (%d so far): only %s is answered",
                 *(user_name(uid), count, user_name(self._allowed_uid)),
             )
-        return False
+        return None
 
     def forget(self, connection: "_Connection") -> None:
         """The connection has ended."""
         self._connections.discard(connection)
+        self._forget(connection.number)
 
-    async def answer(self, body: bytes) -> bytes:
+    async def answer(self, body: bytes, connection: int) -> bytes:
         """The answer's frame; whatever goes wrong becomes an answer too."""
         try:
-            return frame(await self._handle(body))
+            return frame(await self._handle(body, connection))
         except TensileError as error:
             return frame(failure(error))
         except Exception as error:  # noqa: BLE001 - the daemon's outermost loop: logged, told, and on with the next
@@ -98,21 +117,24 @@ class _Connection(asyncio.Protocol):
         self._broken = False  # no frame after this can be told apart
         self._writable = asyncio.Event()
         self._writable.set()
+        self.number = -1  # of a connection that was not admitted
         self.task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        if self._server.admit(self, peer_uid(transport.get_extra_info("socket"))):
-            self._transport = transport
-        else:
+        greeting = self._server.admit(self, peer_uid(transport.get_extra_info("socket")))
+        if greeting is None:
             transport.abort()
+        else:
+            self._transport = transport
+            transport.write(greeting)
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None:  # refused: what was on its way is not read
             return
         self._buffer.feed(data)
         self._collect()
-        if len(self._bodies) >= _AHEAD or self._broken:
+        if self._has_enough() or self._broken:
             self._transport.pause_reading()  # a client that sends ahead waits in the kernel, not in our memory
         if self._bodies and self.task is None:
             self.task = asyncio.ensure_future(self._work())
@@ -137,6 +159,10 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def _has_enough(self) -> bool:
+        waiting = [len(body) for body in self._bodies if isinstance(body, bytes)]
+        return len(waiting) >= _AHEAD or (len(waiting) > 1 and sum(waiting) > _AHEAD_BYTES)
+
     def _collect(self) -> None:
         try:
             while (body := self._buffer.take()) is not None:
@@ -152,7 +178,7 @@ class _Connection(asyncio.Protocol):
                 self._transport.write(frame(failure(body)))
                 self._transport.close()  # the next frame's beginning cannot be found any more
                 return
-            answer = await self._server.answer(body)
+            answer = await self._server.answer(body, self.number)
             if self._transport is None:
                 return
             self._transport.write(answer)

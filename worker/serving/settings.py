@@ -29,11 +29,6 @@ class ServiceSettings:
         """Where the socket is."""
         return Path(self.shared.service_directory)
 
-    @property
-    def name(self) -> str:
-        """The socket's name in its directory: a worker has one service."""
-        return f"worker-{self.worker}"
-
 
 def load(environ: Mapping[str, str]) -> ServiceSettings:
     """The service's settings in this environment. Raises RequestError naming what is wrong or missing."""

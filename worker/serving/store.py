@@ -7,11 +7,15 @@ from typing import Self, TypeVar
 import psycopg
 
 from indb_tensile.catalog import models, plans, predictors
-from indb_tensile.catalog.connection import Connection, Session
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session
+from indb_tensile.catalog.models import StoredVersion
+from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError
 from indb_tensile.executor import backend, predictor
 from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.artifacts import Predictor
+
+from .identity import DatabaseIdentity, read_identity
 
 # Whoever asks is connected to the same database: an outage is over soon, or the asker is gone too.
 _PATIENCE_S = 5.0
@@ -32,11 +36,19 @@ class Store:
 
     def __init__(self, dsn: str, purpose: str, device: str = backend.EMULATED) -> None:
         self._device = device
-        self.session = Session(dsn, application_name=f"tensile {purpose}", patience_s=_PATIENCE_S)
+        self.session = Session(
+            dsn,
+            application_name=f"tensile {purpose}",
+            patience_s=_PATIENCE_S,
+            lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
+        )
 
     def load(self, version: ModelVersionId) -> Loaded:
-        """Raises MissingError where there is no such version, DatabaseError where it cannot be read."""
-        stored = self._run(lambda connection: models.load_version(connection, version), f"version {version}")
+        """Raises MissingError where there is no such version, DatabaseError where it cannot be read.
+
+        Raises LockedError where another session holds a lock that forbids to read it.
+        """
+        stored = self._run(lambda connection: _load(connection, version), f"version {version}")
         return Loaded(predictor=Predictor.load(stored.bundle, stored.weights), size_bytes=len(stored.weights))
 
     def latencies(self, signatures: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -52,12 +64,21 @@ class Store:
 
     def _run(self, action: Callable[[Connection], T], subject: str) -> T:
         try:
-            return self.session.run(action)
+            return self.session.run(action, wait_for_locks=False)
+        except psycopg.errors.LockNotAvailable as error:
+            raise LockedError(
+                f"{subject} cannot be read: another session holds a lock on the catalog",
+                hint="Ask again. View pg_locks shows who holds a lock on a table of schema tensile.",
+            ) from error
         except psycopg.Error as error:
             raise DatabaseError(
                 f"{subject} cannot be read from the catalog: {str(error).strip()}",
                 hint="the service's role needs the grants of tensile_worker",
             ) from error
+
+    def identity(self) -> DatabaseIdentity:
+        """The database that it reads from."""
+        return self._run(read_identity, "the database's identity")
 
     def close(self) -> None:
         """End the connection."""
@@ -68,3 +89,9 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _load(connection: Connection, version: ModelVersionId) -> StoredVersion:
+    with connection.transaction():
+        connection.execute(query("bound_lock_wait"))
+        return models.load_version(connection, version)

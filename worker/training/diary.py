@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 
 from indb_tensile.catalog import jobs
-from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.connection import Connection, may_pass
 from indb_tensile.catalog.jobs import Progress
-from indb_tensile.catalog.outage import is_databases, may_pass, words
+from indb_tensile.catalog.outage import is_databases, words
 from indb_tensile.errors import DatabaseError, LostClaimError
 from indb_tensile.job import ClaimedJob, Phase
 

@@ -6,17 +6,18 @@ from contextlib import AbstractContextManager
 import torch
 
 from indb_tensile import config
-from indb_tensile.catalog import models
-from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog import models, snapshots
+from indb_tensile.catalog.reader import open_reader, reader_dsn
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
 from indb_tensile.executor.device import Device
-from indb_tensile.executor.hardware import free_memory_bytes, memory_with_swap_bytes
+from indb_tensile.executor.hardware import free_memory_bytes, memory, memory_with_swap_bytes
 from indb_tensile.executor.opening import Opened, capturing_on, open_device, torch_device
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
-from indb_tensile.job import Phase
+from indb_tensile.job import Phase, Snapshot
+from indb_tensile.learning.relation import Limits
 from indb_tensile.learning.requirements import Room
 from indb_tensile.learning.training import Prepared, prepare
 from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, Link
@@ -37,6 +38,8 @@ SAMPLE_EVERY = 3  # an emulated device's operators take milliseconds: timing eve
 # Where iterations run as one graph, one that is timed does not, and takes as long as it took without.
 SAMPLE_GRAPHS_AFTER_NS = 500_000_000
 SAMPLE_GRAPHS_EVERY = 100
+# Beside the columns as they are read, a trainer keeps their rows as float32 and copies parts of them.
+_READ_SHARE = 4
 
 
 class TrainingRun:
@@ -61,9 +64,8 @@ class TrainingRun:
 
     def go(self) -> None:
         """All of it. Raises TensileError and its kinds; the job's row then still belongs to the claim."""
-        name = f"tensile trainer {self._job.job}"
         signs = Signs(self._link, self._job.job)
-        with Steady(self._settings.dsn, application_name=name, alive=signs.give) as session:
+        with Steady(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
             diary = Diary(session, signs, self._job)
             with self._open() as opened:
                 prepared = self._read(session, diary)
@@ -84,10 +86,29 @@ class TrainingRun:
         place = torch_device(name)
         return open_device(name, claim, self._settings.host_pool_bytes, self._regions, place, strict_for)
 
-    def _read(self, session: Session, diary: Diary) -> Prepared:
+    @property
+    def _name(self) -> str:
+        return f"tensile trainer {self._job.job}"
+
+    def _read(self, session: Steady, diary: Diary) -> Prepared:
         diary.enter(Phase.READING)
-        owner, room = self._job.owner_oid, self._room()
-        return session.run(lambda c: prepare(c, self._job.spec, owner_oid=owner, room=room))
+        job = self._job.job
+        snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
+        # A table that somebody has locked is not waited for: the job goes back, and its trainer is free for another.
+        return session.waiting(lambda: self._read_once(snapshot), wait_for_locks=False)
+
+    def _read_once(self, snapshot: Snapshot | None) -> Prepared:
+        """On a connection of its own, which ends with the read."""
+        limits = Limits(size_bytes=self._settings.read_limit_bytes or memory().size_bytes // _READ_SHARE)
+        with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as connection:
+            return prepare(
+                connection,
+                self._job.spec,
+                owner_oid=self._job.owner_oid,
+                snapshot=snapshot,
+                room=self._room(),
+                limits=limits,
+            )
 
     def _room(self) -> Room | None:
         """The memory that the job may have: no more is allocated for a network that cannot run in it."""
@@ -103,7 +124,7 @@ class TrainingRun:
             free_bytes=free_memory_bytes(),
         )
 
-    def _capture(self, session: Session, diary: Diary, prepared: Prepared) -> Steps:
+    def _capture(self, session: Steady, diary: Diary, prepared: Prepared) -> Steps:
         diary.enter(Phase.CAPTURING)
         steps = Steps.capture(prepared, self._settings.device)
         steps.look_up(session)

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import psycopg
 
-from indb_tensile.catalog.connection import Connection, Session
-from indb_tensile.catalog.outage import may_pass, words
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session, is_blocked, may_pass
+from indb_tensile.catalog.outage import words
 from indb_tensile.errors import DatabaseError
 
 log = logging.getLogger("trainer")
@@ -37,24 +37,32 @@ class Steady(Session):
     ) -> None:
         self._alive = alive
         self._pause = pause
-        self.waiting(lambda: Session.__init__(self, dsn, application_name=application_name, patience_s=0.0))
+        self.waiting(
+            lambda: Session.__init__(
+                self,
+                dsn,
+                application_name=application_name,
+                patience_s=0.0,
+                lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
+            )
+        )
 
-    def run(self, action: Callable[[Connection], Result]) -> Result:
+    def run(self, action: Callable[[Connection], Result], *, wait_for_locks: bool = True) -> Result:
         """Do `action`, which must be safe to repeat, until the database can do it. Other faults pass through."""
-        return self.waiting(lambda: self.attempt(action))
+        return self.waiting(lambda: self.attempt(action), wait_for_locks=wait_for_locks)
 
     def attempt(self, action: Callable[[Connection], Result]) -> Result:
         """Do `action` once. Raises UnreachableError, or what psycopg raises."""
-        return Session.run(self, action)
+        return Session.run(self, action, wait_for_locks=False)
 
-    def waiting(self, action: Callable[[], Result]) -> Result:
+    def waiting(self, action: Callable[[], Result], *, wait_for_locks: bool = True) -> Result:
         """Do `action`, which must be safe to repeat, until it meets no fault of the database that may pass."""
         pause_s, waits = FIRST_PAUSE_S, False
         while True:
             try:
                 result = action()
             except (psycopg.Error, DatabaseError) as error:
-                if not may_pass(error):
+                if not may_pass(error) or (is_blocked(error) and not wait_for_locks):
                     raise
                 log.log(logging.DEBUG if waits else logging.WARNING, "waiting for the database: %s", words(error))
                 waits = True
@@ -78,7 +86,7 @@ class _Once(Session):
     def __init__(self, steady: Steady) -> None:
         self._steady = steady
 
-    def run(self, action: Callable[[Connection], Result]) -> Result:
+    def run(self, action: Callable[[Connection], Result], *, wait_for_locks: bool = True) -> Result:
         return self._steady.attempt(action)
 
     def close(self) -> None:

@@ -1,7 +1,9 @@
 """decide(): who starts, who waits, who shrinks, who grows and who goes; the controller only does as it is told.
 
-The queue is strict: a controller claims one job at a time, and as long as the claimed one does not fit, no later
-one overtakes it. A small job behind a large one may wait although it would fit; a large one never starves.
+A controller claims one job at a time, whenever a trainer is ready for it. A job that waits for memory does not hold
+up later ones that fit: they are let in past it. So that it does not starve, this happens at most `MOST_OVERTAKEN`
+times; then it holds the queue, and nothing is claimed or let in before it. A job that waits for its owner's quota
+holds up nobody. One owner has at most `MOST_ENTERING` jobs on their way in.
 
 A job's way: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> ending. What became of
 it is written only when its trainer is gone and its memory is free.
@@ -66,7 +68,7 @@ from indb_tensile.scheduler.admission.pool import (
     Succeeded,
     TrainerId,
 )
-from indb_tensile.scheduler.admission.sharing import advance, divide, foresee
+from indb_tensile.scheduler.admission.sharing import advance, divide, foresee, least_limit
 from indb_tensile.scheduler.admission.staff import lengthened, staff, tick
 from indb_tensile.scheduler.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
@@ -194,7 +196,7 @@ def _workload(draft: Draft, member: Member, graphs: Capture | Calibration) -> Wo
             job=member.job.job,
             graphs=graphs.graphs,
             latency_ns=graphs.latency_ns,
-            limit_bytes=member.job.spec.memory_limit_bytes,
+            limit_bytes=least_limit(member.job.spec.memory_limit_bytes, member.job.owner_limit_bytes),
         )
     except InvariantError as error:
         draft.end(member, Broken(fault=Fault.of(error)), Manner.TERMINATE)

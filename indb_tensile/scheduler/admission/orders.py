@@ -29,7 +29,9 @@ class SpawnTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimNext:
-    """Ask the queue for a job; the answer is a Claim."""
+    """Ask the queue for a job of an owner who is not `passed_over` (oids of roles); the answer is a Claim."""
+
+    passed_over: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

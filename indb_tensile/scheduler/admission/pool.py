@@ -128,6 +128,7 @@ class Member:
     host_bytes: int = 0  # of the pinned pool, until its trainer has gone
     target: Target | None = None
     waits_for: str | None = None
+    overtaken: int = 0  # jobs that were claimed later and let in while this one waited for memory
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
@@ -172,6 +173,7 @@ class Pool:
     leaving: frozenset[TrainerId] = field(default_factory=frozenset)  # spares that were told to go
     next_trainer: TrainerId = TrainerId(1)
     claiming: bool = False  # a claim is under way
+    passed_over: frozenset[int] = frozenset()  # owners (oids) whose jobs the last claim left in the queue
     queue_empty: bool = False  # the last claim found nothing; until the next tick or notification
     stillborn: int = 0  # trainers in a row that died before they were ready
     spawn_pause_ticks: int = 0

@@ -12,6 +12,7 @@ A job that has operators nobody has measured gets a calibration grant first: one
 free, after the others were squeezed where too little is.
 """
 
+import sys
 from dataclasses import replace
 
 from indb_tensile.errors import InvariantError, MemoryLimitError
@@ -38,6 +39,7 @@ from indb_tensile.scheduler.admission.pool import (
 )
 from indb_tensile.scheduler.admission.questions import Unanswered
 from indb_tensile.scheduler.admission.regions import beside, fit, fits, grant_of
+from indb_tensile.scheduler.admission.staff import holds_queue
 from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
@@ -60,15 +62,12 @@ def divide(draft: Draft) -> None:
 
 
 def _replan(draft: Draft, reason: PlanReason) -> None:
-    """Plan all jobs together and set their targets; let the waiting job in where it fits.
+    """Plan all jobs together and set their targets; let a waiting job in where it fits.
 
     Where the budget has become too small for those that run, the youngest goes back to the queue until the rest
     fits. Where a planner finds no plan although the present plans fit, these stay.
     """
-    head = next(iter(draft.pool.at(Stage.WAITING, Stage.UNMEASURED)), None)
-    if head is not None and head.stage is Stage.WAITING and _admit(draft, head, reason):
-        return
-    if head is not None and head.stage is Stage.UNMEASURED and _squeeze(draft, head, reason):
+    if _let_in(draft, reason):
         return
     running = draft.pool.at(Stage.RUNNING)
     budget_bytes = draft.pool.budget_bytes - _reserved_bytes(draft.pool)
@@ -112,6 +111,55 @@ def size(size_bytes: int) -> str:
     return f"{size_bytes / _MIB:.1f} MB"
 
 
+def least_limit(*limits_bytes: int | None) -> int | None:
+    """The lowest of these limits; None where there is none."""
+    return min((limit for limit in limits_bytes if limit is not None), default=None)
+
+
+def _let_in(draft: Draft, reason: PlanReason) -> bool:
+    """Let in the first waiting job that fits, or make room to calibrate it; True where that, or an end, was decided.
+
+    The others are tried when this one's plan is decided. A job that was overtaken often enough lets none past it.
+    """
+    limited = [_within_quota(draft, m) for m in draft.pool.at(Stage.WAITING, Stage.UNMEASURED)]
+    waiting = [member for member in limited if member is not None]
+    for place, head in enumerate(waiting):
+        if head.stage is Stage.UNMEASURED:
+            if _squeeze(draft, head, reason):
+                return True
+        elif _admit(draft, head, reason):
+            return True
+        if holds_queue(head):
+            for later in waiting[place + 1 :]:
+                draft.wait(
+                    later, f"its turn: job {head.job.job} waits longer and was overtaken {head.overtaken} times"
+                )
+            return False
+    return False
+
+
+def _within_quota(draft: Draft, head: Member) -> Member | None:
+    """The waiting job, limited to what other jobs of its owner leave of the quota; None where it needs more."""
+    quota_bytes = head.job.owner_limit_bytes
+    if quota_bytes is None:
+        return head
+    others = [m for m in draft.pool.members if m.job.owner_oid == head.job.owner_oid and m.job != head.job]
+    used_bytes = sum(map(_held_bytes, others))
+    left_bytes = draft.pool.whole(max(0, quota_bytes - used_bytes))
+    own_bytes = least_limit(head.job.spec.memory_limit_bytes, quota_bytes)
+    least = draft.planner.least_bytes(replace(planned(head), limit_bytes=own_bytes))
+    need_bytes = max(head.need_bytes, draft.pool.regions(least))
+    if not used_bytes or need_bytes <= left_bytes:
+        limited = replace(planned(head), limit_bytes=least_limit(own_bytes, left_bytes))
+        return draft.put(replace(head, workload=limited))
+    text = (
+        f"at least {size(need_bytes)} of its owner's quota of {size(quota_bytes)} of device memory, of which the "
+        f"owner's other jobs have {size(used_bytes)}"
+    )
+    draft.wait(head, text)
+    return None
+
+
 def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
     """Plan the waiting job together with those that run; True when it is in, or was seen out."""
     together = (*draft.pool.at(Stage.RUNNING), head)
@@ -119,8 +167,13 @@ def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
     if not isinstance(plans, Infeasible):
         head = draft.wait(head, None)
         _aim(draft, (*together[:-1], head), plans, reason)
+        _overtake(draft, head)
+        if draft.pool.at(Stage.WAITING, Stage.UNMEASURED):
+            draft.plan_anew(reason)  # there may be room for the next one as well
         return True
-    alone = _fit(draft, (head,), draft.pool.budget_bytes)
+    own_bytes = least_limit(head.job.spec.memory_limit_bytes, head.job.owner_limit_bytes)
+    unshared = replace(planned(head), limit_bytes=own_bytes)  # its owner's other jobs will end
+    alone = fit(draft.planner, draft.pool, (unshared,), budget_bytes=draft.pool.budget_bytes)
     if isinstance(alone, Infeasible):
         _go(draft, head, _too_large(draft, head, alone), reason)
         return True
@@ -128,10 +181,19 @@ def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
     return False
 
 
+def _overtake(draft: Draft, member: Member) -> None:
+    """Count for each job that was claimed earlier, and still waits for memory, that this one was let in past it."""
+    for earlier in draft.pool.members:
+        if earlier.job.claim == member.job.claim:
+            return
+        if earlier.stage in (Stage.WAITING, Stage.UNMEASURED):
+            draft.put(replace(earlier, overtaken=earlier.overtaken + 1))
+
+
 def _squeeze(draft: Draft, head: Member, reason: PlanReason) -> bool:
     """Make room for the calibration; True when it will have it, or was seen out."""
     pool = draft.pool
-    limit_bytes = head.job.spec.memory_limit_bytes
+    limit_bytes = least_limit(head.job.spec.memory_limit_bytes, head.job.owner_limit_bytes)
     most_bytes = pool.whole(pool.budget_bytes)
     if limit_bytes is not None:
         most_bytes = min(most_bytes, pool.regions(limit_bytes))
@@ -154,16 +216,28 @@ def _squeeze(draft: Draft, head: Member, reason: PlanReason) -> bool:
 def _calibrate(draft: Draft) -> None:
     """Give the calibration everything that is free, when the others have settled and that is enough."""
     pool = draft.pool
-    head = next(iter(pool.at(Stage.UNMEASURED)), None)
-    settled = all(m.settled for m in pool.at(Stage.RUNNING))
-    if head is None or head.trainer is None or not settled or head.need_bytes > pool.free_bytes:
+    if pool.at(Stage.CALIBRATING) or not all(m.settled for m in pool.at(Stage.RUNNING)):
         return
-    limit_bytes = head.job.spec.memory_limit_bytes
+    head = _next_to_calibrate(pool)
+    if head is None or head.trainer is None:
+        return
+    limit_bytes = planned(head).limit_bytes
     grant_bytes = pool.free_bytes if limit_bytes is None else min(pool.free_bytes, pool.regions(limit_bytes))
     trainer = head.trainer
     head = draft.grant(draft.wait(head, None), grant_bytes)
     draft.order(GrantCalibration(trainer=trainer, grant_bytes=grant_bytes))
     draft.put(replace(head, stage=Stage.CALIBRATING))
+
+
+def _next_to_calibrate(pool: Pool) -> Member | None:
+    """The first unmeasured job for which there is room, unless a job before it holds the queue."""
+    for member in pool.at(Stage.WAITING, Stage.UNMEASURED):
+        limit_bytes = least_limit(pool.free_bytes, planned(member).limit_bytes) or 0
+        if member.stage is Stage.UNMEASURED and member.need_bytes <= pool.regions(limit_bytes):
+            return member
+        if holds_queue(member):
+            return None
+    return None
 
 
 def _fit(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
@@ -269,7 +343,7 @@ def _waits_for(draft: Draft, least_bytes: int, shortfall_bytes: int) -> str:
     text = f"at least {size(least_bytes)} of device memory, held by {' and '.join(holders)}"
     if shortfall_bytes > 0:
         text += f": {size(shortfall_bytes)} more than the budget of {size(draft.pool.budget_bytes)}"
-    return text
+    return f"{text}; {size(draft.pool.free_bytes)} are free"
 
 
 def _held_bytes(member: Member) -> int:
@@ -278,19 +352,25 @@ def _held_bytes(member: Member) -> int:
 
 def _too_large(draft: Draft, head: Member, infeasible: Infeasible) -> Outcome:
     """A job that no division of the budget can hold."""
-    limit_bytes = head.job.spec.memory_limit_bytes
-    limited = limit_bytes is not None and limit_bytes < draft.pool.budget_bytes
-    bound = (
-        f"its memory_limit of {size(limit_bytes or 0)}"
-        if limited
-        else f"the budget of {size(draft.pool.budget_bytes)}"
+    bound_bytes, bound, raise_it = min(
+        (draft.pool.budget_bytes, "the budget", "give the controller a larger budget (TENSILE_BUDGET_BYTES)"),
+        (_or_no_limit(head.job.spec.memory_limit_bytes), "its memory_limit", "raise memory_limit"),
+        (
+            _or_no_limit(head.job.owner_limit_bytes),
+            "its owner's quota",
+            "have an administrator raise the quota: select tensile_set_quota(…, bytes => …)",
+        ),
     )
     floor_bytes = least_bytes(planned(head))
-    raise_it = "raise memory_limit" if limited else "give the controller a larger budget (TENSILE_BUDGET_BYTES)"
     error = MemoryLimitError(
-        f"job {head.job.job} needs at least {size(infeasible.needed_bytes)} of device memory, more than {bound}",
+        f"job {head.job.job} needs at least {size(infeasible.needed_bytes)} of device memory, "
+        f"more than {bound} of {size(bound_bytes)}",
         detail=f"Its largest operator alone holds {size(floor_bytes)}, below which no plan can go; "
         f"what stopped the planner: {infeasible.reason}.",
         hint=f"Use a smaller batch_size or a smaller network, or {raise_it}.",
     )
     return Broken(fault=Fault.of(error))
+
+
+def _or_no_limit(limit_bytes: int | None) -> int:
+    return sys.maxsize if limit_bytes is None else limit_bytes

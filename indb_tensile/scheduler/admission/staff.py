@@ -1,16 +1,19 @@
 """Who works for whom: trainers for jobs, spare trainers, and the next job; pauses where starting fails."""
 
+from collections import Counter
 from dataclasses import replace
 
 from indb_tensile.scheduler.admission.draft import Draft
 from indb_tensile.scheduler.admission.orders import AssignJob, ClaimNext, SpawnTrainer
 from indb_tensile.scheduler.admission.pool import Lost, Member, Spare, Stage, TrainerId
 
+MOST_OVERTAKEN = 8  # jobs let in past one that waits for memory: then it holds the queue until it is in
+MOST_ENTERING = 2  # jobs of one owner that have a trainer and no plan yet: the other trainers are for other owners
 LONGEST_PAUSE_TICKS = 60  # between two attempts to start what fails at once: a trainer, or a job on a lost device
 
 
 def staff(draft: Draft) -> None:
-    """Give the claimed job a trainer, keep spare ones, and claim the next job when it could start now."""
+    """Give the claimed job a trainer, keep spare ones, and claim the next job when a trainer is ready for it."""
     _assign(draft)
     _recruit(draft)
     _claim(draft)
@@ -55,24 +58,37 @@ def _recruit(draft: Draft) -> None:
         )
 
 
-def _claim(draft: Draft) -> None:
-    """Ask for a job only when it could start now: the last one is in, and a spare is ready.
+def holds_queue(member: Member) -> bool:
+    """Whether no later job may be let in before this one, which was overtaken often enough."""
+    return member.stage in (Stage.WAITING, Stage.UNMEASURED) and member.overtaken >= MOST_OVERTAKEN
 
-    Not for a while after the device was lost, since the next job would lose it too; and not while a lost claim's
-    trainer is still leaving: its job might come back to us under a new claim.
+
+def _claim(draft: Draft) -> None:
+    """Ask for a job where a spare trainer is ready for it.
+
+    Not for a while after the device was lost, since the next job would lose it too; not while a job holds the queue;
+    and not while a lost claim's trainer is still leaving: its job might come back to us under a new claim. Owners
+    with `MOST_ENTERING` jobs on their way in are passed over: such a job may wait for a lock on its owner's table, or
+    for memory, for as long as its owner likes.
     """
     pool = draft.pool
     ready = any(s.ready for s in pool.spares)
     full = len(pool.members) >= pool.max_jobs
-    if pool.claiming or pool.queue_empty or pool.claim_pause_ticks or full or not ready:
+    if pool.claiming or pool.claim_pause_ticks or full or not ready or any(map(_holds_back, pool.members)):
         return
-    if any(map(_holds_back, pool.members)):
+    entering = Counter(m.job.owner_oid for m in pool.members if _enters(m))
+    passed_over = frozenset(owner for owner, jobs in entering.items() if jobs >= MOST_ENTERING)
+    if pool.queue_empty and pool.passed_over <= passed_over:
         return
-    draft.pool = replace(pool, claiming=True)
-    draft.order(ClaimNext())
+    draft.pool = replace(pool, claiming=True, passed_over=passed_over)
+    draft.order(ClaimNext(passed_over=passed_over))
+
+
+def _enters(member: Member) -> bool:
+    return member.stage is not Stage.ENDING and (member.stage is not Stage.RUNNING or member.generation == 0)
 
 
 def _holds_back(member: Member) -> bool:
     if member.stage is Stage.ENDING:
         return isinstance(member.outcome, Lost)
-    return member.stage is not Stage.RUNNING or member.generation == 0
+    return member.stage is Stage.CLAIMED or holds_queue(member)

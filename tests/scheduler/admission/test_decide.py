@@ -57,6 +57,7 @@ from indb_tensile.scheduler.admission.pool import Fault, PlanReason, Pool, Train
 from indb_tensile.scheduler.admission.pool import Stage as JobStage
 from indb_tensile.scheduler.admission.questions import LeastFor, PlacedFor, PlanFor, Question, RenewFor, Unanswered
 from indb_tensile.scheduler.admission.questions import answer as answered
+from indb_tensile.scheduler.admission.staff import MOST_OVERTAKEN
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
@@ -184,7 +185,14 @@ def job_plan(job: JobId, peak_bytes: int) -> JobPlan:
 _FORECAST: Any = None
 
 
-def job(number: int, limit_bytes: int | None = None, claim: int | None = None) -> ClaimedJob:
+def job(
+    number: int,
+    limit_bytes: int | None = None,
+    claim: int | None = None,
+    *,
+    owner: int = 10,
+    owner_limit_bytes: int | None = None,
+) -> ClaimedJob:
     spec = JobSpec(
         model=f"model {number}",
         relation=Relation(oid=number, schema="public", name="t"),
@@ -194,7 +202,14 @@ def job(number: int, limit_bytes: int | None = None, claim: int | None = None) -
         memory_limit_bytes=limit_bytes,
     )
     token = ClaimToken(1000 + number if claim is None else claim)
-    return ClaimedJob(job=JobId(number), claim=token, attempt=1, owner_oid=10, spec=spec)
+    return ClaimedJob(
+        job=JobId(number),
+        claim=token,
+        attempt=1,
+        owner_oid=owner,
+        spec=spec,
+        owner_limit_bytes=owner_limit_bytes,
+    )
 
 
 class Drive:
@@ -348,11 +363,10 @@ def test_a_job_that_does_not_fit_beside_the_others_waits_and_says_for_what() -> 
         SetWaitsFor(
             job=JobId(2),
             claim=ClaimToken(1002),
-            text="at least 5.0 MB of device memory, held by job 1 (8.0 MB): 3.0 MB more than the budget of 8.0 MB",
+            text="at least 5.0 MB of device memory, held by job 1 (8.0 MB): 3.0 MB more than the budget of 8.0 MB; "
+            "0.0 MB are free",
         ),
     )
-    drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
-    assert not any(isinstance(o, ClaimNext) for o in drive.orders), "a later job overtook the waiting one"
     drive.send(Finish(trainer=first))
     orders = drive.send(Exit(trainer=first, code=0))
     assert SetWaitsFor(job=JobId(2), claim=ClaimToken(1002), text=None) in orders
@@ -522,12 +536,142 @@ def test_those_that_run_grow_before_a_new_one_starts() -> None:
     assert [o.trainer for o in orders if isinstance(o, SendPlans)] == [first, third]
 
 
-def test_the_next_job_is_claimed_only_when_the_last_one_has_its_plan() -> None:
+def test_the_next_job_is_claimed_as_soon_as_a_trainer_is_ready_for_it() -> None:
     drive = Drive(6)
+    drive.claim(job(1))
+    assert drive.send(SpareReady(trainer=drive.pool.spares[0].trainer)) == (ClaimNext(),)
+
+
+def test_an_owner_with_two_jobs_on_their_way_in_is_passed_over_until_one_has_its_plan() -> None:
+    drive = Drive(10, spare_trainers=1)
+    first = drive.claim(job(1))
+    drive.claim(job(2))
+    passed = ClaimNext(passed_over=frozenset({10}))
+    assert drive.send(SpareReady(trainer=drive.pool.spares[0].trainer)) == (passed,)
+    assert drive.send(Claim(job=None)) == ()
+    assert ClaimNext() in drive.capture(first, 2)
+    drive.send(Claim(job=job(3, owner=20)))
+    assert [m.job.job for m in drive.pool.members] == [1, 2, 3]
+
+
+def test_a_job_that_fits_is_let_in_past_one_that_waits_for_memory() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False))
+    drive.start(1, 6)
+    large = drive.claim(job(2))
+    drive.capture(large, 6)
+    small = drive.claim(job(3, owner=20))
+    assert SetGrant(trainer=small, grant_bytes=4 * REGION) in drive.capture(small, 4)
+    assert drive.grants() == {1: 6, 2: 0, 3: 4}
+    assert [m.overtaken for m in drive.pool.members] == [0, 1, 0]
+
+
+def test_a_job_that_was_overtaken_often_enough_holds_the_queue_until_it_is_in() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False), max_jobs=100)
     first = drive.start(1, 6)
-    drive.capture(drive.claim(job(2)), 6)
-    assert drive.send(SpareReady(trainer=drive.pool.spares[0].trainer)) == ()
-    assert ClaimNext() in drive.send(Adoption(trainer=first, generation=2))
+    large = drive.claim(job(2))
+    drive.capture(large, 8)
+    small = []
+    for number in range(3, 3 + MOST_OVERTAKEN):
+        trainer = drive.claim(job(number, owner=number))
+        drive.capture(trainer, 1)
+        drive.adopt_all()
+        small.append(trainer)
+        drive.send(Finish(trainer=trainer))
+        drive.send(Exit(trainer=trainer, code=0))
+    assert {m.job.job: m.overtaken for m in drive.pool.members} == {1: 0, 2: MOST_OVERTAKEN}
+    drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
+    assert not any(isinstance(o, ClaimNext) for o in drive.orders)
+    drive.send(Finish(trainer=first))
+    orders = drive.send(Exit(trainer=first, code=0))
+    assert SetGrant(trainer=large, grant_bytes=8 * REGION) in orders
+    assert ClaimNext() in drive.orders
+
+
+def test_a_job_behind_one_that_holds_the_queue_says_that_it_waits_for_its_turn() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False), max_jobs=100)
+    drive.start(1, 6)
+    drive.capture(drive.claim(job(2)), 8)
+    late = drive.claim(job(3, owner=20))
+    members = tuple(replace(m, overtaken=MOST_OVERTAKEN if m.job.job == 2 else 0) for m in drive.pool.members)
+    drive.pool = replace(drive.pool, members=members)
+    assert drive.capture(late, 1) == (
+        SetWaitsFor(
+            job=JobId(3),
+            claim=ClaimToken(1003),
+            text=f"its turn: job 2 waits longer and was overtaken {MOST_OVERTAKEN} times",
+        ),
+    )
+
+
+def test_every_waiting_job_that_fits_is_let_in_when_memory_comes_free() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False))
+    first = drive.start(1, 10)
+    second, third = drive.claim(job(2)), drive.claim(job(3))
+    drive.capture(second, 6)
+    drive.capture(third, 4)
+    drive.send(Finish(trainer=first))
+    drive.send(Exit(trainer=first, code=0))
+    assert drive.grants() == {2: 6, 3: 4}
+
+
+def test_one_job_is_calibrated_at_a_time_and_one_that_has_no_room_lets_a_smaller_one_go_first() -> None:
+    drive = Drive(10, HalvingPlanner(swaps=False))
+    first = drive.start(1, 6)
+    large, small = drive.claim(job(2)), drive.claim(job(3))
+    drive.capture(large, 5, unknown=1)
+    assert drive.orders[-1] == SetWaitsFor(
+        job=JobId(2),
+        claim=ClaimToken(1002),
+        text="at least 5.0 MB of device memory, held by job 1 (6.0 MB): 1.0 MB more than the budget of 10.0 MB; "
+        "4.0 MB are free",
+    )
+    assert GrantCalibration(trainer=small, grant_bytes=4 * REGION) in drive.capture(small, 3, unknown=1)
+    drive.send(Finish(trainer=first))
+    orders = drive.send(Exit(trainer=first, code=0))
+    assert not any(isinstance(o, GrantCalibration) for o in orders)
+    orders = drive.send(Calibration(trainer=small, graphs=(graph(3),), latency_ns=((900,),)))
+    assert GrantCalibration(trainer=large, grant_bytes=6 * REGION) in orders
+
+
+def test_a_job_above_its_owners_quota_fails_and_names_the_quota() -> None:
+    drive = Drive(100)
+    trainer = drive.claim(job(1, limit_bytes=4 * REGION, owner_limit_bytes=3 * REGION))
+    drive.capture(trainer, 10)
+    orders = drive.send(Exit(trainer=trainer, code=0))
+    fault = next(o for o in orders if isinstance(o, FailJob)).fault
+    assert fault.message == "job 1 needs at least 5.0 MB of device memory, more than its owner's quota of 3.0 MB"
+    assert "tensile_set_quota" in fault.hint
+
+
+def test_the_jobs_of_one_owner_have_no_more_than_the_owners_quota_together_and_hold_up_nobody() -> None:
+    drive = Drive(100)
+    first = drive.claim(job(1, owner_limit_bytes=10 * REGION))
+    drive.capture(first, 8)
+    drive.adopt_all()
+    second = drive.claim(job(2, owner_limit_bytes=10 * REGION))
+    assert drive.capture(second, 6) == (
+        SetWaitsFor(
+            job=JobId(2),
+            claim=ClaimToken(1002),
+            text="at least 3.0 MB of its owner's quota of 10.0 MB of device memory, of which the owner's other jobs "
+            "have 8.0 MB",
+        ),
+    )
+    other = drive.claim(job(3, owner=20))
+    assert SetGrant(trainer=other, grant_bytes=50 * REGION) in drive.capture(other, 50)
+    drive.adopt_all()
+    assert [m.overtaken for m in drive.pool.members] == [0, 1, 0]
+    drive.send(Finish(trainer=first))
+    drive.send(Exit(trainer=first, code=0))
+    assert drive.grants() == {2: 6, 3: 50}
+
+
+def test_a_second_job_of_an_owner_is_planned_within_what_the_first_leaves_of_the_quota() -> None:
+    drive = Drive(100)
+    drive.capture(drive.claim(job(1, owner_limit_bytes=10 * REGION)), 6)
+    drive.adopt_all()
+    second = drive.claim(job(2, owner_limit_bytes=10 * REGION))
+    assert SetGrant(trainer=second, grant_bytes=4 * REGION) in drive.capture(second, 8)
 
 
 def test_one_claim_is_under_way_at_a_time() -> None:

@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from indb_tensile.errors import DatabaseError
 MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path holds 108 with its terminating zero
 MINIMUM_MAJOR = 15
 DATABASE = "tensile"
-ROLES = ("postgres", "tensile_worker", "demo")
+ROLES = ("postgres", "tensile_worker", "tensile_reader", "demo")
 _SOCKET_NAME = ".s.PGSQL.5432"
 UNFINISHED = "new-"  # a data directory that is being made
 _NO_PROCESS = 4_194_305  # above the most that Linux gives a process as its number
@@ -60,11 +60,15 @@ class Programs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """One private cluster below `directory`: `data`, `run` (its socket) and `postgres.log`."""
+    """One private cluster below `directory`: `data`, `run` (its socket) and `postgres.log`.
+
+    `environment` holds variables that PostgreSQL's programs get beside the invoking process's own.
+    """
 
     directory: Path
     programs: Programs
     system_user: str
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def data(self) -> Path:
@@ -126,11 +130,21 @@ class Cluster:
         self._configure(made, roles)
         made.rename(self.data)
 
+    def map_roles(self, roles: Sequence[str] = ROLES) -> None:
+        """Let the invoking system user be these roles in a cluster that was created when there were fewer."""
+        path = self.data / "pg_ident.conf"
+        before = path.read_text()
+        missing = [line for line in _map(self.system_user, roles) if line not in before.splitlines()]
+        if missing:
+            whole_lines = before if before.endswith("\n") or not before else f"{before}\n"
+            path.write_text(whole_lines + "".join(f"{line}\n" for line in missing))
+            if self.running():
+                _call(self, self._pg_ctl("reload"))
+
     def _configure(self, data: Path, roles: Sequence[str]) -> None:
         own = (data / "pg_hba.conf", data / "pg_ident.conf", data / "tensile.conf")
-        system_users = sorted({_invoking_user(), self.system_user})
         own[0].write_text("local all all peer map=tensile\nlocal replication all reject\n")
-        own[1].write_text("".join(f'tensile "{user}" {role}\n' for user in system_users for role in roles))
+        own[1].write_text("".join(f"{line}\n" for line in _map(self.system_user, roles)))
         own[2].write_text(_CONFIGURATION.format(run=self.run))
         with (data / "postgresql.conf").open("a") as configuration:
             configuration.write("include 'tensile.conf'\n")
@@ -171,12 +185,29 @@ class Cluster:
         return [self.programs.path("pg_ctl"), verb, "-s", "-D", str(self.data)]
 
 
+def _map(system_user: str, roles: Sequence[str]) -> list[str]:
+    """The lines of pg_ident.conf that let the invoking user, and the cluster's, be these roles."""
+    users = sorted({_invoking_user(), system_user})
+    return [f'tensile "{user}" {role}' for user in users for role in roles]
+
+
 @contextmanager
-def passing(roles: Sequence[str] = ROLES, settings: str = "") -> Iterator[Cluster]:
-    """A running cluster below a temporary directory, with these settings besides; it goes with the block."""
-    directory = Path(tempfile.mkdtemp(prefix="tensile-"))
+def passing(
+    roles: Sequence[str] = ROLES,
+    settings: str = "",
+    *,
+    within: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Cluster]:
+    """A running cluster with these settings in a new directory, which is removed at the end of the block.
+
+    The directory is made in `within`, or where temporary files are. `environment`: see `Cluster`.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="tensile-", dir=within))
     directory.chmod(0o755)  # the cluster's system user must be able to enter
-    made = Cluster(directory=directory, programs=find_programs(), system_user=system_user())
+    made = Cluster(
+        directory=directory, programs=find_programs(), system_user=system_user(), environment=environment or {}
+    )
     try:
         made.create(roles)
         with (made.data / "tensile.conf").open("a") as configuration:
@@ -290,6 +321,7 @@ def _call(cluster: Cluster, command: Sequence[str]) -> None:
         done = subprocess.run(
             command,
             **_as_user(cluster.system_user),
+            env={**os.environ, **cluster.environment},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,70 @@
+"""A clock that can be stepped: libfaketime, preloaded into what shall go by it. Its monotonic clock is left alone.
+
+A Python process that is started so goes by it, and processes that it starts do not: what they preload themselves
+does not bear another library beside it.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_LIBRARY = "libfaketimeMT.so.1"
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - libfaketime's choice
+_PLACES = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/lib64/faketime", "/usr/local/lib/faketime")
+# Runs when the interpreter starts. With the clock stepped, libfaketime 0.9.10 answers EINVAL to the clock_nanosleep()
+# on the monotonic clock that Python's time.sleep() calls; waiting for an event that never comes is left alone by it.
+_CUSTOM = """\
+import os
+import threading
+import time
+
+os.environ.pop("LD_PRELOAD", None)
+
+
+def sleep(seconds):
+    if seconds < 0:
+        raise ValueError("sleep length must be non-negative")
+    threading.Event().wait(seconds)
+
+
+time.sleep = sleep
+"""
+
+
+class Clock:
+    """The clock of all processes that are started with `environment`, seconds ahead of the machine's."""
+
+    def __init__(self, directory: Path, library: Path) -> None:
+        directory.mkdir()
+        directory.chmod(0o755)
+        self._file = directory / "offset"
+        (directory / "sitecustomize.py").write_text(_CUSTOM)
+        self.step(0)
+        self.environment = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "NO_FAKE_STAT": "1",
+            "PYTHONPATH": os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
+
+    def step(self, ahead_s: int) -> None:
+        """Set it; processes see it within a second."""
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(f"{ahead_s:+d}\n")
+        fresh.chmod(0o644)
+        fresh.rename(self._file)
+
+    @staticmethod
+    def tidy(pid: int) -> None:
+        """Remove what libfaketime leaves in shared memory where a process is killed."""
+        for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+            with suppress(FileNotFoundError):
+                (_SHARED_MEMORY / name).unlink()
+
+
+def find_library() -> Path | None:
+    """Debian's package libfaketime, or a library of that name elsewhere."""
+    found = (path for place in _PLACES for path in sorted(Path("/").glob(f"{place[1:]}/{_LIBRARY}")))
+    return next(found, None)

@@ -1,0 +1,182 @@
+"""Disturbances of a storm's processes, server, disk, connections and clocks."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import psycopg
+
+from indb_tensile.bench.chaos_events import Event, Kind
+from indb_tensile.bench.chaos_jobs import OWNERS, Jobs
+from indb_tensile.bench.chaos_rig import PURPOSE, Controller, Rig
+from indb_tensile.catalog.connection import connect
+from indb_tensile.errors import DatabaseError
+
+_HOUR_S = 3600
+_MOST_CONNECTIONS = 100
+
+Told = Mapping[str, Any]
+Deed = Callable[[Event], Told]
+
+
+class Faults:
+    """What befalls a rig from below. Each deed ends with the disturbance over, and tells whom it met."""
+
+    def __init__(self, rig: Rig, jobs: Jobs) -> None:
+        self._rig = rig
+        self._jobs = jobs
+
+    def deeds(self) -> Mapping[Kind, Deed]:
+        """One for each kind of event."""
+        return {
+            Kind.KILL_TRAINER: lambda event: _kill(event, self._rig.workers_processes("trainer")),
+            Kind.STOP_TRAINER: lambda event: _stop(event, self._rig.workers_processes("trainer")),
+            Kind.KILL_CONTROLLER: self._kill_controller,
+            Kind.STOP_CONTROLLER: lambda event: _stop(event, [c.pid for c in self._rig.controllers if c.pid]),
+            Kind.END_CONTROLLER: self._end_controller,
+            Kind.KILL_SERVICE: lambda event: _kill(event, self._rig.workers_processes("service")),
+            Kind.STOP_SERVICE: lambda event: _stop(event, self._rig.workers_processes("service")),
+            Kind.KILL_BACKEND: lambda event: _kill(event, self._rig.backends()),
+            Kind.STOP_BACKEND: lambda event: _stop(event, self._rig.backends()),
+            Kind.TERMINATE_BACKENDS: self._terminate_backends,
+            Kind.KILL_POSTMASTER: self._kill_postmaster,
+            Kind.RESTART_SERVER: self._restart_server,
+            Kind.FILL_DISK: self._fill_disk,
+            Kind.CUT_CONNECTIONS: lambda event: {"connections": self._controller(event).forwarder.cut()},
+            Kind.STALL_CONNECTIONS: self._stall_connections,
+            Kind.REFUSE_CONNECTIONS: self._refuse_connections,
+            Kind.EXHAUST_CONNECTIONS: self._exhaust_connections,
+            Kind.STEP_CONTROLLER_CLOCK: self._step_controller_clock,
+            Kind.STEP_SERVER_CLOCK: self._step_server_clock,
+        }
+
+    def _controller(self, event: Event) -> Controller:
+        return self._rig.controllers[event.pick(len(self._rig.controllers))]
+
+    def _kill_controller(self, event: Event) -> Told:
+        """For some time, so that another controller takes its jobs over where that is longer than a lease."""
+        controller = self._controller(event)
+        pid = controller.pid
+        controller.kill()
+        time.sleep(event.hold_s)
+        return {"pid": pid}
+
+    def _end_controller(self, event: Event) -> Told:
+        controller = self._controller(event)
+        pid = controller.pid
+        controller.end()
+        return {"pid": pid}
+
+    def _terminate_backends(self, event: Event) -> Told:
+        """One of them, or all."""
+        pids = [int(row[0]) for row in self._jobs.run("worker_backends")]
+        victims = pids if event.choice < 0.3 else pids[event.pick(len(pids)) :][:1] if pids else []
+        for pid in victims:
+            self._jobs.run("terminate", pid=pid)
+        return {"pids": victims}
+
+    def _kill_postmaster(self, event: Event) -> Told:
+        pid = self._rig.postmaster()
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(event.hold_s)
+        return {"pid": pid}
+
+    def _restart_server(self, event: Event) -> Told:
+        mode = ("fast", "immediate")[event.pick(2)]
+        self._rig.cluster.stop(mode)
+        time.sleep(event.hold_s)
+        return {"mode": mode}
+
+    def _fill_disk(self, event: Event) -> Told:
+        disk = self._rig.disk
+        assert disk is not None  # kinds that the rig leaves out are not drawn
+        try:
+            size_bytes = disk.fill()
+            time.sleep(event.hold_s)
+        finally:
+            disk.empty()
+        return {"bytes": size_bytes}
+
+    def _stall_connections(self, event: Event) -> Told:
+        forwarder = self._controller(event).forwarder
+        forwarder.stall()
+        try:
+            time.sleep(event.hold_s)
+        finally:
+            forwarder.heal()
+        return {}
+
+    def _refuse_connections(self, event: Event) -> Told:
+        forwarder = self._controller(event).forwarder
+        try:
+            count = forwarder.refuse()
+            time.sleep(event.hold_s)
+        finally:
+            forwarder.heal()
+        return {"connections": count}
+
+    def _exhaust_connections(self, event: Event) -> Told:
+        """A user takes all connections, after those of controllers were broken: they find none left."""
+        owner, taken = OWNERS[event.pick(len(OWNERS))], 0
+        with ExitStack() as stack:
+            with suppress(DatabaseError, psycopg.Error):
+                for pid in self._rig.backends()[:3]:
+                    self._jobs.run("terminate", pid=pid)
+                for _ in range(_MOST_CONNECTIONS):
+                    stack.enter_context(connect(self._rig.dsn(owner), application_name=PURPOSE))
+                    taken += 1
+            time.sleep(event.hold_s)
+        return {"connections": taken}
+
+    def _step_controller_clock(self, event: Event) -> Told:
+        clock = self._controller(event).clock
+        assert clock is not None
+        return _step(event, clock.step)
+
+    def _step_server_clock(self, event: Event) -> Told:
+        assert self._rig.clock is not None
+        return _step(event, self._rig.clock.step)
+
+
+def _kill(event: Event, pids: Sequence[int]) -> Told:
+    if not pids:
+        return {"nobody": True}
+    pid = pids[event.pick(len(pids))]
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return {"pid": pid}
+
+
+def _stop(event: Event, pids: Sequence[int]) -> Told:
+    if not pids:
+        return {"nobody": True}
+    pid = pids[event.pick(len(pids))]
+    with _stopped(pid):
+        time.sleep(event.hold_s)
+    return {"pid": pid}
+
+
+@contextmanager
+def _stopped(pid: int) -> Iterator[None]:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _step(event: Event, step: Callable[[int], None]) -> Told:
+    """An hour forwards or back, and the other way again: both are steps."""
+    ahead_s = (_HOUR_S, -_HOUR_S)[event.pick(2)]
+    step(ahead_s)
+    try:
+        time.sleep(max(2.0, event.hold_s))  # processes look at the clock's file each second
+    finally:
+        step(0)
+    return {"ahead_s": ahead_s}

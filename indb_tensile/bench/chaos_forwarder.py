@@ -1,0 +1,109 @@
+"""A forwarder of a Unix socket between controllers and their database: it cuts, stalls and refuses connections.
+
+It runs on a thread of its own. Who connects to the database through it is, to the server, this process.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+_CHUNK_BYTES = 1 << 16
+Result = TypeVar("Result")
+
+
+class Forwarder:
+    """Forwards each connection to the socket `listen` to the socket `target`, until it is closed."""
+
+    def __init__(self, listen: Path, target: Path) -> None:
+        self._listen, self._target = listen, target
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._refusing = False
+        self._loop = asyncio.new_event_loop()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
+        self._server = self._loop.run_until_complete(asyncio.start_unix_server(self._serve, listen))
+        self._thread.start()
+
+    def cut(self) -> int:
+        """Break all connections; how many there were. New ones are taken."""
+        return self._call(self._cut)
+
+    def stall(self) -> None:
+        """Pass nothing on, in either direction, and leave connections open."""
+        self._call(self._flowing.clear)
+
+    def refuse(self) -> int:
+        """Break all connections, and every new one; how many there were."""
+        self._refusing = True
+        return self.cut()
+
+    def heal(self) -> None:
+        """Pass everything on again, what was held back first."""
+        self._refusing = False
+        self._call(self._flowing.set)
+
+    def close(self) -> None:
+        """End all connections and remove the socket."""
+        self.cut()
+        self._call(self._server.close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(_finish())
+        self._loop.close()
+        self._listen.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _call(self, action: Callable[[], Result]) -> Result:
+        async def run() -> Result:
+            return action()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def _cut(self) -> int:
+        count = len(self._writers) // 2
+        for writer in self._writers:
+            writer.transport.abort()
+        return count
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            writer.transport.abort()
+            return
+        try:
+            beyond_reader, beyond_writer = await asyncio.open_unix_connection(self._target)
+        except OSError:  # no server there: the client sees its connection closed
+            writer.transport.abort()
+            return
+        pair = {writer, beyond_writer}
+        self._writers |= pair
+        ways = [self._pass_on(reader, beyond_writer), self._pass_on(beyond_reader, writer)]
+        try:
+            await asyncio.gather(*ways)
+        finally:
+            for end in pair:
+                end.transport.abort()
+            self._writers -= pair
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One direction, until either end is closed."""
+        with suppress(OSError):
+            while chunk := await reader.read(_CHUNK_BYTES):
+                await self._flowing.wait()
+                writer.write(chunk)
+                await writer.drain()
+        writer.close()
+
+
+async def _finish() -> None:
+    """Let the tasks of broken connections end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

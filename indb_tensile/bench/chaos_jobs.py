@@ -1,0 +1,199 @@
+"""The trainings of a storm: who owns them, what each ends with undisturbed, and what became of each one asked for."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeVar
+
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from indb_tensile.bench.chaos_rig import PURPOSE, SQL, Rig, until
+from indb_tensile.bench.chaos_verdict import Ending
+from indb_tensile.catalog.connection import Connection, Session
+from indb_tensile.errors import UnavailableError
+
+OWNERS = ("chaos_a", "chaos_b", "chaos_c")
+ROWS = 320
+SPOILED = "chaos_dropped_"  # begins the names of models whose table is dropped
+_PATIENCE_S = 120.0
+_LIMITS = "-c lock_timeout=3s -c statement_timeout=60s"  # a storm never waits for its own locks
+_ROWS_TO_PREDICT = tuple({"a": 0.1 * i, "b": 1 - 0.2 * i, "c": 0.3 * i * i} for i in range(5))
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """One distinct training. Its name is that of the model that it gives versions to."""
+
+    name: str
+    owner: str
+    seed: int
+    epochs: int
+    hidden: Sequence[int]
+    optimizer: str = "adamw"
+
+    @property
+    def table(self) -> str:
+        """Its owner's table."""
+        return f"{self.owner}.numbers"
+
+    @property
+    def hyperparams(self) -> str:
+        """What is trained besides the network, as JSON."""
+        values = {"epochs": self.epochs, "batch_size": 32, "seed": self.seed, "optimizer": self.optimizer}
+        return json.dumps(values)
+
+    @property
+    def architecture(self) -> str:
+        """The network, as JSON."""
+        return json.dumps({"type": "mlp", "hidden": list(self.hidden), "dropout": 0.1})
+
+
+TRAININGS = (
+    Training(name="chaos_a_first", owner="chaos_a", seed=1, epochs=40, hidden=(24, 24)),
+    Training(name="chaos_a_second", owner="chaos_a", seed=2, epochs=80, hidden=(24, 24)),
+    Training(name="chaos_b_first", owner="chaos_b", seed=1, epochs=60, hidden=(32,)),
+    Training(name="chaos_b_second", owner="chaos_b", seed=1, epochs=20, hidden=(16, 16, 16), optimizer="sgd"),
+    Training(name="chaos_c_first", owner="chaos_c", seed=3, epochs=120, hidden=(48, 24)),
+    Training(name="chaos_c_second", owner="chaos_c", seed=4, epochs=240, hidden=(24,)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What a training ends with that nobody disturbs: the digest of its weights, and what it predicts."""
+
+    digest: str
+    predictions: tuple[tuple[str, float], ...]  # a row as JSON, and the answer
+
+
+@dataclass(slots=True, kw_only=True)
+class Jobs:
+    """All trainings that were asked for. Used by one thread."""
+
+    rig: Rig
+    trainings: Sequence[Training] = TRAININGS
+    references: dict[str, Reference] = field(default_factory=dict)
+    asked: dict[int, Training] = field(default_factory=dict)
+    cancelled: set[int] = field(default_factory=set)
+
+    _sessions: dict[tuple[str, float], Session] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    _after: int = 0  # the last job of the undisturbed runs
+
+    def close(self) -> None:
+        """End all connections."""
+        for session in self._sessions.values():
+            session.close()
+
+    def run(self, name: str, user: str = "postgres", **values: object) -> list[tuple[Any, ...]]:
+        """One statement as that role, again after an outage; its rows."""
+
+        def act(connection: Connection) -> list[tuple[Any, ...]]:
+            done = connection.execute(SQL[name].encode(), values)
+            return done.fetchall() if done.description else []
+
+        return self._session(user).run(act)
+
+    def look(self, name: str) -> list[tuple[Any, ...]]:
+        """The rows of one statement as a superuser, at once: it fails while the server is away."""
+        return self._session("postgres", patience_s=0.0).run(lambda c: c.execute(SQL[name].encode()).fetchall())
+
+    def run_on(self, name: str, user: str, *names: str, **values: int) -> None:
+        """One statement about an owner's table or a role: `names` fill its places in turn."""
+        places = [sql.Identifier(*name.split(".")) for name in names]
+        text = sql.SQL(SQL[name]).format(*places, **{key: sql.Literal(value) for key, value in values.items()})
+        self._session(user).run(lambda connection: connection.execute(text))
+
+    def make_table(self, table: str, salt: int) -> None:
+        """A table of its schema's owner that controllers may read."""
+        owner = table.partition(".")[0]
+        self.run_on("create_table", owner, table, salt=salt, rows=ROWS)
+        self.run_on("add_key", owner, table)
+        for (role,) in self.run("worker_roles"):
+            self.run_on("grant_table", owner, table, role)
+
+    def enqueue(self, training: Training, *, table: str | None = None, model: str | None = None) -> int:
+        """Ask for a training, for its own model and table unless others are named.
+
+        Asked again after an outage, it is one job: it carries a key.
+        """
+        ((job,),) = self.run(
+            "train",
+            training.owner,
+            model=model or training.name,
+            relation=table or training.table,
+            architecture=training.architecture,
+            hyperparams=training.hyperparams,
+            key=f"{training.name} {next(self._numbers)}",
+        )
+        self.asked[int(job)] = training
+        return int(job)
+
+    def unended(self) -> list[int]:
+        """Those that have yet to end."""
+        return [int(row[0]) for row in self.run("unended")]
+
+    def prepare(self) -> None:
+        """Make the owners' tables, and run each distinct training once while nothing is disturbed.
+
+        Raises UnavailableError where one does not succeed.
+        """
+        for salt, owner in enumerate(OWNERS, start=1):
+            self.make_table(f"{owner}.numbers", salt)
+        jobs = {training.name: self.enqueue(training) for training in self.trainings}
+        if not until(lambda: not self.unended(), _PATIENCE_S):
+            raise UnavailableError(
+                f"{len(self.unended())} trainings did not end undisturbed within {_PATIENCE_S:g} s",
+                hint="Run the benchmark while this machine has less to do.",
+            )
+        ended = {ending.job: ending for ending in self.endings()}
+        for training in self.trainings:
+            ending = ended[jobs[training.name]]
+            if ending.state != "succeeded":
+                raise UnavailableError(f"job {ending.job} {ending.state} undisturbed: {ending.message}")
+            answers = tuple((json.dumps(row), self.predict(training, json.dumps(row))) for row in _ROWS_TO_PREDICT)
+            self.references[training.name] = Reference(digest=ending.digests[0], predictions=answers)
+        self._after = max(self.asked)
+        self.asked.clear()
+
+    def predict(self, training: Training, row: str) -> float:
+        """What the deployed version of the training's model answers."""
+        ((value,),) = self.run("predict", training.owner, model=training.name, row=row)
+        return float(value)
+
+    def endings(self) -> Iterator[Ending]:
+        """All jobs since `prepare`: those that were asked for, and those whose asker never got the answer."""
+        rows = {row[0]: row for row in self.run("endings", after=self._after)}
+        for job in sorted(rows.keys() | self.asked.keys()):
+            _, key, model, state, sqlstate, message, ends, digests = rows.get(
+                job, (job, "", "", None, None, None, 0, [])
+            )
+            yield Ending(
+                job=job,
+                training=key.partition(" ")[0],
+                state=state,
+                ends=ends,
+                digests=tuple(digests),
+                sqlstate=sqlstate,
+                message=message,
+                asked_to_cancel=job in self.cancelled,
+                spoiled=model.startswith(SPOILED),
+            )
+
+    def history(self, job: int) -> list[str]:
+        """What happened to a job, a line for each event."""
+        return [f"{at:%H:%M:%S} {kind} {json.dumps(detail)}" for at, kind, detail in self.run("history", job=job)]
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """What each training ends with undisturbed."""
+        return {name: reference.digest for name, reference in self.references.items()}
+
+    def _session(self, user: str, patience_s: float = _PATIENCE_S) -> Session:
+        if (user, patience_s) not in self._sessions:
+            dsn = make_conninfo(self.rig.dsn(user), options=_LIMITS)
+            self._sessions[user, patience_s] = Session(dsn, application_name=PURPOSE, patience_s=patience_s)
+        return self._sessions[user, patience_s]

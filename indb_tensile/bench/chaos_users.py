@@ -1,0 +1,126 @@
+"""What ordinary roles do to a storm: locks, floods, jobs that cannot be run, cancellations, dropped tables."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import psycopg
+from psycopg import sql
+
+from indb_tensile.bench.chaos_events import Event, Kind
+from indb_tensile.bench.chaos_faults import Deed, Told
+from indb_tensile.bench.chaos_jobs import OWNERS, SPOILED, Jobs
+from indb_tensile.bench.chaos_rig import PURPOSE, SQL, Rig
+from indb_tensile.catalog.connection import connect
+
+_FLOOD = 100  # times eight notifications
+INVALID_JOBS = (100, 3000)  # at least, at most
+
+
+class Users:
+    """What owners do with their own rights. A statement that is denied is told as denied: nothing was disturbed."""
+
+    def __init__(self, rig: Rig, jobs: Jobs) -> None:
+        self._rig = rig
+        self._jobs = jobs
+        self.denied: dict[Kind, int] = {}
+
+    def deeds(self) -> Mapping[Kind, Deed]:
+        """One for each kind of event."""
+        return {
+            Kind.LOCK_JOBS: lambda event: self._hold(event, SQL["lock_jobs"]),
+            Kind.LOCK_TABLE: self._lock_table,
+            Kind.LOCK_MODELS: lambda event: self._hold(event, SQL["lock_models"]),
+            Kind.FLOOD_NOTIFY: self._flood_notify,
+            Kind.UNCOMMITTED_MODEL: self._uncommitted_model,
+            Kind.INVALID_JOBS: self._invalid_jobs,
+            Kind.CANCEL_JOB: self._cancel_job,
+            Kind.DROP_TABLE: self._drop_table,
+        }
+
+    def _owner(self, event: Event) -> str:
+        return OWNERS[event.pick(len(OWNERS))]
+
+    def _lock_table(self, event: Event) -> Told:
+        """And ask for a training on it, which has to wait until it can be read."""
+        owner = self._owner(event)
+        training = next(training for training in self._jobs.trainings if training.owner == owner)
+        locking = sql.SQL(SQL["lock_table"]).format(sql.Identifier(*training.table.split(".")))
+        return {"job": self._jobs.enqueue(training), **self._hold(event, locking)}
+
+    def _hold(self, event: Event, statement: str | sql.Composed, values: Mapping[str, str] | None = None) -> Told:
+        """An owner's transaction that does this, and is rolled back when the event is over."""
+        owner = self._owner(event)
+        with connect(self._rig.dsn(owner), application_name=PURPOSE) as connection:
+            connection.execute(SQL["bound_lock_wait"])
+            connection.execute(SQL["begin"])
+            told: Told = {"owner": owner}
+            try:
+                connection.execute(statement.encode() if isinstance(statement, str) else statement, values)
+                time.sleep(event.hold_s)
+            except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
+                self._deny(event)
+                told = {"owner": owner, "denied": str(error).splitlines()[0]}
+            with suppress(psycopg.OperationalError):
+                connection.execute(SQL["rollback"])
+        return told
+
+    def _flood_notify(self, event: Event) -> Told:
+        owner = self._owner(event)
+        ((count,),) = self._jobs.run("flood", owner, times=_FLOOD)
+        return {"owner": owner, "notifications": count}
+
+    def _uncommitted_model(self, event: Event) -> Told:
+        """A name that another owner's training is about to publish to, in a transaction that is rolled back."""
+        owner = self._owner(event)
+        training = next(training for training in self._jobs.trainings if training.owner != owner)
+        name = f"chaos_new_{event.number}"
+        with connect(self._rig.dsn(owner), application_name=PURPOSE) as connection:
+            connection.execute(SQL["begin"])
+            connection.execute(SQL["reserve_model"].encode(), {"model": name})
+            told = {"owner": owner, "model": name}
+            try:
+                told["job"] = str(self._jobs.enqueue(training, model=name))
+            except psycopg.errors.LockNotAvailable as error:
+                self._deny(event)
+                told["denied"] = str(error).splitlines()[0]
+            time.sleep(event.hold_s)
+            with suppress(psycopg.OperationalError):
+                connection.execute(SQL["rollback"])
+        return told
+
+    def _invalid_jobs(self, event: Event) -> Told:
+        least, most = INVALID_JOBS
+        count = least + int(event.choice * (most - least))
+        try:
+            self._jobs.run("invalid_jobs", self._owner(event), count=count)
+        except (psycopg.IntegrityError, psycopg.ProgrammingError, psycopg.DataError) as error:
+            self._deny(event)
+            return {"count": count, "denied": str(error).splitlines()[0]}
+        return {"count": count}
+
+    def _cancel_job(self, event: Event) -> Told:
+        jobs = self._victims()
+        if not jobs:
+            return {"nobody": True}
+        job = jobs[event.pick(len(jobs))]
+        self._jobs.cancelled.add(job)  # before it is asked for: an answer may be lost
+        ((taken,),) = self._jobs.run("cancel", self._jobs.asked[job].owner, job=job)
+        return {"job": job, "taken": taken}
+
+    def _victims(self) -> Sequence[int]:
+        return [job for job in self._jobs.unended() if job in self._jobs.asked]
+
+    def _drop_table(self, event: Event) -> Told:
+        """A training of a table that is dropped before, while or after it is read."""
+        owner = self._owner(event)
+        table = f"{owner}.dropped_{event.number}"
+        salt = OWNERS.index(owner) + 1
+        training = next(training for training in self._jobs.trainings if training.owner == owner)
+        self._jobs.make_table(table, salt)
+        job = self._jobs.enqueue(training, table=table, model=f"{SPOILED}{event.number}")
+        self._jobs.run_on("drop_table", owner, table)
+        return {"job": job, "table": table}
+
+    def _deny(self, event: Event) -> None:
+        self.denied[event.kind] = self.denied.get(event.kind, 0) + 1

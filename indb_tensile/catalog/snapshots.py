@@ -1,0 +1,34 @@
+"""Snapshot tables: rows that callers of tensile_train copied, for relations that a trainer cannot read itself."""
+
+from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.queries import query
+from indb_tensile.errors import MissingError
+from indb_tensile.job import JobId, Relation, Snapshot
+
+_MOST_DROPPED = 20  # in one statement, so that it lasts milliseconds
+
+
+def find_snapshot(connection: Connection, job: JobId) -> Snapshot | None:
+    """The job's snapshot, or None where the trainer reads the relation itself.
+
+    Raises MissingError where the snapshot's table is gone.
+    """
+    row = connection.execute(query("find_snapshot"), {"job": job}).fetchone()
+    if row is None:
+        return None
+    oid, schema, name, columns, key, rows = row
+    if oid is None:
+        raise MissingError(
+            f"the snapshot of job {job} is gone: there is no table {schema}.{name}",
+            detail="A copy of the database that was restored without schema tensile_data has no snapshots.",
+            hint="Call tensile_train again.",
+        )
+    return Snapshot(
+        relation=Relation(oid=oid, schema=schema, name=name), columns=tuple(columns), key=tuple(key), rows=rows
+    )
+
+
+def drop_ended(connection: Connection, most: int = _MOST_DROPPED) -> int:
+    """Drop up to `most` snapshots of jobs that have ended or are gone; how many. Locked ones are left for later."""
+    row = connection.execute(query("drop_snapshots"), {"most": most}).fetchone()
+    return int(row[0]) if row else 0

@@ -1,0 +1,126 @@
+"""Columns that grow block by block while a table is read, within a bound of memory.
+
+An array grows in place: the C library moves the pages of a large block (mremap) and copies nothing. So columns take
+their final size, and not twice that, as joining a list of blocks would.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indb_tensile.learning.columns import ColumnData, Kind, Wire
+from indb_tensile.learning.splits import Hashes, row_hashes
+
+_SPARE = 16  # an array grows by this part of its length at least, so that small blocks do not each move it
+
+
+_DTYPES: dict[Kind, Any] = {
+    Kind.INTEGER: np.int64,
+    Kind.FLOAT: np.float64,
+    Kind.BOOLEAN: np.bool_,
+    Kind.TEXT: np.object_,
+    Kind.TIME: np.float64,
+    Kind.ARRAY: np.float64,
+}
+
+
+class ColumnStore:
+    """The `kept` columns of all blocks, and each row's hash of its `identity` columns, which need not be kept.
+
+    `refuse` is called with the bytes that all would take, before they are taken, where these are more than
+    `limit_bytes`; it raises.
+    """
+
+    def __init__(
+        self,
+        wires: dict[str, Wire],
+        *,
+        kept: Sequence[str],
+        identity: Sequence[str],
+        limit_bytes: int,
+        refuse: Callable[[int], None],
+    ) -> None:
+        self._columns = {name: _Column(wires[name]) for name in kept}
+        self._identity = tuple(identity)
+        self._hashes = _Growing(np.zeros(0, np.uint64))
+        self._limit_bytes = limit_bytes
+        self._refuse = refuse
+        self.rows = 0
+        self.size_bytes = 0
+
+    def add(self, columns: dict[str, ColumnData], rows: int) -> None:
+        """Take the next block."""
+        size_bytes = self.size_bytes + 8 * rows
+        size_bytes += sum(column.size_bytes(columns[name]) for name, column in self._columns.items())
+        if size_bytes > self._limit_bytes:
+            self._refuse(size_bytes)
+        self.size_bytes = size_bytes
+        for name, column in self._columns.items():
+            column.add(columns[name])
+        self._hashes.add(row_hashes([columns[name] for name in self._identity], rows))
+        self.rows += rows
+
+    def columns(self) -> dict[str, ColumnData]:
+        """The columns, whole."""
+        return {name: column.whole() for name, column in self._columns.items()}
+
+    def row_hash(self) -> Hashes:
+        """A hash of each row."""
+        return self._hashes.whole()
+
+
+class _Growing:
+    def __init__(self, values: npt.NDArray[Any]) -> None:
+        self._values = values
+        self._rows = 0
+
+    def add(self, part: npt.NDArray[Any]) -> None:
+        rows = self._rows + len(part)
+        if rows > len(self._values):
+            self._resize(max(rows, len(self._values) + len(self._values) // _SPARE))
+        self._values[self._rows : rows] = part
+        self._rows = rows
+
+    def whole(self) -> npt.NDArray[Any]:
+        self._resize(self._rows)
+        return self._values
+
+    def _resize(self, rows: int) -> None:
+        self._values.resize((rows, *self._values.shape[1:]), refcheck=False)  # nobody else has it yet
+
+
+class _Column:
+    """Until its first array an array's column has no shape: rows before it are only counted."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._kind = wire.kind
+        self._missing = _Growing(np.zeros(0, np.bool_))
+        self._values: _Growing | None = None
+        self._empty_rows = 0
+
+    def size_bytes(self, block: ColumnData) -> int:
+        """What a block would take here. Of equal texts that are one object, each counts as its own."""
+        texts = sum(sys.getsizeof(text) for text in set(block.values)) if self._kind is Kind.TEXT else 0
+        return block.values.nbytes + block.missing.nbytes + texts
+
+    def add(self, block: ColumnData) -> None:
+        self._missing.add(block.missing)
+        if self._kind is Kind.ARRAY and block.shape == (0,):
+            self._empty_rows += len(block.missing)
+            return
+        if self._values is None:
+            empty = np.zeros((self._empty_rows, *block.shape), block.values.dtype)
+            self._values = _Growing(empty[:0].copy())
+            self._values.add(empty)
+        self._values.add(block.values)
+
+    def whole(self) -> ColumnData:
+        missing = self._missing.whole()
+        if self._values is not None:
+            return ColumnData(kind=self._kind, values=self._values.whole(), missing=missing)
+        shape = (len(missing), 0) if self._kind is Kind.ARRAY else (0,)
+        values: npt.NDArray[Any] = np.zeros(shape, _DTYPES[self._kind])
+        return ColumnData(kind=self._kind, values=values, missing=missing)

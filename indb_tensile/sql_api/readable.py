@@ -1,0 +1,219 @@
+"""Whether the role `tensile_reader` can copy a relation as it stands, and every reason why it cannot.
+
+The reader copies each table that holds rows by `copy table (columns) to stdout (format binary)`: the only statement
+that neither plans nor casts, so that no function of the table's owner runs as the reader. Anything that needs a query
+cannot be read so. The bridge asks with the caller's session, the trainer asks again with the reader's: the statements
+and the rules here are common to both.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# The codes of the reasons.
+NO_ROWS = "no rows"  # a sequence, an index, a composite type, a TOAST table: nothing to read, whoever reads it
+VIEW = "view"
+MATERIALIZED_VIEW = "materialized view"
+FOREIGN_TABLE = "foreign table"  # the relation, or one of its partitions or children
+TEMPORARY = "temporary table"  # likewise
+ROW_SECURITY = "row-level security"  # on the relation, or on any ancestor or descendant
+GENERATED = "generated column"  # in the relation, or in any descendant
+SEND_FUNCTION = "send function"  # neither in pg_catalog nor of an extension that a superuser owns
+KEY_TYPE = "key type"  # a primary key's value whose text Python cannot write as PostgreSQL does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One reason why the reader cannot copy a relation.
+
+    `schema` and `name` are those of the relation that is the cause: a partition, say. `column` is empty where no
+    column is the cause; a column's reason counts where the column is used, and always for a column of the primary
+    key (`key`), because the key is always read.
+    """
+
+    code: str
+    schema: str
+    name: str
+    column: str = ""
+    type: str = ""
+    key: bool = False
+
+    @property
+    def text(self) -> str:
+        """The reason as a sentence without its full stop."""
+        relation = f'"{self.schema}.{self.name}"'
+        if self.column:
+            column = f'column "{self.column}" of {relation}'
+            return {
+                GENERATED: f"{column} is generated",
+                SEND_FUNCTION: f"{column} has type {self.type}, whose send function nobody vouches for",
+                KEY_TYPE: f"{column} is part of the primary key and has type {self.type}",
+            }[self.code]
+        return {
+            ROW_SECURITY: f"{relation} has row-level security",
+            NO_ROWS: f"{relation} is {self.type}",
+        }.get(self.code, f"{relation} is a {self.code}")
+
+
+def reasons(relations: Iterable[Mapping[str, Any]], columns: Iterable[Mapping[str, Any]]) -> tuple[Reason, ...]:
+    """Every reason, from the rows of `FAMILY` and of `COLUMNS` of one relation; empty where there is none."""
+    family = list(relations)
+    found = [reason for row in family for reason in _of_relation(row)]
+    named = next(row for row in family if row["place"] == "self")
+    found += [reason for row in columns for reason in _of_column(named, row)]
+    return tuple(found)
+
+
+def counting(found: Iterable[Reason], used: Sequence[str]) -> tuple[Reason, ...]:
+    """The reasons that count where these columns are used."""
+    return tuple(reason for reason in found if not reason.column or reason.key or reason.column in used)
+
+
+def missing_grants(tables: Iterable[Mapping[str, Any]], role: str, quote: Callable[[str], str]) -> tuple[str, ...]:
+    """The statements that let `role` read all of these tables, from rows of `GRANTS`; `quote` quotes a name."""
+    rows = list(tables)
+    schemas = dict.fromkeys(quote(row["schema"]) for row in rows if not row["enters"])
+    unread = [f"{quote(row['schema'])}.{quote(row['name'])}" for row in rows if not row["reads"]]
+    statements = [f"grant usage on schema {schema} to {quote(role)};" for schema in schemas]
+    return (*statements, *([f"grant select on {', '.join(unread)} to {quote(role)};"] if unread else []))
+
+
+def _of_relation(row: Mapping[str, Any]) -> Iterable[Reason]:
+    where = {"schema": row["schema"], "name": row["name"]}
+    if row["secured"]:
+        yield Reason(code=ROW_SECURITY, **where)
+    if row["place"] == "ancestor":
+        return
+    if row["kind"] in _WITHOUT_ROWS:
+        yield Reason(code=NO_ROWS, type=_WITHOUT_ROWS[row["kind"]], **where)
+    elif row["kind"] in _KINDS:
+        yield Reason(code=_KINDS[row["kind"]], **where)
+    if row["persistence"] == "t":
+        yield Reason(code=TEMPORARY, **where)
+
+
+def _of_column(named: Mapping[str, Any], row: Mapping[str, Any]) -> Iterable[Reason]:
+    where = {"schema": named["schema"], "name": named["name"], "column": row["name"]}
+    fits = {"type": row["type"], "key": row["primary_key"]}
+    if row["generated"]:
+        yield Reason(code=GENERATED, **where, **fits)
+    if not row["sent_safely"]:
+        yield Reason(code=SEND_FUNCTION, **where, **fits)
+    elif row["primary_key"] and not (row["enumerated"] or row["sent_as_text"] or row["base"] in _KEY_TYPES):
+        yield Reason(code=KEY_TYPE, **where, **fits)
+
+
+_KINDS = {"v": VIEW, "m": MATERIALIZED_VIEW, "f": FOREIGN_TABLE}
+_WITHOUT_ROWS = {
+    "S": "a sequence",
+    "i": "an index",
+    "I": "an index",
+    "c": "a composite type",
+    "t": "a TOAST table",
+}
+# Types of pg_catalog whose values become the same hash from their binary form as from PostgreSQL's text or cast:
+# learning/relation.py has a decoder for each, by test.
+_KEY_TYPES = frozenset(
+    (
+        *("int2", "int4", "int8", "float4", "float8", "numeric", "bool", "date", "timestamp", "timestamptz"),
+        *("text", "varchar", "bpchar", "char", "name"),
+        *("_float4", "_float8", "_numeric", "_int2", "_int4", "_int8"),
+        *("uuid", "bytea", "inet", "cidr", "macaddr", "macaddr8", "interval", "time", "timetz", "bit", "varbit"),
+        *("oid", "xid8", "pg_lsn", "jsonb"),
+    )
+)
+
+# The relation ("self"), its partitions or children of any level ("descendant") with each place in the tree, and all
+# that these inherit from ("ancestor"). A partition that is being detached is no part of the table any more.
+FAMILY = """
+with recursive below (oid, path) as (
+    select $1::oid, array[$1::oid]
+    union all
+    select i.inhrelid, b.path || i.inhrelid
+      from below as b
+      join pg_catalog.pg_inherits as i on i.inhparent = b.oid
+     where not i.inhdetachpending
+),
+above (oid) as (
+    select i.inhparent from below as b join pg_catalog.pg_inherits as i on i.inhrelid = b.oid
+    union
+    select i.inhparent from above as a join pg_catalog.pg_inherits as i on i.inhrelid = a.oid
+),
+family (oid, path) as (
+    select b.oid, min(b.path) from below as b group by b.oid
+    union all
+    select a.oid, null from above as a where a.oid not in (select b.oid from below as b)
+)
+select c.oid as oid, n.nspname as schema, c.relname as name, c.relkind::text as kind,
+       c.relpersistence::text as persistence, c.relrowsecurity as secured,
+       case when f.oid = $1::oid then 'self' when f.path is null then 'ancestor' else 'descendant' end as place
+  from family as f
+  join pg_catalog.pg_class as c on c.oid = f.oid
+  join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+ order by f.path nulls last, f.oid"""
+
+# Every live column: its type and the type below all domains, and what decides whether its binary form may be read.
+COLUMNS = """
+with recursive base (attnum, type, array_dims) as (
+    select a.attnum, a.atttypid, a.attndims
+      from pg_catalog.pg_attribute as a
+     where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped
+    union all
+    select d.attnum, t.typbasetype, greatest(d.array_dims, t.typndims)
+      from base as d
+      join pg_catalog.pg_type as t on t.oid = d.type
+     where t.typtype = 'd'
+),
+below (oid) as (
+    select $1::oid
+    union
+    select i.inhrelid from below as b join pg_catalog.pg_inherits as i on i.inhparent = b.oid
+)
+select a.attname as name, pg_catalog.format_type(a.atttypid, a.atttypmod) as type, b.typtype = 'e' as enumerated,
+       case when b.typnamespace = 'pg_catalog'::regnamespace then b.typname end as base,
+       a.attidentity <> '' or coalesce(a.attnum = any (i.indkey::int2[]), false) as key,
+       coalesce(a.attnum = any (i.indkey::int2[]), false) as primary_key, a.attidentity <> '' as identity,
+       a.attnotnull as not_null, d.array_dims::int4 as dims,
+       exists (select
+                 from below as t
+                 join pg_catalog.pg_attribute as g on g.attrelid = t.oid
+                where g.attname = a.attname and g.attgenerated <> '') as generated,
+       coalesce(s.pronamespace = 'pg_catalog'::regnamespace
+                or exists (select
+                             from pg_catalog.pg_depend as m
+                             join pg_catalog.pg_extension as e on e.oid = m.refobjid
+                             join pg_catalog.pg_roles as r on r.oid = e.extowner
+                            where m.classid = 'pg_catalog.pg_proc'::regclass and m.objid = s.oid and m.deptype = 'e'
+                              and m.refclassid = 'pg_catalog.pg_extension'::regclass and r.rolsuper),
+                false) as sent_safely,
+       coalesce(s.prosrc = 'textsend' and l.lanname = 'internal', false) as sent_as_text
+  from pg_catalog.pg_attribute as a
+  join base as d on d.attnum = a.attnum
+  join pg_catalog.pg_type as b on b.oid = d.type and b.typtype <> 'd'
+  left join pg_catalog.pg_proc as s on s.oid = b.typsend
+  left join pg_catalog.pg_language as l on l.oid = s.prolang
+  left join pg_catalog.pg_index as i on i.indrelid = a.attrelid and i.indisprimary
+ where a.attrelid = $1::oid
+ order by a.attnum"""
+
+
+# What a role may do with each table that is copied for this relation, given the columns that are read.
+GRANTS = """
+with recursive below (oid, path) as (
+    select $1::oid, array[$1::oid]
+    union all
+    select i.inhrelid, b.path || i.inhrelid
+      from below as b
+      join pg_catalog.pg_inherits as i on i.inhparent = b.oid
+     where not i.inhdetachpending
+),
+copied (oid, path) as (select b.oid, min(b.path) from below as b group by b.oid)
+select n.nspname as schema, c.relname as name, has_schema_privilege($2::name, n.oid, 'usage') as enters,
+       has_table_privilege($2::name, c.oid, 'select')
+       or not exists (select
+                        from pg_catalog.jsonb_array_elements_text($3::jsonb) as w (name)
+                       where not has_column_privilege($2::name, c.oid, w.name, 'select')) as reads
+  from copied as t
+  join pg_catalog.pg_class as c on c.oid = t.oid and c.relkind = 'r'
+  join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+ order by t.path"""

@@ -1,0 +1,52 @@
+-- Before the steps of an upgrade: what is replaced whole, and could be in the way, is taken down.
+-- Functions and views stay, since views of users may depend on them; the new source replaces them in place.
+
+do $$
+declare
+  thing record;
+begin
+  -- Functions of public are replaced in place and keep their owner: none may be somebody else's.
+  for thing in
+    select p.oid::regprocedure as name, r.rolname as owner
+      from pg_catalog.pg_proc as p
+      join pg_catalog.pg_roles as r on r.oid = p.proowner
+     where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
+       and p.proowner <> (select n.nspowner from pg_catalog.pg_namespace as n where n.nspname = 'tensile')
+  loop
+    raise exception 'function % belongs to role "%", not to the owner of schema tensile', thing.name, thing.owner
+      using errcode = 'duplicate_function',
+            hint = pg_catalog.format('If it is not needed: drop function %s; then upgrade again.', thing.name);
+  end loop;
+
+  for thing in
+    select p.polname as name, p.polrelid::regclass as place
+      from pg_catalog.pg_policy as p
+      join pg_catalog.pg_class as c on c.oid = p.polrelid
+     where c.relnamespace = 'tensile'::regnamespace
+  loop
+    execute pg_catalog.format('drop policy %I on %s', thing.name, thing.place);
+  end loop;
+
+  for thing in
+    select t.tgname as name, t.tgrelid::regclass as place
+      from pg_catalog.pg_trigger as t
+      join pg_catalog.pg_class as c on c.oid = t.tgrelid
+     where c.relnamespace = 'tensile'::regnamespace and not t.tgisinternal
+  loop
+    execute pg_catalog.format('drop trigger %I on %s', thing.name, thing.place);
+  end loop;
+
+  execute 'revoke all on all tables in schema tensile from tensile_user, tensile_monitor, tensile_admin, tensile_worker';
+  execute 'revoke all on all sequences in schema tensile from tensile_user, tensile_monitor, tensile_admin, '
+          'tensile_worker';
+  for thing in
+    select p.oid::regprocedure as name
+      from pg_catalog.pg_proc as p
+     where p.pronamespace = 'tensile'::regnamespace
+        or p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
+  loop
+    execute pg_catalog.format(
+      'revoke all on routine %s from public, tensile_user, tensile_monitor, tensile_admin, tensile_worker', thing.name);
+  end loop;
+end
+$$;

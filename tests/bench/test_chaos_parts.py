@@ -1,0 +1,232 @@
+"""The parts of the storm that need no server: what is drawn, what a job's end is worth, what a forwarder does."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from indb_tensile.bench.chaos_client import is_outage
+from indb_tensile.bench.chaos_events import CHEAP, LONGEST_LEASES, LONGEST_PAUSE_S, Kind, draw, parse_kinds
+from indb_tensile.bench.chaos_forwarder import Forwarder
+from indb_tensile.bench.chaos_verdict import BAD, Ending, Fate, fate, is_clean, judge
+from indb_tensile.errors import RequestError
+
+REFERENCES = {"chaos_a_first": "aa", "chaos_b_first": "bb"}
+SUCCEEDED = Ending(job=1, training="chaos_a_first", state="succeeded", ends=1, digests=("aa",))
+FAILED = Ending(
+    job=2, training="chaos_a_first", state="failed", ends=1, digests=(), sqlstate="58000", message="gone 7"
+)
+
+
+def test_a_seed_draws_the_same_events_each_time() -> None:
+    kinds = tuple(Kind)
+    drawn = list(islice(draw(7, kinds, 6.0), 100))
+    assert list(islice(draw(7, kinds, 6.0), 100)) == drawn
+    assert list(islice(draw(8, kinds, 6.0), 100)) != drawn
+
+
+def test_each_kind_comes_once_before_any_comes_again() -> None:
+    drawn = [event.kind for event in islice(draw(1, tuple(Kind), 6.0), 3 * len(Kind))]
+    rounds = [drawn[at : at + len(Kind)] for at in range(0, len(drawn), len(Kind))]
+    assert [sorted(found) for found in rounds] == [sorted(Kind)] * 3
+    assert rounds[0] != rounds[1]
+
+
+def test_events_last_within_their_kinds_bounds_and_are_numbered() -> None:
+    drawn = list(islice(draw(3, tuple(Kind), 6.0), 500))
+    assert [event.number for event in drawn] == list(range(1, 501))
+    assert all(0 <= event.hold_s <= LONGEST_LEASES.get(event.kind, 0.0) * 6.0 for event in drawn)
+    assert all(0 <= event.pause_s <= LONGEST_PAUSE_S for event in drawn)
+    assert any(event.hold_s > 6.0 for event in drawn), "nothing lasts longer than a lease: nobody takes jobs over"
+    assert {event.pick(3) for event in drawn} == {0, 1, 2}
+
+
+def test_no_kinds_draw_no_events() -> None:
+    assert list(draw(1, (), 6.0)) == []
+
+
+def test_kinds_are_read_by_name_and_by_group() -> None:
+    assert parse_kinds("cheap") == CHEAP
+    assert parse_kinds("all") == tuple(Kind)
+    assert parse_kinds("fill_disk, kill_trainer,fill_disk") == (Kind.FILL_DISK, Kind.KILL_TRAINER)
+
+
+def test_an_unknown_kind_is_named_in_the_error() -> None:
+    with pytest.raises(RequestError, match="'flood', which is no kind of event"):
+        parse_kinds("kill_trainer,flood")
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        (SUCCEEDED, Fate.SUCCEEDED),
+        (replace(SUCCEEDED, digests=("bb",)), Fate.WRONG_BITS),
+        (replace(SUCCEEDED, training="chaos_unknown"), Fate.WRONG_BITS),
+        (replace(SUCCEEDED, digests=("aa", "aa")), Fate.PUBLISHED_TWICE),
+        (replace(SUCCEEDED, digests=()), Fate.PUBLISHED_WRONGLY),
+        (replace(SUCCEEDED, ends=2), Fate.ENDED_TWICE),
+        (replace(SUCCEEDED, asked_to_cancel=True), Fate.SUCCEEDED),  # the cancel came too late
+        (replace(SUCCEEDED, state="running", ends=0, digests=()), Fate.LOST),
+        (replace(SUCCEEDED, state=None, ends=0, digests=()), Fate.LOST),
+        (replace(SUCCEEDED, state="cancelled", digests=(), asked_to_cancel=True), Fate.CANCELLED),
+        (replace(SUCCEEDED, state="cancelled", digests=()), Fate.CANCELLED_UNASKED),
+        (FAILED, Fate.FAILED_WITHOUT_FAULT),
+        (replace(FAILED, digests=("aa",)), Fate.PUBLISHED_WRONGLY),
+        (replace(FAILED, sqlstate="42P01"), Fate.FAILED_WITHOUT_FAULT),  # nobody dropped its table
+        (replace(FAILED, spoiled=True), Fate.FAILED_WITHOUT_FAULT),  # somebody did, and the error says something else
+        (replace(FAILED, spoiled=True, sqlstate="42704"), Fate.FAILED_BY_OWN_FAULT),
+        (replace(FAILED, spoiled=True, sqlstate=None), Fate.FAILED_WITHOUT_FAULT),
+    ],
+)
+def test_a_jobs_fate_is_told_by_its_end_and_by_what_its_owner_did(ending: Ending, expected: Fate) -> None:
+    assert fate(ending, REFERENCES) is expected
+
+
+def test_errors_are_counted_without_the_numbers_and_paths_in_them() -> None:
+    first, second = (replace(FAILED, job=n, message=f'gone {n} at "/tmp/x{n}y/z"') for n in (2, 3))
+    endings = [SUCCEEDED, first, second]
+    told = judge(endings, REFERENCES)
+    assert (told["jobs"], told["succeeded"], told["failed_without_fault"]) == (3, 1, 2)
+    assert told["undue_causes"] == {'58000: gone N at "PATH"': 2}
+    assert told["jobs_at_fault"] == [2, 3]
+
+
+def clean_report() -> dict[str, Any]:
+    return judge([SUCCEEDED], REFERENCES) | dict.fromkeys(BAD, 0)
+
+
+def test_a_report_without_a_fault_is_clean() -> None:
+    assert is_clean(clean_report())
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        replace(SUCCEEDED, digests=("ab",)),
+        replace(SUCCEEDED, state="queued", ends=0, digests=()),
+        FAILED,
+        replace(SUCCEEDED, digests=("aa", "aa")),
+    ],
+    ids=["changed weights", "a job that never ends", "a failure that is not its own", "two versions"],
+)
+def test_a_planted_fault_makes_a_report_unclean(planted: Ending) -> None:
+    assert not is_clean(clean_report() | judge([SUCCEEDED, replace(planted, job=9)], REFERENCES))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_whatever_is_wrong_or_left_makes_a_report_unclean(name: str) -> None:
+    assert not is_clean(clean_report() | {name: 1})
+
+
+def test_a_client_knows_an_outage_from_a_fault() -> None:
+    assert all(is_outage(state) for state in ("57P03", "57P01", "08006", "53100", "53300", "57014", "no connection"))
+    assert not any(is_outage(state) for state in ("XX000", "42501", "P0001", "58000"))
+
+
+class Echo:
+    """A server on a Unix socket that sends back what it gets."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(str(path))
+        self.socket.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
+
+    @staticmethod
+    def _echo(connection: socket.socket) -> None:
+        with connection:
+            try:
+                while chunk := connection.recv(1 << 16):
+                    connection.sendall(chunk)
+            except ConnectionError:
+                return
+
+
+@pytest.fixture
+def forwarder(tmp_path: Path) -> Iterator[Forwarder]:
+    with closing(Echo(tmp_path / "echo")), closing(Forwarder(tmp_path / "link", tmp_path / "echo")) as made:
+        yield made
+
+
+def connected(tmp_path: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(10.0)
+    client.connect(str(tmp_path / "link"))
+    return client
+
+
+def answer(client: socket.socket, words: bytes) -> bytes:
+    client.sendall(words)
+    return client.recv(len(words))
+
+
+def is_broken(client: socket.socket) -> bool:
+    try:
+        client.sendall(b"?")
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.usefixtures("forwarder")
+def test_a_forwarder_passes_on_what_both_ends_say(tmp_path: Path) -> None:
+    with connected(tmp_path) as one, connected(tmp_path) as other:
+        assert (answer(one, b"first"), answer(other, b"second")) == (b"first", b"second")
+
+
+def test_a_cut_breaks_every_connection_and_takes_new_ones(forwarder: Forwarder, tmp_path: Path) -> None:
+    with connected(tmp_path) as one, connected(tmp_path) as other:
+        assert (answer(one, b"x"), answer(other, b"y")) == (b"x", b"y")
+        assert forwarder.cut() == 2
+        assert is_broken(one)
+        assert is_broken(other)
+    with connected(tmp_path) as later:
+        assert answer(later, b"z") == b"z"
+
+
+def test_a_stall_holds_back_what_is_said_until_it_is_healed(forwarder: Forwarder, tmp_path: Path) -> None:
+    with connected(tmp_path) as client:
+        assert answer(client, b"x") == b"x"
+        forwarder.stall()
+        client.sendall(b"held back")
+        client.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        forwarder.heal()
+        client.settimeout(10.0)
+        assert client.recv(9) == b"held back"
+
+
+def test_a_forwarder_that_refuses_breaks_old_and_new_connections(forwarder: Forwarder, tmp_path: Path) -> None:
+    with connected(tmp_path) as client:
+        assert answer(client, b"x") == b"x"
+        assert forwarder.refuse() == 1
+        assert is_broken(client)
+    with connected(tmp_path) as refused:
+        assert is_broken(refused)
+    forwarder.heal()
+    with connected(tmp_path) as client:
+        assert answer(client, b"y") == b"y"
+
+
+def test_a_connection_to_a_server_that_is_not_there_is_broken(tmp_path: Path) -> None:
+    with closing(Forwarder(tmp_path / "link", tmp_path / "nothing")), connected(tmp_path) as client:
+        assert is_broken(client)

@@ -1,0 +1,93 @@
+"""A worker's own session works alike whatever its role or its database is set to."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from psycopg import sql
+
+from indb_tensile.catalog import jobs
+from indb_tensile.catalog.connection import connect
+from indb_tensile.errors import DatabaseError
+from tests.catalog.enqueue import claim, enqueue, register
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+# What each setting is made by the administrator, and what a worker's session has all the same.
+SETTINGS = {
+    "statement_timeout": ("5ms", "0"),
+    "lock_timeout": ("1ms", "100ms"),
+    "idle_in_transaction_session_timeout": ("5ms", "0"),
+    "idle_session_timeout": ("5ms", "0"),
+    "default_transaction_isolation": ("serializable", "read committed"),
+    "default_transaction_read_only": ("on", "off"),
+    "default_transaction_deferrable": ("on", "off"),
+    "search_path": ("public", "pg_catalog, pg_temp"),
+    "role": ("demo", "none"),
+    "jit": ("on", "off"),
+    "row_security": ("off", "on"),
+    "client_encoding": ("SQL_ASCII", "UTF8"),
+    "standard_conforming_strings": ("off", "on"),
+    "array_nulls": ("off", "on"),
+    "timezone": ("Asia/Kathmandu", "UTC"),
+    "datestyle": ("German, DMY", "ISO, MDY"),
+    "intervalstyle": ("iso_8601", "postgres"),
+    "extra_float_digits": ("-10", "1"),
+    "bytea_output": ("escape", "hex"),
+    "synchronous_commit": ("off", "on"),
+}
+
+
+@contextmanager
+def altered(database: Database, settings: dict[str, str], *, of_database: bool = False) -> Iterator[None]:
+    """The worker's role, or the database, with these settings for as long as the test wants them."""
+    kind, name = ("database", database.name) if of_database else ("role", "tensile_worker")
+    subject = sql.SQL("{} {}").format(sql.SQL(kind), sql.Identifier(name))
+    with database.connect() as superuser:
+        superuser.execute("grant demo to tensile_worker")
+        for setting, value in settings.items():
+            superuser.execute(
+                sql.SQL("alter {} set {} = {}").format(subject, sql.Identifier(setting), sql.Literal(value))
+            )
+    try:
+        yield
+    finally:
+        with database.cluster_connection() as superuser:
+            superuser.execute(sql.SQL("alter {} reset all").format(subject))
+            superuser.execute("revoke demo from tensile_worker")
+
+
+@pytest.mark.parametrize("of_database", [False, True], ids=["role", "database"])
+def test_every_setting_that_would_end_or_change_a_worker_is_overridden(database: Database, of_database: bool) -> None:
+    theirs = {name: value for name, (value, _) in SETTINGS.items() if not (of_database and name == "role")}
+    with database.connect("alice") as alice:
+        job = enqueue(alice, "größe")
+    with altered(database, theirs, of_database=of_database):
+        connection = connect(database.dsn("tensile_worker"), application_name="test", lock_timeout_ms=100)
+        with connection:
+            found = {name: connection.execute(f"show {name}").fetchone() for name in SETTINGS}
+            assert found == {name: (ours,) for name, (_, ours) in SETTINGS.items()}
+            worker = register(connection)
+            claimed = claim(connection, worker)
+            assert (claimed.job, claimed.spec.model) == (job, "größe")
+            jobs.cancelled(connection, job, claimed.claim)
+
+
+def test_a_setting_that_only_a_superuser_can_override_is_refused_with_the_way_out(database: Database) -> None:
+    with altered(database, {"session_replication_role": "replica"}):
+        with pytest.raises(DatabaseError) as caught:
+            connect(database.dsn("tensile_worker"), application_name="test", lock_timeout_ms=100)
+        assert caught.value.message == (
+            f'session_replication_role is "replica" for role "tensile_worker" in database "{database.name}"'
+        )
+        assert 'alter role "tensile_worker" reset session_replication_role;' in caught.value.hint
+
+
+def test_a_users_session_keeps_the_users_settings(database: Database) -> None:
+    with database.connect() as superuser:
+        superuser.execute(
+            sql.SQL("alter database {} set statement_timeout = '7s'").format(sql.Identifier(database.name))
+        )
+    with connect(database.dsn("alice"), application_name="test") as connection:
+        assert connection.execute("show statement_timeout").fetchone() == ("7s",)

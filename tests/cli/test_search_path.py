@@ -1,0 +1,58 @@
+"""Commands run no function and no operator that another role put where the user's search_path finds it."""
+
+import pytest
+
+from tests.catalog.enqueue import enqueue
+from tests.cli.conftest import Tensile
+from tests.conftest import Database
+from tests.sql.test_search_path import ran, set_traps
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def trapped(database: Database) -> Database:
+    """Alice has put functions into schema public, and an operator for states of jobs."""
+    with database.connect("alice") as alice:
+        set_traps(alice, "public")
+        alice.execute(
+            """create function public.same(tensile.job_state, tensile.job_state) returns boolean language plpgsql
+                 as $$ begin insert into public.ran values ('=', current_user); return true; end $$;
+               create operator public.= (leftarg = tensile.job_state, rightarg = tensile.job_state,
+                                         function = same)"""
+        )
+    return database
+
+
+def test_commands_run_nothing_of_another_role(trapped: Database, demo: Tensile) -> None:
+    with trapped.connect("demo") as user:
+        job = enqueue(user)
+    for command in (
+        ("jobs", "--state", "queued"),
+        ("job", str(job)),
+        ("models",),
+        ("plan", "--job", str(job)),
+        ("version",),
+        ("cancel", str(job)),
+        ("wait", str(job)),
+        ("doctor", "--dsn", trapped.dsn("demo")),
+    ):
+        demo(*command)
+    with trapped.connect() as postgres:
+        assert ran(postgres) == []
+        assert postgres.execute("select state::text from tensile.jobs").fetchone() == ("cancelled",)
+
+
+def test_a_relation_is_the_one_that_the_users_path_finds(database: Database, demo: Tensile) -> None:
+    with database.connect() as postgres:
+        postgres.execute("create schema demo authorization demo")
+    with database.connect("demo") as user:
+        for schema in ("public", "demo"):
+            user.execute(
+                f"create table {schema}.t as select i as a, i % 2 as y from generate_series(1, 50) as i".encode()
+            )
+            user.execute(f"grant select on {schema}.t to tensile_worker".encode())
+        user.execute("grant usage on schema demo to tensile_worker")
+        done = demo("train", "m", "t", "--target", "y")
+        assert done.code == 0, done.err
+        assert user.execute("select relation_schema from tensile.jobs").fetchone() == ("demo",)

@@ -1,0 +1,117 @@
+"""The listener's thread goes on whatever is notified, and wakes the controller a few times a second at most."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indb_tensile.catalog.notify import Listener, Wake, parse
+from indb_tensile.controller.listener import ListenerThread
+from indb_tensile.job import JobId
+from tests.conftest import Database
+
+DEADLINE_S = 60.0
+
+
+class FakeListener:
+    """Hands out what it is given, and raises the errors among it."""
+
+    def __init__(self, *told: tuple[Wake, ...] | Exception) -> None:
+        self.told: queue.SimpleQueue[tuple[Wake, ...] | Exception] = queue.SimpleQueue()
+        for item in told:
+            self.told.put(item)
+        self.waits = 0
+        self.closes = 0
+
+    def wait(self, timeout_s: float) -> tuple[Wake, ...]:
+        self.waits += 1
+        try:
+            item = self.told.get(timeout=timeout_s)
+        except queue.Empty:
+            return ()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+@contextmanager
+def listening(listener: "FakeListener | Listener", **pauses: float) -> Iterator["queue.SimpleQueue[Wake]"]:
+    told: queue.SimpleQueue[Wake] = queue.SimpleQueue()
+    thread = ListenerThread(listener, told.put, **pauses)
+    try:
+        yield told
+    finally:
+        thread.close()
+
+
+@pytest.mark.parametrize("error", [ValueError("5000 digits"), UnicodeDecodeError("utf8", b"\xff", 0, 1, "bad")])
+def test_an_unexpected_error_is_logged_once_and_the_thread_goes_on(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = FakeListener(error, error, error, (Wake(kind="cancel", job=JobId(7)),))
+    with listening(listener, back_off_s=0.01) as told:
+        assert told.get(timeout=DEADLINE_S) == Wake(kind="cancel")
+    assert [r.message for r in caplog.records] == [f"no notifications for now, polling goes on: {error}"]
+    assert listener.closes == 4, "a connection that failed is not used again"
+
+
+def test_what_comes_together_wakes_once_for_each_kind() -> None:
+    many = tuple(Wake(kind=kind, job=JobId(job)) for job in range(500) for kind in ("queued", "cancel"))
+    with listening(FakeListener(many), pause_s=0.01) as told:
+        assert [told.get(timeout=DEADLINE_S), told.get(timeout=DEADLINE_S)] == [
+            Wake(kind="queued"),
+            Wake(kind="cancel"),
+        ]
+        with pytest.raises(queue.Empty):
+            told.get(timeout=0.1)
+
+
+@given(st.text())
+def test_any_payload_is_parsed_or_ignored(payload: str) -> None:
+    wake = parse(payload)
+    if wake is not None:
+        assert payload == (wake.kind if wake.job is None else payload)
+        assert wake.kind in {"queued", "cancel", "changed"}
+        assert wake.job is None or 0 <= wake.job < 1 << 63
+
+
+@given(st.sampled_from(["queued", "cancel", "changed"]), st.integers(min_value=0, max_value=(1 << 63) - 1))
+def test_what_triggers_say_is_understood(kind: str, job: int) -> None:
+    assert parse(kind) == Wake(kind=kind)
+    assert parse(f"{kind} {job}") == Wake(kind=kind, job=JobId(job))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "", "cancel ",  "cancel  7",
+        "cancel 7 ", "cancel 7\n", "cancel -7", "cancel +7", "cancel 7.0", "cancel \u0667",
+        "cancel " + "9" * 5000, f"cancel {1 << 63}", "Cancel 7", "drop 7", " cancel 7", "cancel\x007",
+    ],
+)  # fmt: skip
+def test_what_no_trigger_says_is_ignored(payload: str) -> None:
+    assert parse(payload) is None
+
+
+@pytest.mark.postgres
+def test_a_flood_of_anybodys_notifications_ends_nothing_and_a_cancel_is_heard_behind_it(database: Database) -> None:
+    listener = Listener(database.dsn("tensile_worker"))
+    with listening(listener) as told, database.connect("demo") as anybody:
+        anybody.execute("select pg_notify('tensile', 'cancel ' || repeat('9', 5000))")
+        anybody.execute("select count(pg_notify('tensile', 'queued ' || n)) from generate_series(1, 100000) as n")
+        anybody.execute("select pg_notify('tensile', 'cancel 7')")
+        heard: list[Wake] = []
+        deadline = time.monotonic() + DEADLINE_S
+        while Wake(kind="cancel") not in heard:
+            assert time.monotonic() < deadline, heard
+            heard.append(told.get(timeout=DEADLINE_S))
+        assert len(heard) < 1_000, "100,000 notifications are a few wake-ups"
+        assert any(thread.name == "listener" and thread.is_alive() for thread in threading.enumerate())

@@ -1,0 +1,70 @@
+"""Views and rows behind policies are trained by a real controller, bit for bit as a plain table of the same rows."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.e2e.conftest import Service
+
+pytestmark = pytest.mark.postgres
+
+TABLES = """
+create table plain as
+  select i as id, (i * 37 % 101)::float8 / 7 as x, (i % 9)::real as z, 'w' || i % 4 as word, 'c' || i % 3 as y
+    from generate_series(1, 300) as i;
+create table loose as select * from plain;
+create view seen as select * from plain;
+create table protected as select * from plain union all select 301, 0, 0, 'w9', 'c9';
+alter table plain add primary key (id);
+alter table protected add primary key (id);
+alter table protected enable row level security;
+alter table protected force row level security;
+create policy visible on protected using (id <= 300);
+grant select on plain, loose to tensile_reader;
+"""
+PAIRS = (("plain", "protected"), ("loose", "seen"))
+
+
+def test_what_trainers_cannot_read_gives_the_bits_of_a_plain_table(service: Service) -> None:
+    service.start()
+    with service.database.connect("alice") as alice:
+        alice.execute(TABLES)
+        jobs = {name: train(alice, name) for pair in PAIRS for name in pair}
+        snapped = alice.execute("select job_id from tensile.snapshots where sealed order by job_id").fetchall()
+        assert [job for (job,) in snapped] == sorted((jobs["protected"], jobs["seen"]))
+        alice.execute("drop view seen; drop table protected")  # the jobs have what they need
+        assert service.until_ended(*jobs.values()) == ["succeeded"] * 4, service.log.read_text()
+        for plain, through_a_snapshot in PAIRS:
+            assert published(service, jobs[through_a_snapshot]) == published(service, jobs[plain])
+
+    # A controller looks for what to drop when it starts, and once a minute.
+    service.stop()
+    service.start()
+    tables = "select count(*) from pg_class where relnamespace = 'tensile_data'::regnamespace and relkind = 'r'"
+    service.until(lambda: not service.value(tables), "the snapshots of ended jobs to be dropped")
+    service.until(lambda: not service.value("select count(*) from tensile.snapshots"), "their rows to be gone")
+
+
+def train(connection: psycopg.Connection[Any], relation: str) -> int:
+    row = connection.execute(
+        """select tensile_train(%s, %s::regclass, target => 'y', architecture => '{"type": "mlp", "hidden": [16]}',
+                                hyperparams => '{"epochs": 3, "seed": 7}')""",
+        (f"on_{relation}", relation),
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def published(service: Service, job: int) -> tuple[Any, ...]:
+    """All that training made of the rows: weights, preprocessing, metrics."""
+    row = service.connection.execute(
+        """select (select sha256(string_agg(a.chunk, ''::bytea order by a.chunk_no))
+                     from tensile.artifacts as a where a.version_id = v.version_id),
+                  v.bundle::text, v.metrics::text, v.parameters, v.weights_bytes
+             from tensile.model_versions as v where v.job_id = %s""",
+        (job,),
+    ).fetchone()
+    assert row is not None
+    assert row[0] is not None
+    return tuple(row)

@@ -1,0 +1,106 @@
+"""What the attacked users own: models, versions, jobs in every state, grants, with recognisable texts in all of it.
+
+Every text starts with `secret_` and names its kind, so that a test can tell from any answer what leaked.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from indb_tensile.catalog import checkpoints, jobs, models, plans
+from indb_tensile.catalog.jobs import Progress
+from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
+from indb_tensile.errors import RequestError
+from indb_tensile.job import ClaimedJob, JobId, WorkerId
+from tests.catalog.enqueue import claim, enqueue, publication, register
+from tests.conftest import Database
+
+OWNER = "alice"
+GRANTEE = "bob"
+VICTIM = "dave"  # another owner, whom nobody attacks by name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estate:
+    """The numbers of what alice owns; attacks name them."""
+
+    model: str
+    model_id: int
+    version_id: int
+    succeeded: JobId
+    failed: JobId
+    running: ClaimedJob
+    queued: JobId
+    worker: WorkerId
+
+
+def settle(database: Database, owner: str) -> Estate:
+    """Everything that one attacked user owns, made through the catalog's own functions."""
+    with database.connect() as postgres, database.connect("tensile_worker") as connection:
+        postgres.execute(_ROLES)
+        worker = register(connection)
+        postgres.execute(f"set session authorization {owner}")
+        numbers = _own(postgres, connection, worker, owner)
+        if owner == OWNER:
+            postgres.execute("select tensile_grant_model(%s, %s)", (numbers["model"], GRANTEE))
+        return Estate(worker=worker, **numbers)
+
+
+_ROLES = """
+do $$ begin
+  if not exists (select from pg_roles where rolname = 'dave') then create role dave login; end if;
+  if not exists (select from pg_roles where rolname = 'stranger') then create role stranger login; end if;
+end $$;
+grant tensile_user to dave"""
+
+
+def _own(
+    owner: psycopg.Connection[Any], connection: psycopg.Connection[Any], worker: WorkerId, name: str
+) -> dict[str, Any]:
+    model = f"secret_model_{name}"
+    secret = {"columns": [f"secret_bundle_{name}"]}
+    succeeded = _claimed(owner, connection, worker, model)
+    version_id = models.publish_version(
+        connection, succeeded, publication(bundle=secret, weights=f"secret_weights_{name}".encode())
+    )
+    failed = _claimed(owner, connection, worker, model)
+    jobs.fail(connection, failed.job, failed.claim, RequestError(f"secret_error_{name}"))
+    running = _claimed(owner, connection, worker, model)
+    jobs.start_running(connection, running.job, running.claim)
+    progress = Progress(epoch=1, epochs=2, step=1, steps=3, loss=0.5, figures={f"secret_figure_{name}": 0.5})
+    jobs.report_progress(connection, running.job, running.claim, progress)
+    jobs.record_event(connection, running.job, running.claim, "noted", {"what": f"secret_event_{name}"})
+    plans.record_plan(
+        connection,
+        running.job,
+        running.claim,
+        PlanRecord(generation=1, reason=f"secret_plan_{name}", policy="tensile"),
+    )
+    use = DeviceUse(
+        kind="x", capacity_bytes=9, budget_bytes=9, granted_bytes=1, used_bytes=1, high_water_bytes=1, host_bytes=0
+    )
+    share = JobUse(job=running.job, granted_bytes=1, used_bytes=1, high_water_bytes=1)
+    plans.record_device(connection, worker, use, [share])
+    checkpoints.save_checkpoint(
+        connection, running.job, running.claim, f"secret_state_{name}".encode(), {"epoch": f"secret_position_{name}"}
+    )
+    queued = enqueue(owner, model, idempotency_key=f"secret_key_{name}")
+    row = owner.execute("select model_id from tensile.models where name = %s", (model,)).fetchone()
+    assert row is not None
+    return {
+        "model": model,
+        "model_id": row[0],
+        "version_id": version_id,
+        "succeeded": succeeded.job,
+        "failed": failed.job,
+        "running": running,
+        "queued": queued,
+    }
+
+
+def _claimed(
+    owner: psycopg.Connection[Any], connection: psycopg.Connection[Any], worker: WorkerId, model: str
+) -> ClaimedJob:
+    enqueue(owner, model, priority=1)
+    return claim(connection, worker)

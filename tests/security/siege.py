@@ -1,0 +1,162 @@
+"""Runs attacks as a role and tells what came of each: denied, refused, nothing, or something."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import psycopg
+
+from tests.security.surface import Attack
+
+Connection = psycopg.Connection[Any]
+
+_SECRET = re.compile(r"secret_(\w+?)_(alice|dave)")
+_EMPTY_COPY_BYTES = 21  # signature, flags, extension and trailer of a binary copy without a row
+_RECORDED = """
+select c.oid::regclass::text,
+       exists (select from pg_attribute as a where a.attrelid = c.oid and a.attname = 'owner_oid')
+  from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
+ where n.nspname in ('tensile', 'tensile_data') and c.relkind = 'r' order by 1"""
+_DEFINED = """
+select md5(string_agg(t::text, '' order by t::text))
+  from (select c.oid, c.relname, c.relowner, c.relacl, c.relrowsecurity, c.relhastriggers, c.relhasrules,
+               c.relhasindex
+          from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = 'tensile'
+        union all select p.oid, p.proname, p.proowner, p.proacl, null, null, null, null
+          from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace where n.nspname = 'tensile'
+        union all select s.oid, s.nspname, s.nspowner, s.nspacl, null, null, null, null
+          from pg_namespace as s where s.nspname = 'tensile') as t"""
+
+
+class Outcome(StrEnum):
+    """What came of a statement."""
+
+    DENIED = "denied"  # PostgreSQL's own "permission denied", or row-level security's
+    REFUSED = "refused"  # another error
+    NOTHING = "nothing"  # it ran, and gave and changed no row
+    ROWS = "rows"  # it ran, and gave or changed rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One attack's outcome. `leaked` are kinds of secrets in the answer, `lost` rows of others that changed."""
+
+    attack: Attack
+    outcome: Outcome
+    said: str = ""
+    leaked: frozenset[tuple[str, str]] = frozenset()
+    lost: tuple[str, ...] = ()
+    strangers: tuple[str, ...] = ()  # rows that now belong to another role than the attacker
+    redefined: bool = False
+    locks: frozenset[str] = frozenset()  # modes on tables of the catalog, above ROW EXCLUSIVE
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Every row of the catalog, by table and content, with its owner where it has one."""
+
+    rows: Mapping[tuple[str, str], int | None]
+    definitions: str
+
+    @classmethod
+    def now(cls, connection: Connection) -> "State":
+        """As a superuser sees it."""
+        parts = [
+            f"select '{name}' as t, md5(r::text) as d,"
+            f" {'r.owner_oid' if owned else 'null'}::bigint as o from {name} as r"
+            for name, owned in connection.execute(_RECORDED).fetchall()
+        ]
+        rows = connection.execute(" union all ".join(parts).encode()).fetchall()
+        defined = connection.execute(_DEFINED).fetchone()
+        assert defined is not None
+        return cls({(name, digest): owner for name, digest, owner in rows}, defined[0])
+
+
+def besiege(connection: Connection, role: str, attack: Attack, before: State) -> Report:
+    """Run one attack in a transaction that is rolled back. The connection is a superuser's, in autocommit mode."""
+    told: list[str] = []
+
+    def note(diagnostic: psycopg.errors.Diagnostic) -> None:
+        told.append(f"{diagnostic.message_primary} {diagnostic.message_detail} {diagnostic.message_hint}")
+
+    connection.add_notice_handler(note)
+    try:
+        with _rolled_back(connection):
+            connection.execute(f"set local session authorization {role}")
+            connection.execute("set local statement_timeout = '2s'")
+            try:
+                count, answer = _answer(connection, attack)
+            except psycopg.Error as error:
+                told.append(str(error) + str(error.diag.context or ""))
+                denied = isinstance(error, psycopg.errors.InsufficientPrivilege)
+                outcome = Outcome.DENIED if denied else Outcome.REFUSED
+                return Report(
+                    attack=attack, outcome=outcome, said=f"{error.sqlstate} {error}", leaked=_leaks(attack, told)
+                )
+            connection.execute("reset session authorization")
+            after = State.now(connection)
+            return Report(
+                attack=attack,
+                outcome=Outcome.ROWS if count else Outcome.NOTHING,
+                leaked=_leaks(attack, [*told, answer]),
+                lost=tuple(sorted({table for table, digest in before.rows.keys() - after.rows.keys()})),
+                strangers=_strangers(connection, role, before, after),
+                redefined=after.definitions != before.definitions,
+                locks=_locks(connection),
+            )
+    finally:
+        connection.remove_notice_handler(note)
+
+
+@contextmanager
+def _rolled_back(connection: Connection) -> Iterator[None]:
+    connection.execute("begin")
+    try:
+        yield
+    finally:
+        connection.execute("rollback")
+
+
+def _answer(connection: Connection, attack: Attack) -> tuple[int, str]:
+    """How many rows it gave or changed, and all that it said."""
+    with connection.cursor() as cursor:
+        if attack.kind == "copy":
+            with cursor.copy(attack.statement.encode()) as copy:
+                data = b"".join(bytes(part) for part in copy)
+            return int(len(data) > _EMPTY_COPY_BYTES), data.decode("utf-8", "replace")
+        cursor.execute(attack.statement.encode())
+        if cursor.description is None:
+            return max(0, cursor.rowcount), ""
+        rows = cursor.fetchall()
+        return len(rows), "\n".join(" ".join(_text(value) for value in row) for row in rows)
+
+
+def _text(value: Any) -> str:
+    return bytes(value).decode("utf-8", "replace") if isinstance(value, bytes | memoryview) else str(value)
+
+
+def _leaks(attack: Attack, answers: list[str]) -> frozenset[tuple[str, str]]:
+    """Secrets that the statement did not name itself."""
+    named = set(_SECRET.findall(attack.statement))
+    return frozenset(found for answer in answers for found in _SECRET.findall(answer) if found not in named)
+
+
+def _strangers(connection: Connection, role: str, before: State, after: State) -> tuple[str, ...]:
+    row = connection.execute("select %s::regrole::oid::bigint", (role,)).fetchone()
+    assert row is not None
+    new = {key: owner for key, owner in after.rows.items() if key not in before.rows and owner is not None}
+    return tuple(sorted({table for (table, _), owner in new.items() if owner != row[0]}))
+
+
+def _locks(connection: Connection) -> frozenset[str]:
+    rows = connection.execute(
+        """select c.oid::regclass || ' ' || l.mode
+             from pg_locks as l join pg_class as c on c.oid = l.relation
+             join pg_namespace as n on n.oid = c.relnamespace
+            where l.pid = pg_backend_pid() and n.nspname = 'tensile' and c.relkind in ('r', 'p')
+              and l.mode not in ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')"""
+    ).fetchall()
+    return frozenset(row[0] for row in rows)

@@ -1,0 +1,209 @@
+"""No function that a table's owner wrote runs while a trainer reads the table.
+
+In each case an ordinary user hides a function somewhere in a table. A control runs the query by which version 0.1.0
+read tables, as `tensile_worker`, and shows that the function fires there. Then `learning.relation.read` reads the
+table as `tensile_reader`: nothing may fire, or the relation must be refused.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+
+from indb_tensile.catalog.reader import open_reader
+from indb_tensile.job import Relation
+from indb_tensile.learning.columns import Table
+from indb_tensile.learning.relation import UnreadableError, read
+from indb_tensile.sql_api import readable
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+Connection = psycopg.Connection[Any]
+
+# The function that is hidden writes down who runs it and what it can read, and turns the session's search_path to
+# functions of its owner.
+_SETUP = """
+create schema role_a authorization alice;
+grant usage on schema role_a to tensile_worker, tensile_reader;
+create table public.loot (who text, secret text);
+grant insert on public.loot to public;
+create table public.secrets as select 'of bob' as secret;
+grant select on public.secrets to bob, tensile_worker, tensile_reader;
+set role alice;
+create function role_a.steal() returns void language plpgsql volatile as $$
+declare
+  found text := 'nothing';
+begin
+  begin
+    select s.secret into found from public.secrets as s;
+  exception when insufficient_privilege then null;
+  end;
+  insert into public.loot values (current_user, found);
+  perform pg_catalog.set_config('search_path', 'role_a, pg_catalog', false);
+end $$;
+create function role_a.f(x int) returns int language plpgsql immutable as
+  $$ begin perform role_a.steal(); return x; end $$;
+create type role_a.mood as enum ('sad', 'glad');
+create function role_a.mood_text(x role_a.mood) returns text language plpgsql immutable as
+  $$ begin perform role_a.f(1); return 'glad'; end $$;
+create cast (role_a.mood as text) with function role_a.mood_text(role_a.mood);
+create type role_a.pair as (a int, b int);
+create function role_a.pair_text(x role_a.pair) returns text language plpgsql immutable as
+  $$ begin perform role_a.f(1); return x.a; end $$;
+create cast (role_a.pair as text) with function role_a.pair_text(role_a.pair);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """How alice makes `role_a.t`, the columns to read, their values, or the reason for which reading is refused.
+
+    `control` is the query of version 0.1.0; it is empty where nothing fires in a query either.
+    """
+
+    made_by: str
+    control: str = "select a from role_a.t"
+    columns: tuple[str, ...] = ("a",)
+    refused: str = ""
+
+
+_CASES = {
+    # PostgreSQL simplifies these expressions whenever it plans a query on the table, and for that calls functions of
+    # constants.
+    "index expression": Case(made_by="create table role_a.t (a int); create index on role_a.t ((a + role_a.f(1)))"),
+    "index predicate": Case(
+        made_by="create table role_a.t (a int); create index on role_a.t (a) where role_a.f(1) = 1"
+    ),
+    "statistics": Case(
+        made_by="create table role_a.t (a int); create statistics role_a.s on (a + role_a.f(1)) from role_a.t"
+    ),
+    "partition key": Case(
+        made_by="""create table role_a.t (a int) partition by range ((a + role_a.f(1)));
+                   create table role_a.t1 partition of role_a.t default"""
+    ),
+    "index of a partition": Case(
+        made_by="""create table role_a.t (a int) partition by range (a);
+                   create table role_a.t1 partition of role_a.t default;
+                   create index on role_a.t1 ((a + role_a.f(1)))"""
+    ),
+    "cast of an enum": Case(
+        made_by="create table role_a.t (a int, m role_a.mood default 'sad')",
+        control="select m::text from role_a.t",
+        columns=("a", "m"),
+    ),
+    "cast of an enum that is the key": Case(
+        made_by="create table role_a.t (a int, m role_a.mood default 'sad' primary key)",
+        control="select a, m::text from role_a.t",
+    ),
+    "cast of a composite key": Case(
+        made_by="create table role_a.t (a int, k role_a.pair default row(1, 1) primary key)",
+        control="select a, k::text from role_a.t",
+        refused=readable.KEY_TYPE,
+    ),
+    "policy": Case(
+        made_by="""create table role_a.t (a int); alter table role_a.t enable row level security;
+                   create policy p on role_a.t using (role_a.f(a) = a)""",
+        refused=readable.ROW_SECURITY,
+    ),
+    "view": Case(
+        made_by="create table role_a.u (a int); insert into role_a.u values (7);"
+        "create view role_a.t as select role_a.f(a) as a from role_a.u",
+        refused=readable.VIEW,
+    ),
+    "materialized view": Case(
+        made_by="""create materialized view role_a.t as select 7 as a;
+                   create index on role_a.t ((a + role_a.f(1)))""",
+        refused=readable.MATERIALIZED_VIEW,
+    ),
+    "generated column": Case(
+        made_by="create table role_a.t (a int, g int generated always as (role_a.f(a)) stored)",
+        control="",
+        columns=("a", "g"),
+        refused=readable.GENERATED,
+    ),
+    "generated column that is not used": Case(
+        made_by="create table role_a.t (a int, g int generated always as (role_a.f(a)) stored)", control=""
+    ),
+    "default": Case(
+        made_by="create table role_a.t (a int, d int default role_a.f(1))", control="", columns=("a", "d")
+    ),
+    "constraint": Case(
+        made_by="create table role_a.t (a int check (role_a.f(1) = 1) check (role_a.f(a) = a))", control=""
+    ),
+}
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest, database: Database) -> Case:
+    """A table of alice's with one row, which both roles may read; what fired when it was made is forgotten."""
+    found = _CASES[request.param]
+    with database.connect() as admin:
+        admin.execute(_SETUP)
+        admin.execute(found.made_by.encode())
+        if found.refused not in {readable.VIEW, readable.MATERIALIZED_VIEW}:
+            admin.execute("insert into role_a.t (a) values (7)")
+        admin.execute("grant select on all tables in schema role_a to tensile_worker, tensile_reader")
+        admin.execute("reset role; reset search_path; truncate loot")
+    return found
+
+
+def loot(database: Database) -> list[Any]:
+    """Who ran the function, and what it could read."""
+    with database.connect() as admin:
+        return admin.execute("select distinct who, secret from loot").fetchall()
+
+
+def read_as_reader(database: Database, columns: tuple[str, ...]) -> tuple[Table, str]:
+    """What a trainer reads of the table, and its session's search_path then."""
+    with database.connect() as admin:
+        row = admin.execute("select 'role_a.t'::regclass::oid").fetchone()
+        assert row is not None
+    relation = Relation(oid=row[0], schema="role_a", name="t")
+    with open_reader(database.dsn("tensile_reader"), application_name="test") as connection:
+        table = read(connection, relation, lambda _: columns)
+        shown = connection.execute("show search_path").fetchone()
+    assert shown is not None
+    return table, shown[0]
+
+
+@pytest.mark.parametrize("case", [name for name, each in _CASES.items() if each.control], indirect=True)
+def test_the_function_fires_where_the_last_version_read(case: Case, database: Database) -> None:
+    with database.connect("tensile_worker") as worker:
+        with worker.cursor().copy(f"copy ({case.control}) to stdout (format binary)".encode()) as copy:
+            for _ in copy:
+                pass
+        assert worker.execute("show search_path").fetchone() == ("role_a, pg_catalog",)
+    assert loot(database) == [("tensile_worker", "of bob")]
+
+
+@pytest.mark.parametrize("case", _CASES, indirect=True)
+def test_the_function_does_not_fire_where_a_trainer_reads(case: Case, database: Database) -> None:
+    if case.refused:
+        with pytest.raises(UnreadableError) as caught:
+            read_as_reader(database, case.columns)
+        assert case.refused in {reason.code for reason in caught.value.reasons}
+    else:
+        table, search_path = read_as_reader(database, case.columns)
+        assert table.columns["a"].values.tolist() == [7]
+        assert search_path == "pg_catalog, pg_temp"
+    assert loot(database) == []
+
+
+def test_the_readers_role_has_no_right_in_the_catalog_and_is_a_member_of_nothing(database: Database) -> None:
+    with database.connect() as admin:
+        row = admin.execute(
+            """select pg_catalog.has_schema_privilege('tensile_reader', 'tensile', 'usage'),
+                      exists (select from pg_auth_members where member = 'tensile_reader'::regrole),
+                      (select array_agg(c.relname::text) from pg_class as c
+                        where c.relnamespace = 'tensile'::regnamespace and c.relkind in ('r', 'v')
+                          and has_any_column_privilege('tensile_reader', c.oid, 'select, insert, update')),
+                      (select array_agg(p.oid::regprocedure::text) from pg_proc as p
+                        where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile%'
+                          and has_function_privilege('tensile_reader', p.oid, 'execute')),
+                      (select rolsuper or rolcreaterole or rolcreatedb or rolbypassrls or rolreplication
+                         from pg_roles where rolname = 'tensile_reader'),
+                      (select rolpassword from pg_authid where rolname = 'tensile_reader')"""
+        ).fetchone()
+    assert row == (False, False, None, None, False, None)

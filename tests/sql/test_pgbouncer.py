@@ -1,0 +1,110 @@
+"""Through PgBouncer: clients work in transaction mode, and a controller refuses to start there, with the way out."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from indb_tensile.catalog.connection import connect
+from indb_tensile.catalog.pooling import refuse_pooled_sessions
+from indb_tensile.config import Settings
+from indb_tensile.errors import DatabaseError
+from tests.cli.conftest import Tensile
+from tests.conftest import Database
+from tests.pgbouncer import Pooled, pooled
+
+from .conftest import Connection, Serve, value
+from .test_predict import echo
+
+pytestmark = pytest.mark.postgres
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 120.0
+
+
+@pytest.fixture
+def in_transactions(database: Database) -> Iterator[Pooled]:
+    """PgBouncer in transaction mode."""
+    with pooled(database, "transaction") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings"),
+    [
+        ("transaction", ""),
+        ("transaction", "server_round_robin = 1\nmin_pool_size = 4\n"),
+        ("transaction", "server_reset_query_always = 1\n"),
+        ("transaction", "default_pool_size = 1\n"),
+        ("statement", ""),
+    ],
+)
+def test_shared_sessions_are_refused_whatever_the_pool(database: Database, mode: str, settings: str) -> None:
+    with pooled(database, mode, settings) as through:
+        with pytest.raises(DatabaseError, match="a pooler gives each transaction another") as caught:
+            refuse_pooled_sessions(through.dsn("tensile_worker"))
+        assert "pool_mode = session" in caught.value.hint
+
+
+def test_the_server_itself_and_a_pooler_in_session_mode_are_not_refused(database: Database) -> None:
+    refuse_pooled_sessions(database.dsn("tensile_worker"))
+    with pooled(database, "session") as through:
+        refuse_pooled_sessions(through.dsn("tensile_worker"))
+        with connect(through.dsn("tensile_worker"), application_name="test", lock_timeout_ms=100) as connection:
+            assert connection.execute("show search_path").fetchone() == ("pg_catalog, pg_temp",)
+
+
+def test_a_pooler_that_others_use_at_the_same_time_is_refused_too(in_transactions: Pooled) -> None:
+    with in_transactions.connect("tensile_worker") as another, another.transaction():
+        another.execute("select 1")
+        with in_transactions.connect("tensile_worker") as idle:
+            idle.execute("select 1")
+            with pytest.raises(DatabaseError):
+                refuse_pooled_sessions(in_transactions.dsn("tensile_worker"))
+
+
+def test_a_controller_ends_at_once_with_the_way_out(in_transactions: Pooled) -> None:
+    environment = os.environ | Settings(dsn=in_transactions.dsn("tensile_worker")).environment()
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "indb_tensile.worker.controller"],
+        env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert (done.returncode, "names the server itself" in done.stderr) == (4, True), done.stderr
+
+
+@pytest.mark.usefixtures("published")
+def test_clients_train_predict_and_cancel_in_transaction_mode(
+    alice: Connection, serve: Serve, in_transactions: Pooled
+) -> None:
+    serve(echo)
+    del alice  # its table and its model
+    with in_transactions.connect("alice") as first, in_transactions.connect("alice") as second:
+        for client in (first, second) * 4:
+            job = value(client, "select tensile_train('flowers', 'iris', target => 'species')")
+            assert value(client, "select tensile_predict('flowers', i) from iris as i where id = %s", 1) == 0.5
+            assert value(client, "select tensile_cancel(%s)", job) is True
+            assert value(client, "select state::text from tensile.jobs where job_id = %s", job) == "cancelled"
+
+
+def test_the_command_line_goes_through_it_as_well(in_transactions: Pooled) -> None:
+    tensile = Tensile({"TENSILE_DSN": in_transactions.dsn("demo")})
+    with in_transactions.connect("demo") as demo:
+        demo.execute("create table t as select x, 2 * x as y from generate_series(1, 40) as x")
+        demo.execute("grant select on t to tensile_worker")
+    for number in (1, 2, 3):
+        assert tensile("train", "m", "t", "--target", "y").code == 0
+        assert tensile("cancel", str(number)).code == 0
+    listed = tensile("jobs")
+    assert (listed.code, listed.out.count("cancelled")) == (0, 3)
+
+
+def test_a_users_session_prepares_and_sets_nothing_on_the_server(in_transactions: Pooled) -> None:
+    for _ in range(3):
+        with connect(in_transactions.dsn("demo"), application_name="test") as connection:
+            for _ in range(10):
+                assert connection.execute("select %s::int", (1,)).fetchone() == (1,)
+            assert connection.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)

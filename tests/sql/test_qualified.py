@@ -1,0 +1,101 @@
+"""Text that runs under a caller's search_path names functions, operators, types and relations with their schema."""
+
+import re
+
+import pytest
+
+from indb_tensile.catalog.queries import query
+from indb_tensile.cli.statements import statement
+from indb_tensile.sql_api import evaluations, spi
+from tests.conftest import Database
+
+PINNED = "search_path=pg_catalog, pg_temp"
+_KEYWORDS = {
+    "and",
+    "array",
+    "as",
+    "by",
+    "case",
+    "exists",
+    "in",
+    "loop",
+    "not",
+    "or",
+    "over",
+    "using",
+    "values",
+    "when",
+}
+_KEYWORDS |= {"coalesce", "greatest", "least", "nullif", "operator", "select", "from", "where", "within", "filter"}
+
+
+def unqualified(text: str) -> list[str]:
+    """What of the text a search_path decides about."""
+    text = re.sub(r"--[^\n]*", " ", text)
+    text = re.sub(r"'(?:[^']|'')*'", "?", text)
+    text = re.sub(r"%\(\w+\)s|\$\d+|\{\w+\}", "?", text)
+    text = re.sub(r"operator\s*\(\s*pg_catalog\.[^)\s]+\s*\)", " ", text, flags=re.IGNORECASE)
+    names = [name for name in re.findall(r"(?<![\w.])(\w+)\s*\(", text) if name.lower() not in _KEYWORDS]
+    types = re.findall(r"::\s*(\w+)(?![\w.])", text)
+    declared = re.findall(r"^\s+\w+ (?:constant )?(text|record|bigint|jsonb|oid)\b", text, flags=re.MULTILINE)
+    relations = re.findall(r"\b(?:from|join|into|update)\s+(\w+)(?![\w.(])", text, flags=re.IGNORECASE)
+    signs = text.replace("::", " ").replace(":=", " ").replace("=>", " ")
+    operators = re.findall(r"[-+*/<>=~!@#%^&|]+", re.sub(r"\(\s*\*\s*\)|\.\*|select \*", " ", signs))
+    return [*names, *types, *declared, *(r for r in relations if r.lower() != "pg_catalog"), *operators]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("select pg_catalog.now()", []),
+        ("select now()", ["now"]),
+        ("select 1::pg_catalog.int4", []),
+        ("select 1::int4", ["int4"]),
+        ("select from pg_catalog.pg_class as c where c.oid = 3", ["="]),
+        ("select from pg_catalog.pg_class as c where c.oid operator(pg_catalog.=) 3", []),
+        ("select from pg_class", ["pg_class"]),
+        ("select f(x => 1) -- = now()", ["f"]),
+        ("select 'now() = 1'", []),
+    ],
+)
+def test_the_linter_finds_what_a_search_path_decides_about(text: str, found: list[str]) -> None:
+    assert unqualified(text) == found
+
+
+@pytest.mark.parametrize("name", ["train", "check"])
+def test_statements_of_the_command_line_under_the_users_path_are_qualified(name: str) -> None:
+    assert unqualified(statement(name)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["pin_session", "pin_transaction", "installed_way", "catalog_version", "catalog_digest"]
+)
+def test_statements_before_a_session_is_pinned_are_qualified(name: str) -> None:
+    assert unqualified(query(name)) == []
+
+
+def test_statements_of_the_bridge_under_the_callers_path_are_qualified() -> None:
+    for text in (spi.CURRENT_PATH, spi.SET_PATH, evaluations.RELATION_NAME):
+        assert unqualified(text) == []
+    assert unqualified(evaluations.ROWS) == []
+
+
+@pytest.mark.postgres
+def test_every_function_pins_its_path_or_was_parsed_when_it_was_created_or_qualifies_every_name(
+    database: Database,
+) -> None:
+    with database.connect() as connection:
+        rows = connection.execute(
+            """select p.oid::regprocedure::text, p.proconfig, p.prosqlbody is not null, p.prokind, p.prosrc
+                 from pg_proc as p
+                where p.pronamespace in ('tensile'::regnamespace, 'public'::regnamespace)
+                  and not exists (select from pg_depend as d where d.objid = p.oid and d.deptype = 'e')"""
+        ).fetchall()
+    assert len(rows) > 50
+    for name, settings, parsed, kind, source in rows:
+        assert PINNED in (settings or []) or parsed or kind == "p", name
+        if kind == "p":
+            assert unqualified(source) == [], name
+    wrappers = sorted(name for name, settings, parsed, _, _ in rows if parsed and name.startswith("tensile_"))
+    for name in ("tensile_check()", "tensile_version()"):
+        assert name in wrappers

@@ -1,0 +1,179 @@
+"""Functions that other roles wrote, found by no statement of ours: whatever they are called, nothing runs them."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from indb_tensile.catalog import install
+from indb_tensile.catalog.connection import connect
+from indb_tensile.cli.statements import statement
+from tests.conftest import Database
+
+from .conftest import Connection, Serve, refused, value
+from .fakes import result
+
+pytestmark = pytest.mark.postgres
+
+# Each fits its call better than PostgreSQL's own function of that name, which takes any type: so it would be chosen
+# although pg_catalog is searched first.
+TRAPS = {
+    "to_jsonb": ("text", "jsonb"),
+    "format": ("text, regprocedure", "text"),
+    "format (": ("text, name", "text"),
+    "format  (": ("text, text, text", "text"),
+    "jsonb_build_object": ("text, text, text, int, text, bigint", "jsonb"),
+    "jsonb_build_object (": ("text, text, text, text", "jsonb"),
+    "jsonb_build_array": ("jsonb", "jsonb"),
+    "concat_ws": ("text, text, text", "text"),
+}
+
+
+def set_traps(role: Connection, schema: str) -> None:
+    """Functions of the role's that write down as whom they ran."""
+    role.execute(
+        "create table if not exists public.ran (name text, as_role name); grant insert on public.ran to public"
+    )
+    for name, (arguments, returns) in TRAPS.items():
+        role.execute(
+            f"""create function {schema}.{name.strip(" (")}({arguments}) returns {returns} language plpgsql
+                as $$ begin insert into public.ran values ('{name}', current_user); return null; end $$""".encode()
+        )
+
+
+def ran(connection: Connection) -> list[tuple[str, str]]:
+    return connection.execute("select distinct name, as_role from public.ran order by 1, 2").fetchall()
+
+
+@pytest.fixture
+def trapped(alice: Connection) -> Connection:
+    """Alice has put her functions into schema public."""
+    set_traps(alice, "public")
+    return alice
+
+
+def test_statements_of_tensile_up_run_no_function_of_an_ordinary_role(
+    trapped: Connection, admin: Connection, database: Database
+) -> None:
+    with connect(database.dsn(), application_name="tensile up") as connection:
+        install.install(connection)
+        connection.execute(statement("set_socket_directory"), {"directory": "/run/tensile"})
+        connection.execute(statement("bury_worker"), {"pid": 1, "host": "here"})
+        connection.execute(statement("worker_is_ready"), {"pid": 1})
+    assert value(admin, "select value #>> '{}' from tensile.settings") == "/run/tensile"
+    assert ran(trapped) == []
+
+
+def test_an_installation_runs_no_function_of_an_ordinary_role(database: Database) -> None:
+    with database.connect() as postgres:
+        postgres.execute("create database trapped")
+    try:
+        with psycopg.connect(database.cluster.dsn(database="trapped"), autocommit=True) as postgres:
+            postgres.execute("grant create on schema public to alice")
+            with psycopg.connect(database.cluster.dsn(user="alice", database="trapped"), autocommit=True) as alice:
+                set_traps(alice, "public")
+            install.install(postgres)
+            assert ran(postgres) == []
+    finally:
+        with database.connect() as postgres:
+            postgres.execute("drop database trapped with (force)")
+
+
+def test_a_schema_with_the_name_of_the_workers_role_is_not_searched(
+    alice: Connection, admin: Connection, database: Database
+) -> None:
+    admin.execute(sql.SQL("grant create on database {} to alice").format(sql.Identifier(database.name)))
+    alice.execute("create schema tensile_worker; grant usage on schema tensile_worker to public")
+    set_traps(alice, "tensile_worker")
+    with connect(database.dsn("tensile_worker"), application_name="tensile controller") as worker:
+        assert worker.execute("select format('%s.%s', 'a'::text, 'b'::text)").fetchone() == ("a.b",)
+        assert worker.execute("show search_path").fetchone() == ("pg_catalog, pg_temp",)
+
+
+def test_a_users_call_runs_no_function_of_another_user(
+    trapped: Connection, bob: Connection, admin: Connection, serve: Serve
+) -> None:
+    trapped.execute("grant select on iris to bob")
+
+    def answer(request: dict[str, object]) -> dict[str, object]:
+        if request["verb"] == "dataset":
+            rows = [[1, "x"]] if request["offset"] == 0 else []
+            return result({"columns": [["id", "int"], ["label", "text"]], "primary_key": "id", "rows": rows})
+        if request["verb"] == "evaluate":
+            return result({"metrics": {"accuracy": 1.0}})
+        return result({"values": [1.0], "version": "0"})
+
+    serve(answer)
+    bob.execute("select tensile_create_model('mine')")
+    admin.execute(
+        """insert into tensile.model_versions (model_id, number, task, target, architecture, metrics, parameters,
+               weights_bytes, deployed)
+           select model_id, 1, 'classification', 'species', '{"type": "mlp"}', '{}', 1, 1, true from tensile.models"""
+    )
+    bob.execute("select tensile_load_dataset('digits', 'sample')")
+    bob.execute("select * from tensile_evaluate('mine', 'iris')")
+    bob.execute("select * from tensile_check()")
+    bob.execute("select tensile_predict('mine', 1)")
+    bob.execute("set statement_timeout = '1s'")
+    error = refused(bob, "call tensile_train_and_wait('mine', 'iris', target => 'species')")
+    assert error.message == "canceling statement due to statement timeout"
+    bob.execute("reset statement_timeout")
+    assert ran(trapped) == []
+    assert value(bob, "select count(*) from sample") == 1
+    assert value(bob, "show search_path") == '"$user", public'
+
+
+@pytest.mark.usefixtures("published")
+def test_a_view_is_evaluated_under_the_callers_path_and_the_path_is_as_before(
+    alice: Connection, admin: Connection, serve: Serve
+) -> None:
+    service = serve(lambda _: result({"metrics": {"accuracy": 1.0}}))
+    admin.execute("create schema alice authorization alice")
+    alice.execute(
+        """create function alice.kind_of(int) returns text language plpgsql as $$ begin return 'kind ' || $1; end $$;
+           create function alice.outer_kind(int) returns text language plpgsql
+             as $$ begin return kind_of($1); end $$;
+           create view seen as select alice.outer_kind(kind) as species, petal as t from iris;
+           create view broken as select (1 / (kind - kind))::text as species from iris"""
+    )
+    assert value(alice, "select metric from tensile_evaluate('flowers', 'seen')") == "accuracy"
+    assert service.requests[-1]["rows"][0] == {"species": "kind 1", "t": 1}
+    assert refused(alice, "select * from tensile_evaluate('flowers', 'broken')").sqlstate == "22012"
+    assert value(alice, "show search_path") == '"$user", public'
+
+
+def test_a_data_set_goes_into_the_schema_that_the_callers_path_names_first(
+    alice: Connection, admin: Connection, database: Database, serve: Serve
+) -> None:
+    page = {"columns": [["id", "int"]], "primary_key": "id"}
+    serve(lambda request: result(page | {"rows": [[1]] if request["offset"] == 0 else []}))
+    admin.execute("create schema own authorization alice")
+    alice.execute("set search_path = own, public")
+    assert value(alice, "select tensile_load_dataset('digits')") == 1
+    assert value(alice, "select count(*) from own.digits") == 1
+    alice.execute("set search_path = nowhere")
+    error = refused(alice, "select public.tensile_load_dataset('digits')")
+    assert (error.sqlstate, error.message) == ("3F000", "no schema is selected to create the table in")
+    assert database.name
+
+
+def test_the_embedded_databases_user_creates_in_a_schema_of_its_own_and_not_in_public(
+    database: Database, embedded: None
+) -> None:
+    with database.connect("demo") as demo:
+        assert value(demo, "select current_schema()") == "demo"
+        assert refused(demo, "create table public.t (a int)").sqlstate == "42501"
+        assert refused(demo, "create function public.to_jsonb(text) returns jsonb return null").sqlstate == "42501"
+        demo.execute("create table t (a int)")
+        assert value(demo, "select 't'::regclass::text || ' ' || to_regclass('demo.t')::text") == "t t"
+
+
+@pytest.fixture
+def embedded(database: Database) -> Iterator[None]:
+    """The roles of this database are prepared as those of the embedded one; roles belong to the cluster."""
+    with connect(database.dsn(), application_name="tensile up") as connection:
+        connection.execute(statement("prepare_embedded_roles"))
+        connection.execute(statement("prepare_embedded_roles"))
+        yield
+        connection.execute("revoke pg_read_all_data from tensile_worker")
