@@ -981,7 +981,12 @@ begin
         using errcode = 'lock_not_available', hint = 'Try again when that transaction has ended, or choose another name.';
     end;
   end loop;
-  if model.owner_oid is distinct from new.owner_oid or model.installation is distinct from new.installation then
+  if model.installation is distinct from new.installation then
+    raise exception 'model "%" belongs to a role of another database, of which this one is a copy', new.model_name
+      using errcode = 'insufficient_privilege',
+            hint = 'A controller that starts here gives the models to the roles of the same names, and so does an '
+                   'administrator: select tensile.adopt_owners();';
+  elsif model.owner_oid is distinct from new.owner_oid then
     raise exception 'model "%" belongs to another role', new.model_name
       using errcode = 'insufficient_privilege',
             hint = 'Model names are unique in the database: choose another name.';
@@ -1143,6 +1148,8 @@ create trigger jobs_enqueued after insert on tensile.jobs
 create function tensile.record_job_changes() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
+  set enable_bitmapscan = off  -- whatever the statistics say, the queue is looked into by its indexes
+  set enable_seqscan = off
 as $$
 declare
   told record;
@@ -1164,16 +1171,19 @@ begin
 
   -- The last training of a name that never got a version frees the name. A row that somebody has locked waits for
   -- tensile.delete_dropped().
-  delete from tensile.models as m using (
-    select r.model_id
-      from before_change as o
-      join after_change as n using (job_id)
-      join tensile.models as r on r.name = n.model_name and r.owner_oid = n.owner_oid
-     where o.state <> n.state and n.state in ('failed', 'cancelled') and tensile.is_reservation(r)
-       and not exists (select from tensile.jobs as j
-                        where j.model_name = r.name and j.state in ('queued', 'starting', 'running'))
-       for update of r skip locked) as free
-   where m.model_id = free.model_id;
+  if exists (select from after_change as n where n.state in ('failed', 'cancelled')) then
+    delete from tensile.models as m using (
+      select r.model_id
+        from before_change as o
+        join after_change as n using (job_id)
+        join tensile.models as r on r.name = n.model_name and r.owner_oid = n.owner_oid
+       where o.state <> n.state and n.state in ('failed', 'cancelled') and tensile.is_reservation(r)
+         -- One look into the index for each name; "not exists" would let the planner read the whole queue instead.
+         and (select j.job_id from tensile.jobs as j
+               where j.model_name = r.name and j.state in ('queued', 'starting', 'running') limit 1) is null
+         for update of r skip locked) as free
+     where m.model_id = free.model_id;
+  end if;
 
   for told in
     select c.kind, count(*) as jobs, min(c.job_id) as one

@@ -616,7 +616,7 @@ begin
                                             from tensile.known_settings() as k) || '.';
   end if;
   if value is null then
-    delete from tensile.settings as s where s.name = tensile_set_setting.name;
+    perform tensile.reset_setting(name);
     return;
   end if;
   if not tensile.setting_fits(wanted, value) then

@@ -28,7 +28,7 @@ comment on column tensile.role_quotas.changed_by is 'role that set it';
 
 create function tensile.quota_of(role_oid oid)
   returns table (jobs_running integer, jobs_queued integer, bytes bigint, highest_priority integer)
-  language sql stable security definer
+  language sql stable
   set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(own.jobs_running, everybody.jobs_running, s.default_running),
@@ -59,7 +59,7 @@ as $$
     select a.owner_oid
       from (select j.owner_oid, count(*) as jobs
               from (select o.owner_oid from tensile.jobs as o
-                     where o.state in ('starting', 'running') order by o.worker_id) as j
+                     where o.state in ('starting', 'running') and o.worker_id is not null order by o.worker_id) as j
              group by j.owner_oid
             union all
             select owners_at_limit.claimant, 0 where owners_at_limit.claimant is not null  -- it may have none yet
@@ -198,24 +198,23 @@ begin
       using errcode = 'null_value_not_allowed',
             hint = 'Name a role, or ''-'' for every role that has no quota of its own.';
   end if;
-  delete from tensile.role_quotas as q
-   where q.role_oid = role::oid and q.installation = (select tensile.installation());
-  if num_nonnulls(jobs_running, jobs_queued, bytes, highest_priority) > 0 then
-    insert into tensile.role_quotas (role_oid, role_name, jobs_running, jobs_queued, bytes, highest_priority)
-    values (role::oid, coalesce((select r.rolname from pg_roles as r where r.oid = role::oid), '-'),
-            tensile_set_quota.jobs_running, tensile_set_quota.jobs_queued, pg_size_bytes(tensile_set_quota.bytes),
-            tensile_set_quota.highest_priority);
-  end if;
+  insert into tensile.role_quotas (role_oid, role_name, jobs_running, jobs_queued, bytes, highest_priority)
+  values (role::oid, coalesce((select r.rolname from pg_roles as r where r.oid = role::oid), '-'),
+          tensile_set_quota.jobs_running, tensile_set_quota.jobs_queued, pg_size_bytes(tensile_set_quota.bytes),
+          tensile_set_quota.highest_priority)
+  on conflict on constraint role_quotas_pkey do update
+     set role_name = excluded.role_name, jobs_running = excluded.jobs_running, jobs_queued = excluded.jobs_queued,
+         bytes = excluded.bytes, highest_priority = excluded.highest_priority, changed_at = now(),
+         changed_by = current_user;
 end
 $$;
 comment on function public.tensile_set_quota(regrole, integer, integer, text, integer) is
   'sets what a role may have of the queue and the devices: jobs running and queued, device memory (such as ''2GB''), '
   'highest priority. What is left out has its default. ''-'' is every role that has no quota of its own';
 
--- Aggregates only: a user sees who has how much, not what it is.
 create function tensile.quota_use()
   returns table (role_oid oid, jobs_running bigint, jobs_queued bigint, bytes numeric)
-  language sql stable security definer
+  language sql stable
   set search_path = pg_catalog, pg_temp
 as $$
   select u.owner_oid, sum(u.running)::bigint, sum(u.queued)::bigint, sum(u.bytes)
@@ -227,20 +226,22 @@ as $$
           select j.owner_oid, 0, count(*), 0 from tensile.jobs as j where j.state = 'queued' group by j.owner_oid) as u
    group by u.owner_oid
 $$;
-comment on function tensile.quota_use() is 'how many jobs each role has running and queued, and what they were granted';
+comment on function tensile.quota_use() is 'how many jobs each role has running and queued, of the jobs that the caller may see, and what they were granted';
 
 create view tensile.stat_quotas with (security_invoker) as
 select r.rolname as role, coalesce(u.jobs_running, 0) as jobs_running, q.jobs_running as most_jobs_running,
        coalesce(u.jobs_queued, 0) as jobs_queued, q.jobs_queued as most_jobs_queued,
        coalesce(u.bytes, 0)::bigint as bytes, q.bytes as most_bytes, q.highest_priority,
        exists (select from tensile.role_quotas as o
-                where o.role_oid = r.oid and o.installation = (select tensile.installation())) as is_set
+                where o.role_oid = r.oid and o.installation = (select tensile.installation())
+                  and num_nonnulls(o.jobs_running, o.jobs_queued, o.bytes, o.highest_priority) > 0) as is_set
   from pg_catalog.pg_roles as r
   left join tensile.quota_use() as u on u.role_oid = r.oid
  cross join lateral tensile.quota_of(r.oid) as q
  where (u.role_oid is not null
         or exists (select from tensile.role_quotas as o
-                    where o.role_oid = r.oid and o.installation = (select tensile.installation())))
+                    where o.role_oid = r.oid and o.installation = (select tensile.installation())
+                      and num_nonnulls(o.jobs_running, o.jobs_queued, o.bytes, o.highest_priority) > 0))
    and (pg_catalog.pg_has_role(r.oid, 'usage') or pg_catalog.pg_has_role('tensile_monitor', 'usage'))
  order by r.rolname;
 comment on view tensile.stat_quotas is
@@ -262,11 +263,15 @@ create policy quotas_monitored on tensile.role_quotas for select to tensile_moni
 create policy quotas_administered on tensile.role_quotas to tensile_admin using (true) with check (true);
 create policy quotas_worked on tensile.role_quotas for select to tensile_worker using (true);
 grant select on tensile.role_quotas, tensile.stat_quotas to tensile_user, tensile_monitor, tensile_worker;
-grant insert, update, delete on tensile.role_quotas to tensile_admin;
+-- By columns: a privilege on the whole table would let administrators lock it.
+grant insert (role_oid, role_name, jobs_running, jobs_queued, bytes, highest_priority),
+  update (role_name, jobs_running, jobs_queued, bytes, highest_priority, changed_at, changed_by)
+  on tensile.role_quotas to tensile_admin;
 
 revoke execute on function tensile.quota_of(oid), tensile.owners_at_limit(integer, oid), tensile.queue_heads(oid[]),
   tensile.check_enqueued(), tensile.check_raised_priority(), tensile.check_priority(text, integer, integer),
   tensile.quota_use(), public.tensile_set_quota(regrole, integer, integer, text, integer) from public;
 grant execute on function tensile.queue_heads(oid[]) to tensile_worker;
-grant execute on function tensile.quota_of(oid), tensile.quota_use(), tensile.owners_at_limit(integer, oid) to tensile_user, tensile_monitor, tensile_worker;
+grant execute on function tensile.quota_of(oid), tensile.quota_use(), tensile.owners_at_limit(integer, oid)
+  to tensile_user, tensile_monitor, tensile_worker;
 grant execute on function public.tensile_set_quota(regrole, integer, integer, text, integer) to tensile_admin;

@@ -129,9 +129,11 @@ ROWS = (
     f"from {{source}} as t where {{column}} is not null limit {_MOST_ROWS + 1}"
 )
 RELATION_NAME = """
-select c.oid::pg_catalog.regclass::pg_catalog.text as name,
+select pg_catalog.format('%I.%I', n.nspname, c.relname) as name,
        array(select a.attname::pg_catalog.text from pg_catalog.pg_attribute as a
               where a.attrelid operator(pg_catalog.=) c.oid and a.attnum operator(pg_catalog.>) 0::pg_catalog.int2
                 and not a.attisdropped
               order by a.attnum using operator(pg_catalog.<)) as columns
-  from pg_catalog.pg_class as c where c.oid operator(pg_catalog.=) $1::pg_catalog.oid"""
+  from pg_catalog.pg_class as c
+  join pg_catalog.pg_namespace as n on n.oid operator(pg_catalog.=) c.relnamespace
+ where c.oid operator(pg_catalog.=) $1::pg_catalog.oid"""

@@ -51,6 +51,13 @@ def graph(size_bytes: int) -> StepGraph:
 
 def serve(link: Link, assigned: Assign) -> None:
     job, behaviour = assigned.job.job, assigned.job.spec.model
+    if behaviour.startswith("absurd "):
+        link.send(absurd(job)[behaviour.removeprefix("absurd ")])
+    else:
+        behave(link, assigned, job, behaviour)
+
+
+def behave(link: Link, assigned: Assign, job: JobId, behaviour: str) -> None:
     size_bytes = int(assigned.job.spec.hyperparams.get("size_bytes", MIB))
     if behaviour == "read":  # its owner's lock keeps it from reading the table
         link.receive()
@@ -61,9 +68,6 @@ def serve(link: Link, assigned: Assign) -> None:
         link.send(
             Failed(job=job, sqlstate="58000", message="the device is gone", hint="Wait.", retry=True, lost=True)
         )
-        return
-    if behaviour.startswith("absurd "):
-        link.send(absurd(job)[behaviour.removeprefix("absurd ")])
         return
     if behaviour == "babble":
         os.write(config.inheritance(os.environ).link_fd, b"\x00\x00\x00\x05hello")

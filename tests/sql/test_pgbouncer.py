@@ -94,7 +94,7 @@ def test_the_command_line_goes_through_it_as_well(in_transactions: Pooled) -> No
     tensile = Tensile({"TENSILE_DSN": in_transactions.dsn("demo")})
     with in_transactions.connect("demo") as demo:
         demo.execute("create table t as select x, 2 * x as y from generate_series(1, 40) as x")
-        demo.execute("grant select on t to tensile_worker")
+        demo.execute("grant select on t to tensile_reader")
     for number in (1, 2, 3):
         assert tensile("train", "m", "t", "--target", "y").code == 0
         assert tensile("cancel", str(number)).code == 0

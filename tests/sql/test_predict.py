@@ -229,9 +229,9 @@ def test_a_relation_without_the_target_is_told_what_the_model_predicts(alice: Co
 
     assert refused(alice, "select * from tensile_evaluate('flowers', 'other')") == Refused(
         "42703",
-        'other has no column "species", which model "flowers" predicts',
+        'public.other has no column "species", which model "flowers" predicts',
         None,
-        "Evaluate on a relation that has it. The columns of other are a, b.",
+        "Evaluate on a relation that has it. The columns of public.other are a, b.",
     )
 
 
@@ -300,7 +300,7 @@ def test_a_row_of_a_batch_or_an_evaluation_is_measured_too(alice: Connection, se
     evaluation = refused(alice, "select tensile_evaluate('flowers', 'wide')")
 
     assert (batch.sqlstate, batch.message[:16]) == ("54000", "row 2 has 144000")
-    assert (evaluation.sqlstate, evaluation.message[:24]) == ("54000", "row 1 of wide has 144000")
+    assert (evaluation.sqlstate, evaluation.message[:31]) == ("54000", "row 1 of public.wide has 144000")
     assert service.requests == []
 
 
