@@ -9,8 +9,8 @@ from psycopg.conninfo import make_conninfo
 from indb_tensile.bench.chaos_forwarder import Forwarder
 from indb_tensile.errors import UnavailableError
 from indb_tensile.job import ModelVersionId
-from indb_tensile.worker.serving.store import Store
 from tests.conftest import Database
+from worker.serving.store import Store
 
 pytestmark = pytest.mark.postgres
 
