@@ -7,9 +7,9 @@ from typing import Self, TypeVar
 import psycopg
 
 from indb_tensile.catalog import models, plans, predictors
-from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session, UnreachableError
 from indb_tensile.catalog.models import StoredVersion
-from indb_tensile.errors import DatabaseError
+from indb_tensile.errors import DatabaseError, UnavailableError
 from indb_tensile.executor import backend, predictor
 from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.artifacts import Predictor
@@ -45,7 +45,8 @@ class Store:
     def load(self, version: ModelVersionId) -> Loaded:
         """Raises MissingError where there is no such version, DatabaseError where it cannot be read.
 
-        Raises LockedError where another session holds a lock that forbids to read it.
+        Raises LockedError where another session holds a lock that forbids to read it, UnavailableError while the
+        database cannot be reached.
         """
         stored = self._run(lambda connection: _load(connection, version), f"version {version}")
         return Loaded(predictor=Predictor.load(stored.bundle, stored.weights), size_bytes=len(stored.weights))
@@ -64,6 +65,12 @@ class Store:
     def _run(self, action: Callable[[Connection], T], subject: str) -> T:
         try:
             return self.session.run(action, wait_for_locks=False)
+        except UnreachableError as error:
+            raise UnavailableError(
+                f"{subject} cannot be read now: the service does not reach its database",
+                detail=error.message,
+                hint="Ask again in a few seconds; the service connects by itself.",
+            ) from error
         except psycopg.errors.LockNotAvailable as error:
             raise LockedError(
                 f"{subject} cannot be read: another session holds a lock on the catalog",

@@ -1,0 +1,30 @@
+"""What a service says of versions that it cannot read now."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from indb_tensile.bench.chaos_forwarder import Forwarder
+from indb_tensile.errors import UnavailableError
+from indb_tensile.job import ModelVersionId
+from tests.conftest import Database
+from worker.serving.store import Store
+
+pytestmark = pytest.mark.postgres
+
+
+def test_a_version_is_unavailable_while_the_service_does_not_reach_its_database(
+    database: Database, tmp_path: Path
+) -> None:
+    dsn = make_conninfo(database.dsn("tensile_worker"), host=str(tmp_path))
+    with (
+        closing(Forwarder(tmp_path / ".s.PGSQL.5432", database.cluster.run / ".s.PGSQL.5432")) as forwarder,
+        Store(dsn, "service") as store,
+    ):
+        forwarder.refuse()
+        with pytest.raises(UnavailableError, match="version 1 cannot be read now") as caught:
+            store.load(ModelVersionId(1))
+    assert caught.value.sqlstate == "57P03"
+    assert "no connection to PostgreSQL" in caught.value.detail
