@@ -10,7 +10,6 @@
 -- Sub-selects without a reference to the row are evaluated once per query, not once per row.
 
 revoke all on schema tensile from public;
-revoke execute on all functions in schema tensile from public;
 grant usage on schema tensile to tensile_user, tensile_monitor, tensile_admin, tensile_worker;
 grant execute on function tensile.catalog_version(), tensile.catalog_digest(), tensile.installation(),
   tensile.current_role_oid() to tensile_user, tensile_monitor, tensile_admin, tensile_worker;

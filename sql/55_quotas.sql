@@ -1,31 +1,5 @@
 -- Quotas: how much of the queue and of the devices one role may have, so that no role keeps the others out.
 
-create table tensile.role_quotas (
-  role_oid oid not null,
-  installation uuid not null default tensile.installation(),
-  role_name name not null,
-  jobs_running integer,
-  jobs_queued integer,
-  bytes bigint,
-  highest_priority integer,
-  changed_at timestamptz not null default now(),
-  changed_by name not null default current_user,
-  primary key (role_oid, installation),
-  constraint role_quotas_are_counts check (jobs_running >= 0 and jobs_queued >= 0 and bytes >= 0),
-  constraint role_quotas_priority_is_bounded check (highest_priority between -1000 and 1000)
-);
-comment on table tensile.role_quotas is 'what an administrator has set with tensile_set_quota(); null is the default';
-comment on column tensile.role_quotas.role_oid is 'the role; 0 is every role that has no quota of its own';
-comment on column tensile.role_quotas.installation is 'database that role_oid belongs to: in a copy the oid is another role''s';
-comment on column tensile.role_quotas.role_name is 'name of that role when the quota was set, for display';
-comment on column tensile.role_quotas.jobs_running is
-  'jobs that workers may have of it at once; by default one less than the slots of all workers, and at least one';
-comment on column tensile.role_quotas.jobs_queued is 'jobs of it that may wait at once; by default 10000';
-comment on column tensile.role_quotas.bytes is 'device memory that its jobs may be granted at once; by default no limit';
-comment on column tensile.role_quotas.highest_priority is 'highest priority that it may give a job; by default 1000';
-comment on column tensile.role_quotas.changed_at is 'when it was last set';
-comment on column tensile.role_quotas.changed_by is 'role that set it';
-
 create function tensile.quota_of(role_oid oid)
   returns table (jobs_running integer, jobs_queued integer, bytes bigint, highest_priority integer)
   language sql stable

@@ -6,42 +6,8 @@
 -- of a snapshot table have base types of pg_catalog only. The caller's session evaluates the relation's queries,
 -- policies and casts, with the caller's privileges.
 
-do $$
-begin
-  if exists (select from pg_catalog.pg_namespace as n
-              where n.nspname = 'tensile_data' and n.nspowner <> 'tensile_data'::pg_catalog.regrole) then
-    raise exception 'schema "tensile_data" belongs to another role than tensile_data'
-      using errcode = 'duplicate_schema', hint = 'Rename or drop that schema, then install the catalog again.';
-  end if;
-end
-$$;
-
-create schema if not exists tensile_data authorization tensile_data;
-comment on schema tensile_data is
-  'snapshot tables of jobs: indb-tensile creates and drops them; a job''s owner may only insert, and only until the seal';
 revoke all on schema tensile_data from public;
 grant usage on schema tensile_data to tensile_user, tensile_reader;
-
-create table tensile.snapshots (
-  job_id bigint primary key references tensile.jobs on delete cascade,
-  table_name name not null unique,
-  key text[] not null,
-  rows bigint,
-  bytes bigint,
-  created_at timestamptz not null default now(),
-  sealed boolean not null default false,
-  constraint snapshots_are_measured_when_sealed check (sealed = (rows is not null) and sealed = (bytes is not null))
-);
-comment on table tensile.snapshots is
-  'tables in schema tensile_data that hold the training rows of jobs; a row goes when its table is dropped';
-comment on column tensile.snapshots.job_id is 'the job that trains on it';
-comment on column tensile.snapshots.table_name is 'name of the table in schema tensile_data';
-comment on column tensile.snapshots.key is
-  'columns of the relation''s primary key, in the relation''s order: they decide which rows train; empty without a key';
-comment on column tensile.snapshots.rows is 'count of its rows; null until it is sealed';
-comment on column tensile.snapshots.bytes is 'its size on disk, TOAST included; null until it is sealed';
-comment on column tensile.snapshots.created_at is 'when the transaction began that made it';
-comment on column tensile.snapshots.sealed is 'whether it is complete: only the reader has a grant on it from then on';
 
 alter table tensile.snapshots enable row level security;
 create policy snapshots_of_job on tensile.snapshots for select to tensile_user

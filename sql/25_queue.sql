@@ -1,0 +1,326 @@
+-- The queue: claims, interruptions, cancellations, and what is told and recorded of each change.
+
+-- Claims ------------------------------------------------------------------------------------------------------
+
+create function tensile.may_train(owner oid) returns boolean
+  language sql stable parallel safe
+  return pg_catalog.pg_has_role(owner, 'tensile_user'::name, 'usage');
+comment on function tensile.may_train(oid) is
+  'whether this role has the privileges of tensile_user now; a role that was dropped has none';
+
+create function tensile.why_not_trained(owner oid, stored_name name) returns text
+  language sql stable parallel safe
+  return coalesce((select 'role "' || r.rolname || '" may no longer train: it is not a member of tensile_user'
+                     from pg_catalog.pg_roles as r where r.oid = owner),
+                  'role "' || stored_name || '", which enqueued the job, no longer exists');
+comment on function tensile.why_not_trained(oid, name) is 'the error of a job whose owner may train no longer';
+
+-- The planner's settings: whatever the statistics say, and a queue's are always out of date, the next job is found by
+-- walking an index in its order, not by sorting all that wait.
+--
+-- Owners that have as many jobs as their quota allows are passed over, and so are those whom the worker names. Where
+-- nobody is passed over, the first job of the queue is taken. Otherwise the owners that wait are found by one look into
+-- the index for each, so that it does not matter how many jobs of the others wait.
+--
+-- A job whose owner may train no longer is never handed out: all that this role has queued fails, in portions.
+create function tensile.claim_job(worker bigint, passed_over oid[] default '{}') returns setof tensile.jobs
+  language plpgsql volatile
+  set search_path = pg_catalog, pg_temp
+  set enable_sort = off
+  set enable_incremental_sort = off
+  set enable_bitmapscan = off
+  set enable_seqscan = off
+  set jit = off  -- a sort that cannot be avoided counts as so dear that the statement would be compiled, for 0.6 s
+as $$
+declare
+  aside oid[] := claim_job.passed_over || tensile.owners_at_limit(0);
+  next_owner oid;
+  next_job bigint;
+begin
+  if not exists (select from tensile.workers as w where w.worker_id = claim_job.worker and w.stopped_at is null) then
+    return;
+  end if;
+  for portion in 1..5 loop
+    next_job := null;
+    if aside = '{}' then
+      select q.job_id, q.owner_oid into next_job, next_owner from tensile.jobs as q
+       where q.state = 'queued' and (q.not_before is null or q.not_before <= now())
+         and q.installation = (select tensile.installation())
+       order by q.priority desc, q.job_id
+         for update skip locked limit 1;
+    else
+      for next_owner in select h.owner_oid from tensile.queue_heads(aside) as h loop
+        select q.job_id into next_job from tensile.jobs as q
+         where q.owner_oid >= next_owner and q.owner_oid <= next_owner  -- see tensile.queue_heads()
+           and q.state = 'queued' and (q.not_before is null or q.not_before <= now())
+           and q.installation = (select tensile.installation())
+         order by q.owner_oid, q.priority desc, q.job_id
+           for update skip locked limit 1;
+        exit when next_job is not null;
+      end loop;
+    end if;
+    if next_job is null then
+      return;
+    end if;
+    exit when tensile.may_train(next_owner);
+    with unentitled as (
+      select q.job_id from tensile.jobs as q
+       where q.owner_oid = next_owner and q.state = 'queued' and q.installation = (select tensile.installation())
+       order by q.job_id
+         for update skip locked limit 1000
+    )
+    update tensile.jobs as j
+       set state = 'failed', waits_for = null, not_before = null, finished_at = now(), error_sqlstate = '42501',
+           error_message = tensile.why_not_trained(j.owner_oid, j.owner_name), error_detail = null,
+           error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
+      from unentitled where j.job_id = unentitled.job_id;
+    next_job := null;
+  end loop;
+  if next_job is null then
+    return;
+  end if;
+  -- Two workers could give one owner's last place away at once: the row of the oldest worker, which no user can lock,
+  -- lets one of them count after the other. The job that is not taken now is taken by the next claim.
+  if next_owner = any (tensile.owners_at_limit(1, next_owner)) then
+    perform from tensile.workers as w
+      where w.worker_id = (select min(v.worker_id) from tensile.workers as v where v.stopped_at is null)
+        for no key update;
+    if next_owner = any (tensile.owners_at_limit(0)) then
+      return;
+    end if;
+  end if;
+  return query
+  update tensile.jobs as j
+     set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = claim_job.worker,
+         claim = nextval('tensile.claim_seq'),  -- every later write must carry it
+         progress_at = now(), waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
+   where j.job_id = next_job  -- which is locked, and still queued
+  returning j.*;
+end
+$$;
+comment on function tensile.claim_job(bigint, oid[]) is
+  'hands the oldest queued job of the highest priority to a worker, of the owners that their quotas let have one more '
+  'and that are not passed over; workers never wait for each other''s jobs';
+
+-- Interruptions -----------------------------------------------------------------------------------------------
+
+-- An interrupted job goes on at once where that helps, and ever later where it does not: 2 s, 4 s, … 5 min.
+create function tensile.back_off(attempt integer) returns interval
+  language sql immutable parallel safe
+  return pg_catalog.make_interval(secs => least(300, 2 ^ least(attempt, 10)));
+comment on function tensile.back_off(integer) is
+  'how long a job waits after its n-th fault or interruption since its last checkpoint';
+
+-- What becomes of an interrupted attempt. Whose fault it was, `blame`, is that of indb_tensile.job.Blame.
+create function tensile.after_interruption(
+  job tensile.jobs, blame text, reason text, ended_at timestamptz, limit_s double precision,
+  out state tensile.job_state, out counts boolean, out faults integer, out interruptions integer,
+  out interrupted interval, out last_death_phase text, out not_before timestamptz, out message text, out hint text
+)
+  language plpgsql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  died_in constant text := coalesce(job.phase::text, 'starting');
+  pause interval;
+  expired boolean;
+begin
+  counts := blame = 'job' or blame = 'unclear' and job.last_death_phase is not distinct from died_in;
+  faults := job.faults + counts::integer;
+  interruptions := job.interruptions + (not counts)::integer;
+  last_death_phase := case blame when 'unclear' then died_in else job.last_death_phase end;
+  pause := tensile.back_off(faults + interruptions);
+  interrupted := job.interrupted + greatest(ended_at - coalesce(job.progress_at, ended_at), interval '0') + pause;
+  expired := not counts and limit_s > 0 and interrupted > make_interval(secs => limit_s);
+  state := case when job.cancel_requested then 'cancelled'
+                when faults >= job.max_attempts or expired then 'failed'
+                else 'queued' end;
+  not_before := case when state = 'queued' then now() + pause end;
+  message := reason;
+  if expired then
+    message := format('job %s was interrupted %s times without a checkpoint in between, which cost it %s; the last time: %s',
+                      job.job_id, interruptions, date_trunc('second', interrupted), reason);
+    hint := 'Remove the cause of the interruptions and train again. '
+            'The controller''s setting interrupted_s says how long a job may be interrupted.';
+  end if;
+end
+$$;
+comment on function tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision) is
+  'what becomes of a job whose attempt was interrupted: its next state, whether it counts as the job''s own fault, and the pause';
+
+-- Requests and changes ----------------------------------------------------------------------------------------
+
+-- A queued job is nobody's yet, so its cancellation needs nobody.
+create function tensile.cancel_queued_job() returns trigger
+  language plpgsql
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  new.state := 'cancelled';
+  new.finished_at := now();
+  new.waits_for := null;
+  return new;
+end
+$$;
+comment on function tensile.cancel_queued_job() is 'trigger: a queued job whose cancellation is requested is cancelled';
+
+create trigger jobs_cancel_queued before update of cancel_requested on tensile.jobs
+  for each row when (new.cancel_requested and old.state = 'queued' and new.state = 'queued')
+  execute function tensile.cancel_queued_job();
+
+-- What a request may not be, as far as SQL can tell cheaply; a worker checks the rest before it believes anything.
+create function tensile.spec_fault(spec jsonb) returns text
+  language plpgsql immutable parallel safe
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  fault text;
+begin
+  if jsonb_typeof(spec) is distinct from 'object' then
+    return 'it is not a JSON object';
+  elsif octet_length(spec::text) > 262144 then
+    return format('it has %s bytes, more than 262144', octet_length(spec::text));
+  elsif spec @? '$.**{33}' then
+    return 'it is nested deeper than 32 levels';
+  elsif spec @? '$.** ? (@.type() == "number" && (@ > 9223372036854775807 || @ < -9223372036854775808))' then
+    return 'it holds a number beyond 64 bits';
+  end if;
+  select format('"%s" is %s, not %s', k.name, coalesce(jsonb_typeof(spec -> k.name), 'missing'), k.types[1]) into fault
+    from (values ('model', '{string}'::text[]), ('relation', '{object}'), ('target', '{string}'), ('task', '{string}'),
+                 ('architecture', '{object}'), ('hyperparams', '{object,missing}'),
+                 ('features', '{array,"null",missing}'), ('exclude', '{array,missing}'),
+                 ('preprocess', '{object,missing}'), ('split', '{object,missing}'), ('metric', '{string,"null",missing}'),
+                 ('early_stop', '{object,"null",missing}'), ('memory_limit_bytes', '{number,"null",missing}'),
+                 ('max_runtime_s', '{number,"null",missing}'), ('deploy', '{string,missing}')) as k (name, types)
+   where coalesce(jsonb_typeof(spec -> k.name), 'missing') <> all (k.types)
+   limit 1;
+  return case
+    when fault is not null then fault
+    when spec ->> 'task' not in ('classification', 'regression')
+      then format('task is "%s", not classification or regression', spec ->> 'task')
+    when spec ->> 'deploy' not in ('if_better', 'always', 'never')
+      then format('deploy is "%s", not if_better, always or never', spec ->> 'deploy')
+    when jsonb_typeof(spec #> '{architecture,type}') is distinct from 'string'
+      then 'architecture has no "type"'
+    when spec @? 'strict $.features[*] ? (@.type() != "string")'
+         or spec @? 'strict $.exclude[*] ? (@.type() != "string")'
+      then 'features and exclude are not lists of column names'
+    when spec @? '$.memory_limit_bytes ? (@ < 1 || @ != @.floor())'
+      then format('memory_limit_bytes is %s, not a whole number above 0', spec -> 'memory_limit_bytes')
+    when spec @? '$.max_runtime_s ? (@ < 1 || @ > 2147483647 || @ != @.floor())'
+      then format('max_runtime_s is %s, not a whole number from 1 to 2147483647', spec -> 'max_runtime_s')
+  end;
+end
+$$;
+comment on function tensile.spec_fault(jsonb) is
+  'why this cannot be the specification of a job, as far as a glance at keys and types tells; null where it may be one';
+
+create function tensile.check_request() returns trigger
+  language plpgsql
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  fault constant text := tensile.spec_fault(new.spec);
+begin
+  if fault is not null then
+    raise exception 'the specification of the job is refused: %', fault
+      using errcode = 'invalid_parameter_value', hint = 'Enqueue jobs with tensile_train, which writes it.';
+  end if;
+  return new;
+end
+$$;
+comment on function tensile.check_request() is 'trigger: refuses a job whose specification no worker could read';
+
+create trigger jobs_are_requests before insert on tensile.jobs
+  for each row when (new.state = 'queued')  -- what has ended, in a restored copy, is history
+  execute function tensile.check_request();
+
+-- One notification per statement and kind, however many rows: "queued 7", or "queued" when it is about several.
+create function tensile.notify_enqueued() returns trigger
+  language plpgsql
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  jobs bigint;
+  one bigint;
+begin
+  select count(*), min(job_id) into jobs, one from added where state = 'queued';
+  if jobs > 0 then
+    perform pg_notify('tensile', case jobs when 1 then 'queued ' || one else 'queued' end);
+  end if;
+  return null;
+end
+$$;
+comment on function tensile.notify_enqueued() is 'trigger: tells the controllers that there is work';
+
+create trigger jobs_enqueued after insert on tensile.jobs
+  referencing new table as added
+  for each statement execute function tensile.notify_enqueued();
+
+-- Security definer: users may cause a change of state by a cancellation, yet may not write events themselves.
+create function tensile.record_job_changes() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+  set enable_bitmapscan = off  -- whatever the statistics say, the queue is looked into by its indexes
+  set enable_seqscan = off
+as $$
+declare
+  told record;
+begin
+  insert into tensile.job_events (job_id, kind, detail)
+  select n.job_id, n.state::text,
+         jsonb_strip_nulls(jsonb_build_object(
+           'from', o.state, 'attempt', n.attempt, 'worker', coalesce(n.worker_id, o.worker_id),
+           'error', case when n.state in ('failed', 'queued') then n.error_message end))
+    from before_change as o join after_change as n using (job_id)
+   where o.state <> n.state;
+
+  with ended as (
+    select n.job_id from after_change as n where n.state in ('succeeded', 'failed', 'cancelled')
+  ), chunks as (
+    delete from tensile.checkpoint_chunks as k using ended where k.job_id = ended.job_id
+  )
+  delete from tensile.checkpoints as c using ended where c.job_id = ended.job_id;
+
+  -- The last training of a name that never got a version frees the name. A row that somebody has locked waits for
+  -- tensile.delete_dropped().
+  if exists (select from after_change as n where n.state in ('failed', 'cancelled')) then
+    delete from tensile.models as m using (
+      select r.model_id
+        from before_change as o
+        join after_change as n using (job_id)
+        join tensile.models as r on r.name = n.model_name and r.owner_oid = n.owner_oid
+       where o.state <> n.state and n.state in ('failed', 'cancelled') and tensile.is_reservation(r)
+         -- One look into the index for each name; "not exists" would let the planner read the whole queue instead.
+         and (select j.job_id from tensile.jobs as j
+               where j.model_name = r.name and j.state in ('queued', 'starting', 'running') limit 1) is null
+         for update of r skip locked) as free
+     where m.model_id = free.model_id;
+  end if;
+
+  for told in
+    select c.kind, count(*) as jobs, min(c.job_id) as one
+      from (select n.job_id, case when o.state = n.state then 'cancel'
+                                  when n.state = 'queued' then 'queued'
+                                  else 'changed' end as kind
+              from before_change as o join after_change as n using (job_id)
+             where o.state <> n.state or (n.cancel_requested and not o.cancel_requested)) as c
+     group by c.kind
+  loop
+    perform pg_notify('tensile', case told.jobs when 1 then told.kind || ' ' || told.one else told.kind end);
+  end loop;
+  return null;
+end
+$$;
+comment on function tensile.record_job_changes() is
+  'trigger: writes an event per change of state, drops the checkpoint of what has ended, frees the name of a model that '
+  'got no version, and notifies';
+
+create trigger jobs_changed after update on tensile.jobs
+  referencing old table as before_change new table as after_change
+  for each statement execute function tensile.record_job_changes();
+
+revoke execute on function tensile.may_train(oid), tensile.why_not_trained(oid, name), tensile.claim_job(bigint, oid[]),
+  tensile.back_off(integer), tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision),
+  tensile.cancel_queued_job(), tensile.spec_fault(jsonb), tensile.check_request(), tensile.notify_enqueued(),
+  tensile.record_job_changes() from public;

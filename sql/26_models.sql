@@ -1,0 +1,169 @@
+-- Models: names that trainings reserve, changes and grants, and the removal of what was dropped.
+
+-- A name is taken when a training is enqueued, so that publishing neither inserts into models nor waits for a name that
+-- another session has not committed. Row-level security hides other users' models: only a definer can tell whether the
+-- name is free. The key-share lock waits for a reservation that is being deleted, and not for a publication.
+create function tensile.reserve_model() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+  set lock_timeout = '2s'
+as $$
+declare
+  model record;
+begin
+  for attempt in 1..3 loop
+    select m.owner_oid, m.installation into model
+      from tensile.models as m where m.name = new.model_name and m.dropped_at is null for key share;
+    exit when found;
+    begin
+      insert into tensile.models (name, owner_oid, owner_name, installation)
+      values (new.model_name, new.owner_oid, new.owner_name, new.installation)
+      on conflict (name) where dropped_at is null do nothing;
+    exception when lock_not_available then
+      raise exception 'model "%" is being made by a transaction that has not ended', new.model_name
+        using errcode = 'lock_not_available', hint = 'Try again when that transaction has ended, or choose another name.';
+    end;
+  end loop;
+  if model.installation is distinct from new.installation then
+    raise exception 'model "%" belongs to a role of another database, of which this one is a copy', new.model_name
+      using errcode = 'insufficient_privilege',
+            hint = 'A controller that starts here gives the models to the roles of the same names, and so does an '
+                   'administrator: select tensile.adopt_owners();';
+  elsif model.owner_oid is distinct from new.owner_oid then
+    raise exception 'model "%" belongs to another role', new.model_name
+      using errcode = 'insufficient_privilege',
+            hint = 'Model names are unique in the database: choose another name.';
+  end if;
+  return new;
+end
+$$;
+comment on function tensile.reserve_model() is
+  'trigger: takes the model''s name for the job''s owner; nobody trains a version of another owner''s model';
+
+create trigger jobs_reserve_model before insert on tensile.jobs
+  for each row when (new.state = 'queued')  -- what has ended, in a restored copy, is history
+  execute function tensile.reserve_model();
+
+create function tensile.is_reservation(model tensile.models) returns boolean
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select model.definition is null and model.last_spec is null and model.dropped_at is null
+         and not exists (select from tensile.model_versions as v where v.model_id = model.model_id)
+$$;
+comment on function tensile.is_reservation(tensile.models) is
+  'whether this is only a name, taken by a training that has not published yet';
+
+-- A training that is under way publishes to the model of its name. So a model is neither renamed nor dropped meanwhile,
+-- and its new name must be free. The lock waits for a training that is being enqueued at this moment.
+create function tensile.check_model_change() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  busy bigint;
+begin
+  if tg_op = 'UPDATE' and (new.name <> old.name or new.dropped_at is not null and old.dropped_at is null) then
+    perform from tensile.models as m where m.model_id = old.model_id for update;
+    select j.job_id into busy from tensile.jobs as j
+     where j.model_name = old.name and j.owner_oid = old.owner_oid and j.installation = old.installation
+       and j.state in ('queued', 'starting', 'running') limit 1;
+    if found then
+      raise exception 'model "%" is being trained by job %', old.name, busy
+        using errcode = 'object_in_use', hint = format('Cancel it first: select tensile_cancel(%s);', busy);
+    end if;
+  end if;
+  if new.dropped_at is null and exists (
+       select from tensile.models as m
+        where m.name = new.name and m.dropped_at is null
+          and (m.owner_oid, m.installation) <> (new.owner_oid, new.installation)) then
+    raise exception 'model "%" belongs to another role', new.name
+      using errcode = 'insufficient_privilege',
+            hint = 'Model names are unique in the database: choose another name.';
+  end if;
+  return new;
+end
+$$;
+comment on function tensile.check_model_change() is
+  'trigger: refuses a name of another owner''s model, and a new name or a drop while a training is under way';
+
+create trigger models_may_change before insert or update of name, dropped_at on tensile.models
+  for each row when (new.installation = tensile.installation())  -- not what a restored copy brings
+  execute function tensile.check_model_change();
+
+-- Policies of model_privileges read this column: could they read models, whose policies read model_privileges, the two
+-- would go in a circle.
+create function tensile.complete_privilege() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if tg_op = 'INSERT' then
+    new.owner_oid := (select m.owner_oid from tensile.models as m
+                       where m.model_id = new.model_id and m.installation = new.installation and m.dropped_at is null);
+  elsif new.revoked_at is null and old.revoked_at is not null then
+    new.granted_at := now();
+  end if;
+  return new;
+end
+$$;
+comment on function tensile.complete_privilege() is 'trigger: writes the owner of the model into a grant of it';
+
+create trigger model_privileges_have_an_owner before insert or update of revoked_at on tensile.model_privileges
+  for each row when (new.installation = tensile.installation())  -- not what a restored copy brings
+  execute function tensile.complete_privilege();
+
+create function tensile.delete_dropped(most integer default 1000) returns bigint
+  language plpgsql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  deleted bigint;
+  rows_deleted bigint;
+begin
+  delete from tensile.artifacts as a using (
+    select c.artifact_id
+      from tensile.models as m
+      join tensile.model_versions as v on v.model_id = m.model_id
+      join tensile.artifacts as c on c.version_id = v.version_id
+     where m.dropped_at is not null
+     limit most) as chunk
+   where a.artifact_id = chunk.artifact_id;
+  get diagnostics deleted = row_count;
+
+  delete from tensile.models as m using (
+    select d.model_id from tensile.models as d
+     where d.dropped_at is not null
+       and not exists (select from tensile.model_versions as v join tensile.artifacts as c using (version_id)
+                        where v.model_id = d.model_id)
+     limit greatest(most - deleted, 0) for update skip locked) as dead
+   where m.model_id = dead.model_id;
+  get diagnostics rows_deleted = row_count;
+  deleted := deleted + rows_deleted;
+
+  delete from tensile.model_privileges as p using (
+    select q.model_id, q.grantee_oid, q.privilege from tensile.model_privileges as q
+     where q.revoked_at is not null
+     limit greatest(most - deleted, 0) for update skip locked) as dead
+   where (p.model_id, p.grantee_oid, p.privilege) = (dead.model_id, dead.grantee_oid, dead.privilege);
+  get diagnostics rows_deleted = row_count;
+  deleted := deleted + rows_deleted;
+
+  -- Reservations whose training ended while somebody had locked them, or was never committed.
+  delete from tensile.models as m using (
+    select d.model_id from tensile.models as d
+     where d.definition is null and d.last_spec is null and tensile.is_reservation(d)
+       and not exists (select from tensile.jobs as j
+                        where j.model_name = d.name and j.state in ('queued', 'starting', 'running'))
+     limit greatest(most - deleted, 0) for update skip locked) as stale
+   where m.model_id = stale.model_id;
+  get diagnostics rows_deleted = row_count;
+  return deleted + rows_deleted;
+end
+$$;
+comment on function tensile.delete_dropped(integer) is
+  'deletes at most so many rows of dropped models, revoked grants and names that no training needs any more; '
+  'returns how many: call it again until it returns 0';
+
+revoke execute on function tensile.reserve_model(), tensile.is_reservation(tensile.models), tensile.check_model_change(),
+  tensile.complete_privilege(), tensile.delete_dropped(integer) from public;
