@@ -37,7 +37,9 @@ declare
   next_owner oid;
   next_job bigint;
 begin
-  if not exists (select from tensile.workers as w where w.worker_id = claim_job.worker and w.stopped_at is null) then
+  -- A controller of another version could train the job and not publish it.
+  if not exists (select from tensile.workers as w
+                  where w.worker_id = claim_job.worker and w.stopped_at is null and w.version = tensile.catalog_version()) then
     return;
   end if;
   for portion in 1..5 loop

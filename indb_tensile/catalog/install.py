@@ -7,17 +7,17 @@ by the text of each module of `indb_tensile/sql_api` as a Python literal, which 
 
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 
+from indb_tensile.catalog import upgrade
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import CatalogVersionError, DatabaseError, PrivilegeError, RequestError
 
-VERSION = "0.1.0"  # of the catalog and of the package; a test compares it with pyproject.toml
+VERSION = "0.2.0"  # of the catalog and of the package; a test compares it with pyproject.toml
 
 EXTENSION = "extension"
 SCRIPT = "script"
@@ -25,8 +25,8 @@ SCRIPT = "script"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _EXTENSION_ONLY = "90_dump.sql"
 _FIRST_LINE = '\\echo Use "create extension tensile cascade" to load this file. \\quit\n'
+_FIRST_LINE_OF_UPGRADE = '\\echo Use "alter extension tensile update" to load this file. \\quit\n'
 _PUBLIC = re.compile(r"^create (?:function|procedure) public\.(\w+)", re.MULTILINE)
-_UPGRADE = re.compile(r"tensile--(?P<old>[^-]+)--(?P<new>[^-]+)\.sql")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +101,13 @@ def check_version(connection: Connection) -> None:
 
 def script(extension: bool) -> str:
     """The whole source, as `create extension` runs it, or without what only an extension may do."""
-    files = sorted(path for path in _sql_directory().glob("*.sql") if extension or path.name != _EXTENSION_ONLY)
-    source = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    return source.replace("@VERSION@", VERSION).replace("@DIGEST@", digest()).replace("@SQL_API@", _sql_api())
+    return _filled("\n".join(path.read_text(encoding="utf-8") for path in _sources(extension)))
+
+
+def upgrade_scripts(extension: bool) -> dict[str, str]:
+    """The scripts that bring an older catalog up to VERSION, by that older version."""
+    made = upgrade.scripts(_sql_directory() / "upgrade", VERSION, _sources(extension))
+    return {old: _filled(text) for old, text in made.items()}
 
 
 def digest() -> str:
@@ -124,7 +128,8 @@ def write_extension(directory: Path) -> tuple[Path, ...]:
         "tensile.control": control.replace("@VERSION@", VERSION),
         f"tensile--{VERSION}.sql": _FIRST_LINE + script(extension=True),
     }
-    texts.update({name: _FIRST_LINE + text for name, text in _upgrades().items()})
+    for old, text in upgrade_scripts(extension=True).items():
+        texts[f"tensile--{old}--{VERSION}.sql"] = _FIRST_LINE_OF_UPGRADE + text
     written = []
     for name, text in texts.items():
         path = directory / name
@@ -132,21 +137,6 @@ def write_extension(directory: Path) -> tuple[Path, ...]:
         path.chmod(0o644)
         written.append(path)
     return tuple(written)
-
-
-def upgrade_path(old: str, new: str, steps: Mapping[tuple[str, str], str]) -> tuple[str, ...] | None:
-    """The shortest chain of scripts from one version to another, or None."""
-    reached: dict[str, tuple[str, ...]] = {old: ()}
-    waiting = [old]
-    while waiting:
-        at = waiting.pop(0)
-        if at == new:
-            return reached[at]
-        for (source, target), name in sorted(steps.items()):
-            if source == at and target not in reached:
-                reached[target] = (*reached[at], name)
-                waiting.append(target)
-    return None
 
 
 def _create(connection: Connection, way: str) -> None:
@@ -157,10 +147,8 @@ def _create(connection: Connection, way: str) -> None:
 
 
 def _upgrade(connection: Connection, found: Installation, *, available: bool) -> None:
-    upgrades = _upgrades()
-    steps = {(match["old"], match["new"]): name for name in upgrades if (match := _UPGRADE.fullmatch(name))}
-    path = upgrade_path(found.version, VERSION, steps)
-    if path is None or (found.way == EXTENSION and not available):
+    by_version = upgrade_scripts(extension=False)
+    if found.version not in by_version or (found.way == EXTENSION and not available):
         raise DatabaseError(
             f"the catalog has version {found.version}, and there is no way from it to {VERSION}",
             hint="Place the newer extension's files on the server first."
@@ -170,7 +158,7 @@ def _upgrade(connection: Connection, found: Installation, *, available: bool) ->
     if found.way == EXTENSION:
         connection.execute(query("update_extension"))
     else:
-        _run(connection, "\n".join(upgrades[name] for name in path))
+        _run(connection, by_version[found.version])
 
 
 def _run(connection: Connection, source: str) -> None:
@@ -243,9 +231,13 @@ def _other_way(connection: Connection, found: Installation) -> DatabaseError:
     )
 
 
-def _upgrades() -> dict[str, str]:
-    paths = sorted((_sql_directory() / "upgrade").glob("*.sql"))
-    return {path.name: path.read_text(encoding="utf-8").replace("@VERSION@", VERSION) for path in paths}
+def _sources(extension: bool) -> list[Path]:
+    """The files of a fresh installation, in their order."""
+    return sorted(path for path in _sql_directory().glob("*.sql") if extension or path.name != _EXTENSION_ONLY)
+
+
+def _filled(source: str) -> str:
+    return source.replace("@VERSION@", VERSION).replace("@DIGEST@", digest()).replace("@SQL_API@", _sql_api())
 
 
 def _sql_api() -> str:

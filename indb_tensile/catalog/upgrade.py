@@ -1,8 +1,9 @@
 """Scripts that bring an older catalog up to this version's.
 
-A script has two parts. Tables, types and roles change by steps written by hand, one file a release
-(`sql/upgrade/0.1.0--0.2.0.sql`), which keep the data and are not edited after their release. Functions, views,
-triggers, policies and grants are replaced whole by this version's own source, so their text exists once.
+A script has three parts. Policies, triggers and grants are taken down first (`sql/upgrade/prepare.sql`). Tables and
+types change by steps written by hand, one file a release (`sql/upgrade/0.1.0--0.2.0.sql`), which keep the data and are
+not edited after their release. Functions, views, triggers, policies, grants and comments are replaced whole by this
+version's own source, so their text exists once.
 """
 
 import re
@@ -14,6 +15,7 @@ TABLES = ("10_schema.sql", "20_tables.sql")  # files whose changes need steps
 _PREPARE = "prepare.sql"
 _STEP = re.compile(r"(?P<old>[^-]+)--(?P<new>[^-]+)\.sql")
 _CREATE = re.compile(r"^create (?=function|procedure|view|trigger)", re.MULTILINE)
+_COMMENT = re.compile(r"^comment on .*?';$", re.MULTILINE | re.DOTALL)
 
 
 def scripts(directory: Path, version: str, sources: Iterable[Path]) -> dict[str, str]:
@@ -23,7 +25,7 @@ def scripts(directory: Path, version: str, sources: Iterable[Path]) -> dict[str,
     are left to the caller.
     """
     steps = {(match["old"], match["new"]): path for path, match in _steps(directory)}
-    code = "\n".join(_replacing(path.read_text(encoding="utf-8")) for path in sources if path.name not in TABLES)
+    code = "\n".join(_replacing(path) for path in sources)
     prepare = (directory / _PREPARE).read_text(encoding="utf-8")
     made = {}
     for old in sorted({start for start, _ in steps}):
@@ -54,6 +56,9 @@ def _steps(directory: Path) -> list[tuple[Path, re.Match[str]]]:
     return [(path, match) for path, match in matched if match is not None]
 
 
-def _replacing(source: str) -> str:
+def _replacing(path: Path) -> str:
     """The statements of a fresh installation, as ones that replace what an older version made."""
+    source = path.read_text(encoding="utf-8")
+    if path.name in TABLES:
+        return "\n".join(_COMMENT.findall(source))
     return _CREATE.sub("create or replace ", source)

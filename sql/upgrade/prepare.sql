@@ -1,21 +1,25 @@
 -- Before the steps of an upgrade: what is replaced whole, and could be in the way, is taken down.
 -- Functions and views stay, since views of users may depend on them; the new source replaces them in place.
 
+set local search_path = pg_catalog, pg_temp;
+
 do $$
 declare
   thing record;
+  roles text;
 begin
   -- Functions of public are replaced in place and keep their owner: none may be somebody else's.
   for thing in
-    select p.oid::regprocedure as name, r.rolname as owner
+    select p.oid::regprocedure as name, r.rolname as owner, p.prokind
       from pg_catalog.pg_proc as p
       join pg_catalog.pg_roles as r on r.oid = p.proowner
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
        and p.proowner <> (select n.nspowner from pg_catalog.pg_namespace as n where n.nspname = 'tensile')
+     order by p.oid
   loop
     raise exception 'function % belongs to role "%", not to the owner of schema tensile', thing.name, thing.owner
       using errcode = 'duplicate_function',
-            hint = pg_catalog.format('If it is not needed: drop function %s; then upgrade again.', thing.name);
+            hint = pg_catalog.format('If it is not needed: drop routine %s; then upgrade again.', thing.name);
   end loop;
 
   for thing in
@@ -31,22 +35,26 @@ begin
     select t.tgname as name, t.tgrelid::regclass as place
       from pg_catalog.pg_trigger as t
       join pg_catalog.pg_class as c on c.oid = t.tgrelid
-     where c.relnamespace = 'tensile'::regnamespace and not t.tgisinternal
+      join pg_catalog.pg_proc as p on p.oid = t.tgfoid
+     where c.relnamespace = 'tensile'::regnamespace and p.pronamespace = 'tensile'::regnamespace and not t.tgisinternal
   loop
     execute pg_catalog.format('drop trigger %I on %s', thing.name, thing.place);
   end loop;
 
-  execute 'revoke all on all tables in schema tensile from tensile_user, tensile_monitor, tensile_admin, tensile_worker';
-  execute 'revoke all on all sequences in schema tensile from tensile_user, tensile_monitor, tensile_admin, '
-          'tensile_worker';
+  select pg_catalog.string_agg(pg_catalog.quote_ident(r.rolname), ', ') into roles
+    from pg_catalog.pg_roles as r
+   where r.rolname in ('tensile_user', 'tensile_monitor', 'tensile_admin', 'tensile_worker', 'tensile_reader',
+                       'tensile_data');
+  execute 'revoke all on all tables in schema tensile from ' || roles;
+  execute 'revoke all on all sequences in schema tensile from ' || roles;
   for thing in
     select p.oid::regprocedure as name
       from pg_catalog.pg_proc as p
      where p.pronamespace = 'tensile'::regnamespace
         or p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
   loop
-    execute pg_catalog.format(
-      'revoke all on routine %s from public, tensile_user, tensile_monitor, tensile_admin, tensile_worker', thing.name);
+    execute pg_catalog.format('revoke all on routine %s from %s', thing.name, roles);
+    execute pg_catalog.format('grant execute on routine %s to public', thing.name);  -- as after its creation
   end loop;
 end
 $$;

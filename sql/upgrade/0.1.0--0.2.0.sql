@@ -1,0 +1,216 @@
+-- Tables and data of 0.1.0 become those of 0.2.0. Triggers, policies and grants are down: see prepare.sql.
+
+-- Functions that are gone, or that would stand beside their successors.
+drop function tensile.check_model_name();
+drop function tensile.check_model_owner();
+drop function tensile.owns_model(bigint, name);
+drop function tensile.claim_job(bigint);
+
+create type tensile.checkpoint_store as enum ('local', 'catalog');
+
+-- Workers ----------------------------------------------------------------------------------------------------
+
+alter table tensile.workers
+  add column slots integer not null default 8,
+  add column beats bigint not null default 0,
+  add column took_leave boolean not null default false;
+
+-- No controller of 0.1.0 works on after this. What they had goes back into the queue as soon as a controller of 0.2.0
+-- runs, and since they took leave it counts as no fault of a job.
+update tensile.workers set stopped_at = now(), took_leave = true where stopped_at is null;
+update tensile.workers set service_name = null where service_name is not null;
+delete from tensile.device_jobs;
+
+alter table tensile.workers
+  add constraint workers_have_slots check (slots > 0),
+  add constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$');
+
+-- Names ------------------------------------------------------------------------------------------------------
+
+-- A model and its jobs get a name that 0.2.0 accepts: "?" for each character that is not printable, no more than 200
+-- characters, and a number where another model has that name.
+do $$
+declare
+  unprintable constant text := '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]';
+  old_name text;
+  base text;
+  new_name text;
+  tries integer;
+begin
+  for old_name in
+    select n.name
+      from (select m.name from tensile.models as m union select j.model_name from tensile.jobs as j) as n
+     where n.name ~ unprintable or length(n.name) not between 1 and 200
+     order by n.name collate "C"
+  loop
+    base := coalesce(nullif(left(regexp_replace(old_name, unprintable, '?', 'g'), 190), ''), 'unnamed');
+    new_name := base;
+    tries := 1;
+    while exists (select from tensile.models as m where m.name = new_name)
+          or exists (select from tensile.jobs as j where j.model_name = new_name) loop
+      tries := tries + 1;
+      new_name := format('%s (%s)', base, tries);
+    end loop;
+    update tensile.models as m
+       set name = new_name,
+           last_spec = case when m.last_spec ? 'model' then jsonb_set(m.last_spec, '{model}', to_jsonb(new_name))
+                            else m.last_spec end
+     where m.name = old_name;
+    update tensile.jobs as j
+       set model_name = new_name, spec = jsonb_set(j.spec, '{model}', to_jsonb(new_name))
+     where j.model_name = old_name;
+    raise warning 'model % is renamed to "%": 0.2.0 takes no such name', to_json(old_name), new_name;
+  end loop;
+
+  -- No request can carry such a key any more, so no request will be recognized by it.
+  update tensile.jobs as j set idempotency_key = null
+   where j.idempotency_key ~ unprintable or length(j.idempotency_key) not between 1 and 200;
+end
+$$;
+
+-- Models -----------------------------------------------------------------------------------------------------
+
+alter table tensile.models
+  drop constraint models_name_key,
+  add column dropped_at timestamptz,
+  add constraint models_name_is_printable check (name !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]');
+create unique index models_name on tensile.models (name) where dropped_at is null;
+create index models_dropped on tensile.models (model_id) where dropped_at is not null;
+
+create table tensile.version_bundles (
+  version_id bigint primary key references tensile.model_versions on delete cascade,
+  bundle jsonb not null
+);
+insert into tensile.version_bundles (version_id, bundle) select v.version_id, v.bundle from tensile.model_versions as v;
+
+alter table tensile.model_versions
+  drop column bundle,
+  add column weights_digest text,
+  add constraint model_versions_digests_are_sha256 check (weights_digest ~ '^[0-9a-f]{64}$');
+
+alter table tensile.model_privileges add column owner_oid oid, add column revoked_at timestamptz;
+update tensile.model_privileges as p set owner_oid = m.owner_oid from tensile.models as m where m.model_id = p.model_id;
+alter table tensile.model_privileges alter column owner_oid set not null;
+create index model_privileges_revoked on tensile.model_privileges (model_id) where revoked_at is not null;
+
+-- Jobs -------------------------------------------------------------------------------------------------------
+
+alter table tensile.jobs
+  drop constraint jobs_attempts_are_bounded,
+  drop constraint jobs_spec_is_small,
+  add column faults integer not null default 0,
+  add column interruptions integer not null default 0,
+  add column interrupted interval not null default '0',
+  add column progress_at timestamptz,
+  add column last_death_phase text;
+
+-- No worker of 0.2.0 reads more than this.
+with refused as (
+  update tensile.jobs as j
+     set state = 'failed', phase = null, worker_id = null, waits_for = null, not_before = null, finished_at = now(),
+         error_sqlstate = '54000', error_detail = null,
+         error_message = format('the specification of the job has %s bytes, and 0.2.0 takes at most 262144',
+                                pg_column_size(j.spec || '{}')),
+         error_hint = 'Train again with fewer features or shorter hyperparams.'
+   where j.state in ('queued', 'starting', 'running') and pg_column_size(j.spec || '{}') > 262144
+  returning j.job_id, j.error_message
+)
+insert into tensile.job_events (job_id, kind, detail)
+select r.job_id, 'failed', jsonb_build_object('error', r.error_message) from refused as r;
+
+alter table tensile.jobs
+  add constraint jobs_spec_is_small
+    check (pg_column_size(spec) <= 262144 or state in ('succeeded', 'failed', 'cancelled')),
+  add constraint jobs_model_name_is_short check (length(model_name) between 1 and 200),
+  add constraint jobs_model_name_is_printable
+    check (model_name !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
+  add constraint jobs_idempotency_key_is_short check (length(idempotency_key) between 1 and 200),
+  add constraint jobs_idempotency_key_is_printable
+    check (idempotency_key !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
+  add constraint jobs_attempts_are_bounded check (max_attempts between 1 and 100 and faults between 0 and max_attempts),
+  add constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0');
+
+drop index tensile.jobs_active;
+create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
+create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
+create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id) where state = 'queued';
+create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
+drop index tensile.jobs_idempotency;
+create unique index jobs_idempotency on tensile.jobs (owner_oid, installation, idempotency_key)
+  where idempotency_key is not null;
+create index job_events_at on tensile.job_events (at);
+create index plans_created on tensile.plans (created_at);
+
+-- A training under way has its model's name, as if it had been enqueued in 0.2.0. Where two owners train a new model of
+-- one name, the first has it, and the other's job fails when it publishes, as it would have done in 0.1.0.
+insert into tensile.models (name, owner_oid, owner_name, installation)
+select distinct on (j.model_name) j.model_name, j.owner_oid, j.owner_name, j.installation
+  from tensile.jobs as j
+ where j.state in ('queued', 'starting', 'running')
+   and not exists (select from tensile.models as m where m.name = j.model_name)
+ order by j.model_name, j.job_id;
+
+-- Checkpoints ------------------------------------------------------------------------------------------------
+
+-- Those of 0.1.0 have no digest: what was under way begins again.
+alter table tensile.artifacts
+  drop constraint artifacts_have_one_owner,
+  drop constraint artifacts_job_id_fkey;
+delete from tensile.artifacts where job_id is not null;
+delete from tensile.checkpoints;
+drop index tensile.artifacts_job;
+drop index tensile.artifacts_version;
+alter table tensile.artifacts drop column job_id, alter column version_id set not null;
+create unique index artifacts_version on tensile.artifacts (version_id, chunk_no);
+
+alter table tensile.checkpoints
+  drop constraint checkpoints_pkey,
+  add column store tensile.checkpoint_store not null,
+  add column host text not null,
+  add column digest text not null,
+  add primary key (job_id, store, host),
+  add constraint checkpoints_in_files_have_a_host check ((store = 'local') = (host <> '')),
+  add constraint checkpoints_sizes_are_counts check (size_bytes >= 0),
+  add constraint checkpoints_digests_are_sha256 check (digest ~ '^[0-9a-f]{64}$');
+
+create table tensile.checkpoint_chunks (
+  job_id bigint not null references tensile.jobs on delete cascade,
+  chunk_no integer not null,
+  chunk bytea not null,
+  primary key (job_id, chunk_no),
+  constraint checkpoint_chunks_count_from_zero check (chunk_no >= 0),
+  constraint checkpoint_chunks_are_bounded check (octet_length(chunk) <= 8388608)
+) with (
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1,
+  toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 1000,
+  toast.autovacuum_vacuum_cost_delay = 0, vacuum_truncate = on, toast.vacuum_truncate = on
+);
+alter table tensile.checkpoint_chunks alter column chunk set storage external;
+
+-- Quotas and snapshots ---------------------------------------------------------------------------------------
+
+create table tensile.role_quotas (
+  role_oid oid not null,
+  installation uuid not null default tensile.installation(),
+  role_name name not null,
+  jobs_running integer,
+  jobs_queued integer,
+  bytes bigint,
+  highest_priority integer,
+  changed_at timestamptz not null default now(),
+  changed_by name not null default current_user,
+  primary key (role_oid, installation),
+  constraint role_quotas_are_counts check (jobs_running >= 0 and jobs_queued >= 0 and bytes >= 0),
+  constraint role_quotas_priority_is_bounded check (highest_priority between -1000 and 1000)
+);
+
+create table tensile.snapshots (
+  job_id bigint primary key references tensile.jobs on delete cascade,
+  table_name name not null unique,
+  key text[] not null,
+  rows bigint,
+  bytes bigint,
+  created_at timestamptz not null default now(),
+  sealed boolean not null default false,
+  constraint snapshots_are_measured_when_sealed check (sealed = (rows is not null) and sealed = (bytes is not null))
+);
