@@ -269,7 +269,24 @@ def _decoded(job: int, spec: str) -> JobSpec | RequestError:
             f"the specification of job {job} cannot be read: {error}",
             hint="Enqueue jobs with tensile_train, and give numbers of an ordinary size.",
         )
+    fault = _fault(decoded)
+    if fault is not None:
+        return RequestError(
+            f"the specification of job {job} is refused: {fault}",
+            hint="Enqueue jobs with tensile_train, which writes it.",
+        )
     return decoded
+
+
+def _fault(spec: JobSpec) -> str | None:
+    """Why it cannot be trained. Version 0.1.0 enqueued such jobs; since then a trigger refuses them."""
+    if spec.deploy not in ("if_better", "always", "never"):
+        return f'deploy is "{spec.deploy}", not if_better, always or never'
+    if spec.memory_limit_bytes is not None and spec.memory_limit_bytes < 1:
+        return f"memory_limit_bytes is {spec.memory_limit_bytes}, not a whole number above 0"
+    if spec.max_runtime_s is not None and not 1 <= spec.max_runtime_s <= 2147483647:
+        return f"max_runtime_s is {spec.max_runtime_s}, not a whole number from 1 to 2147483647"
+    return None
 
 
 def lost_claim(job: JobId, claim: ClaimToken) -> LostClaimError:

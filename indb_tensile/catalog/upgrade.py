@@ -1,7 +1,7 @@
 """Scripts that bring an older catalog up to this version's.
 
 A script has three parts. Policies, triggers and grants are taken down first (`sql/upgrade/prepare.sql`). Tables and
-types change by steps written by hand, one file a release (`sql/upgrade/0.1.0--0.2.0.sql`), which keep the data and are
+types change by steps written by hand, one file a release (`sql/upgrade/0.1.0--0.2.0.sql`): they keep the data and are
 not edited after their release. Functions, views, triggers, policies, grants and comments are replaced whole by this
 version's own source, so their text exists once.
 """

@@ -21,6 +21,7 @@ from indb_tensile.cluster import Cluster, find_programs
 from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError, RequestError
 from indb_tensile.job import JobId
 from tests.catalog.enqueue import claim, enqueue, publication, register
+from tests.catalog.listing import catalog, members_aside
 from tests.catalog.own_server import own_server
 from tests.conftest import ROLES, Database
 
@@ -42,26 +43,19 @@ def test_the_versions_of_the_catalog_and_the_package_agree() -> None:
 
 def test_no_placeholder_is_left_in_the_script() -> None:
     for extension in (True, False):
-        source = install.script(extension)
-        assert "@VERSION@" not in source
-        assert "@SQL_API@" not in source
-        assert "@DIGEST@" not in source
-        assert ("pg_extension_config_dump" in source) is extension
-
-
-def test_an_upgrade_takes_the_shortest_chain_of_scripts() -> None:
-    steps = {("1", "2"): "a", ("2", "3"): "b", ("3", "4"): "c", ("2", "4"): "d"}
-    assert install.upgrade_path("1", "4", steps) == ("a", "d")
-    assert install.upgrade_path("4", "4", steps) == ()
-    assert install.upgrade_path("4", "1", steps) is None
+        for source in (install.script(extension), *install.upgrade_scripts(extension).values()):
+            assert "@VERSION@" not in source
+            assert "@SQL_API@" not in source
+            assert "@DIGEST@" not in source
+            assert ("pg_extension_config_dump" in source) is extension
 
 
 @pytest.mark.postgres
 def test_installing_again_changes_nothing(database: Database) -> None:
     with database.connect() as connection:
-        before = _catalog(connection)
+        before = catalog(connection)
         assert install.install(connection) == Installation(way=SCRIPT, version=install.VERSION)
-        assert _catalog(connection) == before
+        assert catalog(connection) == before
         install.check_version(connection)
 
 
@@ -167,12 +161,12 @@ def own() -> Iterator[Cluster]:
 
 
 @pytest.mark.postgres
-def test_the_extension_and_the_script_make_the_same_catalog(own: Cluster) -> None:
+def test_the_extension_and_the_script_make_the_samecatalog(own: Cluster) -> None:
     with _new_database(own, "extended") as extended, _new_database(own, "scripted") as scripted:
         assert install.install(extended).way == EXTENSION
         assert install.install(scripted, way=SCRIPT).way == SCRIPT
-        assert _catalog(extended) == _catalog(scripted)
-        assert len(_catalog(extended)) > 300
+        assert members_aside(catalog(extended)) == members_aside(catalog(scripted))
+        assert len(catalog(extended)) > 300
         for connection, other in ((extended, SCRIPT), (scripted, EXTENSION)):
             with pytest.raises(DatabaseError, match="was installed by"):
                 install.install(connection, way=other)
@@ -307,48 +301,3 @@ def _copy(cluster: Cluster, source: str, target: str, *options: str) -> None:
         check=False,
     )
     assert restore.returncode == 0, restore.stderr.decode()
-
-
-def _catalog(connection: psycopg.Connection[Any]) -> list[str]:
-    """Everything that the installation made, one line each."""
-    return [
-        row[0]
-        for row in connection.execute(
-            """
-            with mine as (select 'tensile'::regnamespace as schema)
-            select format('column %s.%s %s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
-                          a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attacl)
-              from mine, pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0
-              left join pg_attrdef as d on d.adrelid = c.oid and d.adnum = a.attnum
-             where c.relnamespace = mine.schema and c.relkind in ('r', 'v')
-            union all
-            select format('relation %s %s %s %s %s', c.relname, c.relkind, c.relacl, c.relrowsecurity, c.reloptions)
-              from mine, pg_class as c where c.relnamespace = mine.schema
-            union all
-            select format('constraint %s %s', conname, pg_get_constraintdef(k.oid))
-              from mine, pg_constraint as k where connamespace = mine.schema
-            union all
-            select indexdef from pg_indexes where schemaname = 'tensile'
-            union all
-            select format('view %s %s', viewname, definition) from pg_views where schemaname = 'tensile'
-            union all
-            select format('trigger %s', pg_get_triggerdef(t.oid))
-              from mine, pg_trigger as t join pg_class as c on c.oid = t.tgrelid
-             where c.relnamespace = mine.schema and not t.tgisinternal
-            union all
-            select format('policy %s %s %s %s %s %s', tablename, policyname, roles, cmd, qual, with_check)
-              from pg_policies where schemaname = 'tensile'
-            union all
-            select format('function %s %s %s %s', p.oid::regprocedure, md5(pg_get_functiondef(p.oid)), proacl,
-                          obj_description(p.oid, 'pg_proc'))
-              from mine, pg_proc as p
-             where pronamespace = mine.schema or (pronamespace = 'public'::regnamespace and proname like 'tensile%')
-            union all
-            select format('enum %s %s', t.typname, e.enumlabel)
-              from mine, pg_enum as e join pg_type as t on t.oid = e.enumtypid where t.typnamespace = mine.schema
-            union all
-            select format('schema %s', nspacl) from mine, pg_namespace as n where n.oid = mine.schema
-            order by 1
-            """
-        )
-    ]

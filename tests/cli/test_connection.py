@@ -54,9 +54,9 @@ def test_psql_gets_its_own_arguments_and_the_database(tensile: Tensile, database
 def test_the_versions_are_of_the_command_and_of_the_database(tensile: Tensile, database: Database) -> None:
     done = tensile("version", "--json", "--dsn", database.dsn("demo"))
     assert done.code == 0
-    assert done.out.startswith('{"tensile": "0.1.0", "catalog": "0.1.0", "postgresql": "')
+    assert done.out.startswith('{"tensile": "0.2.0", "catalog": "0.2.0", "postgresql": "')
     alone = tensile("version")
-    assert (alone.code, alone.out) == (0, "tensile  0.1.0\n")
+    assert (alone.code, alone.out) == (0, "tensile  0.2.0\n")
     assert alone.err == "no catalog to ask: no database is named, and there is no embedded one yet\n"
 
 
@@ -64,7 +64,7 @@ def test_installing_says_what_it_did_and_who_may(tensile: Tensile, database: Dat
     done = tensile("init", "--json", "--dsn", database.dsn())
     assert (done.code, done.out) == (
         0,
-        f'{{"database": "{database.name}", "version": "0.1.0", "way": "script", "changed": false}}\n',
+        f'{{"database": "{database.name}", "version": "0.2.0", "way": "script", "changed": false}}\n',
     )
     with database.connect() as admin:
         admin.execute("create or replace function tensile.catalog_digest() returns text return 'another'")

@@ -70,7 +70,7 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
     }
     assert found["grants"]["found"] == "tensile_reader may read 0 of the 2 tables that you may read"
     assert found["reader"]["found"] == "tensile_reader can log in from here"
-    assert "process 7 on elsewhere, gpu: version 0.0.9, not 0.1.0" in found["controller 1"]["found"]
+    assert "process 7 on elsewhere, gpu: version 0.0.9, not 0.2.0" in found["controller 1"]["found"]
 
     assert found["link of cpu on here"]["found"] == (
         "1000.0 MB/s out, 1000.0 MB/s in, 50% of it both at once, measured 2026-11-21 10:00"

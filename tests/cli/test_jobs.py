@@ -288,7 +288,7 @@ def test_a_catalog_of_another_version_is_said_to_be_one(tensile: Tensile, databa
         admin.execute("alter table tensile.jobs rename column phase to stage")
     done = tensile("job", "1", "--dsn", database.dsn("demo"))
     assert done.code == 4
-    assert "has version 0.0.1, this program has 0.1.0" in done.err
+    assert "has version 0.0.1, this program has 0.2.0" in done.err
 
 
 def _watched(connection: psycopg.Connection[Any]) -> bool:

@@ -1,0 +1,33 @@
+-- Which rows a dump carries when the catalog is an extension: without this, none. Not part of an installation
+-- by `tensile init`, whose tables are dumped like any others.
+--
+-- Models go with everything; jobs only when they have ended, and what hangs on a job goes with it. Workers, devices
+-- and checkpoints belong to running processes and stay behind. One call per statement, since each changes the same row of the system catalog.
+
+select pg_catalog.pg_extension_config_dump('tensile.settings', '');
+select pg_catalog.pg_extension_config_dump('tensile.models', '');
+select pg_catalog.pg_extension_config_dump('tensile.model_versions', '');
+select pg_catalog.pg_extension_config_dump('tensile.model_privileges', '');
+select pg_catalog.pg_extension_config_dump('tensile.artifacts', 'where version_id is not null');
+select pg_catalog.pg_extension_config_dump('tensile.graphs', '');
+select pg_catalog.pg_extension_config_dump('tensile.op_latency', '');
+select pg_catalog.pg_extension_config_dump('tensile.op_descriptions', '');
+select pg_catalog.pg_extension_config_dump('tensile.predictors', '');
+select pg_catalog.pg_extension_config_dump('tensile.device_paces', '');
+select pg_catalog.pg_extension_config_dump('tensile.jobs', $$where state in ('succeeded', 'failed', 'cancelled')$$);
+select pg_catalog.pg_extension_config_dump('tensile.job_progress', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+select pg_catalog.pg_extension_config_dump('tensile.job_events', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+select pg_catalog.pg_extension_config_dump('tensile.metrics', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+select pg_catalog.pg_extension_config_dump('tensile.plans', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+
+select pg_catalog.pg_extension_config_dump('tensile.models_model_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.model_versions_version_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.artifacts_artifact_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.jobs_job_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.claim_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.job_events_event_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.plans_plan_id_seq', '');
