@@ -41,7 +41,8 @@ def init(dsn: str | None, as_json: bool) -> None:
             as_json=True,
         )
     else:
-        done = "there already" if before == after else "installed"
+        done = "installed" if before is None else f"brought up from {before.version}"
+        done = "there already" if before == after else done
         warn(f'the catalog {after.version} is {done} in database "{database}"')
     if not same:
         warn(

@@ -12,10 +12,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from indb_tensile.catalog.install import SCRIPT, VERSION
 from indb_tensile.cli.embedded import _check_ours, _settings_text
 from indb_tensile.cli.place import Place
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import RequestError
+from tests.catalog import released
 from tests.cli.conftest import Tensile, ended, until
 
 pytestmark = pytest.mark.postgres
@@ -196,6 +198,35 @@ def test_a_catalog_of_another_source_is_pointed_out(service: Tensile) -> None:
     assert "warning: the catalog was installed from another source of the same version" in done.err
     assert "tensile down --purge, then tensile up" in done.err
     assert "warning" not in service("up").err
+
+
+def test_a_database_of_an_older_release_is_brought_up_and_its_queue_goes_on(service: Tensile) -> None:
+    up(service)
+    assert service("down").code == 0
+    cluster(service).start()
+    with psycopg.connect(cluster(service).dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute("drop database tensile with (force)")
+        connection.execute("drop role tensile_reader, tensile_data")
+        connection.execute("create database tensile")
+    with admin(service) as connection:
+        released.install(connection, "0.1.0", SCRIPT)
+        connection.execute("grant create on schema public to demo; grant pg_read_all_data to tensile_worker")
+    with psycopg.connect(cluster(service).dsn(user="demo"), autocommit=True) as demo:
+        demo.execute("create table public.t (a float8, y float8)")
+        demo.execute("insert into t select i, 2 * i from generate_series(1, 50) as i")
+        row = demo.execute(
+            "select tensile_train('doubled', 't', target => 'y', hyperparams => '{\"epochs\": 1}')"
+        ).fetchone()
+    assert row is not None
+    cluster(service).stop()
+
+    up(service)
+
+    assert service("wait", str(row[0]), "--timeout", "120").code == 0
+    with admin(service) as connection:
+        assert connection.execute("select tensile.catalog_version()").fetchone() == (VERSION,)
+        found = connection.execute("select state::text, error_message from tensile.stat_jobs").fetchall()
+        assert found == [("succeeded", None)]
 
 
 def test_down_stops_everything_and_up_brings_it_back_once_however_often_it_is_called(service: Tensile) -> None:
