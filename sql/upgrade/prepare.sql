@@ -2,12 +2,21 @@
 -- Functions and views stay, since views of users may depend on them; the new source replaces them in place.
 
 set local search_path = pg_catalog, pg_temp;
+set local deadlock_timeout = '10s';  -- longer than others': in a deadlock their statement is cancelled, not the upgrade
 
 do $$
 declare
   thing record;
   roles text;
 begin
+  -- A controller may still run. Whoever waits, waits before anything is changed.
+  for thing in
+    select c.oid::regclass as name from pg_catalog.pg_class as c
+     where c.relnamespace = 'tensile'::regnamespace and c.relkind = 'r' order by c.oid
+  loop
+    execute pg_catalog.format('lock table %s in access exclusive mode', thing.name);
+  end loop;
+
   -- Functions of public are replaced in place and keep their owner: none may be somebody else's.
   for thing in
     select p.oid::regprocedure as name, r.rolname as owner, p.prokind

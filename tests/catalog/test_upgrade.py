@@ -3,7 +3,9 @@
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -416,6 +418,25 @@ def test_users_views_of_ours_and_grants_to_their_roles_are_kept(old: Connection,
 
 
 @pytest.mark.postgres
+def test_a_deadlock_with_a_session_that_still_works_ends_that_sessions_statement_and_not_the_upgrade(
+    old: Connection,
+) -> None:
+    upgrading = threading.Thread(target=install.install, args=(old,))
+    waits = "select from pg_locks where relation = 'tensile.jobs'::regclass and not granted"
+    with _as(old, "alice") as alice, _as(old, "postgres") as observer:
+        alice.execute("begin")
+        alice.execute("select from tensile.jobs")
+        upgrading.start()
+        _until(lambda: _all(observer, waits))
+        with pytest.raises(psycopg.errors.DeadlockDetected):
+            alice.execute("select from tensile.workers")
+        alice.execute("rollback")
+        upgrading.join(30)
+        assert not upgrading.is_alive()
+        assert _all(observer, "select tensile.catalog_version()") == [(VERSION,)]
+
+
+@pytest.mark.postgres
 def test_a_version_without_a_way_to_this_one_is_named(old: Connection) -> None:
     old.execute("create or replace function tensile.catalog_version() returns text immutable return '0.0.1'")
     with pytest.raises(DatabaseError) as caught:
@@ -451,6 +472,13 @@ def test_tensile_up_brings_an_embedded_database_of_the_old_release_up(own: Clust
         old.execute("drop owned by demo")
         old.execute("revoke pg_read_all_data from tensile_worker, tensile_reader")
         old.execute("alter role demo reset all; drop role demo")
+
+
+def _until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def _all(connection: Connection, query: str, *values: Any) -> list[Any]:
