@@ -210,6 +210,7 @@ _VALUES = dict.fromkeys(_NUMBERS, "'1'") | {
     "interval": "'1 second'",
     "json": "'{}'",
     "jsonb": "'{}'",
+    "tensile.checkpoint_store": "'local'",
     "tensile.copy_way": "'out'",
     "tensile.job_phase": "'training'",
     "tensile.job_state": "'succeeded'",

@@ -17,6 +17,7 @@ from .frames import frame
 FD_VARIABLE = "TENSILE_ANALYST_FD"
 LIMIT_S = 300.0  # of one request: others wait for it
 _LENGTH_BYTES = 4
+_STARTS = 2  # a fork server that has just died may have been asked for the first one
 
 _log = logging.getLogger(__name__)
 
@@ -94,18 +95,20 @@ class AnalystProcess:
         if process is not None and process.pid is not None and process.ended():
             code = self.stop()
             _log.warning("the analyst (process %d) ended with code %s", process.pid, code)
-        if self._process is None:
-            self._process = await self._ask()
-        process = self._process
-        while process.pid is None and not process.failed:
-            self._heard.clear()
-            await self._heard.wait()
-        if process.failed:
+        for _ in range(_STARTS):
+            if self._process is None:
+                self._process = await self._ask()
+            process = self._process
+            while process.pid is None and not process.failed:
+                self._heard.clear()
+                await self._heard.wait()
+            if not process.failed:
+                return
             self.stop()
-            raise UnavailableError(
-                "the service's second process could not be started",
-                hint="ask again; if it fails again, the service's log says why",
-            )
+        raise UnavailableError(
+            "the service's second process could not be started",
+            hint="ask again; if it fails again, the service's log says why",
+        )
 
     async def _ask(self) -> Copy:
         ours, theirs = socket.socketpair()
