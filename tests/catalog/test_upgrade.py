@@ -59,9 +59,14 @@ def own() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def old(own: Cluster, request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """A superuser's connection to a new database with the catalog of 0.1.0, installed as the parameter `way` says."""
-    way = request.node.callspec.params.get("way", SCRIPT) if hasattr(request.node, "callspec") else SCRIPT
+def way() -> str:
+    """How the old catalog is installed, unless a test's parameter says it."""
+    return SCRIPT
+
+
+@pytest.fixture
+def old(own: Cluster, way: str) -> Iterator[Connection]:
+    """A superuser's connection to a new database with the catalog of 0.1.0."""
     with _new_database(own, "upgraded") as connection:
         released.install(connection, OLD, way)
         connection.execute("grant tensile_user to alice, bob")

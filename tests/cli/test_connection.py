@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from indb_tensile.catalog.install import SCRIPT
+from tests.catalog import released
 from tests.cli.conftest import Tensile
 from tests.conftest import Database
 
@@ -74,6 +77,23 @@ def test_installing_says_what_it_did_and_who_may(tensile: Tensile, database: Dat
     refused = tensile("init", "--dsn", database.cluster.dsn(user="alice", database="postgres"))
     assert refused.code == 3
     assert '"alice" is not a superuser' in refused.err
+
+
+def test_initializing_a_database_of_an_older_release_brings_it_up(tensile: Tensile, database: Database) -> None:
+    with database.cluster_connection() as admin:
+        admin.execute("create database older")
+    try:
+        with psycopg.connect(database.cluster.dsn(database="older"), autocommit=True) as connection:
+            released.install(connection, "0.1.0", SCRIPT)
+        done = tensile("init", "--dsn", database.cluster.dsn(database="older"))
+        assert done.code == 0
+        assert done.err == (
+            'the catalog 0.2.0 is brought up from 0.1.0 in database "older"\n'
+            "tensile doctor says what else is needed\n"
+        )
+    finally:
+        with database.cluster_connection() as admin:
+            admin.execute("drop database older with (force)")
 
 
 def test_a_controller_in_the_foreground_ends_with_the_code_of_what_is_wrong(
