@@ -287,17 +287,21 @@ begin
   -- The last training of a name that never got a version frees the name. A row that somebody has locked waits for
   -- tensile.delete_dropped().
   if exists (select from after_change as n where n.state in ('failed', 'cancelled')) then
-    delete from tensile.models as m using (
-      select r.model_id
-        from before_change as o
-        join after_change as n using (job_id)
-        join tensile.models as r on r.name = n.model_name and r.owner_oid = n.owner_oid
-       where o.state <> n.state and n.state in ('failed', 'cancelled') and tensile.is_reservation(r)
-         -- One look into the index for each name; "not exists" would let the planner read the whole queue instead.
-         and (select j.job_id from tensile.jobs as j
-               where j.model_name = r.name and j.state in ('queued', 'starting', 'running') limit 1) is null
-         for update of r skip locked) as free
-     where m.model_id = free.model_id;
+    begin
+      delete from tensile.models as m using (
+        select r.model_id
+          from before_change as o
+          join after_change as n using (job_id)
+          join tensile.models as r on r.name = n.model_name and r.owner_oid = n.owner_oid
+         where o.state <> n.state and n.state in ('failed', 'cancelled') and tensile.is_reservation(r)
+           -- One look into the index for each name; "not exists" would let the planner read the whole queue instead.
+           and (select j.job_id from tensile.jobs as j
+                 where j.model_name = r.name and j.state in ('queued', 'starting', 'running') limit 1) is null
+           for update of r skip locked) as free
+       where m.model_id = free.model_id;
+    exception when lock_not_available then  -- a session that waits for locks within a limit frees the name later
+      null;
+    end;
   end if;
 
   for told in

@@ -51,8 +51,8 @@ def test_a_relation_is_the_one_that_the_users_path_finds(database: Database, dem
             user.execute(
                 f"create table {schema}.t as select i as a, i % 2 as y from generate_series(1, 50) as i".encode()
             )
-            user.execute(f"grant select on {schema}.t to tensile_worker".encode())
-        user.execute("grant usage on schema demo to tensile_worker")
+            user.execute(f"grant select on {schema}.t to tensile_reader".encode())
+        user.execute("grant usage on schema demo to tensile_reader")
         done = demo("train", "m", "t", "--target", "y")
         assert done.code == 0, done.err
         assert user.execute("select relation_schema from tensile.jobs").fetchone() == ("demo",)
