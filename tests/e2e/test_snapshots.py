@@ -62,7 +62,8 @@ def published(service: Service, job: int) -> tuple[Any, ...]:
         """select (select sha256(string_agg(a.chunk, ''::bytea order by a.chunk_no))
                      from tensile.artifacts as a where a.version_id = v.version_id),
                   b.bundle::text, v.metrics::text, v.parameters, v.weights_bytes
-             from tensile.model_versions as v join tensile.version_bundles as b using (version_id) where v.job_id = %s""",
+             from tensile.model_versions as v join tensile.version_bundles as b using (version_id)
+            where v.job_id = %s""",
         (job,),
     ).fetchone()
     assert row is not None
