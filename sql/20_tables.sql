@@ -223,7 +223,7 @@ create table tensile.jobs (
   started_at timestamptz,
   finished_at timestamptz,
   idempotency_key text,
-  version_id bigint references tensile.model_versions on delete set null,
+  version_id bigint,  -- no foreign key: deleting a version would have to lock its job's row, which users may lock too
   constraint jobs_spec_names_the_model check (spec ->> 'model' is not distinct from model_name),
   constraint jobs_spec_names_the_relation check (
     spec #>> '{relation,oid}' is not distinct from relation_oid::text
@@ -257,7 +257,6 @@ create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = '
 create index jobs_owner on tensile.jobs (owner_oid, job_id);
 create index jobs_model on tensile.jobs (model_name, job_id);
 create index jobs_model_owner on tensile.jobs (model_name, owner_oid) where state in ('queued', 'starting', 'running');
-create index jobs_version on tensile.jobs (version_id) where version_id is not null;
 create unique index jobs_idempotency on tensile.jobs (owner_oid, installation, idempotency_key)
   where idempotency_key is not null;
 comment on table tensile.jobs is 'the queue, and what became of each training that was asked for';
@@ -306,7 +305,7 @@ comment on column tensile.jobs.not_before is
 comment on column tensile.jobs.started_at is 'when it was claimed for the first time';
 comment on column tensile.jobs.finished_at is 'when it succeeded, failed or was cancelled';
 comment on column tensile.jobs.idempotency_key is 'asked for twice under one key by one owner, it is one job';
-comment on column tensile.jobs.version_id is 'version that it published';
+comment on column tensile.jobs.version_id is 'version that it published, which may be deleted by now';
 
 create table tensile.job_progress (
   job_id bigint primary key references tensile.jobs on delete cascade,

@@ -65,17 +65,21 @@ begin
       return;
     end if;
     exit when tensile.may_train(next_owner);
-    with unentitled as (
-      select q.job_id from tensile.jobs as q
-       where q.owner_oid = next_owner and q.state = 'queued' and q.installation = (select tensile.installation())
-       order by q.job_id
-         for update skip locked limit 1000
-    )
-    update tensile.jobs as j
-       set state = 'failed', waits_for = null, not_before = null, finished_at = now(), error_sqlstate = '42501',
-           error_message = tensile.why_not_trained(j.owner_oid, j.owner_name), error_detail = null,
-           error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
-      from unentitled where j.job_id = unentitled.job_id;
+    begin
+      with unentitled as (
+        select q.job_id from tensile.jobs as q
+         where q.owner_oid = next_owner and q.state = 'queued' and q.installation = (select tensile.installation())
+         order by q.job_id
+           for update skip locked limit 1000
+      )
+      update tensile.jobs as j
+         set state = 'failed', waits_for = null, not_before = null, finished_at = now(), error_sqlstate = '42501',
+             error_message = tensile.why_not_trained(j.owner_oid, j.owner_name), error_detail = null,
+             error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
+        from unentitled where j.job_id = unentitled.job_id;
+    exception when lock_not_available then  -- whatever holds it up holds up no other owner
+      aside := aside || next_owner;
+    end;
     next_job := null;
   end loop;
   if next_job is null then
@@ -294,6 +298,8 @@ begin
           join after_change as n using (job_id)
           join tensile.models as r on r.name = n.model_name and r.owner_oid = n.owner_oid
          where o.state <> n.state and n.state in ('failed', 'cancelled') and tensile.is_reservation(r)
+           -- A grant on it may be locked by its owner, and the cascade would wait.
+           and not exists (select from tensile.model_privileges as p where p.model_id = r.model_id)
            -- One look into the index for each name; "not exists" would let the planner read the whole queue instead.
            and (select j.job_id from tensile.jobs as j
                  where j.model_name = r.name and j.state in ('queued', 'starting', 'running') limit 1) is null

@@ -116,6 +116,7 @@ create trigger model_privileges_have_an_owner before insert or update of revoked
 create function tensile.delete_dropped(most integer default 1000) returns bigint
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
+  set lock_timeout = '1s'
 as $$
 declare
   deleted bigint;
@@ -131,32 +132,38 @@ begin
    where a.artifact_id = chunk.artifact_id;
   get diagnostics deleted = row_count;
 
-  delete from tensile.models as m using (
-    select d.model_id from tensile.models as d
-     where d.dropped_at is not null
-       and not exists (select from tensile.model_versions as v join tensile.artifacts as c using (version_id)
-                        where v.model_id = d.model_id)
-     limit greatest(most - deleted, 0) for update skip locked) as dead
-   where m.model_id = dead.model_id;
+  -- Children first, each without those that their owner has locked: a cascade would wait for them.
+  delete from tensile.model_versions as v using (
+    select o.version_id
+      from tensile.models as m
+      join tensile.model_versions as o on o.model_id = m.model_id
+     where m.dropped_at is not null
+       and not exists (select from tensile.artifacts as c where c.version_id = o.version_id)
+     limit greatest(most - deleted, 0) for update of o skip locked) as dead
+   where v.version_id = dead.version_id;
   get diagnostics rows_deleted = row_count;
   deleted := deleted + rows_deleted;
 
   delete from tensile.model_privileges as p using (
-    select q.model_id, q.grantee_oid, q.privilege from tensile.model_privileges as q
-     where q.revoked_at is not null
-     limit greatest(most - deleted, 0) for update skip locked) as dead
+    select q.model_id, q.grantee_oid, q.privilege
+      from tensile.model_privileges as q join tensile.models as m on m.model_id = q.model_id
+     where q.revoked_at is not null or m.dropped_at is not null
+     limit greatest(most - deleted, 0) for update of q skip locked) as dead
    where (p.model_id, p.grantee_oid, p.privilege) = (dead.model_id, dead.grantee_oid, dead.privilege);
   get diagnostics rows_deleted = row_count;
   deleted := deleted + rows_deleted;
 
-  -- Reservations whose training ended while somebody had locked them, or was never committed.
+  -- Dropped models, and reservations whose training ended while somebody had locked them, or was never committed.
   delete from tensile.models as m using (
     select d.model_id from tensile.models as d
-     where d.definition is null and d.last_spec is null and tensile.is_reservation(d)
-       and not exists (select from tensile.jobs as j
-                        where j.model_name = d.name and j.state in ('queued', 'starting', 'running'))
-     limit greatest(most - deleted, 0) for update skip locked) as stale
-   where m.model_id = stale.model_id;
+     where (d.dropped_at is not null
+            or tensile.is_reservation(d)
+               and not exists (select from tensile.jobs as j
+                                where j.model_name = d.name and j.state in ('queued', 'starting', 'running')))
+       and not exists (select from tensile.model_versions as v where v.model_id = d.model_id)
+       and not exists (select from tensile.model_privileges as p where p.model_id = d.model_id)
+     limit greatest(most - deleted, 0) for update skip locked) as dead
+   where m.model_id = dead.model_id;
   get diagnostics rows_deleted = row_count;
   return deleted + rows_deleted;
 end

@@ -482,6 +482,7 @@ comment on function public.tensile_training_info(text) is 'the versions of a mod
 create function public.tensile_create_model(name text, architecture text default null, hyperparams jsonb default null)
   returns bigint
   language plpgsql volatile parallel unsafe
+  set lock_timeout = '2s'  -- another session may have taken the name and not committed yet
 as $$
 begin
   return (tensile.call('create_model', jsonb_build_object(

@@ -120,7 +120,7 @@ class _Loader:
     async def load(self, version: ModelVersionId) -> Resident:
         """The version, ready to predict."""
         loaded = await asyncio.get_running_loop().run_in_executor(self._executor, self._load, version)
-        return Resident(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes)
+        return Resident(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes, owner=loaded.owner_oid)
 
     def close(self) -> None:
         """End the threads and their connections."""

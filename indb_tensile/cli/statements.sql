@@ -142,8 +142,9 @@ select j.job_id, j.model_name as model, format('%%I.%%I', j.relation_schema, j.r
 select job_id from tensile.jobs where state in ('queued', 'starting', 'running') order by job_id;
 
 -- train --
--- The user's search_path says which relation is meant, and holds for the functions of a view.
-select public.tensile_train(
+-- The user's search_path says which relation is meant, and holds for the functions of a view. The function is that of
+-- schema tensile, in which nobody can add an overload that fits better.
+select tensile.train(tensile.training_request(
   %(model)s::pg_catalog.text, %(relation)s::pg_catalog.regclass,
   target => %(target)s::pg_catalog.text, task => %(task)s::pg_catalog.text,
   architecture => %(architecture)s::pg_catalog.text, hyperparams => %(hyperparams)s::pg_catalog.jsonb,
@@ -152,10 +153,10 @@ select public.tensile_train(
   metric => %(metric)s::pg_catalog.text, early_stop => %(early_stop)s::pg_catalog.jsonb,
   init_from => %(init_from)s::pg_catalog.text, priority => %(priority)s::pg_catalog.int4,
   memory_limit => %(memory_limit)s::pg_catalog.text, max_runtime => %(max_runtime)s::pg_catalog.interval,
-  deploy => %(deploy)s::pg_catalog.text, idempotency_key => %(idempotency_key)s::pg_catalog.text);
+  deploy => %(deploy)s::pg_catalog.text, idempotency_key => %(idempotency_key)s::pg_catalog.text));
 
 -- cancel --
-select public.tensile_cancel(%(job)s);
+select public.tensile_cancel(%(job)s::pg_catalog.int8);
 
 -- watched_jobs --
 select j.job_id, j.model_name as model, j.state, j.phase, q.waits_for, j.error_message as error,
@@ -182,10 +183,10 @@ select d.worker_id, d.used_bytes, d.high_water_bytes, d.budget_bytes, d.busy_per
 select * from tensile.model_list order by 1;
 
 -- predict --
-select public.tensile_predict(%(model)s, %(row)s, version => %(version)s);
+select (tensile.prediction(%(model)s::text, %(row)s::jsonb, %(version)s::int4, 'value') #>> '{}')::float8;
 
 -- predict_label --
-select public.tensile_predict_label(%(model)s, %(row)s, version => %(version)s);
+select tensile.prediction(%(model)s::text, %(row)s::jsonb, %(version)s::int4, 'label') #>> '{}';
 
 -- plans --
 select p.generation, p.reason, p.policy, p.vanilla_peak_bytes, p.liveness_peak_bytes, p.floor_bytes,

@@ -15,7 +15,7 @@ import psycopg
 
 from indb_tensile.catalog import checkpoints, models, retention, snapshots
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
-from indb_tensile.catalog.connection import Connection, Session
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session
 from indb_tensile.controller.logrotation import rotate
 from indb_tensile.errors import TensileError
 
@@ -92,7 +92,12 @@ class CatalogChores:
 
     def _open(self) -> Session:
         if self._session is None:
-            self._session = Session(self._dsn, application_name="tensile housekeeping", patience_s=0.0)
+            self._session = Session(
+                self._dsn,
+                application_name="tensile housekeeping",
+                patience_s=0.0,
+                lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
+            )
         return self._session
 
 

@@ -450,6 +450,9 @@ def _require(connection: Connection, role: str, tables: Sequence[Row], subject: 
         raise PrivilegeError(f"role {role} may not read {subject}", hint=f"Run: {' '.join(missing)}")
 
 
+_ANY_ROW_BYTES = 16 << 20  # a row of so many bytes is decoded before its size is judged
+
+
 def _copied(connection: Connection, described: _Described, chosen: Sequence[str], limits: Limits) -> Table:
     """The rows of every table, one after another."""
     place = described.place
@@ -476,7 +479,9 @@ def _copied(connection: Connection, described: _Described, chosen: Sequence[str]
         decoder.begin()
         statement = sql.SQL(_statement("copy_table")).format(table=_quoted(table), columns=names)
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
-            for part in copy:
+            for part in copy:  # a row each, or less; on the wire an array takes up to twice what it takes here
+                if len(part) > max(_ANY_ROW_BYTES, 2 * (limits.size_bytes - store.size_bytes)):
+                    refuse(store.size_bytes + len(part))
                 digest.update(part)
                 decoder.feed(part)
         decoder.end()

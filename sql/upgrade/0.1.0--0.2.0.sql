@@ -160,6 +160,10 @@ delete from tensile.artifacts where job_id is not null;
 delete from tensile.checkpoints;
 drop index tensile.artifacts_job;
 drop index tensile.artifacts_version;
+-- Deleting a version would have to lock its job's row, which the job's owner may lock.
+alter table tensile.jobs drop constraint jobs_version_id_fkey;
+drop index tensile.jobs_version;
+
 alter table tensile.artifacts drop column job_id, alter column version_id set not null;
 create unique index artifacts_version on tensile.artifacts (version_id, chunk_no);
 

@@ -292,11 +292,11 @@ def test_a_dropped_model_is_seen_by_nobody_and_its_bytes_are_deleted_in_portions
             models.load_version(connection, version)
         alice.execute("insert into tensile.models (name) values ('m')")
 
-        deleted = [connection.execute("select tensile.delete_dropped(1)").fetchone() for _ in range(4)]
-        assert deleted == [(1,), (1,), (1,), (0,)], "a chunk, the model, the name that no training needs"
+        deleted = [connection.execute("select tensile.delete_dropped(1)").fetchone() for _ in range(5)]
+        assert deleted == [(1,), (1,), (1,), (1,), (0,)], "a chunk, its version, the model, a name nobody needs"
         for table in ("models", "model_versions", "version_bundles", "artifacts"):
             assert connection.execute(f"select count(*) from tensile.{table}".encode()).fetchone() == (0,), table
-        assert alice.execute("select state::text, version_id from tensile.jobs").fetchone() == ("succeeded", None)
+        assert alice.execute("select state::text, version_id from tensile.jobs").fetchone() == ("succeeded", version)
 
 
 def _names(connection: psycopg.Connection[Any]) -> list[str]:

@@ -522,6 +522,14 @@ def test_more_than_the_limit_is_refused_with_the_figures(database: Database) -> 
         assert read(connection, asked, every, limits=Limits(size_bytes=800_009)).rows == 1
 
 
+def test_a_row_beyond_the_limit_is_refused_before_it_is_decoded(database: Database) -> None:
+    with database.connect() as connection:
+        connection.execute("create table t (a text); insert into t values (repeat('a', 20000000))")
+        asked = relation(connection, "t")
+        with pytest.raises(DataError, match=r"2000\d+ bytes, and the limit is 1000000 bytes"):
+            read(connection, asked, every, limits=Limits(size_bytes=1_000_000))
+
+
 def test_a_number_beyond_a_double_is_the_tables_fault(database: Database) -> None:
     with database.connect() as connection:
         for number in ("1e400", "-1e400", "1e-400"):

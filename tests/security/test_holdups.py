@@ -66,6 +66,60 @@ def test_a_lock_that_does_stand_in_the_way_is_seen(database: Database) -> None:
     assert {"claim", "cancel", "publish", "enqueue", "predict"} <= set(held_up)
 
 
+def test_a_lock_on_a_grant_keeps_no_job_from_being_rescued_or_claimed(database: Database) -> None:
+    """The owner of a name without a version can lock the grant on it, which the name's deletion would cascade to."""
+    victim = settle(database, VICTIM)
+    with (
+        database.connect(OWNER) as alice,
+        database.connect() as postgres,
+        database.connect("tensile_worker") as worker,
+    ):
+        worker.execute("set lock_timeout = '100ms'")
+        doomed = enqueue(alice, "reserved", priority=9)
+        alice.execute("select tensile_grant_model('reserved', 'public')")
+        claimed = jobs.claim_job(worker, victim.worker)
+        assert claimed is not None
+        assert claimed.job == doomed
+        alice.execute("select tensile_cancel(%s)", (doomed,))
+        jobs.leave(worker, victim.worker)
+        with alice.transaction():
+            alice.execute("select from tensile.model_privileges for update")
+            assert set(jobs.rescue(worker, ())) == {doomed, victim.running.job}
+
+        enqueue(alice, "reserved", priority=9)
+        postgres.execute(f"revoke tensile_user from {OWNER}")
+        try:
+            with postgres.transaction():  # what the owner locked before it lost the role
+                postgres.execute("select from tensile.model_privileges for update")
+                claimed = jobs.claim_job(worker, register(worker))
+        finally:
+            postgres.execute(f"grant tensile_user to {OWNER}")
+        assert claimed is not None
+        assert claimed.job == victim.queued
+
+
+def test_locks_on_what_was_dropped_leave_the_rest_to_be_deleted(database: Database) -> None:
+    estate, victim = settle(database, OWNER), settle(database, VICTIM)
+    with (
+        database.connect() as postgres,
+        database.connect(OWNER) as alice,
+        database.connect("tensile_worker") as worker,
+    ):
+        postgres.execute("update tensile.jobs set cancel_requested = true where state = 'queued'")
+        for job in (estate.running, victim.running):
+            jobs.cancelled(worker, job.job, job.claim)
+        postgres.execute("update tensile.models set dropped_at = now()")
+        with alice.transaction():
+            for table in ("jobs", "model_versions", "model_privileges"):
+                alice.execute(f"select from tensile.{table} for update".encode())
+            for _ in range(4):
+                worker.execute("select tensile.delete_dropped()")
+            assert postgres.execute("select name from tensile.models").fetchall() == [(estate.model,)]
+        for _ in range(4):
+            worker.execute("select tensile.delete_dropped()")
+        assert postgres.execute("select name from tensile.models").fetchall() == []
+
+
 def _uncommitted(role: str) -> Iterator[Attack]:
     """What a user may leave uncommitted on purpose."""
     yield Attack(

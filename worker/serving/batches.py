@@ -2,6 +2,8 @@
 
 A request of many rows is computed in passes that take about PASS_NS each by what the model's rows took before. A
 request of a few rows that waits goes before the next pass of a long one, and the two kinds take turns under load.
+Among requests of one kind the owner of the model whose last pass is longest ago comes first. So between two passes of
+one owner's models everybody else has a turn, however slow these models are.
 
 Nothing waits for a batch to fill: a lone request is computed at once, and under load the batches grow by
 themselves. A lone request of a few rows to a model known to be quick is computed where it arrived, on the event
@@ -30,7 +32,7 @@ MAX_BATCH_ROWS = 4096  # bounds the activations of one pass
 PASS_NS = 100_000_000  # a pass of many rows takes about so long: others wait for it
 
 QUICK_NS = 500_000  # a pass that the event loop can afford: other connections wait as long
-_FEW_ROWS = 8  # rows of a request that goes first; of a long one's first pass, while nothing is known of the model
+_FEW_ROWS = 8  # rows of a request that goes first
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class _Waiting:
     model: Model
     kind: str
     rows: list[Any]
+    owner: int  # of the model: a role's oid
     result: Future[list[Any]] = field(default_factory=Future)
 
     @property
@@ -83,6 +86,8 @@ class Batches:
         self._row_ns: dict[ModelVersionId, float] = {}  # by the last pass of many rows, else by the last one
         self._measured: set[ModelVersionId] = set()  # those that have had a pass of many rows
         self._many_next = False  # a request of many rows has its turn before those of few
+        self._turns = 0
+        self._last_turn: dict[int, int] = {}  # of each owner
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._busy = False
@@ -94,7 +99,9 @@ class Batches:
         """How many requests wait."""
         return len(self._waiting)
 
-    async def predict(self, version: ModelVersionId, model: Model, rows: list[Any], kind: str) -> list[Any]:
+    async def predict(
+        self, version: ModelVersionId, model: Model, rows: list[Any], kind: str, *, owner: int = 0
+    ) -> list[Any]:
         """One prediction per row, computed together with what else waits for the same model.
 
         Many rows go in passes, between which others have their turn. Raises RowError with the row's place in `rows`.
@@ -103,7 +110,7 @@ class Batches:
         while (begin := len(values)) < len(rows):
             part = rows[begin : begin + self._pass_rows(version)]
             try:
-                values += await self._queue(version, model, part, kind)
+                values += await self._queue(version, model, part, kind, owner)
             except RowError as error:
                 raise RowError(error, begin + error.row) from error
         return values
@@ -117,14 +124,13 @@ class Batches:
 
     def _pass_rows(self, version: ModelVersionId) -> int:
         """How many rows of this version take about PASS_NS, by what is known of it."""
-        row_ns = self._row_ns.get(version)
-        if row_ns is None:
-            return _FEW_ROWS
-        least = 1 if version in self._measured else _FEW_ROWS  # a pass of few rows says little of one row's time
-        return min(MAX_BATCH_ROWS, max(least, int(PASS_NS / max(row_ns, 1.0))))
+        row_ns = self._row_ns.get(version, PASS_NS)  # one row, until its time is known: it may be any
+        return min(MAX_BATCH_ROWS, max(1, int(PASS_NS / max(row_ns, 1.0))))
 
-    async def _queue(self, version: ModelVersionId, model: Model, rows: list[Any], kind: str) -> list[Any]:
-        waiting = _Waiting(version=version, model=model, kind=kind, rows=rows)
+    async def _queue(
+        self, version: ModelVersionId, model: Model, rows: list[Any], kind: str, owner: int
+    ) -> list[Any]:
+        waiting = _Waiting(version=version, model=model, kind=kind, rows=rows, owner=owner)
         with self._changed:
             if self._closed:
                 raise UnavailableError("the service is stopping", hint="ask again: a new one is started")
@@ -162,7 +168,10 @@ class Batches:
         if not self._waiting:
             return []
         many = self._many_next
-        first = next((one for one in self._waiting if one.few != many), self._waiting[0])
+        eligible = [one for one in self._waiting if one.few != many] or list(self._waiting)
+        first = min(eligible, key=lambda one: self._last_turn.get(one.owner, 0))  # the oldest of equals
+        self._turns += 1
+        self._last_turn[first.owner] = self._turns
         self._many_next = first.few
         batch, others, rows = [first], [], len(first.rows)
         most_rows = self._pass_rows(first.version)

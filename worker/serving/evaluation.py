@@ -46,14 +46,14 @@ class Evaluations:
         """How many are unfinished."""
         return sum(map(len, self._parts.values()))
 
-    async def add(self, connection: int, request: Evaluate, model: Model) -> dict[str, Any]:
+    async def add(self, connection: int, request: Evaluate, model: Model, *, owner: int = 0) -> dict[str, Any]:
         """Score a part's rows; the metrics of all parts with the last one.
 
         Raises RowError with the row's place in the whole evaluation.
         """
         parts = self._of(connection, request)
         try:
-            parts.append(await self._score(request, model, before=sum(map(len, parts))))
+            parts.append(await self._score(request, model, owner, before=sum(map(len, parts))))
         except BaseException:
             self._end(connection, request.evaluation)
             raise
@@ -86,9 +86,11 @@ class Evaluations:
             )
         return parts
 
-    async def _score(self, request: Evaluate, model: Model, before: int) -> list[Scored]:
+    async def _score(self, request: Evaluate, model: Model, owner: int, before: int) -> list[Scored]:
         try:
-            scored: list[Scored] = await self._batches.predict(request.version, model, request.rows, SCORE)
+            scored: list[Scored] = await self._batches.predict(
+                request.version, model, request.rows, SCORE, owner=owner
+            )
         except RowError as error:
             raise RowError(error, before + error.row) from error
         rows, outputs = before + len(scored), len(scored[0].outputs) if scored else 0

@@ -58,10 +58,14 @@ class Front:
                 return await self._analyst.ask(body)
             case Predict():
                 model = await self._residents.get(request.version)
-                return await _encoded(await self._batches.predict(request.version, model, request.rows, request.kind))
+                owner = self._residents.owner(request.version)
+                return await _encoded(
+                    await self._batches.predict(request.version, model, request.rows, request.kind, owner=owner)
+                )
             case Evaluate():
                 model = await self._residents.get(request.version)
-                return success(await self._evaluations.add(connection, request, model))
+                owner = self._residents.owner(request.version)
+                return success(await self._evaluations.add(connection, request, model, owner=owner))
             case Ping():
                 return success(self._state())
             case other:

@@ -12,10 +12,11 @@ from .batches import Model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """A loaded version and the bytes of its weights."""
+    """A loaded version, the bytes of its weights, and the oid of the role that owns the model."""
 
     model: Model
     size_bytes: int
+    owner: int = 0
 
 
 Load = Callable[[ModelVersionId], Awaitable[Resident]]
@@ -52,6 +53,11 @@ class Residents:
         if version in self._resident:
             self._resident.move_to_end(version)
         return found.model
+
+    def owner(self, version: ModelVersionId) -> int:
+        """The role that owns a resident version's model; 0 for one that has been dropped from memory since."""
+        found = self._resident.get(version)
+        return 0 if found is None else found.owner
 
     def _start(self, version: ModelVersionId) -> asyncio.Task[Resident]:
         task = asyncio.ensure_future(self._keep(version))

@@ -24,10 +24,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A version ready to predict, and the bytes of its weights."""
+    """A version ready to predict, the bytes of its weights, and the role that owns its model."""
 
     predictor: Predictor
     size_bytes: int
+    owner_oid: int
 
 
 class Store:
@@ -49,7 +50,11 @@ class Store:
         database cannot be reached.
         """
         stored = self._run(lambda connection: _load(connection, version), f"version {version}")
-        return Loaded(predictor=Predictor.load(stored.bundle, stored.weights), size_bytes=len(stored.weights))
+        return Loaded(
+            predictor=Predictor.load(stored.bundle, stored.weights),
+            size_bytes=len(stored.weights),
+            owner_oid=stored.owner_oid,
+        )
 
     def latencies(self, signatures: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Nanoseconds and workspace bytes of the operators that have run on this kind of device."""
