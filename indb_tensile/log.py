@@ -9,7 +9,7 @@ _Fault = tuple[type[BaseException], BaseException, TracebackType | None] | tuple
 
 # Names of models and tables come from users: with a line feed, an escape sequence or a mark of text direction in a
 # name, a user could write lines of the log, or commands to the terminal that shows it.
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class LineFormatter(logging.Formatter):

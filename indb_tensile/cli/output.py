@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,6 +13,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from indb_tensile.log import escaped
+
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
@@ -23,8 +24,7 @@ _BYTES = "_bytes"
 _WIDE = 10_000  # columns: what goes to a file or a pipe is never folded
 _unbounded = Console(width=_WIDE)
 _NUMERIC = (int, float, Decimal)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_ESCAPES = {"\n": " ", "\t": " "}
+_SPACES = str.maketrans("\n\t", "  ")
 
 
 def show_rows(rows: Sequence[Row], *, as_json: bool, empty: str = "nothing to show") -> None:
@@ -96,7 +96,7 @@ def cell(name: str, value: object) -> str:
 
 def plain(text: str) -> str:
     """Text from a database as a terminal may show it: on one line, and with nothing that steers the terminal."""
-    return _CONTROL.sub(lambda match: _ESCAPES.get(match[0], f"\\x{ord(match[0]):02x}"), text)
+    return escaped(text.translate(_SPACES))
 
 
 def size(size_bytes: int) -> str:

@@ -45,6 +45,7 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
         ("ms", Decimal("3.14159"), "3.142"),
         ("spec", {"ä": [1]}, '{"ä": [1]}'),
         ("error", "one\ntwo\x1b[31m", "one two\\x1b[31m"),
+        ("relation", "x\u202egnp", "x\\u202egnp"),
     ],
 )
 def test_a_value_is_shown_as_a_person_reads_it(name: str, value: object, text: str) -> None:
