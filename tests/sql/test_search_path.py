@@ -181,4 +181,4 @@ def embedded(database: Database) -> Iterator[None]:
         connection.execute(statement("prepare_embedded_roles"))
         connection.execute(statement("prepare_embedded_roles"))
         yield
-        connection.execute("revoke pg_read_all_data from tensile_worker")
+        connection.execute("revoke pg_read_all_data from tensile_reader")
