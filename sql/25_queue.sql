@@ -294,10 +294,12 @@ begin
     begin
       delete from tensile.models as m using (
         select r.model_id
-          from before_change as o
-          join after_change as n using (job_id)
-          join tensile.models as r on r.name = n.model_name and r.owner_oid = n.owner_oid
-         where o.state <> n.state and n.state in ('failed', 'cancelled') and tensile.is_reservation(r)
+          from (select distinct n.model_name, n.owner_oid  -- many jobs may end at once, and the queue be long
+                  from before_change as o
+                  join after_change as n using (job_id)
+                 where o.state <> n.state and n.state in ('failed', 'cancelled')) as e
+          join tensile.models as r on r.name = e.model_name and r.owner_oid = e.owner_oid
+         where tensile.is_reservation(r)
            -- A grant on it may be locked by its owner, and the cascade would wait.
            and not exists (select from tensile.model_privileges as p where p.model_id = r.model_id)
            -- One look into the index for each name; "not exists" would let the planner read the whole queue instead.

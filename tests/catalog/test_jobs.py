@@ -444,6 +444,15 @@ def test_a_queued_job_is_cancelled_at_once_without_any_worker(database: Database
         assert row == ("cancelled", True)
 
 
+def test_many_jobs_of_one_model_are_cancelled_together_and_free_its_name(database: Database) -> None:
+    with database.connect("alice") as alice:
+        for _ in range(50):
+            enqueue(alice, "reserved")
+        alice.execute("update tensile.jobs set cancel_requested = true")
+        assert alice.execute("select distinct state::text from tensile.jobs").fetchall() == [("cancelled",)]
+        assert alice.execute("select name from tensile.models").fetchall() == []
+
+
 def test_a_running_job_is_cancelled_by_its_worker_which_hears_it_at_the_next_beat(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
