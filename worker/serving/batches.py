@@ -188,9 +188,17 @@ class Batches:
         return batch
 
     def _compute(self, batch: list[_Waiting]) -> None:
+        _compute(batch, self._predict)
+
+    def _predict(self, wanted: Sequence[_Waiting]) -> list[Any]:
+        """One pass. Its time is known before anybody has its results: who asks for the next rows goes by it."""
         started_ns = self._clock_ns()
-        _compute(batch, self.counters)
-        version, pass_ns, rows = batch[0].version, self._clock_ns() - started_ns, sum(len(one.rows) for one in batch)
+        try:
+            return _predict(wanted, self.counters)
+        finally:
+            self._measure(wanted[0].version, self._clock_ns() - started_ns, sum(len(one.rows) for one in wanted))
+
+    def _measure(self, version: ModelVersionId, pass_ns: int, rows: int) -> None:
         self._last_pass_ns[version] = pass_ns
         if rows >= _FEW_ROWS:
             self._measured.add(version)
@@ -198,19 +206,19 @@ class Batches:
             self._row_ns[version] = pass_ns / max(rows, 1)
 
 
-def _compute(batch: Sequence[_Waiting], counters: Counters) -> None:
+def _compute(batch: Sequence[_Waiting], predict: Callable[[Sequence[_Waiting]], list[Any]]) -> None:
     """Answer every request of the batch. A batch that fails is computed one by one: a row's fault is its own."""
     wanted = [one for one in batch if one.result.set_running_or_notify_cancel()]
     if not wanted:
         return
     try:
-        values = _predict(wanted, counters)
+        values = predict(wanted)
     except RequestError as error:
         if len(wanted) == 1:
             wanted[0].result.set_exception(error)
             return
         for one in wanted:
-            _compute_alone(one, counters)
+            _compute_alone(one, predict)
         return
     except Exception as error:  # noqa: BLE001 - the thread's outermost loop: one model's fault must not end it
         _log.exception("predicting with version %d failed", wanted[0].version)
@@ -222,9 +230,9 @@ def _compute(batch: Sequence[_Waiting], counters: Counters) -> None:
         begin += len(one.rows)
 
 
-def _compute_alone(one: _Waiting, counters: Counters) -> None:
+def _compute_alone(one: _Waiting, predict: Callable[[Sequence[_Waiting]], list[Any]]) -> None:
     try:
-        one.result.set_result(_predict([one], counters))
+        one.result.set_result(predict([one]))
     except RequestError as error:
         one.result.set_exception(error)
     except Exception as error:  # noqa: BLE001 - as above
