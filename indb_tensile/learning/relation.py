@@ -36,7 +36,8 @@ from indb_tensile.errors import (
     TableBusyError,
 )
 from indb_tensile.job import Relation
-from indb_tensile.learning.columns import Column, Kind, Table, Wire
+from indb_tensile.learning import wires
+from indb_tensile.learning.columns import Column, Table, Wire
 from indb_tensile.learning.columnstore import ColumnStore
 from indb_tensile.learning.copybinary import Decoder
 from indb_tensile.sql_api import readable
@@ -48,44 +49,6 @@ Connection = psycopg.Connection[Any]
 Choose = Callable[[tuple[Column, ...]], Sequence[str]]
 Row = Mapping[str, Any]
 Result = TypeVar("Result")
-
-_WIRES = {
-    "int2": Wire(kind=Kind.INTEGER, item=">i2"),
-    "int4": Wire(kind=Kind.INTEGER, item=">i4"),
-    "int8": Wire(kind=Kind.INTEGER, item=">i8"),
-    "float4": Wire(kind=Kind.FLOAT, item=">f4"),
-    "float8": Wire(kind=Kind.FLOAT, item=">f8"),
-    "numeric": Wire(kind=Kind.FLOAT, item="", form="numeric"),
-    "bool": Wire(kind=Kind.BOOLEAN, item=">u1"),
-    "text": Wire(kind=Kind.TEXT, item=""),
-    "varchar": Wire(kind=Kind.TEXT, item=""),
-    "bpchar": Wire(kind=Kind.TEXT, item="", form="bpchar"),
-    "char": Wire(kind=Kind.TEXT, item="", form="char"),
-    "name": Wire(kind=Kind.TEXT, item=""),
-    "date": Wire(kind=Kind.TIME, item=">i4"),
-    "timestamp": Wire(kind=Kind.TIME, item=">i8"),
-    "timestamptz": Wire(kind=Kind.TIME, item=">i8"),
-    "_float4": Wire(kind=Kind.ARRAY, item=">f4"),
-    "_float8": Wire(kind=Kind.ARRAY, item=">f8"),
-    "_numeric": Wire(kind=Kind.ARRAY, item="", form="numeric", stored="f8"),
-    "_int2": Wire(kind=Kind.ARRAY, item=">i2", stored="f4"),
-    "_int4": Wire(kind=Kind.ARRAY, item=">i4", stored="f8"),
-    "_int8": Wire(kind=Kind.ARRAY, item=">i8", stored="f8"),
-}
-_TEXT = Wire(kind=Kind.TEXT, item="")  # enums, and types whose binary form is their text
-_SINCE_16 = {"char": Wire(kind=Kind.TEXT, item="", form="char_or_octal")}
-# Types that only a primary key may have: no model learns from them, and their text tells rows apart.
-_KEY_WIRES = {
-    name: Wire(kind=Kind.TEXT, item="", form=name)
-    for name in (
-        *("uuid", "bytea", "inet", "cidr", "macaddr", "macaddr8", "interval", "time", "timetz", "bit", "varbit"),
-        *("oid", "xid8", "pg_lsn", "jsonb"),
-    )
-}
-SUPPORTED_TYPES = (
-    "smallint, integer, bigint, real, double precision, numeric, boolean, text, varchar, char, enums, date, "
-    "timestamp, timestamptz, and arrays of real, double precision, numeric and integers"
-)
 
 _BLOCK = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 _ATTEMPTS = 3  # how often a read begins anew because the table was changed meanwhile
@@ -346,7 +309,7 @@ def _described(connection: Connection, place: _Place, key: Sequence[str] | None)
         Column(
             name=row["name"],
             type=row["type"],
-            wire=_wire(row, version),
+            wire=wires.of_column(row["base"], enumerated=row["enumerated"], server_version=version),
             not_null=row["not_null"],
             primary_key=row["primary_key"],
             identity=row["identity"],
@@ -355,22 +318,12 @@ def _described(connection: Connection, place: _Place, key: Sequence[str] | None)
         )
         for row in rows
     )
-    wires = {column.name: column.wire for column in described if column.wire is not None}
-    keys = {row["name"]: wire for row in rows if row["primary_key"] and (wire := _key_wire(row)) is not None}
+    readable_columns = {column.name: column.wire for column in described if column.wire is not None}
+    key_wires = {row["name"]: wires.of_key(row["base"], sent_as_text=row["sent_as_text"]) for row in rows}
+    keys = {row["name"]: wire for row in rows if row["primary_key"] and (wire := key_wires[row["name"]]) is not None}
     return _Described(
-        place=place, columns=described, wires=keys | wires, reasons=readable.reasons(place.family, rows)
+        place=place, columns=described, wires=keys | readable_columns, reasons=readable.reasons(place.family, rows)
     )
-
-
-def _wire(row: Row, server_version: int) -> Wire | None:
-    if row["enumerated"]:
-        return _TEXT
-    since = _SINCE_16 if server_version >= 160000 else {}
-    return since.get(row["base"]) or _WIRES.get(row["base"] or "")
-
-
-def _key_wire(row: Row) -> Wire | None:
-    return _KEY_WIRES.get(row["base"] or "", _TEXT if row["sent_as_text"] else None)
 
 
 def _require_unchanged(connection: Connection, place: _Place) -> None:
@@ -418,7 +371,7 @@ def _require_wires(described: _Described, chosen: Sequence[str]) -> None:
         left_out = ", ".join(column.name for column in unsupported)
         raise RequestError(
             f"cannot learn from column {shown}",
-            detail=f"Supported types: {SUPPORTED_TYPES}.",
+            detail=f"Supported types: {wires.SUPPORTED_TYPES}.",
             hint=f"Leave it out: exclude => '{{{left_out}}}'.",
         )
 
