@@ -187,16 +187,45 @@ class Batches:
         self._waiting.extend(others)
         return batch
 
-    def _compute(self, batch: list[_Waiting]) -> None:
-        _compute(batch, self._predict)
+    def _compute(self, batch: Sequence[_Waiting]) -> None:
+        """Answer every request of the batch. A batch that fails is computed one by one: a row's fault is its own."""
+        wanted = [one for one in batch if one.result.set_running_or_notify_cancel()]
+        if wanted:
+            self._answer(wanted)
+
+    def _answer(self, wanted: Sequence[_Waiting]) -> None:
+        try:
+            values = self._predict(wanted)
+        except RequestError as error:
+            if len(wanted) == 1:
+                wanted[0].result.set_exception(error)
+                return
+            for one in wanted:
+                self._answer([one])
+        except Exception as error:  # noqa: BLE001 - the thread's outermost loop: one model's fault must not end it
+            _log.exception("predicting with version %d failed", wanted[0].version)
+            _fail(wanted, error)
+        else:
+            begin = 0
+            for one in wanted:
+                one.result.set_result(values[begin : begin + len(one.rows)])
+                begin += len(one.rows)
 
     def _predict(self, wanted: Sequence[_Waiting]) -> list[Any]:
-        """One pass. Its time is known before anybody has its results: who asks for the next rows goes by it."""
+        """The predictions for all rows of these requests, which are for one model and of one kind."""
+        version, model, kind = wanted[0].version, wanted[0].model, str(wanted[0].kind)
+        rows = wanted[0].rows if len(wanted) == 1 else [row for one in wanted for row in one.rows]
         started_ns = self._clock_ns()
         try:
-            return _predict(wanted, self.counters)
-        finally:
-            self._measure(wanted[0].version, self._clock_ns() - started_ns, sum(len(one.rows) for one in wanted))
+            values = model.predict_rows(rows, kind)
+        finally:  # measured before any result is handed out: the size of the request's next pass depends on it
+            self._measure(version, self._clock_ns() - started_ns, len(rows))
+        if len(values) != len(rows):
+            raise InvariantError(f"version {version} gave {len(values)} predictions for {len(rows)} rows")
+        self.counters.requests += len(wanted)
+        self.counters.batches += 1
+        self.counters.rows += len(rows)
+        return values
 
     def _measure(self, version: ModelVersionId, pass_ns: int, rows: int) -> None:
         self._last_pass_ns[version] = pass_ns
@@ -204,51 +233,6 @@ class Batches:
             self._measured.add(version)
         if rows >= _FEW_ROWS or version not in self._measured:
             self._row_ns[version] = pass_ns / max(rows, 1)
-
-
-def _compute(batch: Sequence[_Waiting], predict: Callable[[Sequence[_Waiting]], list[Any]]) -> None:
-    """Answer every request of the batch. A batch that fails is computed one by one: a row's fault is its own."""
-    wanted = [one for one in batch if one.result.set_running_or_notify_cancel()]
-    if not wanted:
-        return
-    try:
-        values = predict(wanted)
-    except RequestError as error:
-        if len(wanted) == 1:
-            wanted[0].result.set_exception(error)
-            return
-        for one in wanted:
-            _compute_alone(one, predict)
-        return
-    except Exception as error:  # noqa: BLE001 - the thread's outermost loop: one model's fault must not end it
-        _log.exception("predicting with version %d failed", wanted[0].version)
-        _fail(wanted, error)
-        return
-    begin = 0
-    for one in wanted:
-        one.result.set_result(values[begin : begin + len(one.rows)])
-        begin += len(one.rows)
-
-
-def _compute_alone(one: _Waiting, predict: Callable[[Sequence[_Waiting]], list[Any]]) -> None:
-    try:
-        one.result.set_result(predict([one]))
-    except RequestError as error:
-        one.result.set_exception(error)
-    except Exception as error:  # noqa: BLE001 - as above
-        _log.exception("predicting with version %d failed", one.version)
-        _fail([one], error)
-
-
-def _predict(wanted: Sequence[_Waiting], counters: Counters) -> list[Any]:
-    rows = wanted[0].rows if len(wanted) == 1 else [row for one in wanted for row in one.rows]
-    values = wanted[0].model.predict_rows(rows, str(wanted[0].kind))
-    if len(values) != len(rows):
-        raise InvariantError(f"version {wanted[0].version} gave {len(values)} predictions for {len(rows)} rows")
-    counters.requests += len(wanted)
-    counters.batches += 1
-    counters.rows += len(rows)
-    return values
 
 
 def _fail(wanted: Sequence[_Waiting], error: Exception) -> None:
