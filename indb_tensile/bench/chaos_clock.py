@@ -1,7 +1,7 @@
-"""A clock that can be stepped: libfaketime, preloaded into what shall go by it. Its monotonic clock is left alone.
+"""A wall clock that a test can step: libfaketime, preloaded into a process. The monotonic clock stays right.
 
-A Python process that is started so goes by it, and processes that it starts do not: what they preload themselves
-does not bear another library beside it.
+Only the process that is started with this environment sees the stepped clock. Its children do not: trainers preload a
+library of their own, and the two libraries cannot be loaded together.
 """
 
 import os
@@ -11,8 +11,9 @@ from pathlib import Path
 _LIBRARY = "libfaketimeMT.so.1"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - libfaketime's choice
 _PLACES = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/lib64/faketime", "/usr/local/lib/faketime")
-# Runs when the interpreter starts. With the clock stepped, libfaketime 0.9.10 answers EINVAL to the clock_nanosleep()
-# on the monotonic clock that Python's time.sleep() calls; waiting for an event that never comes is left alone by it.
+# Runs when the interpreter starts, and replaces time.sleep(). Python's time.sleep() calls clock_nanosleep() on the
+# monotonic clock; while the wall clock is stepped, libfaketime 0.9.10 answers that call with EINVAL. Waiting with a
+# timeout for an event that nobody sets takes the same time and is not affected.
 _CUSTOM = """\
 import os
 import threading
@@ -65,6 +66,6 @@ class Clock:
 
 
 def find_library() -> Path | None:
-    """Debian's package libfaketime, or a library of that name elsewhere."""
+    """The path of libfaketime: where Debian installs it, or another usual place; None if it is missing."""
     found = (path for place in _PLACES for path in sorted(Path("/").glob(f"{place[1:]}/{_LIBRARY}")))
     return next(found, None)

@@ -15,7 +15,7 @@ _BALLAST = "ballast"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """Where it is mounted. `fault` says why there is none; it is empty otherwise."""
+    """A small file system and where it is mounted. `fault` says why none could be mounted; otherwise it is empty."""
 
     directory: Path
     fault: str = ""

@@ -30,11 +30,8 @@ NOUNS = {
     "chaos": "Disturb jobs of several owners by kills, full disks, lost connections, clocks and locks: none is lost.",
 }
 
-SERVED = (
-    "queue",
-    "checkpoints",
-    "start",
-)  # in a database of their own: where no server is named, on one of their own
+# These need a server: the one that --dsn names, or else a private one that is made for the run.
+SERVED = ("queue", "checkpoints", "start")
 _SAID = ("--dsn", "-h", "--help")
 
 

@@ -123,17 +123,20 @@ _KEY_TYPES = frozenset(
     )
 )
 
-# The relation ("self"), its partitions or children of any level ("descendant") with each place in the tree, and all
-# that these inherit from ("ancestor"). A partition that is being detached is no part of the table any more.
-FAMILY = """
-with recursive below (oid, path) as (
+# A table with its partitions or children of any level, each with its place in the tree. A partition that is being
+# detached is no part of the table any more.
+_BELOW = """below (oid, path) as (
     select $1::oid, array[$1::oid]
     union all
     select i.inhrelid, b.path || i.inhrelid
       from below as b
       join pg_catalog.pg_inherits as i on i.inhparent = b.oid
      where not i.inhdetachpending
-),
+)"""
+
+# The relation ("self"), what is below it ("descendant"), and all that these inherit from ("ancestor").
+FAMILY = f"""
+with recursive {_BELOW},
 above (oid) as (
     select i.inhparent from below as b join pg_catalog.pg_inherits as i on i.inhrelid = b.oid
     union
@@ -150,7 +153,7 @@ select c.oid as oid, n.nspname as schema, c.relname as name, c.relkind::text as 
   from family as f
   join pg_catalog.pg_class as c on c.oid = f.oid
   join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
- order by f.path nulls last, f.oid"""
+ order by f.path nulls last, f.oid"""  # noqa: S608 - made of constants
 
 # Every live column: its type and the type below all domains, and what decides whether its binary form may be read.
 COLUMNS = """
@@ -198,15 +201,8 @@ select a.attname as name, pg_catalog.format_type(a.atttypid, a.atttypmod) as typ
 
 
 # What a role may do with each table that is copied for this relation, given the columns that are read.
-GRANTS = """
-with recursive below (oid, path) as (
-    select $1::oid, array[$1::oid]
-    union all
-    select i.inhrelid, b.path || i.inhrelid
-      from below as b
-      join pg_catalog.pg_inherits as i on i.inhparent = b.oid
-     where not i.inhdetachpending
-),
+GRANTS = f"""
+with recursive {_BELOW},
 copied (oid, path) as (select b.oid, min(b.path) from below as b group by b.oid)
 select n.nspname as schema, c.relname as name, has_schema_privilege($2::name, n.oid, 'usage') as enters,
        has_table_privilege($2::name, c.oid, 'select')
@@ -216,4 +212,4 @@ select n.nspname as schema, c.relname as name, has_schema_privilege($2::name, n.
   from copied as t
   join pg_catalog.pg_class as c on c.oid = t.oid and c.relkind = 'r'
   join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
- order by t.path"""
+ order by t.path"""  # noqa: S608 - made of constants
