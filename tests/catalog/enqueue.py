@@ -86,3 +86,12 @@ def state(connection: psycopg.Connection[Any], job: JobId) -> str:
     row = connection.execute("select state::text from tensile.jobs where job_id = %s", (job,)).fetchone()
     assert row is not None
     return str(row[0])
+
+
+def rows_read(connection: psycopg.Connection[Any]) -> int:
+    """Rows of `tensile.jobs` that this transaction has read."""
+    row = connection.execute(
+        "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relid = 'tensile.jobs'::regclass"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -12,7 +12,17 @@ from indb_tensile.catalog import checkpoints, jobs, models
 from indb_tensile.catalog.jobs import Beat, Progress, Sighting
 from indb_tensile.errors import ComputationError, DatabaseError, DataError, DeviceError, LostClaimError
 from indb_tensile.job import Blame, ClaimedJob, JobId, JobState, Phase
-from tests.catalog.enqueue import LEASE_S, claim, claim_or_fail, enqueue, publication, register, specification, state
+from tests.catalog.enqueue import (
+    LEASE_S,
+    claim,
+    claim_or_fail,
+    enqueue,
+    publication,
+    register,
+    rows_read,
+    specification,
+    state,
+)
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
@@ -54,12 +64,12 @@ def test_a_long_queue_slows_neither_an_enqueue_nor_a_claim_whatever_the_statisti
         )
     with database.connect() as connection, connection.transaction():
         worker = register(connection)
-        before = _rows_read(connection)
+        before = rows_read(connection)
         enqueue(connection)
-        enqueued = _rows_read(connection)
+        enqueued = rows_read(connection)
         claim(connection, worker)
         assert enqueued - before < 5
-        assert _rows_read(connection) - enqueued < 10
+        assert rows_read(connection) - enqueued < 10
 
 
 def test_higher_priority_goes_first_then_the_older_job(database: Database) -> None:
@@ -546,15 +556,6 @@ def _everything(database: Database) -> list[Any]:
     tables += ["artifacts", "models", "model_versions"]
     with database.connect() as connection:
         return [connection.execute(f"select t::text from tensile.{table} as t").fetchall() for table in tables]
-
-
-def _rows_read(connection: psycopg.Connection[Any]) -> int:
-    """Rows of `tensile.jobs` that this transaction has read."""
-    row = connection.execute(
-        "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relid = 'tensile.jobs'::regclass"
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 def _pause_s(connection: psycopg.Connection[Any]) -> float | None:

@@ -8,7 +8,7 @@ from psycopg.errors import InsufficientPrivilege, InvalidParameterValue, Undefin
 
 from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.jobs import Progress
-from tests.catalog.enqueue import claim, enqueue, publication, register
+from tests.catalog.enqueue import claim, enqueue, publication, register, rows_read
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
@@ -207,20 +207,11 @@ def test_finished_jobs_are_not_read_by_a_claim_a_beat_or_a_rescue(database: Data
         enqueue(alice)
         number = register(worker)
         with worker.transaction():
-            read = [_rows_read(worker)]
+            read = [rows_read(worker)]
             claimed = claim(worker, number)
-            read.append(_rows_read(worker))
+            read.append(rows_read(worker))
             jobs.beat(worker, number, {claimed.job: claimed.claim})
-            read.append(_rows_read(worker))
+            read.append(rows_read(worker))
             jobs.rescue(worker)
-            read.append(_rows_read(worker))
+            read.append(rows_read(worker))
     assert read[-1] - read[0] < 100, f"rows of jobs read before, after the claim, the beat and the rescue: {read}"
-
-
-def _rows_read(connection: psycopg.Connection[Any]) -> int:
-    """Rows of `tensile.jobs` that this transaction has read."""
-    row = connection.execute(
-        "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relid = 'tensile.jobs'::regclass"
-    ).fetchone()
-    assert row is not None
-    return int(row[0])

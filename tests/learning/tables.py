@@ -8,6 +8,7 @@ import torch
 
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning import datasets
+from indb_tensile.learning.artifacts import ModelBundle
 from indb_tensile.learning.columns import Column, ColumnData, Kind, Table, Wire
 from indb_tensile.learning.evaluation import evaluate
 from indb_tensile.learning.hyperparams import learning_rate
@@ -41,6 +42,18 @@ def table(described: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -
     identity = [columns["id"]] if "id" in columns else [columns[name] for name in sorted(columns)]
     hashes = row_hashes(identity, len(listed))
     return Table(columns=columns, described=meta, rows=len(listed), row_hash=hashes, digest="")
+
+
+def bundle(prepared: Prepared) -> ModelBundle:
+    """The model as its weights are now, as it would be published."""
+    return ModelBundle(
+        architecture=prepared.architecture,
+        input_shape=prepared.input_shape,
+        outputs=prepared.outputs,
+        task=prepared.task,
+        preprocessor=prepared.preprocessor,
+        weights=dict(prepared.module.state_dict()),
+    )
 
 
 def sample(name: str) -> Table:

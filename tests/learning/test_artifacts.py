@@ -11,20 +11,9 @@ import torch
 from indb_tensile.errors import DatabaseError, MissingError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning import datasets
-from indb_tensile.learning.artifacts import Checkpoint, ModelBundle, Predictor, pack, unpack
+from indb_tensile.learning.artifacts import Checkpoint, Predictor, pack, unpack
 from indb_tensile.learning.training import Prepared, assemble
-from tests.learning.tables import sample, score, spec, table, train
-
-
-def bundle(prepared: Prepared) -> ModelBundle:
-    return ModelBundle(
-        architecture=prepared.architecture,
-        input_shape=prepared.input_shape,
-        outputs=prepared.outputs,
-        task=prepared.task,
-        preprocessor=prepared.preprocessor,
-        weights=dict(prepared.module.state_dict()),
-    )
+from tests.learning.tables import bundle, sample, score, spec, table, train
 
 
 def stored(prepared: Prepared) -> Predictor:

@@ -19,9 +19,10 @@ from indb_tensile.catalog.reader import open_reader
 from indb_tensile.cluster import Cluster
 from indb_tensile.controller.forkserver import Copy, ForkServer
 from indb_tensile.job import ClaimedJob, ModelVersionId, WorkerId
-from indb_tensile.learning.artifacts import ModelBundle, Predictor
+from indb_tensile.learning.artifacts import Predictor
 from indb_tensile.learning.training import Prepared, prepare
 from tests.conftest import Database, fresh_database
+from tests.learning.tables import bundle
 from worker.serving.identity import DatabaseIdentity, read_identity, socket_name
 
 from .fakes import DEADLINE_S, Client, eventually
@@ -173,7 +174,7 @@ def publish(database: Database, model: str, relation: str) -> Published:
         with open_reader(database.dsn("tensile_reader"), application_name="test") as reader:
             prepared = prepare(reader, claimed.spec)
         jobs.start_running(connection, claimed.job, claimed.claim)
-        bundle = _bundle(prepared)
+        trained = bundle(prepared)
         version = models.publish_version(
             connection,
             claimed,
@@ -181,12 +182,12 @@ def publish(database: Database, model: str, relation: str) -> Published:
                 task=prepared.task,
                 target=claimed.spec.target,
                 architecture=prepared.architecture,
-                bundle=bundle.to_json(),
-                weights=bundle.to_bytes(),
+                bundle=trained.to_json(),
+                weights=trained.to_bytes(),
                 parameters=1,
             ),
         )
-    return Published(version=version, prepared=prepared, predictor=Predictor(bundle))
+    return Published(version=version, prepared=prepared, predictor=Predictor(trained))
 
 
 def fill(connection: psycopg.Connection, table: str, target: str, value: str) -> None:
@@ -199,14 +200,3 @@ def fill(connection: psycopg.Connection, table: str, target: str, value: str) ->
         "from generate_series(1, 60) as n"
     )
     connection.execute(f"grant select on {table} to tensile_reader")
-
-
-def _bundle(prepared: Prepared) -> ModelBundle:
-    return ModelBundle(
-        architecture=prepared.architecture,
-        input_shape=prepared.input_shape,
-        outputs=prepared.outputs,
-        task=prepared.task,
-        preprocessor=prepared.preprocessor,
-        weights=dict(prepared.module.state_dict()),
-    )

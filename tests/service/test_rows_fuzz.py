@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.artifacts import ModelBundle, Predictor
+from indb_tensile.learning.artifacts import Predictor
 from indb_tensile.learning.training import assemble
 from indb_tensile.sql_api import predictions
 from indb_tensile.sql_api.errors import RefusalError
-from tests.learning.tables import spec, table
+from tests.learning.tables import bundle, spec, table
 from worker.serving.answers import SCORE, Answers
 from worker.serving.requests import Evaluate, Predict, RowError, encode, parse
 
@@ -33,18 +33,7 @@ def answers() -> Answers:
     rows = [(n / 7, "pqr"[n % 3], [n, n % 5, 1.0], f"2020-01-{n + 1:02}", "no" if n % 2 else "yes")
             for n in range(30)]  # fmt: skip
     prepared = assemble(table(DESCRIBED, rows), spec("y"))
-    return Answers(
-        Predictor(
-            ModelBundle(
-                architecture=prepared.architecture,
-                input_shape=prepared.input_shape,
-                outputs=prepared.outputs,
-                task=prepared.task,
-                preprocessor=prepared.preprocessor,
-                weights=dict(prepared.module.state_dict()),
-            )
-        )
-    )
+    return Answers(Predictor(bundle(prepared)))
 
 
 GOOD = {"a": 1.0, "b": "p", "c": [1, 2, 3], "t": "2020-01-01", "y": "no"}

@@ -8,7 +8,7 @@ from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog import jobs
 from indb_tensile.job import ClaimedJob, JobId, WorkerId
-from tests.catalog.enqueue import claim, enqueue, specification
+from tests.catalog.enqueue import claim, enqueue, rows_read, specification
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
@@ -214,7 +214,7 @@ def test_a_queue_of_an_owner_at_its_limit_costs_others_claims_nothing(database: 
         claim(connection, worker)
         mine = enqueue(bob, "b")
     with database.connect() as postgres, postgres.transaction():
-        before = _rows_read(postgres)
+        before = rows_read(postgres)
         claimed = jobs.claim_job(postgres, worker)
         assert isinstance(claimed, ClaimedJob)
         assert claimed.job == mine
@@ -223,7 +223,7 @@ def test_a_queue_of_an_owner_at_its_limit_costs_others_claims_nothing(database: 
             " where indrelid = 'tensile.jobs'::regclass and pg_stat_get_xact_tuples_fetched(indexrelid) > 10"
         ).fetchall()
         assert read == []
-        assert _rows_read(postgres) - before < 20
+        assert rows_read(postgres) - before < 20
 
 
 def _register(connection: psycopg.Connection[Any], *, slots: int) -> WorkerId:
@@ -240,14 +240,5 @@ def _claim_of(connection: psycopg.Connection[Any], job: int) -> Any:
 
 def _oid(connection: psycopg.Connection[Any], role: str) -> int:
     row = connection.execute("select oid from pg_roles where rolname = %s", (role,)).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def _rows_read(connection: psycopg.Connection[Any]) -> int:
-    """Rows of `tensile.jobs` that this transaction has read."""
-    row = connection.execute(
-        "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relid = 'tensile.jobs'::regclass"
-    ).fetchone()
     assert row is not None
     return int(row[0])
