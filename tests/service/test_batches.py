@@ -14,6 +14,11 @@ from .fakes import Echo
 V1, V2 = ModelVersionId(1), ModelVersionId(2)
 
 
+def untimed() -> Batches:
+    """Passes take no time on its clock: however busy the machine, no batch is cut short because the last was slow."""
+    return Batches(lambda: 0)
+
+
 class Broken:
     def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
         raise ValueError("shapes do not match")
@@ -48,7 +53,7 @@ async def queued(
 
 def test_what_arrives_while_the_thread_computes_is_one_batch() -> None:
     async def scene() -> tuple[list[Any], Counters, list[list[Any]]]:
-        batches, model = Batches(), Echo()
+        batches, model = untimed(), Echo()
         first = await blocked(batches, model)
         later = await queued(batches, *((V1, model, [n], Kind.VALUE) for n in range(1, 11)))
         model.gate.set()
@@ -64,7 +69,7 @@ def test_what_arrives_while_the_thread_computes_is_one_batch() -> None:
 
 def test_a_batch_holds_one_model_and_one_kind_and_the_others_keep_their_order() -> None:
     async def scene() -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
-        batches, model, other = Batches(), Echo(), Echo()
+        batches, model, other = untimed(), Echo(), Echo()
         await batches.predict(V2, other, [0], Kind.VALUE)  # until a row's time is known, a pass has one row
         first = await blocked(batches, model)
         later = await queued(
@@ -88,7 +93,7 @@ def test_a_batch_holds_one_model_and_one_kind_and_the_others_keep_their_order() 
 
 def test_the_fault_of_one_request_is_not_that_of_those_it_was_batched_with() -> None:
     async def scene() -> list[list[Any] | BaseException]:
-        batches, model = Batches(), Echo()
+        batches, model = untimed(), Echo()
         first = await blocked(batches, model)
         later = await queued(batches, *((V1, model, [row], Kind.VALUE) for row in (1, "bad", 3)))
         model.gate.set()
@@ -106,7 +111,7 @@ def test_the_fault_of_one_request_is_not_that_of_those_it_was_batched_with() -> 
 @pytest.mark.parametrize("model", [Broken(), Short()])
 def test_a_model_that_fails_answers_with_an_error_and_the_thread_goes_on(model: Any) -> None:
     async def scene() -> tuple[Any, Any]:
-        batches = Batches()
+        batches = untimed()
         broken = await asyncio.gather(batches.predict(V1, model, [1], Kind.VALUE), return_exceptions=True)
         sound = await batches.predict(V2, Echo(), [1], Kind.VALUE)
         batches.close()
@@ -120,7 +125,7 @@ def test_a_model_that_fails_answers_with_an_error_and_the_thread_goes_on(model: 
 
 def test_a_request_whose_client_has_gone_is_not_computed() -> None:
     async def scene() -> list[list[Any]]:
-        batches, model = Batches(), Echo()
+        batches, model = untimed(), Echo()
         first = await blocked(batches, model)
         gone, stays = await queued(batches, (V1, model, ["gone"], Kind.VALUE), (V1, model, ["stays"], Kind.VALUE))
         gone.cancel()
@@ -135,7 +140,7 @@ def test_a_request_whose_client_has_gone_is_not_computed() -> None:
 
 def test_many_rows_go_in_passes_the_first_of_them_small() -> None:
     async def scene() -> tuple[list[Any], list[int]]:
-        batches, model = Batches(lambda: 0), Echo()
+        batches, model = untimed(), Echo()
         values = await batches.predict(V1, model, list(range(2 * MAX_BATCH_ROWS + 1)), Kind.VALUE)
         batches.close()
         return values, [len(rows) for rows in model.passes]
@@ -147,7 +152,7 @@ def test_many_rows_go_in_passes_the_first_of_them_small() -> None:
 
 def test_between_two_passes_of_one_owner_everybody_else_has_a_turn() -> None:
     async def scene() -> list[Any]:
-        batches, model = Batches(), Echo()
+        batches, model = untimed(), Echo()
         first = await blocked(batches, model)
         later = [
             asyncio.ensure_future(batches.predict(ModelVersionId(10 + n), model, [row], f"kind {n}", owner=owner))
@@ -198,7 +203,7 @@ def test_a_pass_of_a_slow_model_takes_about_as_long_as_one_may(row_ns: int, pass
 
 def test_a_request_of_few_rows_goes_before_the_next_pass_of_many_and_the_two_take_turns() -> None:
     async def scene() -> list[list[Any]]:
-        batches, model, other = Batches(lambda: 0), Echo(), Echo()
+        batches, model, other = untimed(), Echo(), Echo()
         await batches.predict(V2, other, ["known"] * 9, Kind.VALUE)
         await idle(batches)
         first = await blocked(batches, model)
@@ -223,7 +228,7 @@ def test_a_fault_is_told_with_the_rows_place_in_the_whole_request() -> None:
             return rows
 
     async def scene() -> int:
-        batches = Batches(lambda: 0)
+        batches = untimed()
         with pytest.raises(RowError) as caught:
             await batches.predict(V1, Picky(), [*range(20), "bad", *range(20)], Kind.VALUE)
         batches.close()
@@ -234,7 +239,7 @@ def test_a_fault_is_told_with_the_rows_place_in_the_whole_request() -> None:
 
 def test_no_rows_need_no_model() -> None:
     async def scene() -> list[Any]:
-        batches = Batches()
+        batches = untimed()
         values = await batches.predict(V1, Broken(), [], Kind.VALUE)
         batches.close()
         return values
@@ -244,7 +249,7 @@ def test_no_rows_need_no_model() -> None:
 
 def test_when_it_closes_what_waits_is_computed_and_what_comes_later_is_refused() -> None:
     async def scene() -> list[Any]:
-        batches, model = Batches(), Echo()
+        batches, model = untimed(), Echo()
         first = await blocked(batches, model)
         (waiting,) = await queued(batches, (V1, model, [1], Kind.VALUE))
         closing = asyncio.ensure_future(asyncio.to_thread(batches.close))
@@ -322,7 +327,7 @@ def test_requests_that_arrive_together_are_one_batch_even_of_a_quick_model() -> 
 
 def test_a_quick_model_is_not_computed_twice_at_once() -> None:
     async def scene() -> list[Any]:
-        batches, slow, quick = Batches(lambda: 0), Echo(), Placed(1)
+        batches, slow, quick = untimed(), Echo(), Placed(1)
         await batches.predict(V2, quick, [0], Kind.VALUE)
         first = await blocked(batches, slow)
         (second,) = await queued(batches, (V2, quick, [0], Kind.VALUE))

@@ -72,7 +72,7 @@ class Running:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self.batches = Batches()
+        self.batches = Batches(lambda: 0)
         self.front = Front(
             gate=Gate(IDENTITY, self._identity),
             residents=Residents(self._load, 100),
