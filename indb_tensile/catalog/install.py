@@ -43,13 +43,21 @@ def install(connection: Connection, *, way: str | None = None) -> Installation:
     `way` None means as it is installed already, else as an extension where the server has its files. Needs an
     autocommit connection of a superuser. Raises PrivilegeError, or DatabaseError that names what is missing.
     """
-    found = installed(connection)
-    if found is not None and way is not None and found.way != way:
-        raise _other_way(connection, found)
+    found = _as_asked(connection, way)
     if found is not None and found.version == VERSION:
         connection.execute(query("adopt_owners"))  # it may have been restored from another server's dump
         return found
     _check_server(connection)
+    with connection.transaction():
+        connection.execute(query("lock_database"))
+        return _install(connection, way)
+
+
+def _install(connection: Connection, way: str | None) -> Installation:
+    """Install or upgrade. The database is locked: no other session is installing or upgrading."""
+    found = _as_asked(connection, way)
+    if found is not None and found.version == VERSION:  # another session has done it since
+        return found
     available = _extension_is_available(connection)
     if way == EXTENSION and not available:
         raise DatabaseError(
@@ -63,6 +71,14 @@ def install(connection: Connection, *, way: str | None = None) -> Installation:
         return Installation(way=chosen, version=VERSION)
     _upgrade(connection, found, available=available)
     return Installation(way=found.way, version=VERSION)
+
+
+def _as_asked(connection: Connection, way: str | None) -> Installation | None:
+    """What is installed. Raises DatabaseError where that was done in another way than is asked for."""
+    found = installed(connection)
+    if found is not None and way is not None and found.way != way:
+        raise _other_way(connection, found)
+    return found
 
 
 def installed(connection: Connection) -> Installation | None:

@@ -536,6 +536,11 @@ select pg_catalog.array_agg(pg_catalog.format('drop %%s public.%%I(%%s);',
   from pg_catalog.pg_proc as p
  where p.pronamespace = 'public'::pg_catalog.regnamespace and p.proname = any (%(names)s)
 
+-- lock_database --
+-- Until the transaction ends, no other session gets this lock. Only superusers can take it, so no user can hold it up.
+select from pg_catalog.pg_database
+ where datname operator(pg_catalog.=) pg_catalog.current_database() for update
+
 -- installed_way --
 -- On a user's session as well, whose search_path is not ours: hence the operators with their schema.
 select case when exists (select from pg_catalog.pg_extension

@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -439,6 +440,36 @@ def test_a_deadlock_with_a_session_that_still_works_ends_that_sessions_statement
         upgrading.join(30)
         assert not upgrading.is_alive()
         assert _all(observer, "select tensile.catalog_version()") == [(VERSION,)]
+
+
+@pytest.mark.postgres
+@BOTH_WAYS
+def test_of_two_upgrades_at_once_one_waits_for_the_other_and_finds_its_work_done(old: Connection, way: str) -> None:
+    expected = Installation(way=way, version=VERSION)
+    assert _install_twice_at_once(old) == [expected, expected]
+
+
+@pytest.mark.postgres
+@BOTH_WAYS
+def test_of_two_installations_at_once_one_waits_for_the_other_and_finds_its_work_done(own: Cluster, way: str) -> None:
+    expected = Installation(way=way, version=VERSION)
+    with _new_database(own, "twice") as connection:
+        assert _install_twice_at_once(connection, way=way) == [expected, expected]
+    _drop_database(own, "twice")
+
+
+def _install_twice_at_once(connection: Connection, *, way: str | None = None) -> list[Installation]:
+    """What each of two sessions finds in the end. Both begin while a third one has the lock that they need."""
+    waiting = (
+        "select count(*) = 2 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    )
+    with _as(connection, "postgres") as one, _as(connection, "postgres") as other, ThreadPoolExecutor(2) as threads:
+        with connection.transaction():
+            connection.execute("select from pg_database where datname = current_database() for update")
+            results = [threads.submit(install.install, session, way=way) for session in (one, other)]
+            with _as(connection, "postgres") as observer:
+                _until(lambda: _all(observer, waiting)[0][0])
+        return [result.result(timeout=60) for result in results]
 
 
 @pytest.mark.postgres
