@@ -319,7 +319,8 @@ create table tensile.job_progress (
   metric double precision,
   samples_per_s double precision,
   eta timestamptz,
-  updated_at timestamptz not null default now()
+  updated_at timestamptz not null default now(),
+  eta_earliest timestamptz
 ) with (fillfactor = 50);  -- rewritten all the time, and no column but the key is indexed
 comment on table tensile.job_progress is 'how far a job''s training is, as its trainer last wrote it';
 comment on column tensile.job_progress.job_id is 'the job';
@@ -332,7 +333,10 @@ comment on column tensile.job_progress.valid_loss is 'loss on the validation row
 comment on column tensile.job_progress.metric_name is 'name of the metric below';
 comment on column tensile.job_progress.metric is 'that metric on the validation rows after the last whole epoch';
 comment on column tensile.job_progress.samples_per_s is 'rows trained per second';
-comment on column tensile.job_progress.eta is 'when training should be over';
+comment on column tensile.job_progress.eta is
+  'when the job should be over, its publication included, if it trains all its epochs';
+comment on column tensile.job_progress.eta_earliest is
+  'the same if no epoch is better from now on and early stopping ends it; null without early stopping';
 comment on column tensile.job_progress.updated_at is 'when this was written';
 
 create table tensile.job_events (

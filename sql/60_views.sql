@@ -36,7 +36,7 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
                                   * (p.epoch - 1 + coalesce(p.step::numeric / nullif(p.steps, 0), 0)))
                   else 0 end, 1) as percent,
        p.loss, p.valid_loss, p.metric_name, p.metric, p.samples_per_s, p.eta,
-       d.used_bytes, d.granted_bytes, v.budget_bytes as device_budget_bytes, j.worker_id, p.updated_at
+       d.used_bytes, d.granted_bytes, v.budget_bytes as device_budget_bytes, j.worker_id, p.updated_at, p.eta_earliest
   from tensile.jobs as j
   left join tensile.job_progress as p on p.job_id = j.job_id
   left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
@@ -186,7 +186,10 @@ comment on column tensile.stat_progress_train.metric_name is 'name of the metric
 comment on column tensile.stat_progress_train.metric is
   'that metric on the validation rows after the last whole epoch';
 comment on column tensile.stat_progress_train.samples_per_s is 'rows trained per second';
-comment on column tensile.stat_progress_train.eta is 'when training should be over';
+comment on column tensile.stat_progress_train.eta is
+  'when the job should be over, its publication included, if it trains all its epochs';
+comment on column tensile.stat_progress_train.eta_earliest is
+  'the same if no epoch is better from now on and early stopping ends it; null without early stopping';
 comment on column tensile.stat_progress_train.used_bytes is 'device memory that it uses now';
 comment on column tensile.stat_progress_train.granted_bytes is 'device memory that it may use';
 comment on column tensile.stat_progress_train.device_budget_bytes is 'device memory that all jobs may use together';

@@ -48,7 +48,11 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a training is. None leaves what was written before; `figures` become rows of `tensile.metrics`."""
+    """How far a training is. None leaves what was written before; `figures` become rows of `tensile.metrics`.
+
+    `eta_s` is when it ends if it trains all epochs, `eta_earliest_s` if early stopping ends it as soon as it can.
+    Where these two are None, what was written before goes.
+    """
 
     epoch: int
     epochs: int
@@ -60,6 +64,7 @@ class Progress:
     metric: float | None = None
     samples_per_s: float | None = None
     eta_s: float | None = None
+    eta_earliest_s: float | None = None
     figures: Mapping[str, float | None] = field(default_factory=dict)
 
 
@@ -309,6 +314,7 @@ _PROGRESS = (
     "metric",
     "samples_per_s",
     "eta_s",
+    "eta_earliest_s",
 )
 
 

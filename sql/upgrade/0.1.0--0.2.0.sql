@@ -104,6 +104,8 @@ alter table tensile.jobs
   add column progress_at timestamptz,
   add column last_death_phase text;
 
+alter table tensile.job_progress add column eta_earliest timestamptz;
+
 -- No worker of 0.2.0 reads more than this.
 with refused as (
   update tensile.jobs as j
