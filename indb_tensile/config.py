@@ -71,6 +71,7 @@ class Settings:
     poll_s: float = 1.0  # correctness never needs a notification
     spare_trainers: int = 2  # ready to be assigned, so that no claimed job waits for a process
     max_jobs: int = 8
+    entering_jobs: int = 0  # of one owner; 0: as many as this machine has cores, at least 2
     policy: str = "tensile+"
     drift_threshold: float = 0.2
     checkpoint_s: float = 30.0  # at least so long from one to the next
@@ -199,6 +200,7 @@ _KINDS: dict[str, str] = {
     "poll_s": "a number of seconds",
     "spare_trainers": "a whole number",
     "max_jobs": "a whole number",
+    "entering_jobs": "a whole number",
     "policy": "a policy",
     "drift_threshold": "a number",
     "checkpoint_s": "a number of seconds",
@@ -231,6 +233,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "poll_s": (0.05, 600),
     "spare_trainers": (1, 64),
     "max_jobs": (1, 64),  # the ledger has 64 slots
+    "entering_jobs": (0, 64),
     "drift_threshold": (0.01, 100),
     "checkpoint_s": (0, 86400),
     "checkpoint_catalog_s": (0, 86400),

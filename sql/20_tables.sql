@@ -161,8 +161,11 @@ create table tensile.workers (
   heartbeat_at timestamptz not null default now(),
   stopped_at timestamptz,
   took_leave boolean not null default false,
+  entering integer not null default 2,
+  holdup text,
   constraint workers_lease_is_positive check (lease_s > 0),
   constraint workers_have_slots check (slots > 0),
+  constraint workers_let_jobs_enter check (entering > 0),
   constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$')
 ) with (fillfactor = 50);  -- and no index on heartbeat_at: every beat stays a heap-only update
 comment on table tensile.workers is 'a controller and the device it rules';
@@ -183,6 +186,9 @@ comment on column tensile.workers.heartbeat_at is
   'its last heartbeat by the database''s clock, for display: a step of that clock makes nobody dead';
 comment on column tensile.workers.stopped_at is 'when it left, or was found to be gone; it claims nothing from then on';
 comment on column tensile.workers.took_leave is 'it said itself that it stops; otherwise it died, or was cut off';
+comment on column tensile.workers.entering is
+  'most jobs of one owner that it reads, captures and plans at once; the others of that owner stay queued meanwhile';
+comment on column tensile.workers.holdup is 'what it waits for before it takes another job; null where it takes one now';
 
 -- The queue --------------------------------------------------------------------------------------------------
 

@@ -57,6 +57,42 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
 comment on view tensile.stat_jobs is 'every job that was asked for, and what became of it';
 
+create function tensile.intake() returns table (alive bigint, places bigint, jobs bigint, holdup text)
+  language sql stable security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+  select count(*), sum(w.slots), sum(coalesce(a.jobs, 0)),
+         case when bool_and(w.holdup is not null or coalesce(a.jobs, 0) >= w.slots)
+              then string_agg(distinct w.holdup, '; or ') filter (where coalesce(a.jobs, 0) < w.slots) end
+    from tensile.workers as w
+    left join tensile.active_jobs() as a on a.worker_id = w.worker_id
+   where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
+$$;
+comment on function tensile.intake() is
+  'the controllers that are alive: how many, for how many jobs they have places, how many jobs they have, and what they '
+  'wait for before they take another one; null where one of them takes one now';
+
+create function tensile.owners_entering() returns table (owner_oid oid, jobs bigint)
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select e.owner_oid, sum(e.jobs)::bigint
+    from (select j.owner_oid, j.worker_id, count(*) as jobs
+            from tensile.jobs as j where j.state = 'starting' and j.worker_id is not null
+           group by j.owner_oid, j.worker_id) as e
+    join tensile.workers as w on w.worker_id = e.worker_id
+   group by e.owner_oid
+  having bool_and(e.jobs >= w.entering)
+     and count(*) = (select v.alive from tensile.intake() as v)
+$$;
+comment on function tensile.owners_entering() is
+  'owners, of those whose jobs the caller may see, of whom every controller prepares as many jobs as it does at once, and '
+  'how many these are';
+
+revoke execute on function tensile.intake(), tensile.owners_entering() from public;
+grant execute on function tensile.intake(), tensile.owners_entering()
+  to tensile_user, tensile_monitor, tensile_worker;
+
 create view tensile.stat_queue with (security_invoker) as
 select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
        j.priority, j.state, j.phase,
@@ -64,20 +100,30 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
               then concat_ws('; ', nullif(j.waits_for, ''), format('not before %s', j.not_before))
             when j.waits_for <> '' then j.waits_for
             when j.state = 'starting' then 'memory'
-            when not exists (select from tensile.workers as w
-                              where w.stopped_at is null
-                                and w.heartbeat_at > now() - make_interval(secs => w.lease_s))
-              then 'a controller: none is alive'
-            when j.state = 'queued' and j.owner_oid = any ((select tensile.owners_at_limit(0))::oid[])
+            when intake.alive = 0 then 'a controller: none is alive'
+            when j.installation <> (select tensile.installation())
+              then 'nothing: it came with a copy of another database, and no controller of this one takes it'
+            when j.owner_oid = any ((select tensile.owners_at_limit(0))::oid[])
               then format('one of its owner''s jobs to end: at most %s run at once',
                           (select o.jobs_running from tensile.quota_of(j.owner_oid) as o))
-            when q.place + ahead.jobs > 1 then format('its turn: %s before it', q.place - 1 + ahead.jobs)
-            else 'a controller to take it' end as waits_for,
+            when entering.jobs is not null
+              then format('one of its owner''s %s jobs that are being prepared to train: no more of one owner are at once',
+                          entering.jobs)
+            else concat_ws('; ', case when q.place + ahead.jobs > 1
+                                      then format('its turn: %s before it', q.place - 1 + ahead.jobs) end,
+                           case when intake.jobs >= intake.places
+                                then format('a place: all %s are taken by jobs', intake.places)
+                                else coalesce(intake.holdup,
+                                              case when q.place + ahead.jobs <= 1
+                                                   then 'a controller to look at the queue: each does so every second' end)
+                                end) end as waits_for,
        j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting
   from tensile.jobs as j
   left join tensile.queue_positions(array(select o.job_id from tensile.jobs as o where o.state = 'queued')) as q
     on q.job_id = j.job_id
+  left join tensile.owners_entering() as entering on entering.owner_oid = j.owner_oid
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
+ cross join tensile.intake() as intake
  cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead
  where j.state = 'queued' or j.state = 'starting' and j.phase = 'waiting for memory'
  order by q.place nulls first, j.job_id;

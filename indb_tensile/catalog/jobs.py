@@ -103,9 +103,18 @@ def claim_job(
 
 
 def register_worker(
-    connection: Connection, *, host: str, pid: int, device_kind: str, lease_s: float, slots: int = 8
+    connection: Connection,
+    *,
+    host: str,
+    pid: int,
+    device_kind: str,
+    lease_s: float,
+    slots: int = 8,
+    entering: int = 2,
 ) -> WorkerId:
-    """A new worker, whose first heartbeat this is; `slots` is how many jobs it runs at once.
+    """A new worker, whose first heartbeat this is.
+
+    `slots` is how many jobs it runs at once, `entering` how many of one owner it prepares at once.
 
     Where the database is a copy of another one, what came with it goes to the roles of the same names here.
     """
@@ -118,6 +127,7 @@ def register_worker(
         "version": VERSION,
         "lease_s": lease_s,
         "slots": slots,
+        "entering": entering,
     }
     return WorkerId(_only(connection, "register_worker", parameters))
 
@@ -138,6 +148,11 @@ def beat(connection: Connection, worker: WorkerId, held: Mapping[JobId, ClaimTok
     alive, cancelled, lost, stray_jobs, stray_claims, version = row
     strays = () if held is None else tuple(zip(stray_jobs, stray_claims, strict=True))
     return Beat(alive=alive, cancelled=tuple(cancelled), lost=tuple(lost), strays=strays, version=version)
+
+
+def record_holdup(connection: Connection, worker: WorkerId, holdup: str | None) -> None:
+    """Why the worker claims no job now, in words; None where it does."""
+    connection.execute(query("record_holdup"), {"worker": worker, "holdup": holdup})
 
 
 def leave(connection: Connection, worker: WorkerId, *, in_order: bool = True) -> None:

@@ -47,9 +47,12 @@ select pg_catalog.set_config('tensile.probe', %(mark)s, false)
 select coalesce(pg_catalog.current_setting('tensile.probe', true), '')
 
 -- register_worker --
-insert into tensile.workers (host, pid, device, version, lease_s, slots)
-values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s)
+insert into tensile.workers (host, pid, device, version, lease_s, slots, entering)
+values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s, %(entering)s)
 returning worker_id
+
+-- record_holdup --
+update tensile.workers set holdup = %(holdup)s where worker_id = %(worker)s
 
 -- adopt_owners --
 select tensile.adopt_owners()

@@ -49,16 +49,17 @@ def printed(looks: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, str]
     """The lines about a job that changes so, and the second at which each is printed."""
     news = News()
     return [
-        (at_s, text)
-        for at_s, changes in looks
-        for text in lines(news, Look(jobs=[JOB | changes], devices=[]), at_s)
+        (at_s, text) for at_s, changes in looks for text in lines(news, Look(jobs=[JOB | changes], devices=[]), at_s)
     ]
 
 
 def test_a_fast_training_prints_a_line_for_each_tenth_however_often_its_phase_alternates() -> None:
     """A hundred epochs in 20 s; each is trained and then validated."""
     looks = [
-        (0.1 * n, {"percent": n / 2, "epoch": 1 + n // 2, "phase": ("training", "validating")[n % 2], "loss": 1 / (n + 1)})
+        (
+            0.1 * n,
+            {"percent": n / 2, "epoch": 1 + n // 2, "phase": ("training", "validating")[n % 2], "loss": 1 / (n + 1)},
+        )
         for n in range(200)
     ]
     assert [text.split("%")[0].split()[-1] for _, text in printed(looks)] == [str(10 * n) for n in range(10)]

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
@@ -65,7 +65,7 @@ def test_a_wrong_request_is_refused() -> None:
             EarlyStop.parse(given, Task.CLASSIFICATION)
 
 
-@given(st.lists(st.floats(0, 10), max_size=30), st.integers(1, 8))
+@drawn(st.lists(st.floats(0, 10), max_size=30), st.integers(1, 8))
 def test_the_earliest_end_is_when_it_stops_if_nothing_improves_any_more(values: list[float], patience: int) -> None:
     state, epochs = EarlyStop(patience=patience), 0
     for value in values:

@@ -46,7 +46,9 @@ def test_where_every_step_and_every_end_take_the_same_it_is_exact_from_the_first
 
 
 @given(counts, counts, seconds)
-def test_a_validation_that_was_not_seen_yet_is_foretold_from_the_steps(epochs: int, steps: int, step_s: float) -> None:
+def test_a_validation_that_was_not_seen_yet_is_foretold_from_the_steps(
+    epochs: int, steps: int, step_s: float
+) -> None:
     work = Work(epochs=epochs, steps=steps, valid_batches=6, test_batches=2, evaluation_share=0.5)
     _, remaining, position = next(walk(work, [step_s] * epochs * steps, [3 * step_s] * epochs))
     assert remaining.seconds(position) == pytest.approx(step_s * (epochs * steps - 1 + 3 * epochs + 1))
