@@ -138,6 +138,31 @@ class Inheritance:
         return {name: str(descriptor) for name, descriptor in self.descriptors.items()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRule:
+    """What a setting may be: its kind in words, its range (inclusive) or its choices, and its default."""
+
+    name: str
+    kind: str
+    default: object
+    range: tuple[float, float] | None
+    choices: tuple[str, ...] = ()
+
+
+def setting_rules() -> tuple[SettingRule, ...]:
+    """The rule of every setting, in the order of `Settings`."""
+    return tuple(
+        SettingRule(
+            name=f.name,
+            kind=_KINDS[f.name],
+            default=f.default,
+            range=_RANGES.get(f.name),
+            choices=_CHOICES.get(f.name, ()),
+        )
+        for f in fields(Settings)
+    )
+
+
 def load(environ: Mapping[str, str]) -> Settings:
     """The settings of this environment and the file it names. Raises RequestError naming what is wrong."""
     values = _given(environ)
