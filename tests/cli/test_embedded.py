@@ -280,3 +280,14 @@ def test_down_stops_everything_and_up_brings_it_back_once_however_often_it_is_ca
     assert alive(service) == [shown[0]["controller"]]
     with admin(service) as connection:
         connection.execute("select from kept")
+
+
+def test_logs_that_grew_while_no_controller_ran_are_rotated_at_the_next_start(service: Tensile) -> None:
+    first = up(service)
+    os.kill(first["controller"], signal.SIGKILL)
+    until(lambda: ended(first["controller"]), "the controller to be gone")
+    with (state(service).directory / "postgres.log").open("ab") as log:
+        log.write(b"a line\n" * 2_000_000)
+    up(service)
+    assert (state(service).directory / "postgres.log.1").stat().st_size >= 14_000_000
+    assert (state(service).directory / "postgres.log").stat().st_size < 1_000_000
