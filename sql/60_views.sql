@@ -72,11 +72,11 @@ comment on function tensile.intake() is
   'the controllers that are alive: how many, for how many jobs they have places, how many jobs they have, and what they '
   'wait for before they take another one; null where one of them takes one now';
 
-create function tensile.owners_entering() returns table (owner_oid oid, jobs bigint)
+create function tensile.owners_entering() returns table (owner_oid oid, jobs bigint, most integer)
   language sql stable
   set search_path = pg_catalog, pg_temp
 as $$
-  select e.owner_oid, sum(e.jobs)::bigint
+  select e.owner_oid, sum(e.jobs)::bigint, max(w.entering)
     from (select j.owner_oid, j.worker_id, count(*) as jobs
             from tensile.jobs as j where j.state = 'starting' and j.worker_id is not null
            group by j.owner_oid, j.worker_id) as e
@@ -86,8 +86,8 @@ as $$
      and count(*) = (select v.alive from tensile.intake() as v)
 $$;
 comment on function tensile.owners_entering() is
-  'owners, of those whose jobs the caller may see, of whom every controller prepares as many jobs as it does at once, and '
-  'how many these are';
+  'owners, of those whose jobs the caller may see, of whom every controller prepares as many jobs as it does at once; how '
+  'many these are, and how many a controller prepares at most';
 
 revoke execute on function tensile.intake(), tensile.owners_entering() from public;
 grant execute on function tensile.intake(), tensile.owners_entering()
@@ -107,8 +107,8 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
               then format('one of its owner''s jobs to end: at most %s run at once',
                           (select o.jobs_running from tensile.quota_of(j.owner_oid) as o))
             when entering.jobs is not null
-              then format('one of its owner''s %s jobs that are being prepared to train: no more of one owner are at once',
-                          entering.jobs)
+              then format('one of the %s jobs of its owner that are being read and captured to begin training: a '
+                          'controller prepares at most %s of one owner at once', entering.jobs, entering.most)
             else concat_ws('; ', case when q.place + ahead.jobs > 1
                                       then format('its turn: %s before it', q.place - 1 + ahead.jobs) end,
                            case when intake.jobs >= intake.places

@@ -128,7 +128,7 @@ def catalog_settings() -> list[tuple[str, str, Any, str]]:
 
 def takes(rule: Mapping[str, Any]) -> str:
     """What a parameter may be, in words; a key of a rule that is not known here is named with its value."""
-    kind, rest = rule.get("type", ""), dict(rule)
+    kind, rest = str(rule.get("type", "")), dict(rule)
     rest.pop("type", None)
     rest.pop("default", None)
     values = rest.pop("values", None)

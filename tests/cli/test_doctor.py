@@ -176,7 +176,7 @@ def test_a_person_reads_a_mark_what_was_found_and_the_mend(tensile: Tensile, dat
     assert lines[place + 1] == " " * 26 + "mend: Start one: tensile up, or tensile controller."
 
 
-LINK = {
+LINK: dict[str, Any] = {
     "check": "link of emulated:AMD EPYC on a-host-of-mine",
     "ok": False,
     "found": "191.0 MB/s out, 190.2 MB/s in, 99% of it both at once, measured 2026-11-21 10:00: 50% of what "

@@ -111,7 +111,8 @@ def test_a_queued_job_says_what_holds_it_up(alice: Connection, bob: Connection, 
     assert alice.execute(WAITS).fetchall()[0] == ("a controller to look at the queue: each does so every second",)
     _give(admin, second, worker, "starting")
     assert value(alice, WAITS) == (
-        "one of its owner's 2 jobs that are being prepared to train: no more of one owner are at once"
+        "one of the 2 jobs of its owner that are being read and captured to begin training: a controller prepares at "
+        "most 2 of one owner at once"
     )
     _give(admin, second, worker)
     admin.execute("update tensile.workers set slots = 2")

@@ -9,7 +9,7 @@ end of an epoch holds its validation, its checkpoint where one is due, and what 
 import math
 from dataclasses import dataclass
 
-_HALF_LIFE_S = 20.0
+_HALF_LIFE_S = 8.0
 _LEAST_WEIGHT = 1e-6  # what was learned is never forgotten before something new is
 
 
