@@ -71,6 +71,7 @@ class Settings:
     poll_s: float = 1.0  # correctness never needs a notification
     spare_trainers: int = 2  # ready to be assigned, so that no claimed job waits for a process
     max_jobs: int = 8
+    entering_jobs: int = 0  # of one owner; 0: as many as this machine has cores, at least 2
     policy: str = "tensile+"
     drift_threshold: float = 0.2
     checkpoint_s: float = 30.0  # at least so long from one to the next
@@ -137,6 +138,31 @@ class Inheritance:
         return {name: str(descriptor) for name, descriptor in self.descriptors.items()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRule:
+    """What a setting may be: its kind in words, its range (inclusive) or its choices, and its default."""
+
+    name: str
+    kind: str
+    default: object
+    range: tuple[float, float] | None
+    choices: tuple[str, ...] = ()
+
+
+def setting_rules() -> tuple[SettingRule, ...]:
+    """The rule of every setting, in the order of `Settings`."""
+    return tuple(
+        SettingRule(
+            name=f.name,
+            kind=_KINDS[f.name],
+            default=f.default,
+            range=_RANGES.get(f.name),
+            choices=_CHOICES.get(f.name, ()),
+        )
+        for f in fields(Settings)
+    )
+
+
 def load(environ: Mapping[str, str]) -> Settings:
     """The settings of this environment and the file it names. Raises RequestError naming what is wrong."""
     values = _given(environ)
@@ -199,6 +225,7 @@ _KINDS: dict[str, str] = {
     "poll_s": "a number of seconds",
     "spare_trainers": "a whole number",
     "max_jobs": "a whole number",
+    "entering_jobs": "a whole number",
     "policy": "a policy",
     "drift_threshold": "a number",
     "checkpoint_s": "a number of seconds",
@@ -231,6 +258,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "poll_s": (0.05, 600),
     "spare_trainers": (1, 64),
     "max_jobs": (1, 64),  # the ledger has 64 slots
+    "entering_jobs": (0, 64),
     "drift_threshold": (0.01, 100),
     "checkpoint_s": (0, 86400),
     "checkpoint_catalog_s": (0, 86400),

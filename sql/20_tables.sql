@@ -161,8 +161,11 @@ create table tensile.workers (
   heartbeat_at timestamptz not null default now(),
   stopped_at timestamptz,
   took_leave boolean not null default false,
+  entering integer not null default 2,
+  holdup text,
   constraint workers_lease_is_positive check (lease_s > 0),
   constraint workers_have_slots check (slots > 0),
+  constraint workers_let_jobs_enter check (entering > 0),
   constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$')
 ) with (fillfactor = 50);  -- and no index on heartbeat_at: every beat stays a heap-only update
 comment on table tensile.workers is 'a controller and the device it rules';
@@ -183,6 +186,9 @@ comment on column tensile.workers.heartbeat_at is
   'its last heartbeat by the database''s clock, for display: a step of that clock makes nobody dead';
 comment on column tensile.workers.stopped_at is 'when it left, or was found to be gone; it claims nothing from then on';
 comment on column tensile.workers.took_leave is 'it said itself that it stops; otherwise it died, or was cut off';
+comment on column tensile.workers.entering is
+  'most jobs of one owner that it reads, captures and plans at once; the others of that owner stay queued meanwhile';
+comment on column tensile.workers.holdup is 'what it waits for before it takes another job; null where it takes one now';
 
 -- The queue --------------------------------------------------------------------------------------------------
 
@@ -319,7 +325,8 @@ create table tensile.job_progress (
   metric double precision,
   samples_per_s double precision,
   eta timestamptz,
-  updated_at timestamptz not null default now()
+  updated_at timestamptz not null default now(),
+  eta_earliest timestamptz
 ) with (fillfactor = 50);  -- rewritten all the time, and no column but the key is indexed
 comment on table tensile.job_progress is 'how far a job''s training is, as its trainer last wrote it';
 comment on column tensile.job_progress.job_id is 'the job';
@@ -332,7 +339,10 @@ comment on column tensile.job_progress.valid_loss is 'loss on the validation row
 comment on column tensile.job_progress.metric_name is 'name of the metric below';
 comment on column tensile.job_progress.metric is 'that metric on the validation rows after the last whole epoch';
 comment on column tensile.job_progress.samples_per_s is 'rows trained per second';
-comment on column tensile.job_progress.eta is 'when training should be over';
+comment on column tensile.job_progress.eta is
+  'when the job should be over, its publication included, if it trains all its epochs';
+comment on column tensile.job_progress.eta_earliest is
+  'the same if no epoch is better from now on and early stopping ends it; null without early stopping';
 comment on column tensile.job_progress.updated_at is 'when this was written';
 
 create table tensile.job_events (

@@ -36,7 +36,7 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
                                   * (p.epoch - 1 + coalesce(p.step::numeric / nullif(p.steps, 0), 0)))
                   else 0 end, 1) as percent,
        p.loss, p.valid_loss, p.metric_name, p.metric, p.samples_per_s, p.eta,
-       d.used_bytes, d.granted_bytes, v.budget_bytes as device_budget_bytes, j.worker_id, p.updated_at
+       d.used_bytes, d.granted_bytes, v.budget_bytes as device_budget_bytes, j.worker_id, p.updated_at, p.eta_earliest
   from tensile.jobs as j
   left join tensile.job_progress as p on p.job_id = j.job_id
   left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
@@ -57,6 +57,42 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
 comment on view tensile.stat_jobs is 'every job that was asked for, and what became of it';
 
+create function tensile.intake() returns table (alive bigint, places bigint, jobs bigint, holdup text)
+  language sql stable security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+  select count(*), sum(w.slots), sum(coalesce(a.jobs, 0)),
+         case when bool_and(w.holdup is not null or coalesce(a.jobs, 0) >= w.slots)
+              then string_agg(distinct w.holdup, '; or ') filter (where coalesce(a.jobs, 0) < w.slots) end
+    from tensile.workers as w
+    left join tensile.active_jobs() as a on a.worker_id = w.worker_id
+   where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
+$$;
+comment on function tensile.intake() is
+  'the controllers that are alive: how many, for how many jobs they have places, how many jobs they have, and what they '
+  'wait for before they take another one; null where one of them takes one now';
+
+create function tensile.owners_entering() returns table (owner_oid oid, jobs bigint, most integer)
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select e.owner_oid, sum(e.jobs)::bigint, max(w.entering)
+    from (select j.owner_oid, j.worker_id, count(*) as jobs
+            from tensile.jobs as j where j.state = 'starting' and j.worker_id is not null
+           group by j.owner_oid, j.worker_id) as e
+    join tensile.workers as w on w.worker_id = e.worker_id
+   group by e.owner_oid
+  having bool_and(e.jobs >= w.entering)
+     and count(*) = (select v.alive from tensile.intake() as v)
+$$;
+comment on function tensile.owners_entering() is
+  'owners, of those whose jobs the caller may see, of whom every controller prepares as many jobs as it does at once; how '
+  'many these are, and how many a controller prepares at most';
+
+revoke execute on function tensile.intake(), tensile.owners_entering() from public;
+grant execute on function tensile.intake(), tensile.owners_entering()
+  to tensile_user, tensile_monitor, tensile_worker;
+
 create view tensile.stat_queue with (security_invoker) as
 select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
        j.priority, j.state, j.phase,
@@ -64,20 +100,30 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
               then concat_ws('; ', nullif(j.waits_for, ''), format('not before %s', j.not_before))
             when j.waits_for <> '' then j.waits_for
             when j.state = 'starting' then 'memory'
-            when not exists (select from tensile.workers as w
-                              where w.stopped_at is null
-                                and w.heartbeat_at > now() - make_interval(secs => w.lease_s))
-              then 'a controller: none is alive'
-            when j.state = 'queued' and j.owner_oid = any ((select tensile.owners_at_limit(0))::oid[])
+            when intake.alive = 0 then 'a controller: none is alive'
+            when j.installation <> (select tensile.installation())
+              then 'nothing: it came with a copy of another database, and no controller of this one takes it'
+            when j.owner_oid = any ((select tensile.owners_at_limit(0))::oid[])
               then format('one of its owner''s jobs to end: at most %s run at once',
                           (select o.jobs_running from tensile.quota_of(j.owner_oid) as o))
-            when q.place + ahead.jobs > 1 then format('its turn: %s before it', q.place - 1 + ahead.jobs)
-            else 'a controller to take it' end as waits_for,
+            when entering.jobs is not null
+              then format('one of the %s jobs of its owner that are being read and captured to begin training: a '
+                          'controller prepares at most %s of one owner at once', entering.jobs, entering.most)
+            else concat_ws('; ', case when q.place + ahead.jobs > 1
+                                      then format('its turn: %s before it', q.place - 1 + ahead.jobs) end,
+                           case when intake.jobs >= intake.places
+                                then format('a place: all %s are taken by jobs', intake.places)
+                                else coalesce(intake.holdup,
+                                              case when q.place + ahead.jobs <= 1
+                                                   then 'a controller to look at the queue: each does so every second' end)
+                                end) end as waits_for,
        j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting
   from tensile.jobs as j
   left join tensile.queue_positions(array(select o.job_id from tensile.jobs as o where o.state = 'queued')) as q
     on q.job_id = j.job_id
+  left join tensile.owners_entering() as entering on entering.owner_oid = j.owner_oid
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
+ cross join tensile.intake() as intake
  cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead
  where j.state = 'queued' or j.state = 'starting' and j.phase = 'waiting for memory'
  order by q.place nulls first, j.job_id;
@@ -186,7 +232,10 @@ comment on column tensile.stat_progress_train.metric_name is 'name of the metric
 comment on column tensile.stat_progress_train.metric is
   'that metric on the validation rows after the last whole epoch';
 comment on column tensile.stat_progress_train.samples_per_s is 'rows trained per second';
-comment on column tensile.stat_progress_train.eta is 'when training should be over';
+comment on column tensile.stat_progress_train.eta is
+  'when the job should be over, its publication included, if it trains all its epochs';
+comment on column tensile.stat_progress_train.eta_earliest is
+  'the same if no epoch is better from now on and early stopping ends it; null without early stopping';
 comment on column tensile.stat_progress_train.used_bytes is 'device memory that it uses now';
 comment on column tensile.stat_progress_train.granted_bytes is 'device memory that it may use';
 comment on column tensile.stat_progress_train.device_budget_bytes is 'device memory that all jobs may use together';

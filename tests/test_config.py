@@ -33,6 +33,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         poll_s=2.0,
         spare_trainers=3,
         max_jobs=5,
+        entering_jobs=3,
         policy="liveness",
         drift_threshold=0.5,
         checkpoint_s=5.0,

@@ -53,6 +53,8 @@ TRAINER = "indb_tensile.worker.trainer"
 SERVICE = "indb_tensile.worker.service"
 LEARNER = "indb_tensile.worker.learner"
 
+_LEAST_ENTERING = 2  # so that a job that waits for a lock or for memory holds up no other of its owner
+
 log = logging.getLogger("controller")
 
 
@@ -267,7 +269,12 @@ def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
         lease_s=settings.lease_s,
         interrupted_s=settings.interrupted_s,
         slots=settings.max_jobs,
+        entering=_entering_jobs(settings),
     )
+
+
+def _entering_jobs(settings: Settings) -> int:
+    return settings.entering_jobs or max(_LEAST_ENTERING, len(os.sched_getaffinity(0)))
 
 
 def _pool(settings: Settings) -> Pool:
@@ -277,6 +284,7 @@ def _pool(settings: Settings) -> Pool:
         host_pool_bytes=settings.host_pool_bytes,
         spare_trainers=settings.spare_trainers,
         max_jobs=settings.max_jobs,
+        entering_jobs=_entering_jobs(settings),
         drift_threshold=settings.drift_threshold,
     )
 

@@ -22,10 +22,9 @@ from indb_tensile.link import Assign, Failed, Finished, Link, Ready
 from indb_tensile.log import start_log
 
 from .serving.processes import die_with_parent
+from .training import niceness
 from .training.inbox import Inbox
 from .training.run import TrainingRun
-
-NICENESS = 5  # of the processor's time the database and the controller come first
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
 
@@ -38,7 +37,7 @@ def main() -> int:
     inherited = config.inheritance(os.environ)
     start_log("trainer", settings.log_level.upper())
     die_with_parent()
-    os.nice(NICENESS)
+    niceness.prepare()
     torch.set_num_threads(settings.torch_threads)
     try:
         regions = _mapped(settings, inherited)

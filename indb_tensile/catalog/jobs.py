@@ -48,7 +48,11 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a training is. None leaves what was written before; `figures` become rows of `tensile.metrics`."""
+    """How far a training is. None leaves what was written before; `figures` become rows of `tensile.metrics`.
+
+    `eta_s` is when it ends if it trains all epochs, `eta_earliest_s` if early stopping ends it as soon as it can.
+    Where these two are None, what was written before goes.
+    """
 
     epoch: int
     epochs: int
@@ -60,6 +64,7 @@ class Progress:
     metric: float | None = None
     samples_per_s: float | None = None
     eta_s: float | None = None
+    eta_earliest_s: float | None = None
     figures: Mapping[str, float | None] = field(default_factory=dict)
 
 
@@ -98,9 +103,18 @@ def claim_job(
 
 
 def register_worker(
-    connection: Connection, *, host: str, pid: int, device_kind: str, lease_s: float, slots: int = 8
+    connection: Connection,
+    *,
+    host: str,
+    pid: int,
+    device_kind: str,
+    lease_s: float,
+    slots: int = 8,
+    entering: int = 2,
 ) -> WorkerId:
-    """A new worker, whose first heartbeat this is; `slots` is how many jobs it runs at once.
+    """A new worker, whose first heartbeat this is.
+
+    `slots` is how many jobs it runs at once, `entering` how many of one owner it prepares at once.
 
     Where the database is a copy of another one, what came with it goes to the roles of the same names here.
     """
@@ -113,6 +127,7 @@ def register_worker(
         "version": VERSION,
         "lease_s": lease_s,
         "slots": slots,
+        "entering": entering,
     }
     return WorkerId(_only(connection, "register_worker", parameters))
 
@@ -133,6 +148,11 @@ def beat(connection: Connection, worker: WorkerId, held: Mapping[JobId, ClaimTok
     alive, cancelled, lost, stray_jobs, stray_claims, version = row
     strays = () if held is None else tuple(zip(stray_jobs, stray_claims, strict=True))
     return Beat(alive=alive, cancelled=tuple(cancelled), lost=tuple(lost), strays=strays, version=version)
+
+
+def record_holdup(connection: Connection, worker: WorkerId, holdup: str | None) -> None:
+    """Why the worker claims no job now, in words; None where it does."""
+    connection.execute(query("record_holdup"), {"worker": worker, "holdup": holdup})
 
 
 def leave(connection: Connection, worker: WorkerId, *, in_order: bool = True) -> None:
@@ -309,6 +329,7 @@ _PROGRESS = (
     "metric",
     "samples_per_s",
     "eta_s",
+    "eta_earliest_s",
 )
 
 

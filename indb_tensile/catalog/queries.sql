@@ -47,9 +47,12 @@ select pg_catalog.set_config('tensile.probe', %(mark)s, false)
 select coalesce(pg_catalog.current_setting('tensile.probe', true), '')
 
 -- register_worker --
-insert into tensile.workers (host, pid, device, version, lease_s, slots)
-values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s)
+insert into tensile.workers (host, pid, device, version, lease_s, slots, entering)
+values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s, %(entering)s)
 returning worker_id
+
+-- record_holdup --
+update tensile.workers set holdup = %(holdup)s where worker_id = %(worker)s
 
 -- adopt_owners --
 select tensile.adopt_owners()
@@ -195,15 +198,17 @@ with mine as (
   select job_id from tensile.jobs where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
 ), told as (
   insert into tensile.job_progress as p
-    (job_id, epoch, epochs, step, steps, loss, valid_loss, metric_name, metric, samples_per_s, eta, updated_at)
+    (job_id, epoch, epochs, step, steps, loss, valid_loss, metric_name, metric, samples_per_s, eta,
+     eta_earliest, updated_at)
   select job_id, %(epoch)s, %(epochs)s, %(step)s, %(steps)s, %(loss)s, %(valid_loss)s, %(metric_name)s, %(metric)s,
-         %(samples_per_s)s, now() + make_interval(secs => %(eta_s)s), now()
+         %(samples_per_s)s, now() + make_interval(secs => %(eta_s)s), now() + make_interval(secs => %(eta_earliest_s)s), now()
     from mine
   on conflict (job_id) do update
      set epoch = excluded.epoch, epochs = excluded.epochs, step = excluded.step, steps = excluded.steps,
          loss = coalesce(excluded.loss, p.loss), valid_loss = coalesce(excluded.valid_loss, p.valid_loss),
          metric_name = coalesce(excluded.metric_name, p.metric_name), metric = coalesce(excluded.metric, p.metric),
          samples_per_s = coalesce(excluded.samples_per_s, p.samples_per_s), eta = excluded.eta,
+         eta_earliest = excluded.eta_earliest,
          updated_at = excluded.updated_at
 ), figures as (
   insert into tensile.metrics (job_id, epoch, name, value)

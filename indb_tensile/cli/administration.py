@@ -7,12 +7,19 @@ from importlib import metadata
 
 import click
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from indb_tensile import config
 from indb_tensile.catalog import install, retention
 from indb_tensile.catalog.connection import connect, pinned
-from indb_tensile.cli.connection import ORDINARY_ROLE, embedded_place, named_database, open_connection, resolve
+from indb_tensile.cli.connection import (
+    ORDINARY_ROLE,
+    embedded_place,
+    named_database,
+    naming_variables,
+    open_connection,
+    resolve,
+)
 from indb_tensile.cli.options import dsn_option, json_option
 from indb_tensile.cli.output import Row, show_one, warn
 from indb_tensile.cli.statements import statement
@@ -107,14 +114,16 @@ def version(dsn: str | None, as_json: bool) -> None:
     }
 )
 @dsn_option
-@click.option("--role", default=ORDINARY_ROLE, show_default=True, help="who to be on the embedded database")
+@click.option("--role", help=f"who to be; on the embedded database {ORDINARY_ROLE} if not given")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def psql(dsn: str | None, role: str, arguments: tuple[str, ...]) -> None:
+def psql(dsn: str | None, role: str | None, arguments: tuple[str, ...]) -> None:
     """Run psql on the embedded or configured database; ARGUMENTS are psql's own."""
     named = named_database(dsn)
+    if named is not None and role is not None:
+        named = _as_role(named, role)
     if named is None:
         cluster = embedded_place().cluster()
-        asked = conninfo_to_dict(cluster.dsn(user=role))
+        asked = conninfo_to_dict(cluster.dsn(user=role or ORDINARY_ROLE))
         os.environ |= {variable: str(asked[name]) for name, variable in _VARIABLES.items()}
         os.environ.pop("PGPASSWORD", None)
         program = cluster.programs.path("psql")
@@ -124,6 +133,16 @@ def psql(dsn: str | None, role: str, arguments: tuple[str, ...]) -> None:
     if found is None:
         raise MissingError("psql is not on the PATH", hint="install Debian's package postgresql-client")
     _replace(found, (f"--dbname={named}", *arguments) if named else arguments)
+
+
+def _as_role(named: str, role: str) -> str:
+    """The same database as this role. Where libpq's variables name the database, the embedded one is not meant."""
+    if named:
+        return make_conninfo(named, user=role)
+    os.environ["PGUSER"] = role
+    variables = ", ".join(naming_variables())
+    warn(f"as {role} on the database of libpq's variables ({variables} set), not on the embedded one")
+    return named
 
 
 def _replace(program: str, arguments: tuple[str, ...]) -> None:

@@ -65,7 +65,12 @@ def named_database(dsn: str | None) -> str | None:
         return dsn
     if os.environ.get("TENSILE_DSN"):
         return os.environ["TENSILE_DSN"]
-    return "" if any(os.environ.get(name) for name in _NAMES_A_DATABASE) else None
+    return "" if naming_variables() else None
+
+
+def naming_variables() -> tuple[str, ...]:
+    """Which of libpq's variables that are set name a database."""
+    return tuple(name for name in _NAMES_A_DATABASE if os.environ.get(name))
 
 
 def embedded_place() -> Place:

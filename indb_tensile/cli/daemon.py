@@ -37,11 +37,14 @@ def dead(place: Place) -> Daemon | None:
 
 
 def start(place: Place, environment: Mapping[str, str], made_from: str) -> Daemon:
-    """Start a controller in a session of its own, its records appended to the log, which it rotates itself."""
+    """Start a controller in a session of its own, its records appended to the log, which it rotates itself.
+
+    `environment` is its whole environment.
+    """
     with place.controller_log.open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "indb_tensile.worker.controller"],
-            env={**os.environ, **environment},
+            env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
@@ -57,10 +58,37 @@ def doctor(dsn: str | None, as_json: bool) -> None:
 
 
 def _show(check: Row) -> None:
+    """A mark, the name, what was found and the command that mends it; in a terminal folded at its width.
+
+    A name that is too long for its column stands on a line of its own.
+    """
     mark, style = ("ok", "green") if check["ok"] else ("MISSING", "bold red")
-    out.print(Text.assemble((f"{mark:<8}", style), f"{check['check']:<18}", check["found"]))
+    head = Text.assemble((f"{mark:<{_MARK}}", style), f"{check['check']:<{_NAME}}")
+    if len(check["check"]) >= _NAME:
+        out.print(head)
+        head = Text(_INDENT)
+    first, *others = _folded(check["found"])
+    out.print(head.append(first))
+    for line in others:
+        out.print(Text(_INDENT + line))
     if check["mend"]:
-        out.print(Text.assemble(" " * 26, ("mend: ", "bold"), check["mend"]))
+        first, *others = _folded("mend: " + check["mend"])
+        out.print(Text.assemble(_INDENT, ("mend:", "bold"), first.removeprefix("mend:")))
+        for line in others:
+            out.print(Text(_INDENT + line))
+
+
+_MARK, _NAME = 8, 18  # columns
+_INDENT = " " * (_MARK + _NAME)
+_LEAST_WIDTH = 24  # of what is folded, however narrow the terminal is
+
+
+def _folded(text: str) -> list[str]:
+    """The text in lines: one where it goes to a file or a pipe. No word is broken, so commands can be copied."""
+    if not out.is_terminal:
+        return [text]
+    width = max(_LEAST_WIDTH, out.width - len(_INDENT))
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _check(name: str, passed: bool, found: str, mend: str) -> Row:

@@ -1,12 +1,12 @@
 """`tensile up` and `tensile down`: the embedded cluster, its catalog and its controller."""
 
-import hashlib
 import json
 import os
 import shutil
 import socket
 import time
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from indb_tensile import config
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, connect, retrying
 from indb_tensile.cli import daemon
+from indb_tensile.cli.launch import Launch, unused, variables
 from indb_tensile.cli.options import json_option, size_option
 from indb_tensile.cli.output import show_one, warn
 from indb_tensile.cli.place import Place, find_place
 from indb_tensile.cli.statements import statement
 from indb_tensile.cluster import DATABASE, UNFINISHED, Cluster
+from indb_tensile.controller import housekeeping
 from indb_tensile.errors import RequestError, TensileError, UnavailableError
 from indb_tensile.scheduler.machines import MACHINES
 
@@ -45,20 +47,25 @@ _OLDER_LOGS = ("controller.log.", "postgres.log.")
 def up(as_json: bool, **given: Any) -> None:
     """Start the embedded database and a controller, creating what is missing.
 
-    Settings given here are kept for the next time; a running controller is started again if they differ.
+    Settings given here are kept for the next time, and those of variables (TENSILE_MAX_JOBS, …) hold while these are
+    set; a running controller is started again if its settings differ.
     """
     place = find_place(os.environ)
     place.make()
     if place.reason:
         warn(f"the state is kept in {place.directory}: {place.reason}")
+    for reason in unused(os.environ, place.settings):
+        warn(reason)
+    options = {name: value for name, value in given.items() if value is not None}
     with place.locked():
-        text = _settings_text(place.settings, {name: value for name, value in given.items() if value is not None})
-        settings = _check_settings(text, place.settings)
+        text = _settings_text(place.settings, options)
+        environ = variables(os.environ, options)
+        settings = _check_settings(text, place.settings, environ)
         cluster = place.cluster()
         _bring_up(cluster)
         _prepare_database(cluster, place)
         place.settings.write_text(text)
-        controller = _bring_up_controller(place, cluster, text)
+        controller = _bring_up_controller(place, cluster, Launch(settings=settings, variables=environ))
     shown = {
         "database": cluster.dsn(user="demo"),
         "controller": controller.pid,
@@ -133,22 +140,36 @@ def _connect(dsn: str) -> Connection:
     return retrying(lambda: connect(dsn, application_name="tensile up"), patience_s=_RECOVERY_S)
 
 
-def _bring_up_controller(place: Place, cluster: Cluster, text: str) -> daemon.Daemon:
+def _bring_up_controller(place: Place, cluster: Cluster, launch: Launch) -> daemon.Daemon:
     """The running controller if it was started with these settings and this version, else a new one; ready."""
-    made_from = hashlib.sha256(f"{install.VERSION}\n{text}".encode()).hexdigest()[:16]
     found = daemon.running(place)
     gone = daemon.dead(place)
-    if found is not None and found.made_from != made_from:
-        warn("the settings differ: starting the controller again, its jobs go on from their last checkpoints")
+    if found is not None and found.made_from != launch.digest:
+        _say_what_differs(place, launch)
         daemon.stop(place)
         found, gone = None, found
     if gone is not None:
         with _connect(cluster.dsn()) as connection:
             connection.execute(statement("bury_worker"), {"pid": gone.pid, "host": socket.gethostname()})
+    if found is None:
+        housekeeping.rotate_logs(place.directory, launch.settings.log_bytes, launch.settings.log_files)
     since = daemon.size(place.controller_log)
-    controller = found or daemon.start(place, _environment(place, cluster), made_from)
+    controller = found or _start(place, cluster, launch)
     _wait_until_ready(place, cluster, controller.pid, since)
     return controller
+
+
+def _start(place: Place, cluster: Cluster, launch: Launch) -> daemon.Daemon:
+    place.running_settings.write_text(launch.text)
+    return daemon.start(place, {**launch.variables, **_environment(place, cluster)}, launch.digest)
+
+
+def _say_what_differs(place: Place, launch: Launch) -> None:
+    different = launch.differences(place.running_settings)
+    listed = f": {', '.join(different)}" if different else ""
+    warn(f"the settings differ{listed}; starting the controller again, its jobs go on from their last checkpoints")
+    if different and launch.from_variables:
+        warn(f"variables hold while they are set; what is to stay goes into {place.settings}")
 
 
 def _settings_text(path: Path, given: dict[str, Any]) -> str:
@@ -163,12 +184,12 @@ def _settings_text(path: Path, given: dict[str, Any]) -> str:
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in sorted((kept | given).items()))
 
 
-def _check_settings(text: str, path: Path) -> config.Settings:
+def _check_settings(text: str, path: Path, environ: Mapping[str, str]) -> config.Settings:
     """The settings as the controller will read them. Raises RequestError for what it would refuse."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     try:
-        return config.load({**os.environ, config.CONFIG_VARIABLE: str(fresh)})
+        return config.load({**environ, config.CONFIG_VARIABLE: str(fresh)})
     finally:
         fresh.unlink()
 
@@ -213,7 +234,7 @@ def _ready(connection: Connection, pid: int) -> bool:
 def _check_ours(directory: Path) -> None:
     """Removing is final: only a directory that holds what `tensile up` made is removed."""
     ours = {"data", "run", "service", "lock", "postgres.log", "pg_ctl.log", "checkpoints"}
-    ours |= {"controller.pid", "controller.log", "settings.toml", "settings.new"}
+    ours |= {"controller.pid", "controller.toml", "controller.log", "settings.toml", "settings.new"}
     names = sorted(path.name for path in directory.iterdir())
     strangers = [name for name in names if name not in ours and not name.startswith((UNFINISHED, *_OLDER_LOGS))]
     if strangers:

@@ -35,6 +35,7 @@ COMMANDS = {
     "controller": "administration:controller",
     "vacuum": "administration:vacuum",
     "version": "administration:version",
+    "reference": "reference:reference",
     "psql": "administration:psql",
     "jobs": "jobs:jobs",
     "job": "jobs:job",

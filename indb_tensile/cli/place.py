@@ -56,6 +56,11 @@ class Place:
         return self.directory / "settings.toml"
 
     @property
+    def running_settings(self) -> Path:
+        """All settings (TOML) that the running controller was started with."""
+        return self.directory / "controller.toml"
+
+    @property
     def service(self) -> Path:
         """The directory of the service's socket."""
         return self.directory / "service"

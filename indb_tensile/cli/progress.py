@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from indb_tensile.catalog.connection import Connection, Session, pinned
+from indb_tensile.cli.news import News, mark_of
 from indb_tensile.cli.output import Row, duration, err, plain, print_json, size, warn
 from indb_tensile.cli.statements import statement
 from indb_tensile.job import JobState
@@ -38,12 +39,19 @@ class Look:
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """Shows the jobs until all have ended; `told` is what was last printed about each job and device."""
+    """Shows the jobs until all have ended.
+
+    Without a terminal and without JSON, a line about a job is printed when its phase changes or a tenth of it is
+    done, and otherwise at most every `news.QUIET_S` seconds; `news` remembers the lines. `told` is what was last
+    printed as JSON about each job.
+    """
 
     session: Session
     numbers: tuple[int, ...]
     as_json: bool = False
-    told: dict[str, object] = field(default_factory=dict)
+    clock_s: Callable[[], float] = time.monotonic
+    news: News = field(default_factory=News)
+    told: dict[int, object] = field(default_factory=dict)
 
     def run(self) -> list[str]:
         """Show and wait; the states in the end, in the order of the numbers."""
@@ -74,22 +82,21 @@ class Watch:
 
     def _print_json(self, look: Look) -> None:
         for row in look.jobs:
-            seen = {name: value for name, value in row.items() if name != "eta_s"}
-            if self._is_news(f"job {row['job_id']}", seen):
+            seen = {name: value for name, value in row.items() if not name.startswith("eta_")}
+            if self.told.get(row["job_id"]) != seen:
+                self.told[row["job_id"]] = seen
                 print_json(row)
 
     def _print_lines(self, look: Look) -> None:
-        lines = {f"job {row['job_id']}": line(row) for row in look.jobs}
-        lines |= {f"device {row['worker_id']}": device_line(row) for row in look.devices}
-        for about, text in lines.items():
-            if self._is_news(about, text):
-                warn(text)
+        for text in lines(self.news, look, self.clock_s()):
+            warn(text)
 
-    def _is_news(self, about: str, seen: object) -> bool:
-        if self.told.get(about) == seen:
-            return False
-        self.told[about] = seen
-        return True
+
+def lines(news: News, look: Look, now_s: float) -> list[str]:
+    """What is to be printed of this look, one line each."""
+    shown = [(f"job {row['job_id']}", line(row), mark_of(row)) for row in look.jobs]
+    shown += [(f"device {row['worker_id']}", device_line(row), ()) for row in look.devices]
+    return [text for about, text, mark in shown if news.is_news(about, text, mark, now_s)]
 
 
 def picture(look: Look) -> Group:
@@ -163,7 +170,11 @@ def _loss(row: Row) -> str:
 
 
 def _eta(row: Row) -> str:
-    return duration(row["eta_s"]) if row["eta_s"] is not None else ""
+    """The time that is left; with early stopping the least and the most."""
+    if row["eta_s"] is None:
+        return ""
+    most, least = duration(row["eta_s"]), row["eta_earliest_s"]
+    return most if least is None or duration(least) == most else f"{duration(least)} to {most}"
 
 
 def _memory(row: Row) -> str:

@@ -163,6 +163,8 @@ select j.job_id, j.model_name as model, j.state, j.phase, q.waits_for, j.error_m
        p.epoch, p.epochs, p.loss,
        case when j.state = 'succeeded' then 100 else s.percent end as percent,
        case when j.state = 'running' then extract(epoch from p.eta - now())::double precision end as eta_s,
+       case when j.state = 'running' then extract(epoch from p.eta_earliest - now())::double precision end
+         as eta_earliest_s,
        v.metric_name, v.metric, d.used_bytes, d.granted_bytes
   from tensile.jobs as j
        left join tensile.job_progress as p using (job_id)

@@ -12,6 +12,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+_FLOOD = 4  # times the limit: a log of that size keeps only its end, so older files are bounded in all
+
 
 def rotate(log: Path, limit_bytes: int, files: int) -> bool:
     """Move what is in the log to `log.1`, and older files one number up to `files`; False below the limit."""
@@ -26,6 +28,7 @@ def rotate(log: Path, limit_bytes: int, files: int) -> bool:
         copy = log.with_name(f"{log.name}.new")
         try:
             with _fresh(copy, status.st_mode) as into:
+                _skip(file, into, status.st_size, limit_bytes)
                 shutil.copyfileobj(file, into, 1 << 20)
                 _shift(log, files)
                 copy.rename(numbered(log, 1))
@@ -35,6 +38,16 @@ def rotate(log: Path, limit_bytes: int, files: int) -> bool:
             copy.unlink(missing_ok=True)
             raise
     return True
+
+
+def _skip(file: BinaryIO, into: BinaryIO, size_bytes: int, limit_bytes: int) -> None:
+    """Of a log that a flood of records has made far too long, leave out the oldest, and say how much."""
+    if size_bytes <= _FLOOD * limit_bytes:
+        return
+    file.seek(size_bytes - limit_bytes)
+    while (byte := file.read(1)) and byte != b"\n":
+        pass
+    into.write(b"(%d bytes are left out: the log grew faster than it was rotated)\n" % file.tell())
 
 
 def numbered(log: Path, number: int) -> Path:

@@ -71,6 +71,7 @@ from indb_tensile.scheduler.admission.orders import (
     SpawnTrainer,
 )
 from indb_tensile.scheduler.admission.pool import Fault, Lost, PlanReason, Pool, Stage, TrainerId
+from indb_tensile.scheduler.admission.staff import holdup
 
 log = logging.getLogger("controller")
 
@@ -188,6 +189,7 @@ class Controller:
         if now_s >= self._device_at_s:
             self._device_at_s = now_s + _DEVICE_S
             self._membership.record_device(*self._memory.use(self._pool))
+            self._membership.record_holdup(holdup(self._pool))
         self._service.attend(now_s)
         self._membership.flush()
 

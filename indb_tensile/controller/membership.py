@@ -42,6 +42,7 @@ class Membership:
         self._away = False
         self._unreadable_of: frozenset[int] = frozenset()
         self._more_to_claim = False
+        self._recorded: tuple[WorkerId, str | None] | None = None  # the last holdup that was written
         self.worker: WorkerId | None = None
 
     @property
@@ -176,3 +177,16 @@ class Membership:
             self._records.record_device(self.worker, use, shares)
         except DatabaseError as error:
             log.debug("the device's use was not written: %s", error.message)
+
+    def record_holdup(self, holdup: str | None) -> None:
+        """Write why no job is claimed now, where that is news; what could not be written is tried again."""
+        if self.worker is None or self._recorded == (self.worker, holdup):
+            return
+        if holdup is None and self._recorded is None:
+            return  # as a new worker's row has it
+        try:
+            self._records.record_holdup(self.worker, holdup)
+        except DatabaseError as error:
+            log.debug("what holds up the queue was not written: %s", error.message)
+        else:
+            self._recorded = (self.worker, holdup)

@@ -88,6 +88,10 @@ class Records(Protocol):
         """Write down who uses how much of the device."""
         ...
 
+    def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:
+        """Write down why the worker claims no job now; None where it does."""
+        ...
+
 
 class CatalogRecords:
     """Both interfaces on one connection to PostgreSQL. Not shared between threads.
@@ -107,6 +111,7 @@ class CatalogRecords:
         lease_s: float,
         interrupted_s: float = 0.0,
         slots: int = 8,
+        entering: int = 2,
     ) -> None:
         self._session = Session(
             dsn, application_name=application_name, patience_s=0.0, lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS
@@ -118,6 +123,7 @@ class CatalogRecords:
         self._lease_s = lease_s
         self._interrupted_s = interrupted_s
         self._slots = slots
+        self._entering = entering
         self._run(install.check_version)
 
     def register(self) -> WorkerId:
@@ -131,6 +137,7 @@ class CatalogRecords:
                 device_kind=self._device_kind,
                 lease_s=self._lease_s,
                 slots=self._slots,
+                entering=self._entering,
             )
         )
 
@@ -164,6 +171,10 @@ class CatalogRecords:
     def record_device(self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
         """Replace what is known about the worker's device."""
         self._run(lambda c: plans.record_device(c, worker, use, shares))
+
+    def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:
+        """Replace why the worker claims no job now."""
+        self._run(lambda c: jobs.record_holdup(c, worker, holdup))
 
     def pace(self, machine: str) -> Pace | None:
         """How much slower this kind of device is than a machine; None where nobody has measured it."""

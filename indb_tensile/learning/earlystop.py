@@ -54,6 +54,15 @@ class EarlyStop:
         """Whether training should end now."""
         return self.patience is not None and self.stale_epochs >= self.patience
 
+    def earliest_end(self, epochs_done: int) -> int | None:
+        """After how many epochs in all training would end if none improved from now on; None where nothing ends it.
+
+        The first epoch improves on nothing.
+        """
+        if self.patience is None:
+            return None
+        return epochs_done + max(0, self.patience - self.stale_epochs) + (self.best is None)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for a checkpoint."""
         return asdict(self)

@@ -13,7 +13,9 @@ create type tensile.checkpoint_store as enum ('local', 'catalog');
 alter table tensile.workers
   add column slots integer not null default 8,
   add column beats bigint not null default 0,
-  add column took_leave boolean not null default false;
+  add column took_leave boolean not null default false,
+  add column entering integer not null default 2,
+  add column holdup text;
 
 -- No controller of 0.1.0 works on after this. What they had goes back into the queue as soon as a controller of 0.2.0
 -- runs, and since they took leave it counts as no fault of a job.
@@ -23,6 +25,7 @@ delete from tensile.device_jobs;
 
 alter table tensile.workers
   add constraint workers_have_slots check (slots > 0),
+  add constraint workers_let_jobs_enter check (entering > 0),
   add constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$');
 
 -- Names ------------------------------------------------------------------------------------------------------
@@ -103,6 +106,8 @@ alter table tensile.jobs
   add column interrupted interval not null default '0',
   add column progress_at timestamptz,
   add column last_death_phase text;
+
+alter table tensile.job_progress add column eta_earliest timestamptz;
 
 -- No worker of 0.2.0 reads more than this.
 with refused as (

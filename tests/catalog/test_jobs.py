@@ -185,16 +185,18 @@ def test_progress_keeps_what_is_not_said_anew(database: Database) -> None:
         claimed = claim(connection, register(connection))
         first = Progress(
             epoch=1, epochs=2, step=5, steps=5, loss=0.5, valid_loss=0.6, metric_name="r2", metric=0.1, eta_s=9.0,
-            figures={"loss": 0.5, "valid_loss": None},
+            eta_earliest_s=4.0, figures={"loss": 0.5, "valid_loss": None},
         )  # fmt: skip
         jobs.report_progress(connection, claimed.job, claimed.claim, first)
+        ends = "select eta - updated_at, eta_earliest - updated_at from tensile.stat_progress_train"
+        assert alice.execute(ends).fetchone() == (timedelta(seconds=9), timedelta(seconds=4))
         second = Progress(epoch=2, epochs=2, step=1, steps=5, loss=0.4, samples_per_s=100.0)
         jobs.report_progress(connection, claimed.job, claimed.claim, second)
         row = alice.execute(
-            "select epoch, epochs, step, steps, loss, valid_loss, metric_name, metric, samples_per_s, eta"
-            " from tensile.job_progress"
+            "select epoch, epochs, step, steps, loss, valid_loss, metric_name, metric, samples_per_s, eta,"
+            " eta_earliest from tensile.job_progress"
         ).fetchone()
-        assert row == (2, 2, 1, 5, 0.4, 0.6, "r2", 0.1, 100.0, None)
+        assert row == (2, 2, 1, 5, 0.4, 0.6, "r2", 0.1, 100.0, None, None)
         rows = alice.execute("select epoch, name, value from tensile.metrics order by name").fetchall()
         assert rows == [(1, "loss", 0.5), (1, "valid_loss", None)]
 

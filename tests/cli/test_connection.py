@@ -54,6 +54,21 @@ def test_psql_gets_its_own_arguments_and_the_database(tensile: Tensile, database
     assert (failed.code, failed.err) == (1, "ERROR:  division by zero\n")
 
 
+def test_psql_is_the_role_that_is_asked_for_whatever_names_the_database(tensile: Tensile, database: Database) -> None:
+    words = asked(database)
+    who = ("-qAtc", "select current_user")
+    assert tensile("psql", "--dsn", database.dsn("demo"), "--role", "postgres", *who).out == "postgres\n"
+    assert tensile.but(TENSILE_DSN=database.dsn("demo"))("psql", "--role", "postgres", *who).out == "postgres\n"
+    libpq = tensile.but(PGHOST=words["host"], PGUSER="demo", PGDATABASE=words["dbname"])
+    done = libpq("psql", "--role", "postgres", *who)
+    assert (done.out, done.err) == (
+        "postgres\n",
+        "as postgres on the database of libpq's variables (PGHOST, PGDATABASE, PGUSER set), "
+        "not on the embedded one\n",
+    )
+    assert libpq("psql", *who).out == "demo\n"
+
+
 def test_the_versions_are_of_the_command_and_of_the_database(tensile: Tensile, database: Database) -> None:
     done = tensile("version", "--json", "--dsn", database.dsn("demo"))
     assert done.code == 0

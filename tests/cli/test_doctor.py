@@ -1,10 +1,14 @@
 """What is missing, and the command that mends it."""
 
+import io
 import json
+import re
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from indb_tensile.cli import doctor
 from indb_tensile.cli.doctor import device
 from tests.cli.conftest import Done, Tensile
 from tests.conftest import Database
@@ -170,3 +174,37 @@ def test_a_person_reads_a_mark_what_was_found_and_the_mend(tensile: Tensile, dat
     place = next(n for n, line in enumerate(lines) if line.startswith("MISSING controllers"))
     assert lines[place] == "MISSING controllers       0 alive"
     assert lines[place + 1] == " " * 26 + "mend: Start one: tensile up, or tensile controller."
+
+
+LINK: dict[str, Any] = {
+    "check": "link of emulated:AMD EPYC on a-host-of-mine",
+    "ok": False,
+    "found": "191.0 MB/s out, 190.2 MB/s in, 99% of it both at once, measured 2026-11-21 10:00: 50% of what "
+    "it is set to",
+    "mend": "start the controller again while this machine has less to do: it measures its link then",
+}
+
+
+def test_a_long_name_stands_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(doctor, "out", Console(file=written, soft_wrap=True, highlight=False))
+    doctor._show(LINK)
+    doctor._show({"check": "python", "ok": True, "found": "3.11.7", "mend": None})
+    assert written.getvalue().splitlines() == [
+        "MISSING link of emulated:AMD EPYC on a-host-of-mine",
+        " " * 26 + LINK["found"],
+        " " * 26 + "mend: " + LINK["mend"],
+        "ok      python            3.11.7",
+    ]
+
+
+def test_in_a_terminal_lines_are_folded_at_its_width_and_no_word_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(
+        doctor, "out", Console(file=written, width=80, force_terminal=True, no_color=True, soft_wrap=True)
+    )
+    doctor._show(LINK)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue()).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(line.startswith(" " * 26) for line in lines[1:])
+    assert " ".join(line.strip() for line in lines[1:]) == f"{LINK['found']} mend: {LINK['mend']}"

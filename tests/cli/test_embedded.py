@@ -14,6 +14,7 @@ import pytest
 
 from indb_tensile.catalog.install import SCRIPT, VERSION
 from indb_tensile.cli.embedded import _check_ours, _settings_text
+from indb_tensile.cli.launch import unused
 from indb_tensile.cli.place import Place
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import RequestError
@@ -109,8 +110,41 @@ def test_other_settings_start_the_controller_again_and_are_kept(service: Tensile
     assert up(service) == other
 
 
+def test_a_variable_reaches_a_running_controller_and_holds_while_it_is_set(service: Tensile) -> None:
+    first = up(service)
+    done = service.but(TENSILE_MAX_JOBS="1")("up", *OPTIONS, "--json")
+    assert done.code == 0, done.err
+    assert (
+        "the settings differ: max_jobs is 1 (TENSILE_MAX_JOBS) and was 8; starting the controller again, its jobs go "
+        "on from their last checkpoints\n"
+        f"variables hold while they are set; what is to stay goes into {state(service).settings}\n"
+    ) in done.err
+    assert json.loads(done.out)["controller"] != first["controller"]
+    with admin(service) as connection:
+        slots = connection.execute("select slots from tensile.workers where stopped_at is null").fetchall()
+    assert slots == [(1,)]
+    back = service("up", *OPTIONS, "--json")
+    assert "the settings differ: max_jobs is 8 and was 1; starting the controller again" in back.err
+
+
+def test_an_option_goes_before_the_variable_of_the_same_setting(service: Tensile) -> None:
+    done = service.but(TENSILE_POLICY="vanilla")("up", *OPTIONS, "--policy", "liveness", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["policy"] == "liveness"
+    assert up(service, "--policy", "tensile+")["policy"] == "tensile+"
+
+
+def test_variables_that_are_not_used_are_named(tmp_path: Path) -> None:
+    own = tmp_path / "settings.toml"
+    assert unused({"TENSILE_MAX_JOBS": "1", "TENSILE_CONFIG": str(own), "TENSILE_DSN": ""}, own) == []
+    assert unused({"TENSILE_DSN": "host=there", "TENSILE_CONFIG": "mine.toml"}, own) == [
+        "TENSILE_DSN is not used: the embedded database has its own",
+        f"TENSILE_CONFIG is not used: the settings of the embedded controller are in {own}",
+    ]
+
+
 def test_what_a_controller_leaves_in_the_state_directory_is_ours_to_remove(tmp_path: Path) -> None:
-    for name in ("controller.log", "controller.log.1", "postgres.log.5", "checkpoints"):
+    for name in ("controller.log", "controller.toml", "controller.log.1", "postgres.log.5", "checkpoints"):
         (tmp_path / name).mkdir()
     _check_ours(tmp_path)
     (tmp_path / "thesis.log").mkdir()
@@ -246,3 +280,14 @@ def test_down_stops_everything_and_up_brings_it_back_once_however_often_it_is_ca
     assert alive(service) == [shown[0]["controller"]]
     with admin(service) as connection:
         connection.execute("select from kept")
+
+
+def test_logs_that_grew_while_no_controller_ran_are_rotated_at_the_next_start(service: Tensile) -> None:
+    first = up(service)
+    os.kill(first["controller"], signal.SIGKILL)
+    until(lambda: ended(first["controller"]), "the controller to be gone")
+    with (state(service).directory / "postgres.log").open("ab") as log:
+        log.write(b"a line\n" * 2_000_000)
+    up(service)
+    assert (state(service).directory / "postgres.log.1").stat().st_size >= 14_000_000
+    assert (state(service).directory / "postgres.log").stat().st_size < 1_000_000

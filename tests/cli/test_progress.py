@@ -1,8 +1,9 @@
-"""What the progress of jobs says of their device."""
+"""What the progress of jobs says of their device, and when it is worth a line."""
 
 from typing import Any
 
-from indb_tensile.cli.progress import device_line
+from indb_tensile.cli.news import News
+from indb_tensile.cli.progress import Look, device_line, lines
 
 MIB = 1 << 20
 DEVICE: dict[str, Any] = {
@@ -22,3 +23,73 @@ def test_a_device_without_a_driver_shows_its_memory() -> None:
 def test_a_gpu_shows_also_what_its_driver_says() -> None:
     told = DEVICE | {"busy_percent": 80, "outside_bytes": 3 * MIB}
     assert device_line(told) == f"{device_line(DEVICE)}, 3.0 MB beside it, 80 % busy"
+
+
+JOB: dict[str, Any] = {
+    "job_id": 7,
+    "model": "digits",
+    "state": "running",
+    "phase": "training",
+    "waits_for": None,
+    "error": None,
+    "epoch": 1,
+    "epochs": 100,
+    "loss": 1.0,
+    "percent": 0.0,
+    "eta_s": 600.0,
+    "eta_earliest_s": None,
+    "metric_name": None,
+    "metric": None,
+    "used_bytes": MIB,
+    "granted_bytes": 2 * MIB,
+}
+
+
+def printed(looks: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, str]]:
+    """The lines about a job that changes so, and the second at which each is printed."""
+    news = News()
+    return [
+        (at_s, text) for at_s, changes in looks for text in lines(news, Look(jobs=[JOB | changes], devices=[]), at_s)
+    ]
+
+
+def test_a_fast_training_prints_a_line_for_each_tenth_however_often_its_phase_alternates() -> None:
+    """A hundred epochs in 20 s; each is trained and then validated."""
+    looks = [
+        (
+            0.1 * n,
+            {"percent": n / 2, "epoch": 1 + n // 2, "phase": ("training", "validating")[n % 2], "loss": 1 / (n + 1)},
+        )
+        for n in range(200)
+    ]
+    assert [text.split("%")[0].split()[-1] for _, text in printed(looks)] == [str(10 * n) for n in range(10)]
+
+
+def test_a_slow_training_prints_a_line_every_half_minute_at_most() -> None:
+    looks = [(2.0 * n, {"percent": n / 1000, "loss": 1 / (n + 1)}) for n in range(300)]
+    assert [at_s for at_s, _ in printed(looks)] == [30.0 * n for n in range(20)]
+
+
+def test_nothing_is_printed_twice_where_nothing_changes() -> None:
+    assert len(printed([(2.0 * n, {}) for n in range(300)])) == 1
+
+
+def test_every_phase_and_the_end_are_printed_at_once() -> None:
+    ways = [("queued", None), ("starting", "reading"), ("starting", "capturing"), ("running", "training")]
+    ways += [("running", "publishing"), ("succeeded", None)]
+    looks = [(0.25 * n, {"state": state, "phase": phase}) for n, (state, phase) in enumerate(ways)]
+    assert [text.split()[3] for _, text in printed(looks)] == [
+        "queued", "reading", "capturing", "training", "publishing", "succeeded"]  # fmt: skip
+
+
+def test_a_device_is_printed_every_half_minute_at_most() -> None:
+    news = News()
+    looks = [(2.0 * n, Look(jobs=[], devices=[DEVICE | {"used_bytes": n * MIB}])) for n in range(31)]
+    assert [at_s for at_s, look in looks if lines(news, look, at_s)] == [0.0, 30.0, 60.0]
+
+
+def test_with_early_stopping_the_least_and_the_most_time_are_shown() -> None:
+    ((_, plain),) = printed([(0.0, {})])
+    ((_, stopped_early),) = printed([(0.0, {"eta_earliest_s": 65.0})])
+    assert "ETA 10:00  " in plain
+    assert "ETA 1:05 to 10:00  " in stopped_early

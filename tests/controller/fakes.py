@@ -80,6 +80,7 @@ class FakeRecords:
         self.rescues = False
         self.refuses = False  # whatever is written
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
+        self.holdups: list[tuple[WorkerId, str | None]] = []
         self._next_claim = 100
 
     def enqueue(self, behaviour: str, size_bytes: int = MIB, *, owner: int = 10) -> JobId:
@@ -156,6 +157,10 @@ class FakeRecords:
     def record_device(self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
         self._check()
         self.use = (use, shares)
+
+    def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:
+        self._check()
+        self.holdups.append((worker, holdup))
 
     def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
         with self._lock:

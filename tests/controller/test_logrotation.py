@@ -54,7 +54,7 @@ def test_a_process_that_has_the_log_open_goes_on_at_its_new_start(tmp_path: Path
             process.stdin.flush()
             process.stdout.readline()
             if number in (0, 2):
-                assert rotate(log, 1, 5) is True
+                assert rotate(log, 5, 5) is True
         process.stdin.close()
     assert contents(log) == [b"line 3\n", b"line 1\nline 2\n", b"line 0\n"]
 
@@ -66,3 +66,14 @@ def test_a_link_in_the_logs_place_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Too many levels"):
         rotate(tmp_path / "controller.log", 1, 5)
     assert target.read_bytes() == b"precious"
+
+
+def test_of_a_flood_only_the_end_is_kept_in_whole_lines_and_the_rest_is_said(tmp_path: Path) -> None:
+    log = tmp_path / "controller.log"
+    log.write_bytes(b"".join(b"record %06d\n" % number for number in range(1000)))  # 14 bytes each
+    assert rotate(log, 1000, 2) is True
+    said, *kept = numbered(log, 1).read_bytes().splitlines()
+    assert kept == [b"record %06d" % number for number in range(1000 - len(kept), 1000)]
+    assert sum(len(line) + 1 for line in kept) <= 1000
+    assert said == b"(%d bytes are left out: the log grew faster than it was rotated)" % (14 * (1000 - len(kept)))
+    assert log.read_bytes() == b""

@@ -178,3 +178,18 @@ def test_after_an_outage_every_other_worker_has_a_whole_lease_to_beat_again() ->
     for clock.now_s in (161.0, 175.9):
         membership.rescue()
     assert records.declared == []
+
+
+def test_what_holds_up_the_queue_is_written_when_it_is_news_and_again_where_it_could_not_be() -> None:
+    records = FakeRecords()
+    membership = _joined(records)
+    membership.record_holdup(None)
+    membership.record_holdup("a trainer to start")
+    membership.record_holdup("a trainer to start")
+    records.away = True
+    membership.record_holdup(None)
+    records.away = False
+    membership.record_holdup(None)
+    membership.record_holdup(None)
+    worker = membership.worker
+    assert records.holdups == [(worker, "a trainer to start"), (worker, None)]

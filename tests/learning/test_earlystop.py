@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
@@ -61,3 +63,20 @@ def test_a_wrong_request_is_refused() -> None:
     ):
         with pytest.raises(RequestError, match=fault):
             EarlyStop.parse(given, Task.CLASSIFICATION)
+
+
+@drawn(st.lists(st.floats(0, 10), max_size=30), st.integers(1, 8))
+def test_the_earliest_end_is_when_it_stops_if_nothing_improves_any_more(values: list[float], patience: int) -> None:
+    state, epochs = EarlyStop(patience=patience), 0
+    for value in values:
+        if state.stopped:
+            break
+        state, epochs = state.observe(epochs, value), epochs + 1
+    foretold = state.earliest_end(epochs)
+    while not state.stopped:
+        state, epochs = state.observe(epochs, 11.0), epochs + 1
+    assert foretold == epochs
+
+
+def test_without_patience_there_is_no_earliest_end() -> None:
+    assert EarlyStop(patience=None).earliest_end(3) is None

@@ -74,6 +74,67 @@ def test_a_job_that_waits_for_memory_is_in_the_queue(alice: Connection, admin: C
     assert rows[2][2].startswith("not before 2090-01-01")
 
 
+def _worker(admin: Connection, *, slots: int = 8, entering: int = 2, holdup: str | None = None) -> int:
+    row = admin.execute(
+        """insert into tensile.workers (host, pid, device, version, lease_s, slots, entering, holdup)
+           values ('h', 1, 'emulated', '0', 3600, %s, %s, %s) returning worker_id""",
+        (slots, entering, holdup),
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _give(admin: Connection, job: int, worker: int, state: str = "running") -> None:
+    admin.execute(
+        "update tensile.jobs set state = %s, claim = job_id, started_at = now(), worker_id = %s where job_id = %s",
+        (state, worker, job),
+    )
+
+
+TRAIN = "select tensile_train('flowers', 'iris', target => 'species')"
+WAITS = "select waits_for from tensile.stat_queue where state = 'queued' order by position"
+
+
+def test_a_queued_job_says_what_holds_it_up(alice: Connection, bob: Connection, admin: Connection) -> None:
+    first = value(alice, TRAIN)
+    assert value(alice, WAITS) == "a controller: none is alive"
+    worker = _worker(admin, holdup="a trainer to start")
+    assert value(alice, WAITS) == "a trainer to start"
+    admin.execute("update tensile.workers set holdup = null")
+    assert value(alice, WAITS) == "a controller to look at the queue: each does so every second"
+    other = _worker(admin, holdup="a device that works")
+    assert value(alice, WAITS) == "a controller to look at the queue: each does so every second", "the first takes it"
+    admin.execute("update tensile.workers set stopped_at = now() where worker_id = %s", (other,))
+
+    _give(admin, first, worker, "starting")
+    second, third = value(alice, TRAIN), value(alice, TRAIN)
+    assert alice.execute(WAITS).fetchall()[0] == ("a controller to look at the queue: each does so every second",)
+    _give(admin, second, worker, "starting")
+    assert value(alice, WAITS) == (
+        "one of the 2 jobs of its owner that are being read and captured to begin training: a controller prepares at "
+        "most 2 of one owner at once"
+    )
+    _give(admin, second, worker)
+    admin.execute("update tensile.workers set slots = 2")
+    admin.execute("select tensile_set_quota('alice', jobs_running => 10)")
+    fourth = value(alice, TRAIN)
+    assert alice.execute(WAITS).fetchall() == [
+        ("a place: all 2 are taken by jobs",),
+        ("its turn: 1 before it; a place: all 2 are taken by jobs",),
+    ]
+    admin.execute("select tensile_set_quota('alice', jobs_running => 2)")
+    assert value(alice, WAITS) == "one of its owner's jobs to end: at most 2 run at once"
+    assert third < fourth
+
+
+def test_a_job_of_a_copied_queue_says_that_nobody_takes_it(alice: Connection, admin: Connection) -> None:
+    value(alice, TRAIN)
+    _worker(admin)
+    admin.execute("update tensile.jobs set installation = gen_random_uuid()")
+    told = admin.execute("select waits_for from tensile.stat_queue").fetchall()
+    assert told == [("nothing: it came with a copy of another database, and no controller of this one takes it",)]
+
+
 @pytest.mark.usefixtures("published")
 def test_a_model_is_listed_with_its_deployed_version(alice: Connection) -> None:
     alice.execute("select tensile_create_model('empty')")

@@ -24,6 +24,7 @@ from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
 from .keeping import Keeping
+from .remaining import Position, Remaining, Work
 from .steps import Steps
 
 MEASURED_S = 1.0  # between two reports of latencies
@@ -50,16 +51,20 @@ class Loop:
     _remembered_at: float = field(default_factory=time.monotonic)
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
+    _remaining: Remaining = field(init=False)
+    _done_at: float = 0.0  # when the last step, or the last end of an epoch, was over
 
     def __post_init__(self) -> None:
         self.early_stop = self.prepared.early_stop
         self._keeping = Keeping(self.checkpointing, self.diary)
+        self._remaining = Remaining(self._work())
 
     def go(self) -> None:
         """Every epoch that is left; nothing is trained twice."""
         self._resume()
         self.diary.enter(Phase.TRAINING)
         self.diary.signs.begin()
+        self._done_at = time.monotonic()
         while self.epochs_done < self.prepared.settings.epochs and not self.early_stop.stopped:
             loss = self._train_epoch()
             self._close_epoch(loss)
@@ -73,20 +78,21 @@ class Loop:
         prepared, epoch = self.prepared, self.epochs_done
         per_epoch = batch_plan(prepared.train.rows, prepared.settings).steps
         total_steps = per_epoch * prepared.settings.epochs
-        losses: list[tuple[torch.Tensor, int]] = []
+        losses = _Losses()
         for step, rows in enumerate(batches(prepared.train, epoch, prepared.settings)):
             self._follow_plans()
             started = time.monotonic()
             rate = learning_rate(prepared.settings, epoch * per_epoch + step, total_steps)
             loss = self.runner.train(prepared.train.x[rows], prepared.train.y[rows], rate)
-            losses.append((loss, len(rows)))
+            losses.add(loss, len(rows))
             self._rows_trained += len(rows)
             self._seconds_trained += time.monotonic() - started
             self._measure()
+            self._remaining.stepped(self._lap())
             first_of_all = epoch == 0 and step == 0
-            progress = self._progress(step + 1, per_epoch, _mean(losses))
+            progress = self._progress(step + 1, per_epoch, losses.mean())
             self.diary.report(progress, at_once=first_of_all)
-        return _mean(losses)
+        return losses.mean()
 
     def _close_epoch(self, loss: float) -> None:
         """Validate, remember the best, report, and keep a checkpoint when one is due."""
@@ -107,6 +113,7 @@ class Loop:
         self.diary.report(progress, at_once=True)
         self._save_checkpoint()
         self.diary.enter(Phase.TRAINING)
+        self._remaining.closed(self._lap())
 
     def _validate(self, part: Part) -> tuple[float, dict[str, float]]:
         """Mean loss and metrics over these rows, by the evaluation step."""
@@ -182,9 +189,9 @@ class Loop:
         settings, metric = self.prepared.settings, self.prepared.metric
         done = figures is not None
         epoch = self.epochs_done if done else self.epochs_done + 1
-        left = (settings.epochs - epoch) * steps + (steps - step)
+        position = Position(epochs=self.epochs_done, steps=0 if done else step)
+        earliest = self.early_stop.earliest_end(self.epochs_done)
         rate = self._rows_trained / self._seconds_trained if self._seconds_trained else None
-        rows_per_step = self.prepared.train.rows / steps
         return Progress(
             epoch=epoch,
             epochs=settings.epochs,
@@ -195,9 +202,27 @@ class Loop:
             metric_name=metric,
             metric=figures.get(metric) if figures else None,
             samples_per_s=rate,
-            eta_s=left * rows_per_step / rate if rate else None,
+            eta_s=self._remaining.seconds(position),
+            eta_earliest_s=None if earliest is None else self._remaining.seconds(position, epochs=earliest),
             figures=figures or {},
         )
+
+    def _work(self) -> Work:
+        prepared, rows = self.prepared, self.steps.evaluation_rows
+        trained_ns, evaluated_ns = (sum(ns) for ns in (self.steps.latency_ns[0], self.steps.latency_ns[-1]))
+        share = evaluated_ns / trained_ns if trained_ns else Work.evaluation_share
+        return Work(
+            epochs=prepared.settings.epochs,
+            steps=batch_plan(prepared.train.rows, prepared.settings).steps,
+            valid_batches=-(-prepared.valid.rows // rows),
+            test_batches=-(-prepared.test.rows // rows),
+            evaluation_share=share,
+        )
+
+    def _lap(self) -> float:
+        """Seconds since the last step, or the last end of an epoch."""
+        before, self._done_at = self._done_at, time.monotonic()
+        return self._done_at - before
 
     def _present_weights(self) -> dict[str, torch.Tensor]:
         return self._divide(self.state.export())[0]
@@ -247,7 +272,22 @@ class Loop:
 _BEST = "best/"  # no module path begins so: layers are numbered
 
 
-def _mean(losses: list[tuple[torch.Tensor, int]]) -> float:
-    """Mean over rows of the batches' mean losses."""
-    rows = sum(count for _, count in losses)
-    return sum(float(loss) * count for loss, count in losses) / rows if rows else float("nan")
+class _Losses:
+    """The batches' mean losses of an epoch; a loss is read from the device when the mean is asked for."""
+
+    def __init__(self) -> None:
+        self._unread: list[tuple[torch.Tensor, int]] = []
+        self._total = 0.0
+        self._rows = 0
+
+    def add(self, loss: torch.Tensor, rows: int) -> None:
+        """A batch of so many rows."""
+        self._unread.append((loss, rows))
+
+    def mean(self) -> float:
+        """Mean over the rows so far."""
+        for loss, rows in self._unread:
+            self._total += float(loss) * rows
+            self._rows += rows
+        self._unread.clear()
+        return self._total / self._rows if self._rows else float("nan")

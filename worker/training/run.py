@@ -22,6 +22,7 @@ from indb_tensile.learning.requirements import Room
 from indb_tensile.learning.training import Prepared, prepare
 from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, Link
 
+from . import niceness
 from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
@@ -181,6 +182,7 @@ class TrainingRun:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
             self._link.send(Adopted(job=self._job.job, generation=first.generation))
             diary.start()
+            niceness.train()
             loop = Loop(
                 prepared=prepared,
                 state=state,

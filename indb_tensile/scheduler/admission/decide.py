@@ -3,7 +3,7 @@
 A controller claims one job at a time, whenever a trainer is ready for it. A job that waits for memory does not hold
 up later ones that fit: they are let in past it. So that it does not starve, this happens at most `MOST_OVERTAKEN`
 times; then it holds the queue, and nothing is claimed or let in before it. A job that waits for its owner's quota
-holds up nobody. One owner has at most `MOST_ENTERING` jobs on their way in.
+holds up nobody. One owner has at most `entering_jobs` on their way in.
 
 A job's way: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> ending. What became of
 it is written only when its trainer is gone and its memory is free.

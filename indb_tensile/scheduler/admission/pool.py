@@ -167,6 +167,7 @@ class Pool:
     host_pool_bytes: int | None = None  # None: as much as jobs like
     spare_trainers: int = 1
     max_jobs: int = 8
+    entering_jobs: int = 2  # of one owner that have a trainer and no plan yet: the other places are for other owners
     drift_threshold: float = 0.2
     members: tuple[Member, ...] = ()
     spares: tuple[Spare, ...] = ()

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from indb_tensile.scheduler.admission.draft import Draft
 from indb_tensile.scheduler.admission.orders import AssignJob, ClaimNext, SpawnTrainer
-from indb_tensile.scheduler.admission.pool import Lost, Member, Spare, Stage, TrainerId
+from indb_tensile.scheduler.admission.pool import Lost, Member, Pool, Spare, Stage, TrainerId
 
 MOST_OVERTAKEN = 8  # jobs let in past one that waits for memory: then it holds the queue until it is in
-MOST_ENTERING = 2  # jobs of one owner that have a trainer and no plan yet: the other trainers are for other owners
 LONGEST_PAUSE_TICKS = 60  # between two attempts to start what fails at once: a trainer, or a job on a lost device
 
 
@@ -63,21 +62,41 @@ def holds_queue(member: Member) -> bool:
     return member.stage in (Stage.WAITING, Stage.UNMEASURED) and member.overtaken >= MOST_OVERTAKEN
 
 
+def holdup(pool: Pool) -> str | None:
+    """Why no job at all would be claimed now: what the next one waits for, in words. None where one would be."""
+    held = next(filter(_holds_back, pool.members), None)
+    if pool.stopping:
+        return "a controller: this one is stopping"
+    if pool.claim_pause_ticks:
+        return "a device that works: its controller has lost the device, and pauses before the next attempt"
+    if held is not None and held.stage is Stage.CLAIMED:
+        return f"its turn: job {held.job.job} before it waits for its trainer to start"
+    if held is not None and held.stage is Stage.ENDING:
+        return f"a trainer of job {held.job.job} to end, whose claim was lost"
+    if held is not None:
+        return f"its turn: job {held.job.job} waits for device memory, and {held.overtaken} jobs have overtaken it"
+    if len(pool.members) >= pool.max_jobs:
+        return f"a place: all {pool.max_jobs} are taken by jobs"
+    if any(s.ready for s in pool.spares):
+        return None
+    if pool.stillborn:
+        return "a trainer: those started last ended before they were ready, as the controller's log says"
+    return "a trainer to start"
+
+
 def _claim(draft: Draft) -> None:
-    """Ask for a job where a spare trainer is ready for it.
+    """Ask for a job where a spare trainer is ready for it and nothing holds it up (`holdup`).
 
     Not for a while after the device was lost, since the next job would lose it too; not while a job holds the queue;
     and not while a lost claim's trainer is still leaving: its job might come back to us under a new claim. Owners
-    with `MOST_ENTERING` jobs on their way in are passed over: such a job may wait for a lock on its owner's table, or
+    with `entering_jobs` jobs on their way in are passed over: such a job may wait for a lock on its owner's table, or
     for memory, for as long as its owner likes.
     """
     pool = draft.pool
-    ready = any(s.ready for s in pool.spares)
-    full = len(pool.members) >= pool.max_jobs
-    if pool.claiming or pool.claim_pause_ticks or full or not ready or any(map(_holds_back, pool.members)):
+    if pool.claiming or holdup(pool) is not None:
         return
     entering = Counter(m.job.owner_oid for m in pool.members if _enters(m))
-    passed_over = frozenset(owner for owner, jobs in entering.items() if jobs >= MOST_ENTERING)
+    passed_over = frozenset(owner for owner, jobs in entering.items() if jobs >= pool.entering_jobs)
     if pool.queue_empty and pool.passed_over <= passed_over:
         return
     draft.pool = replace(pool, claiming=True, passed_over=passed_over)

@@ -57,7 +57,7 @@ from indb_tensile.scheduler.admission.pool import Fault, PlanReason, Pool, Train
 from indb_tensile.scheduler.admission.pool import Stage as JobStage
 from indb_tensile.scheduler.admission.questions import LeastFor, PlacedFor, PlanFor, Question, RenewFor, Unanswered
 from indb_tensile.scheduler.admission.questions import answer as answered
-from indb_tensile.scheduler.admission.staff import MOST_OVERTAKEN
+from indb_tensile.scheduler.admission.staff import MOST_OVERTAKEN, holdup
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
@@ -552,6 +552,55 @@ def test_an_owner_with_two_jobs_on_their_way_in_is_passed_over_until_one_has_its
     assert ClaimNext() in drive.capture(first, 2)
     drive.send(Claim(job=job(3, owner=20)))
     assert [m.job.job for m in drive.pool.members] == [1, 2, 3]
+
+
+def test_how_many_jobs_of_one_owner_are_on_their_way_in_is_set() -> None:
+    drive = Drive(10, spare_trainers=1, entering_jobs=3)
+    for number in (1, 2, 3):
+        drive.claim(job(number))
+    assert drive.send(SpareReady(trainer=drive.pool.spares[0].trainer)) == (ClaimNext(passed_over=frozenset({10})),)
+
+
+def test_what_the_next_job_waits_for_is_said_in_words() -> None:
+    drive = Drive(10, max_jobs=1)
+    drive.send(Tick())
+    assert holdup(drive.pool) == "a trainer to start"
+    drive.send(Exit(trainer=drive.pool.spares[0].trainer, code=1))
+    assert holdup(drive.pool) == (
+        "a trainer: those started last ended before they were ready, as the controller's log says"
+    )
+    while not drive.pool.spares:
+        drive.send(Tick())
+    drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
+    assert holdup(drive.pool) is None
+    trainer = drive.claim(job(1))
+    assert holdup(drive.pool) == "a place: all 1 are taken by jobs"
+    lost = Fault(sqlstate="58000", message="the device is gone")
+    drive.send(Failure(trainer=trainer, fault=lost, retry=True, lost=True))
+    assert holdup(drive.pool) == (
+        "a device that works: its controller has lost the device, and pauses before the next attempt"
+    )
+    drive.send(Stop())
+    assert holdup(drive.pool) == "a controller: this one is stopping"
+
+
+def test_a_claim_that_was_lost_holds_up_the_next_until_its_trainer_has_ended() -> None:
+    drive = Drive(10)
+    drive.claim(job(1))
+    drive.send(ClaimLoss(claim=job(1).claim))
+    assert holdup(drive.pool) == "a trainer of job 1 to end, whose claim was lost"
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 3), st.integers(1, 4), st.booleans())
+def test_a_job_is_asked_for_exactly_where_nothing_holds_it_up(members: int, places: int, ready: bool) -> None:
+    drive = Drive(10, max_jobs=places, entering_jobs=64, spare_trainers=1)
+    for number in range(1, 1 + min(members, places)):
+        drive.claim(job(number))
+    drive.send(Claim(job=None)) if drive.pool.claiming else None
+    if ready and drive.pool.spares:
+        asked = drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
+        assert (ClaimNext() in asked) == (holdup(drive.pool) is None)
 
 
 def test_a_job_that_fits_is_let_in_past_one_that_waits_for_memory() -> None:

@@ -1,0 +1,102 @@
+"""What the page of how-tos says is typed as it stands there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from safetensors.numpy import load_file
+
+from indb_tensile.catalog import install
+from indb_tensile.catalog.connection import connect
+from indb_tensile.cluster import passing
+from tests.e2e.conftest import Service
+
+pytestmark = pytest.mark.postgres
+
+PAGE = (Path(__file__).parents[2] / "docs" / "howto.md").read_text(encoding="utf-8")
+BIN = Path(sys.executable).parent
+SMALL = """
+select tensile_load_dataset('digits');
+select tensile_create_model('digits', '{"type": "mlp", "hidden": [16]}', '{"epochs": 2}');
+"""
+
+
+def blocks(language: str) -> list[str]:
+    """The page's blocks of this language, as its fences name it, in their order."""
+    return re.findall(rf"^```{re.escape(language)}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def shell(service: Service, command: str, directory: Path) -> str:
+    """What a shell prints that has the command on its path, and the test's database by its variable."""
+    environment = os.environ | {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "TENSILE_DSN": service.database.dsn("demo"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        ["sh", "-euc", command], env=environment, capture_output=True, text=True, check=False, cwd=directory
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_rolling_back_exporting_scoring_and_nightly_training_work_as_written(
+    service: Service, tmp_path: Path
+) -> None:
+    service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 << 20)}
+    service.start()
+    with service.database.connect("demo") as demo:
+        for statement in SMALL.strip().splitlines():
+            demo.execute(statement)
+        for deploy in ("if_better", "always"):
+            row = demo.execute("select tensile_train('digits', 'digits', deploy => %s)", (deploy,)).fetchone()
+            assert row is not None
+            assert service.until_ended(row[0]) == ["succeeded"]
+        for block in blocks("sql"):
+            demo.execute(block)
+        scored = demo.execute("select count(*), count(*) filter (where p.digit = s.digit) from digits_scored as s "
+                              "join digits_scored_in_portions as p using (id)").fetchone()  # fmt: skip
+        assert scored == (1797, 1797)
+        assert demo.execute("select count(digit) from digits_read").fetchone() == (1797,)
+    for block in blocks("sql as=superuser"):
+        service.connection.execute(block)
+
+    (export,) = (block for block in blocks("sh") if "safetensors" in block)
+    shell(service, export, tmp_path)
+    assert load_file(tmp_path / "digits.safetensors")
+
+    (line,) = blocks("cron")
+    command = line.split(maxsplit=5)[5].replace(r"\%", "%").replace('--dsn "host=db dbname=app user=alice"', "")
+    shell(service, command, tmp_path)
+    shell(service, command, tmp_path)  # the same night
+    (keys,) = service.connection.execute("select count(*) from tensile.jobs where idempotency_key like 'digits %'")
+    assert keys == (1,)
+
+
+def test_the_statements_of_an_uninstallation_leave_nothing_of_ours() -> None:
+    with passing() as cluster:
+        with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as maintenance:
+            maintenance.execute("create database tensile")
+        with connect(cluster.dsn(), application_name="test") as connection:
+            install.install(connection)
+        with psycopg.connect(cluster.dsn(), autocommit=True) as superuser:
+            superuser.execute("create table kept (a integer); grant select on kept to tensile_reader")
+            superuser.execute("create function public.tensile_of_mine() returns integer return 1")
+            superuser.execute("create role alice; alter function tensile_of_mine() owner to alice")
+            for block in blocks("sql as=superuser uninstall"):
+                superuser.execute(block)
+            schemas = superuser.execute("select nspname from pg_namespace where nspname like 'tensile%'").fetchall()
+            roles = superuser.execute("select rolname from pg_roles where rolname like 'tensile%'").fetchall()
+            functions = superuser.execute("select proname from pg_proc where proname like 'tensile%'").fetchall()
+            assert (schemas, roles, functions) == ([], [], [("tensile_of_mine",)])
+            assert superuser.execute("select count(*) from kept").fetchone() == (0,)
+            superuser.execute("select public.tensile_of_mine()")
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(docs/[a-z]+\.md)`", PAGE))))
+def test_pages_that_are_named_are_there(path: str) -> None:
+    assert (Path(__file__).parents[2] / path).exists()

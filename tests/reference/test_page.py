@@ -1,0 +1,74 @@
+"""The reference page says what the tables say that check the options."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from indb_tensile.config import setting_rules
+from indb_tensile.errors import InvariantError
+from indb_tensile.reference import meanings
+from indb_tensile.reference.page import COMMAND, catalog_settings, page, takes
+from indb_tensile.sql_api import options
+from tests.conftest import Database
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
+
+
+def test_the_page_is_what_its_command_makes_now() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page() + "\n", f"make it again: {COMMAND}"
+
+
+def test_every_name_is_on_the_page() -> None:
+    names = {*options.HYPERPARAMS, *options.ARCHITECTURES, *options.LAYERS, *options.PREPROCESS, *options.SPLIT}
+    names |= {
+        *options.EARLY_STOP,
+        *options.DEPLOY,
+        *(name for of_task in options.METRICS.values() for name in of_task),
+    }
+    names |= {rule.name for rule in setting_rules()}
+    text = page()
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("words", [name for name in vars(meanings) if name.isupper()])
+def test_a_meaning_is_a_sentence(words: str) -> None:
+    assert [text for text in vars(meanings)[words].values() if not text.endswith(".") or "\n" in text] == []
+
+
+def test_a_parameter_without_a_meaning_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(options.HYPERPARAMS, "sharpness", {"type": "number", "default": 1.0})
+    with pytest.raises(
+        InvariantError, match=r"hyperparams: sharpness have no meaning: .*reference/meanings\.py"
+    ) as told:
+        page()
+    assert COMMAND in told.value.message
+
+
+def test_a_meaning_of_what_no_table_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(meanings.SPLIT, "colour", "A colour.")
+    with pytest.raises(InvariantError, match="split: colour are in no table"):
+        page()
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ({"type": "integer", "minimum": 1, "maximum": 5, "default": 3}, "integer from 1 to 5"),
+        ({"type": "number", "above": 0, "below": 0.5}, "number above 0 below 0.5"),
+        ({"type": "numbers", "length": [2, 2]}, "list of numbers, 2 of them"),
+        ({"type": "choice", "values": ["a", "b"]}, "`a`, `b`"),
+        ({"type": "rule", "values": ["mean"], "kinds": ["text"]}, 'rule or `mean`; kinds: `["text"]`'),
+    ],
+)
+def test_a_rule_is_told_in_words_and_nothing_of_it_is_left_out(rule: dict[str, Any], text: str) -> None:
+    assert takes(rule) == text
+
+
+@pytest.mark.postgres
+def test_the_databases_settings_are_those_that_it_takes(database: Database) -> None:
+    with database.connect() as admin:
+        known = admin.execute(
+            "select name, kind, default_value, description from tensile.known_settings()"
+        ).fetchall()
+    assert catalog_settings() == known
