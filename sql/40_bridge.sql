@@ -4,7 +4,8 @@
 -- per session as a package named by their digest. So they import one another as they do in the tree, and a catalog
 -- upgraded within a session is followed, its modules never mixed with those before. GD keeps the package; SD belongs
 -- to this function alone and spares every later call the digest.
-create function tensile.bridge(verb text, request jsonb) returns jsonb
+-- Rows to predict come beside the request: it need not be read as a whole to know them.
+create function tensile.bridge(verb text, request jsonb, rows jsonb[] default null) returns jsonb
   language plpython3u volatile parallel unsafe
   set search_path = pg_catalog, pg_temp
 as $bridge$
@@ -42,9 +43,9 @@ if "answer" not in SD:
         finally:
             sys.meta_path.remove(finder)
     SD["answer"] = GD[package].answer
-return SD["answer"](plpy, verb, request)
+return SD["answer"](plpy, verb, request, rows)
 $bridge$;
-comment on function tensile.bridge(text, jsonb) is
+comment on function tensile.bridge(text, jsonb, jsonb[]) is
   'checks and enqueues a request, or asks the service, with the caller''s privileges; the answer holds any error';
 
 create function tensile.raise_error(code text, message text, more text, way_out text) returns void
@@ -67,12 +68,12 @@ comment on function tensile.raise_error(text, text, text, text) is
   'raises an error with this SQLSTATE, message, DETAIL and HINT';
 
 -- PL/Python would put its exception's class before each message; raised here, a message arrives as it was written.
-create function tensile.call(verb text, request jsonb) returns jsonb
+create function tensile.call(verb text, request jsonb, rows jsonb[] default null) returns jsonb
   language plpgsql volatile parallel unsafe
   set search_path = pg_catalog, pg_temp
 as $$
 declare
-  answer constant jsonb := tensile.bridge(verb, request);
+  answer constant jsonb := tensile.bridge(verb, request, rows);
 begin
   if not (answer -> 'ok')::boolean then
     perform tensile.raise_error(answer #>> '{error,sqlstate}', answer #>> '{error,message}',
@@ -81,9 +82,9 @@ begin
   return answer -> 'result';
 end
 $$;
-comment on function tensile.call(text, jsonb) is 'the result of tensile.bridge, or its error';
+comment on function tensile.call(text, jsonb, jsonb[]) is 'the result of tensile.bridge, or its error';
 
-revoke execute on function tensile.bridge(text, jsonb), tensile.call(text, jsonb),
+revoke execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.call(text, jsonb, jsonb[]),
   tensile.raise_error(text, text, text, text) from public;
-grant execute on function tensile.bridge(text, jsonb), tensile.call(text, jsonb),
+grant execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.call(text, jsonb, jsonb[]),
   tensile.raise_error(text, text, text, text) to tensile_user;

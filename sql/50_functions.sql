@@ -234,7 +234,18 @@ comment on function tensile.raise_no_job(bigint) is 'raises that the caller has 
 
 -- As JSON a row takes many times its size in this session's memory. So its size is known before that is made. What is
 -- compressed is measured whole: an array by a slice of it, which has everything, jsonb by an empty path, and a row by
--- its binary form.
+-- its binary form, or as text where a column's type has none, or where client_encoding has no such character.
+create function tensile.row_bytes(input anyelement) returns bigint
+  language plpgsql stable parallel unsafe
+as $$
+begin
+  return octet_length(record_send(input));
+exception when undefined_function or untranslatable_character or character_not_in_repertoire then
+  return octet_length(input::text);  -- it may also be no row at all
+end
+$$;
+comment on function tensile.row_bytes(anyelement) is 'the size of a row, or of another value, not compressed';
+
 create function tensile.check_row_size(input anycompatible, row_number bigint) returns boolean
   language plpgsql stable parallel unsafe
 as $$
@@ -255,11 +266,7 @@ begin
   elsif type_name operator(pg_catalog.=) any (array['text', 'json', 'character varying']) then
     size_bytes := pg_catalog.octet_length(input::text);
   else
-    begin
-      size_bytes := pg_catalog.octet_length(pg_catalog.record_send(input));
-    exception when undefined_function then
-      null;  -- no row, or a column whose type has no binary form: as PostgreSQL keeps it
-    end;
+    size_bytes := tensile.row_bytes(input);
   end if;
   if elements operator(pg_catalog.>) most_elements then
     raise exception 'row % has % values, more than the % that a row may have', row_number, elements, most_elements
@@ -275,7 +282,20 @@ $$;
 comment on function tensile.check_row_size(anycompatible, bigint) is
   'true; raises where a row has more than 8 MB, or an array more than a million values. Called for rows above 32 kB';
 
--- A lock that another session holds on the catalog bounds a prediction's wait: hence lock_timeout.
+create function tensile.row_form(input regtype) returns text
+  language plpgsql immutable parallel safe
+as $$
+begin
+  return case input when 'record'::regtype then 'record'
+                    when 'text'::regtype then 'literal' when 'varchar'::regtype then 'literal'
+                    else 'value' end;
+end
+$$;
+comment on function tensile.row_form(regtype) is
+  'how the bridge reads a row of this type: "record" has no names of its own, "literal" is JSON or an array as text';
+
+-- A lock that another session holds on the catalog bounds a prediction's wait: hence lock_timeout. The settings that
+-- say how values become text are pinned by 82_text_settings.sql.
 create function tensile.prediction(
   model text, input anycompatible, version integer, kind text
 ) returns jsonb
@@ -288,8 +308,8 @@ begin
     perform tensile.check_row_size(input, 1);
   end if;
   return tensile.call('predict', jsonb_build_object(
-    'model', model, 'version', version, 'kind', kind, 'rows', jsonb_build_array(to_jsonb(input)),
-    'unnamed', pg_typeof(input) = 'record'::regtype)) #> '{values,0}';
+    'model', model, 'version', version, 'kind', kind, 'form', tensile.row_form(pg_typeof(input))),
+    array[to_jsonb(input)]) #> '{values,0}';
 end
 $$;
 comment on function tensile.prediction(text, anycompatible, integer, text) is
@@ -347,15 +367,16 @@ $$;
 comment on function public.tensile_predict_vector(text, anycompatible, integer) is
   'the outputs of the model''s network for a row';
 
-create function tensile.prediction_part(model text, version integer, first_row bigint, rows jsonb) returns jsonb
+create function tensile.prediction_part(model text, version integer, form text, first_row bigint, rows jsonb[])
+  returns jsonb
   language plpgsql stable parallel unsafe
 as $$
 begin
   return tensile.call('predict', jsonb_build_object(
-    'model', model, 'version', version, 'kind', 'value', 'first_row', first_row, 'rows', rows));
+    'model', model, 'version', version, 'kind', 'value', 'form', form, 'first_row', first_row), rows);
 end
 $$;
-comment on function tensile.prediction_part(text, integer, bigint, jsonb) is
+comment on function tensile.prediction_part(text, integer, text, bigint, jsonb[]) is
   'predictions for a part of a batch, whose first row has this number, and the number of the version that made them';
 
 create function tensile.numbers_of(list jsonb) returns double precision[]
@@ -370,32 +391,42 @@ comment on function tensile.numbers_of(jsonb) is 'a list of numbers, or of texts
 
 -- Part by part: neither this session nor the service ever holds the JSON of all rows. The first part's answer says
 -- which version predicted, and the others are predicted by the same.
-create function public.tensile_predict_batch(model text, inputs anycompatiblearray, version integer default null)
-  returns double precision[]
+--
+-- PL/pgSQL takes no array of anonymous records as an argument, but a record that has one as its field f1. `example`
+-- is null and of the elements' type: PL/pgSQL keeps the plans of its statements for each type of its arguments, and
+-- would keep one plan for the arrays of all types without it.
+create function tensile.predictions(
+  model text, list record, example anycompatible, version integer, rows_before bigint
+) returns double precision[]
   language plpgsql stable parallel unsafe
   set lock_timeout = '2s'
 as $$
 declare
   part_bytes constant integer := 524288;
   part_rows constant integer := 4096;
-  dimensions constant integer := coalesce(array_ndims(inputs), 1);
-  slice_rows constant integer := case when dimensions > 1 then
-    greatest(1, least(part_rows, part_bytes / greatest(1, 8 * (cardinality(inputs) / array_length(inputs, 1))))) end;
+  dimensions constant integer := array_ndims(list.f1);
+  form constant text := tensile.row_form(pg_typeof(example));
   answers double precision[] := '{}';
   answer jsonb;
   rows jsonb[] := '{}';
   row_json jsonb;
   row_bytes integer;
   held_bytes bigint := 0;
-  row_number bigint := 0;
+  row_number bigint := rows_before;
+  slice_rows integer;
 begin
   if dimensions > 1 then  -- each row is an array
-    for at_row in array_lower(inputs, 1) .. array_upper(inputs, 1) by slice_rows loop
-      if slice_rows = 1 and pg_column_size(inputs[at_row:at_row]) >= 32768 then
-        perform tensile.check_row_size(inputs[at_row:at_row], row_number + 1);
+    slice_rows := greatest(1, least(part_rows,
+      part_bytes / greatest(1, 8 * (cardinality(list.f1) / array_length(list.f1, 1)))));
+    for at_row in array_lower(list.f1, 1) .. array_upper(list.f1, 1) by slice_rows loop
+      if slice_rows = 1 and pg_column_size(list.f1[at_row:at_row]) >= 32768 then
+        perform tensile.check_row_size(list.f1[at_row:at_row], row_number + 1);
       end if;
-      answer := tensile.prediction_part(
-        model, version, row_number + 1, to_jsonb(inputs[at_row:least(at_row + slice_rows - 1, array_upper(inputs, 1))]));
+      answer := tensile.prediction_part(model, version, form, row_number + 1, array(
+        select said.value
+          from jsonb_array_elements(
+                 to_jsonb(list.f1[at_row:least(at_row + slice_rows - 1, array_upper(list.f1, 1))]))
+               with ordinality as said (value, place) order by said.place));
       version := (answer ->> 'version')::integer;
       row_number := row_number + jsonb_array_length(answer -> 'values');
       answers := answers || tensile.numbers_of(answer -> 'values');
@@ -403,14 +434,14 @@ begin
     return answers;
   end if;
   for row_json, row_bytes in
-    select case when s.size_bytes < 32768 or tensile.check_row_size(s.input, s.place)
+    select case when s.size_bytes < 32768 or tensile.check_row_size(s.input, rows_before + s.place)
                 then to_jsonb(s.input) end, coalesce(s.size_bytes, 0)
       from (select u.input, pg_column_size(u.input) as size_bytes, u.place
-              from (select unnest(inputs) as input, generate_series(1, cardinality(inputs)) as place) as u) as s
+              from (select unnest(list.f1) as input, generate_series(1, cardinality(list.f1)) as place) as u) as s
   loop
     row_number := row_number + 1;
     if cardinality(rows) > 0 and (held_bytes + row_bytes > part_bytes or cardinality(rows) = part_rows) then
-      answer := tensile.prediction_part(model, version, row_number - cardinality(rows), to_jsonb(rows));
+      answer := tensile.prediction_part(model, version, form, row_number - cardinality(rows), rows);
       version := (answer ->> 'version')::integer;
       answers := answers || tensile.numbers_of(answer -> 'values');
       rows := '{}';
@@ -419,14 +450,63 @@ begin
     rows := rows || row_json;
     held_bytes := held_bytes + row_bytes;
   end loop;
-  answer := tensile.prediction_part(model, version, row_number + 1 - cardinality(rows), to_jsonb(rows));
-  return answers || tensile.numbers_of(answer -> 'values');
+  answer := tensile.prediction_part(model, version, form, row_number + 1 - cardinality(rows), rows);
+  if list.f1 is not null then
+    return answers || tensile.numbers_of(answer -> 'values');
+  end if;
+  return null;
 end
 $$;
+comment on function tensile.predictions(text, record, anycompatible, integer, bigint) is
+  'the predictions for the rows of the array that is the record''s field f1; `example` is null of its elements'' type';
+
+-- A long array goes on in slices: the record that holds one is a copy of it.
+create function public.tensile_predict_batch(model text, inputs anycompatiblearray, version integer default null)
+  returns double precision[]
+  language sql stable parallel unsafe
+as $$
+  select case
+    when coalesce(array_length(inputs, 1), 0) <= 4096
+    then tensile.predictions(model, row(inputs), inputs[null::integer], version, 0)
+    else array(
+      with used as materialized (
+        select tensile.prediction_part(model, version, 'value', 1, '{}') ->> 'version' as number,
+               array_lower(inputs, 1) as first, array_upper(inputs, 1) as last,
+               greatest(4096, array_length(inputs, 1) / 16) as step)
+      select said.value
+        from used,
+             lateral generate_series(used.first, used.last, used.step) as at_row,
+             lateral unnest(tensile.predictions(
+               model, row(inputs[at_row:least(at_row + used.step - 1, used.last)]), inputs[null::integer],
+               used.number::integer, at_row - used.first)) with ordinality as said (value, place)
+       order by at_row, said.place)
+    end
+$$;
 comment on function public.tensile_predict_batch(text, anycompatiblearray, integer) is
-  'the predictions for many rows at once, in their order: tensile_predict_batch(''m'', array_agg(t)) from t';
+  'the predictions for many rows at once, in their order: tensile_predict_batch(''m'', array_agg(t)) from t; of an empty '
+  'array the empty one, of null null';
 
 -- Judging ------------------------------------------------------------------------------------------------------
+
+create function tensile.row_json(input anyelement) returns jsonb
+  language plpgsql stable parallel unsafe
+as $$
+begin
+  return to_jsonb(input);
+end
+$$;
+comment on function tensile.row_json(anyelement) is
+  'a row as JSON, whatever the session''s settings: 82_text_settings.sql pins them';
+
+create function tensile.key_text(input anyelement) returns text
+  language plpgsql stable parallel unsafe
+as $$
+begin
+  return input::text;
+end
+$$;
+comment on function tensile.key_text(anyelement) is
+  'a value as text, whatever the session''s settings: 82_text_settings.sql pins them';
 
 create function tensile.evaluation(model text, relation oid, version integer, callers_path text)
   returns table (metric text, value double precision)
@@ -724,7 +804,7 @@ begin
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
         or p.pronamespace = 'tensile'::regnamespace
            and p.proname in ('training_request', 'train', 'explain', 'follow_job', 'prediction', 'prediction_part',
-                             'check_row_size', 'numbers_of', 'evaluation', 'sample_table', 'checks', 'raise_no_job',
+                             'predictions', 'row_form', 'row_bytes', 'row_json', 'key_text', 'check_row_size', 'numbers_of', 'evaluation', 'sample_table', 'checks', 'raise_no_job',
                              'raise_no_model')
   loop
     execute format('revoke execute on routine %s from public', routine);

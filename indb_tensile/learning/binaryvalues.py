@@ -2,8 +2,9 @@
 
 A cast in the statement that reads a table would be resolved, and might run a function, as the role that reads. So
 values travel in their binary form (each type's send function, backend/utils/adt) and are converted here:
-`numeric_floats` is `numeric::float8`, and a function of `TEXT_FORMS` is `::text` of its type, with the server's
-default settings (`IntervalStyle` postgres, `bytea_output` hex). Tests compare each with the server's own casts.
+`numeric_floats` is `numeric::float8`, but refuses no value, and a function of `TEXT_FORMS` is `::text` of its type,
+with the server's default settings (`IntervalStyle` postgres, `bytea_output` hex). Tests compare each with the server's
+own casts.
 """
 
 import struct
@@ -27,26 +28,25 @@ _POWERS = 10.0 ** np.arange(_LARGEST_POWER + 1)
 _STRIPPED_ZEROS = 3  # decimal zeros that the last base-10000 digit may end with
 
 
-def numeric_floats(data: npt.NDArray[np.uint8], starts: Positions, lengths: Positions) -> tuple[Floats, Mask]:
-    """`numeric` values that begin at `starts`, correctly rounded; and which of them no float8 can hold.
+def numeric_floats(data: npt.NDArray[np.uint8], starts: Positions, lengths: Positions) -> Floats:
+    """`numeric` values that begin at `starts`, correctly rounded: beyond a double infinite, too small for one zero.
 
-    PostgreSQL refuses a numeric that would overflow, and one other than zero that would become zero.
+    PostgreSQL's own cast refuses both. A value that is not finite is missing, here as in a prediction.
     """
     values = np.zeros(len(starts))
-    beyond = np.zeros(len(starts), np.bool_)
     for length in np.unique(lengths):
         chosen = np.flatnonzero(lengths == length)
         words = data[starts[chosen, None] + np.arange(length)].view(">u2").astype(np.int64)
-        values[chosen], beyond[chosen] = _of_one_length(words)
-    return values, beyond
+        values[chosen] = _of_one_length(words)
+    return values
 
 
-def _of_one_length(words: npt.NDArray[np.int64]) -> tuple[Floats, Mask]:
+def _of_one_length(words: npt.NDArray[np.int64]) -> Floats:
     """`words` has a row for each value: the four of the header, then the digits."""
     weight = np.where(words[:, 1] < 1 << 15, words[:, 1], words[:, 1] - (1 << 16))
     sign, digits = words[:, 2], words[:, 4:]
     count = digits.shape[1]
-    values, beyond = np.zeros(len(words)), np.zeros(len(words), np.bool_)
+    values = np.zeros(len(words))
     values[sign == _NAN] = np.nan
     values[sign == _INFINITY] = np.inf
     values[sign == _MINUS_INFINITY] = -np.inf
@@ -59,9 +59,8 @@ def _of_one_length(words: npt.NDArray[np.int64]) -> tuple[Floats, Mask]:
     for row in np.flatnonzero(left).tolist():
         text = "".join(f"{digit:04d}" for digit in digits[row].tolist())
         value = float(f"{text}e{4 * (int(weight[row]) - count + 1)}")
-        beyond[row] = value in (0.0, np.inf) and bool(digits[row].any())
         values[row] = -value if sign[row] == _NEGATIVE else value
-    return values, beyond
+    return values
 
 
 def _exact(digits: npt.NDArray[np.int64], weight: npt.NDArray[np.int64]) -> tuple[Floats, Mask]:

@@ -42,8 +42,7 @@ class Decoder:
     """Gives `sink` the columns and the number of rows of each block of one or more streams.
 
     Faults name column and row; rows are numbered from 1 on through all streams. Raises DataError for values that no
-    column can hold (arrays that make no tensor, numbers beyond a double), InvariantError for a stream that is not as
-    described.
+    column can hold (arrays that make no tensor), InvariantError for a stream that is not as described.
     """
 
     def __init__(self, fields: Fields, sink: Sink, block_bytes: int = BLOCK_BYTES) -> None:
@@ -104,7 +103,7 @@ class Decoder:
             case Kind.TEXT:
                 values = _texts(segments, field, missing, TEXT_FORMS[wire.form], self._texts[name])
             case _:
-                values = _scalars(segments, field, name, wire, missing, self._rows)
+                values = _scalars(segments, field, name, wire, missing)
         return ColumnData(kind=wire.kind, values=values, missing=missing)
 
 
@@ -253,15 +252,13 @@ def _walk(data: bytearray, position: int, fields: int, limit: int) -> tuple[_Wal
     ), position
 
 
-def _scalars(
-    segments: Sequence[_Segment], field: int, name: str, wire: Wire, missing: Mask, rows_before: int
-) -> npt.NDArray[Any]:
+def _scalars(segments: Sequence[_Segment], field: int, name: str, wire: Wire, missing: Mask) -> npt.NDArray[Any]:
     values = np.zeros(len(missing), np.dtype(wire.item or ">f8").newbyteorder("="))
     row = 0
     for segment in segments:
         present = ~missing[row : row + segment.rows]
         if wire.form == "numeric":
-            raw = _numerics(segment, field, name, present, rows_before + row)
+            raw = _numerics(segment, field, present)
         else:
             raw = _fixed(segment, field, name, wire, present)
         values[row : row + segment.rows][present] = raw
@@ -277,20 +274,10 @@ def _fixed(segment: _Segment, field: int, name: str, wire: Wire, present: Mask) 
     return segment.gather(field, present, item.itemsize).view(item)[:, 0]
 
 
-def _numerics(segment: _Segment, field: int, name: str, present: Mask, rows_before: int) -> npt.NDArray[np.float64]:
+def _numerics(segment: _Segment, field: int, present: Mask) -> npt.NDArray[np.float64]:
     starts, lengths = segment.spans(field)
     every = np.frombuffer(segment.data, np.uint8)
-    values, beyond = numeric_floats(every, starts[present], lengths[present])
-    if beyond.any():
-        raise _out_of_range(name, rows_before + int(np.flatnonzero(present)[np.argmax(beyond)]) + 1)
-    return values
-
-
-def _out_of_range(name: str, row: int) -> DataError:
-    return DataError(
-        f'column "{name}", row {row}: a numeric value is out of range for double precision',
-        hint="Keep numeric columns between 5e-324 and 1.8e308, or leave such a column out with exclude.",
-    )
+    return numeric_floats(every, starts[present], lengths[present])
 
 
 def _meaning(values: npt.NDArray[Any], wire: Wire) -> npt.NDArray[Any]:
@@ -433,9 +420,7 @@ def _numeric_tensors(
             at += 4 + length
         if len(positions) != size:
             raise InvariantError(f'column "{name}", row {rows_before + row + 1}: the array is malformed')
-        values[place], beyond = numeric_floats(every, np.array(positions, np.int64), np.array(sizes, np.int64))
-        if beyond.any():
-            raise _out_of_range(name, rows_before + row + 1)
+        values[place] = numeric_floats(every, np.array(positions, np.int64), np.array(sizes, np.int64))
     return values.reshape(-1, *shape)
 
 

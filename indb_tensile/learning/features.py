@@ -130,6 +130,11 @@ class Preprocessor:
         data = column_of(name, self.target.kind, [row[name] for row in rows])
         if data.missing.any():
             raise DataError(f'target "{name}" is NULL in row {int(np.argmax(data.missing)) + 1}')
+        if data.absent().any():
+            raise DataError(
+                f'target "{name}" is not finite in row {int(np.argmax(data.absent())) + 1}',
+                hint="Evaluate on a view without such rows: a model learns from finite targets alone.",
+            )
         return self.target.encode(data)
 
     def _assembled(self, raw: Matrix, columns: Columns) -> Tensor32:

@@ -16,7 +16,20 @@ from indb_tensile.learning.columns import ColumnData, Kind
 _INFINITE = {"infinity": math.inf, "-infinity": -math.inf}
 # PostgreSQL's years go from 4714 BC to 5874897, Python's from 1 to 9999; the calendar repeats every 400 years.
 _FAR = re.compile(r"(?P<year>\d{4,})(?P<rest>-\d\d-\d\d.*?)(?P<before> BC)?")
-_CYCLE_S = 146_097 * 86_400
+_CYCLE_DAYS = 146_097
+_DAY_ZERO = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)  # PostgreSQL's, which is so many seconds after 1970
+_DAY_ZERO_S = 946_684_800
+_DAY_S, _SECOND_US = 86_400, 1_000_000
+
+
+class Record(dict[str, Any]):
+    """A record of SQL that may have no names of its own: its fields are then f1, f2, and so on, in their order."""
+
+    @property
+    def fields(self) -> list[Any] | None:
+        """The values in their order, None where the record has names."""
+        names = [f"f{place}" for place in range(1, len(self) + 1)]
+        return [self[name] for name in names] if all(name in self for name in names) else None
 
 
 def named(row: Any, names: Sequence[str], *, single_array: bool) -> dict[str, Any]:
@@ -26,17 +39,29 @@ def named(row: Any, names: Sequence[str], *, single_array: bool) -> dict[str, An
     """
     if isinstance(row, dict):
         absent = [name for name in names if name not in row]
-        if absent:
-            hint = f"The model's features are: {', '.join(names)}. Give NULL for what is not known."
-            raise RequestError(f"the row has no column {', '.join(absent[:10])}", hint=hint)
-        return row
-    if len(names) == 1 and (single_array or not isinstance(row, list)):
-        return {names[0]: row}
-    if isinstance(row, list) and len(row) == len(names):
-        return dict(zip(names, row, strict=True))
-    count = f"{len(row)} values" if isinstance(row, list) and len(row) != 1 else "one value"
+        if not absent:
+            return row
+        fields = row.fields if isinstance(row, Record) else None
+        if fields is not None:
+            return _placed(fields, names, single_array=single_array and len(fields) > 1)
+        hint = f"The model's features are: {', '.join(names)}. Give NULL for what is not known."
+        raise RequestError(f"the row has no column {', '.join(absent[:10])}", hint=hint)
+    if isinstance(row, list):
+        return _placed(row, names, single_array=single_array)
+    return _placed([row], names, single_array=False)
+
+
+def _placed(values: list[Any], names: Sequence[str], *, single_array: bool) -> dict[str, Any]:
+    """Values in the order of the features; `single_array`: they are the elements of the single feature."""
+    if single_array and len(names) == 1:
+        return {names[0]: values}
+    if len(values) == len(names):
+        return dict(zip(names, values, strict=True))
+    count = f"{len(values)} values" if len(values) != 1 else "one value"
     hint = f"Give them in this order, or as a row or a jsonb object with these names: {', '.join(names)}."
-    raise RequestError(f"{count} given for the model's {len(names)} features", hint=hint)
+    raise RequestError(
+        f"{count} given for the model's {len(names)} feature{'' if len(names) == 1 else 's'}", hint=hint
+    )
 
 
 def column_of(name: str, kind: Kind, values: Sequence[Any]) -> ColumnData:
@@ -73,14 +98,14 @@ def _is_int8(value: Any) -> bool:
 
 
 def number(name: str, value: Any) -> float:
-    """A JSON number, boolean or numeric text; NaN for null."""
+    """A JSON number, boolean or numeric text; NaN for null, infinite beyond double precision."""
     if value is None:
         return math.nan
     if isinstance(value, int | float | str):
         try:
             return float(value)
         except OverflowError:
-            raise _beyond(name, value) from None
+            return _infinity(value)
         except ValueError:
             pass
     raise DataError(f'column "{name}": {_shown(value)} is not a number')
@@ -101,15 +126,20 @@ def moment(name: str, value: Any) -> float:
             year = 1 - int(found["year"]) if found["before"] else int(found["year"])
             cycles, place = divmod(year - 2000, 400)
             try:
-                return _seconds(f"{2000 + place}{found['rest']}") + cycles * _CYCLE_S
+                return _seconds(f"{2000 + place}{found['rest']}", cycles * _CYCLE_DAYS)
             except ValueError:
                 pass
     raise DataError(f'column "{name}": {_shown(value)} is not a date or timestamp in ISO form')
 
 
-def _seconds(iso: str) -> float:
+def _seconds(iso: str, days: int = 0) -> float:
+    """Seconds since 1970 of a moment so many days later, rounded as those of a column that was read are."""
     parsed = datetime.datetime.fromisoformat(iso)
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)).timestamp()
+    passed = (parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)) - _DAY_ZERO
+    days += passed.days
+    if ":" not in iso:  # a date
+        return float(days * _DAY_S) + _DAY_ZERO_S
+    return ((days * _DAY_S + passed.seconds) * _SECOND_US + passed.microseconds) * 1e-6 + _DAY_ZERO_S
 
 
 def text(value: Any) -> str:
@@ -138,7 +168,7 @@ def _tensor(name: str, value: Any) -> npt.NDArray[np.float64]:
     try:
         array = np.asarray(value, np.float64)
     except OverflowError:
-        raise _beyond(name, value) from None
+        return _tensor(name, _bounded(value))
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f'column "{name}": {_shown(value)} is not an array of numbers of one shape') from error
     if np.isnan(array).any() and _has_null(value):
@@ -151,11 +181,18 @@ def _has_null(value: Any) -> bool:
     return value is None or (isinstance(value, list) and any(_has_null(item) for item in value))
 
 
-def _beyond(name: str, value: Any) -> DataError:
-    return DataError(
-        f'column "{name}": {_shown(value)} is beyond the range of double precision',
-        hint="Give numbers of at most 1.7e308; give NULL for what is not known.",
-    )
+def _bounded(value: Any) -> Any:
+    """The same array with infinities for integers beyond double precision."""
+    if isinstance(value, list):
+        return [_bounded(item) for item in value]
+    try:
+        return float(value) if isinstance(value, int) else value
+    except OverflowError:
+        return _infinity(value)
+
+
+def _infinity(value: Any) -> float:
+    return math.inf if value > 0 else -math.inf
 
 
 def _shown(value: Any) -> str:

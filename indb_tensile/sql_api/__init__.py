@@ -14,10 +14,15 @@ from .errors import INVALID, READ_ONLY, RefusalError, fault, told_by_database
 from .spi import Json, Plpy
 
 
-def answer(plpy: Plpy, verb: str, request: str | None) -> str:
-    """Do what `verb` says of a request that is JSON, as `handle` does."""
+def answer(plpy: Plpy, verb: str, request: str | None, rows: list[str | None] | None = None) -> str:
+    """Do what `verb` says of a request that is JSON, as `handle` does.
+
+    `rows` are JSON that PostgreSQL wrote. As bytes they are told apart from what a request may hold itself.
+    """
     try:
         asked = json.loads(request or "{}")
+        if isinstance(asked, dict):
+            asked["rows"] = None if rows is None else [None if row is None else row.encode() for row in rows]
     except (ValueError, RecursionError) as error:  # PostgreSQL reads deeper lists and longer numbers than Python
         refusal = RefusalError(INVALID, f"the request cannot be read: {error}", hint=_SIMPLER)
         return json.dumps({"ok": False, "error": refusal.error})

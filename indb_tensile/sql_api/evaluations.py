@@ -7,15 +7,14 @@ import json
 from collections.abc import Iterator
 
 from . import service
-from .errors import DATA, MISSING_COLUMN, TOO_MUCH, RefusalError
+from .errors import DATA, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
 from .models import find_version
 from .predictions import storable
 from .relation import no_table
 from .request import read_integer, read_model_name, read_text
-from .spi import Cursor, Json, Plpy, Row, callers_path, fetch
+from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, literal
 
-MOST_ROW_BYTES = 8 << 20  # of a row, as tensile.check_row_size() has it: as JSON it is up to twice as much
-_MOST_ROWS = 100_000
+MOST_ROW_BYTES = 8 << 20  # of a row, as tensile.check_row_size() has it: as JSON it is twice as much, as a rule
 _SMALL_ROW_BYTES = 32768  # compressed by the 255 times that PostgreSQL reaches at most, MOST_ROW_BYTES are as much
 _FIRST_ROWS = 10  # that are fetched at once, until it is known how large they are
 _MOST_FETCHED = 1000
@@ -27,13 +26,18 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
     version = find_version(plpy, name, read_integer(request, "version"))
     oid = read_integer(request, "relation")
     if oid is None:
-        return {"metrics": json.loads(version["metrics"])}
+        return {"metrics": _held_out(version, name)}
     source, column = _source(plpy, oid, name, version["target"])
     evaluation = next(_numbers)
     parts = _parts(plpy, source, column, read_text(request, "search_path"))
     rows = next(parts, None)
     if rows is None:
-        raise RefusalError(DATA, f'{source} has no row whose target "{version["target"]}" is known')
+        raise RefusalError(
+            DATA,
+            f'relation {source} has no row to evaluate on: none whose target "{version["target"]}" is known',
+            hint="Name a relation that has such rows with relation => '...', or leave relation out for the metrics "
+            "of the rows that were held out of the training.",
+        )
     for number in itertools.count():
         following = next(parts, None)
         asked = {
@@ -51,6 +55,19 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
             break
         rows = following
     return dict(storable(answer))
+
+
+def _held_out(version: Row, model: str) -> Json:
+    """The metrics of the version's own held-out rows."""
+    metrics: Json = json.loads(version["metrics"] or "{}")
+    if not metrics:
+        raise RefusalError(
+            NOT_READY,
+            f'version {version["number"]} of model "{model}" has no metrics: no rows were held out of its training',
+            hint="Name a relation to evaluate on: "
+            f"select * from tensile_evaluate({literal(model)}, relation => 'table').",
+        )
+    return metrics
 
 
 def _source(plpy: Plpy, oid: int, model: str, target: str) -> tuple[str, str]:
@@ -99,35 +116,31 @@ def _fetched(plpy: Plpy, cursor: Cursor, rows: int, path: str | None) -> list[Ro
 
 
 def _checked(row: str | None, size_bytes: int | None, source: str, number: int) -> bytes:
-    if number > _MOST_ROWS:
+    encoded = b"" if row is None else row.encode()
+    if row is None or len(encoded) > service.MOST_ROW_BYTES:
+        size, most = (size_bytes, MOST_ROW_BYTES) if row is None else (len(encoded), service.MOST_ROW_BYTES)
         raise RefusalError(
             TOO_MUCH,
-            f"{source} has more than {_MOST_ROWS} rows, too many to evaluate in one answer",
-            hint=f"Evaluate a sample: create temporary table part as select * from {source} "
-            f"tablesample system (10) limit {_MOST_ROWS};",
+            f"row {number} of {source} has {size} bytes{'' if row is None else ' as JSON'}, "
+            f"more than the {most} that a row may have",
+            hint="Name a view that has the model's columns only with relation => '...', or a view whose arrays have "
+            "fewer values.",
         )
-    if row is None:
-        raise RefusalError(
-            TOO_MUCH,
-            f"row {number} of {source} has {size_bytes} bytes, more than the {MOST_ROW_BYTES} that a row may have",
-            hint="Evaluate on a view that has the model's columns only, or on arrays of fewer values.",
-        )
-    return row.encode()
+    return encoded
 
 
 _numbers = itertools.count(1)
 
 # It runs under the caller's path, so it qualifies every name. A row is `t.*`, since the relation may have a column
-# named t. Of a row that may be compressed the binary form is measured; JSON is made of a row that is small enough.
-_SIZE = (
-    f"case when pg_catalog.pg_column_size(t.*) operator(pg_catalog.<) {_SMALL_ROW_BYTES} then 0 "
-    "else pg_catalog.octet_length(pg_catalog.record_send(t.*)) end"
-)
-ROWS = (
-    f"select case when {_SIZE} operator(pg_catalog.<=) {MOST_ROW_BYTES} then pg_catalog.to_jsonb(t.*) end as row, "
-    f"case when {_SIZE} operator(pg_catalog.>) {MOST_ROW_BYTES} then {_SIZE} end as size_bytes "
-    f"from {{source}} as t where {{column}} is not null limit {_MOST_ROWS + 1}"
-)
+# named t. A row that may be compressed is measured whole; JSON is made of a row that is small enough.
+ROWS = f"""
+select case when s.bytes operator(pg_catalog.<=) {MOST_ROW_BYTES} then tensile.row_json(t.*) end as row,
+       case when s.bytes operator(pg_catalog.>) {MOST_ROW_BYTES} then s.bytes end as size_bytes
+  from {{source}} as t
+  cross join lateral (
+    select case when pg_catalog.pg_column_size(t.*) operator(pg_catalog.<) {_SMALL_ROW_BYTES} then 0
+                else tensile.row_bytes(t.*) end as bytes offset 0) as s
+ where t.{{column}} is not null"""
 RELATION_NAME = """
 select pg_catalog.format('%I.%I', n.nspname, c.relname) as name,
        array(select a.attname::pg_catalog.text from pg_catalog.pg_attribute as a

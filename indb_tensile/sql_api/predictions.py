@@ -7,39 +7,42 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from . import service
-from .errors import INVALID, INVALID_TEXT, RefusalError, shown
+from .errors import INVALID, INVALID_TEXT, TOO_MUCH, RefusalError, shown
 from .models import find_version
 from .request import read_choice, read_integer, read_model_name
 from .spi import Json, Plpy
 
 _PREDICTIONS = ("value", "label", "proba", "vector")
+_FORMS = ("value", "record", "literal")
 _BRACES = str.maketrans("{}", "[]")
 _PART_ROWS = 4096  # of one request: bounds its answer
+_NULL = b"null"
 
 
 def predict(plpy: Plpy, request: Json) -> Json:
-    """Predict each of `rows`; a row that is null has the prediction null.
+    """Predict each of `rows`, which are JSON written by PostgreSQL; a row that is null has the prediction null.
 
     `first_row` is the number of the first one, where these rows are part of a longer list: errors count from it. The
-    answer has the version's number, which the next part's request names.
+    answer has the version's number, which the next part's request names. `form` says what the rows were: a record
+    without names of its own, a literal that is JSON or an array, or any other value.
     """
     name, kind = read_model_name(request), read_choice(request, "kind", _PREDICTIONS, "value")
+    form = read_choice(request, "form", _FORMS, "value")
     first_row = read_integer(request, "first_row")
     version = find_version(plpy, name, read_integer(request, "version"))
-    rows = request.get("rows")
-    if not isinstance(rows, list):
-        raise RefusalError(INVALID, "rows is not a list")
+    rows = _rows(request)
     numbered = len(rows) > 1 or first_row is not None
     first = 1 if first_row is None else first_row
-    unnamed = request.get("unnamed") is True
     encoded = (
-        (place, _encoded(row, unnamed, place + first if numbered else None))
+        (place, _encoded(row, form, place + first if numbered else None))
         for place, row in enumerate(rows)
-        if row is not None
+        if row is not None and row != _NULL
     )
     values: list[Any] = [None] * len(rows)
+    asked = {"verb": "predict", "version": version["version_id"], "kind": kind}
+    if form == "record":
+        asked["unnamed"] = True
     for places, part in _parts(encoded):
-        asked = {"verb": "predict", "version": version["version_id"], "kind": kind}
         try:
             answer = service.ask_rows(plpy, asked, part)
         except service.ServiceRefusalError as refusal:
@@ -49,6 +52,14 @@ def predict(plpy: Plpy, request: Json) -> Json:
         for place, value in zip(places, answer["values"], strict=True):
             values[place] = storable(value)
     return {"values": values, "version": version["number"]}
+
+
+def _rows(request: Json) -> list[bytes | None]:
+    """The rows. A request cannot hold bytes, so what is sent to the service as it is was written by PostgreSQL."""
+    rows = request.get("rows")
+    if not isinstance(rows, list) or not all(row is None or isinstance(row, bytes) for row in rows):
+        raise RefusalError(INVALID, "rows is not an array of jsonb beside the request")
+    return rows
 
 
 def storable(value: Any) -> Any:
@@ -78,54 +89,45 @@ def _parts(encoded: Iterable[tuple[int, bytes]]) -> Iterator[tuple[list[int], li
         yield places, part
 
 
-def _encoded(row: Any, unnamed: bool, number: int | None) -> bytes:
-    """A row as the service reads it: `row(1, 2)` has no names, and a literal without a type is a text."""
-    place = "" if number is None else f"row {number}"
-    if unnamed and isinstance(row, dict):
-        names = [f"f{column + 1}" for column in range(len(row))]
-        row = [row[name] for name in names] if all(name in row for name in names) else row
-    if isinstance(row, str):
-        row = _literal_row(row, f" {number}" if number else "")
+def _encoded(row: bytes, form: str, number: int | None) -> bytes:
+    """A row as the service reads it: of a literal, the JSON that it holds."""
+    if form == "literal" and row.startswith(b'"'):
+        row = _literal_row(json.loads(row), f" {number}" if number else "")
+    if len(row) > service.MOST_ROW_BYTES:
+        raise RefusalError(
+            TOO_MUCH,
+            f"row {number or 1} has {len(row)} bytes as JSON, "
+            f"more than the {service.MOST_ROW_BYTES} that the service reads",
+            hint="Give the model's columns only, shorter texts, or arrays of fewer values.",
+        )
+    return row
+
+
+def _literal_row(text: str, number: str) -> bytes:
+    """The JSON of a literal, which is JSON, or an array of numbers as PostgreSQL writes it."""
     try:
-        return json.dumps(row, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError:
-        raise _unsendable(row, place) from None
-
-
-def _unsendable(row: Any, place: str) -> RefusalError:
-    """The refusal of a row with a value that JSON has no form of, and where that value is."""
-    named = row.items() if isinstance(row, dict) else enumerate(row, 1) if isinstance(row, list) else ()
-    for name, value in named:
-        if not _sendable(value):
-            column = f'column "{name}"' if isinstance(row, dict) else f"value {name}"
-            place = f"{place}, {column}" if place else column
-            break
-    return RefusalError(
-        INVALID,
-        f"{place or 'the row'}: a number is beyond the range of double precision, or a text is no Unicode",
-        hint="Give numbers of at most 1.7e308; give null for what is not known.",
-    )
-
-
-def _sendable(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError:
-        return False
-    return True
-
-
-def _literal_row(text: str, number: str) -> Any:
-    """JSON, or an array of numbers as PostgreSQL writes it."""
-    try:
-        return json.loads(text.translate(_BRACES) if _ARRAY.fullmatch(text) else text, parse_constant=_no_json)
+        row = json.loads(
+            text.translate(_BRACES) if _ARRAY.fullmatch(text) else text, parse_int=_integer, parse_constant=_no_json
+        )
+        return json.dumps(storable(row), allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RefusalError(
+            INVALID_TEXT,
+            f"the row{number} to predict holds a text that is no Unicode: {shown(text)}",
+            hint="Leave out half surrogates such as \\ud800: PostgreSQL stores no such text.",
+        ) from None
     except (ValueError, RecursionError):
         raise RefusalError(
             INVALID_TEXT,
             f"the row{number} to predict is neither JSON nor an array of numbers: {shown(text)}",
             hint="Pass a row, an array or jsonb: tensile_predict('model', t) from a table t, array[1, 2], "
-            "or '{\"column\": 1}'::jsonb.",
+            "or '{\"column\": 1}'::jsonb. For a model of one text column: tensile_predict('model', row('text')).",
         ) from None
+
+
+def _integer(digits: str) -> int | float:
+    """Beyond double precision an integer is infinite, as a number with an exponent is."""
+    return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
 
 
 def _no_json(word: str) -> Any:
@@ -133,3 +135,4 @@ def _no_json(word: str) -> Any:
 
 
 _ARRAY = re.compile(r"[{}\d\s.,eE+-]+")
+_LONGEST_INTEGER = 400  # characters: a double has up to 309 digits, and Python reads integers of 4,300

@@ -17,6 +17,7 @@ from .spi import Json, Plpy, fetch
 PROTOCOL = 2  # of greeting and requests: the service's own
 PART_BYTES = 1 << 20  # of one request, where it can be cut: others wait while the service decodes it
 _MAX_FRAME_BYTES = 32 << 20  # the service's own bound
+MOST_ROW_BYTES = _MAX_FRAME_BYTES - 4096  # of a row as JSON: beside it a request has its verb and who asks
 _SLICE_S = 0.1  # how long a cancel may go unnoticed
 _GREETING_S = 10.0  # a service that hangs accepts connections, and greets nobody
 
@@ -90,7 +91,7 @@ class Line:
         size_bytes = sum(map(len, parts))
         if size_bytes > _MAX_FRAME_BYTES:
             message = f"a request of {size_bytes} bytes exceeds the {_MAX_FRAME_BYTES} that the service reads"
-            raise RefusalError(TOO_MUCH, message, hint="Ask for fewer rows at a time, or for rows of fewer values.")
+            raise RefusalError(TOO_MUCH, message, hint="Give fewer or shorter arguments.")
         return b"".join([struct.pack(">I", size_bytes), *parts])
 
     def _once(self, plpy: Plpy, connection: socket.socket, frame: bytes) -> bytes:

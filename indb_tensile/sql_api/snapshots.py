@@ -40,7 +40,9 @@ def make_snapshot(plpy: Plpy, table: Table, used: Sequence[str], job: int, path:
     source = qualified(plpy, table.schema, table.name)
     made = list(plpy.execute(plpy.prepare(MAKE, ["int8", "text[]"]), [job, list(used)]))
     names = [plpy.quote_ident(row["name"]) for row in made]
-    values = [f"{name}::pg_catalog.text" if row["converted"] else name for name, row in zip(names, made, strict=True)]
+    values = [
+        f"tensile.key_text({name})" if row["converted"] else name for name, row in zip(names, made, strict=True)
+    ]
     rows = f"select {', '.join(values)} from {source}"
     with callers_path(plpy, path):
         if not any(reason.code in (VIEW, FOREIGN_TABLE) for reason in table.reasons):

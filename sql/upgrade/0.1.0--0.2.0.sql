@@ -5,6 +5,8 @@ drop function tensile.check_model_name();
 drop function tensile.check_model_owner();
 drop function tensile.owns_model(bigint, name);
 drop function tensile.claim_job(bigint);
+drop function tensile.bridge(text, jsonb);
+drop function tensile.call(text, jsonb);
 
 create type tensile.checkpoint_store as enum ('local', 'catalog');
 

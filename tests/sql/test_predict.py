@@ -37,10 +37,8 @@ ROW = {"id": 1, "petal": 1, "sepal": 1, "species": "virginica", "kind": 1, "labe
         ("'{1.5,2}'", "", [1.5, 2]),
         ("""'{"petal": 3}'""", "", {"petal": 3}),
         ("""'{"petal": 3}'::jsonb""", "", {"petal": 3}),
-        ("row(1.5, 'x')", "", [1.5, "x"]),
         ("3", "", 3),
         ("'[1, 2]'", "", [1, 2]),
-        ("(select x from (select petal, sepal from iris where id = 1) as x)", "", {"petal": 1, "sepal": 1}),
     ],
 )
 @pytest.mark.usefixtures("published")
@@ -49,6 +47,53 @@ def test_any_form_of_a_row_arrives(alice: Connection, serve: Serve, argument: st
 
     assert value(alice, f"select tensile_predict('flowers', {argument}) {source}") == 0.5
     assert service.requests == [{"verb": "predict", "version": 700, "rows": [sent], "kind": "value"}]
+
+
+@pytest.mark.parametrize(
+    ("argument", "sent"),
+    [
+        ("row(1.5, 'x')", {"f1": 1.5, "f2": "x"}),
+        ("row(array[[1, 2], [3, 4]])", {"f1": [[1, 2], [3, 4]]}),
+        ("(select x from (select petal, sepal from iris where id = 1) as x)", {"petal": 1, "sepal": 1}),
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_a_record_is_told_from_an_object_with_such_names(
+    alice: Connection, serve: Serve, argument: str, sent: Json
+) -> None:
+    service = serve(echo)
+
+    assert value(alice, f"select tensile_predict('flowers', {argument})") == 0.5
+    assert service.requests == [{"verb": "predict", "version": 700, "rows": [sent], "kind": "value", "unnamed": True}]
+
+
+@pytest.mark.parametrize(
+    ("argument", "sent"),
+    [
+        ("'sad'::mood", "sad"),
+        ("'sad'::feeling", "sad"),
+        ("'12'::feeling", "12"),
+        ("'2024-05-06 07:08:09.25'::timestamp", "2024-05-06T07:08:09.25"),
+        ("'2024-05-06 07:08:09+02'::timestamptz", "2024-05-06T05:08:09+00:00"),
+        ("'2024-05-06'::date", "2024-05-06"),
+        ("'NaN'::float8", "NaN"),
+        ("'-Infinity'::real", "-Infinity"),
+        ("true", True),
+        ("0.1::real", 0.1),
+        ("'1e400'::numeric", 10**400),
+        ("'\"a\"'::jsonb", "a"),
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_a_bare_value_is_the_row_of_a_model_of_one_feature(
+    alice: Connection, serve: Serve, argument: str, sent: Any
+) -> None:
+    service = serve(echo)
+    alice.execute("create type mood as enum ('sad', 'glad'); create domain feeling as text")
+
+    assert value(alice, f"select tensile_predict('flowers', {argument})") == 0.5
+    assert value(alice, f"select tensile_predict_batch('flowers', array[{argument}])") == [0.5]
+    assert [request["rows"] for request in service.requests] == [[sent], [sent]]
 
 
 @pytest.mark.usefixtures("published")
@@ -244,15 +289,9 @@ def test_a_version_that_is_not_deployed_can_be_named(alice: Connection) -> None:
 @pytest.mark.parametrize(
     ("argument", "sqlstate", "said"),
     [
-        ("""'{"petal": 1e400}'""", "22023", 'column "petal": a number is beyond the range of double precision'),
-        ("""'{"petal": [1, 2e999]}'""", "22023", 'column "petal": a number is beyond the range of double precision'),
-        ("""'[0, 1e400]'""", "22023", "value 2: a number is beyond the range of double precision"),
         ("""'{"petal": NaN}'""", "22P02", "the row to predict is neither JSON nor an array of numbers"),
-        (r"""'{"petal": "\ud800"}'""", "22023", 'column "petal": a number is beyond'),
-        ("""'{"petal": 1' || repeat('0', 5000) || '}'""", "22P02", "the row to predict is neither JSON"),
-        ("""('{"petal": 1' || repeat('0', 5000) || '}')::jsonb""", "22023", "the request cannot be read"),
+        (r"""'{"petal": "\ud800"}'""", "22P02", "the row to predict holds a text that is no Unicode"),
         ("repeat('[', 10000) || repeat(']', 10000)", "22P02", "the row to predict is neither JSON"),
-        ("(repeat('[', 6000) || repeat(']', 6000))::jsonb", "22023", "the request cannot be read"),
     ],
 )
 @pytest.mark.usefixtures("published")
@@ -302,6 +341,75 @@ def test_a_row_of_a_batch_or_an_evaluation_is_measured_too(alice: Connection, se
     assert (batch.sqlstate, batch.message[:16]) == ("54000", "row 2 has 144000")
     assert (evaluation.sqlstate, evaluation.message[:31]) == ("54000", "row 1 of public.wide has 144000")
     assert service.requests == []
+
+
+@pytest.mark.usefixtures("published")
+def test_a_batch_of_nothing_is_nothing_and_of_null_is_null(alice: Connection, serve: Serve) -> None:
+    service = serve(echo)
+
+    assert value(alice, "select tensile_predict_batch('flowers', '{}'::jsonb[])") == []
+    assert value(alice, "select tensile_predict_batch('flowers', array_agg(i)) from iris as i where false") is None
+    assert value(alice, "select tensile_predict_batch('flowers', null)") is None
+    assert value(alice, "select tensile_predict_batch('flowers', array[null::iris])") == [None]
+    assert service.requests == []
+    for inputs in ("null", "'{}'::int[]"):
+        error = refused(alice, f"select tensile_predict_batch('flours', {inputs})")
+        assert (error.sqlstate, error.message) == ("42704", 'there is no model "flours"')
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sent"),
+    [
+        (
+            "(select array_agg(x) from (select petal, sepal from iris where id < 3 order by id) as x)",
+            [{"petal": 1, "sepal": 1}, {"petal": 2, "sepal": 2}],
+        ),
+        ("array[row(1, 'a'), row(2, 'b')]", [{"f1": 1, "f2": "a"}, {"f1": 2, "f2": "b"}]),
+        ("array[row(row(1), array[2]), null]", [{"f1": {"f1": 1}, "f2": [2]}]),
+        ("array(select jsonb_build_object('a', n) from generate_series(1, 2) as n)", [{"a": 1}, {"a": 2}]),
+        ("array['{1,2}', '[3]', '{\"a\": 4}']", [[1, 2], [3], {"a": 4}]),
+        ("array[[1, 2], [3, 4]]", [[1, 2], [3, 4]]),
+        ("'[0:1]={5,6}'::float8[]", [5, 6]),
+        ("array['sad', 'glad']::mood[]", ["sad", "glad"]),
+        ("array[(1, 2)::pair, null, (3, null)::pair]", [{"a": 1, "b": 2}, {"a": 3, "b": None}]),
+        ("array[row(), row()]", [{}, {}]),
+        ("array[date 'infinity', null, date '2020-01-01']", ["infinity", "2020-01-01"]),
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_a_batch_takes_arrays_of_every_type_in_one_session(
+    alice: Connection, serve: Serve, inputs: str, sent: list[Any]
+) -> None:
+    service = serve(lambda request: result({"values": [7.0] * len(request["rows"])}))
+    alice.execute("create type mood as enum ('sad', 'glad'); create type pair as (a int, b int)")
+    value(alice, "select tensile_predict_batch('flowers', array[1, 2])")
+    value(alice, "select tensile_predict_batch('flowers', array['1', '2'])")
+
+    found = value(alice, f"select tensile_predict_batch('flowers', {inputs})")
+
+    assert [row for request in service.requests[2:] for row in request["rows"]] == sent
+    assert [said for said in found if said is not None] == [7.0] * len(sent)
+
+
+@pytest.mark.usefixtures("published")
+def test_a_batch_of_many_records_keeps_their_order_and_its_rows_their_numbers(
+    alice: Connection, admin: Connection, serve: Serve
+) -> None:
+    def deploy_another(request: Json) -> Json:
+        admin.execute("update tensile.model_versions set deployed = false")
+        if (row := next((row for row in request["rows"] if row["n"] == 69_999), None)) is not None:
+            told = {"sqlstate": "22000", "message": "no", "detail": "", "hint": "", "row": request["rows"].index(row)}
+            return {"ok": False, "error": told}
+        return result({"values": [float(row["n"]) for row in request["rows"]]})
+
+    service = serve(deploy_another)
+    many = """select tensile_predict_batch('flowers', array_agg(x))
+                from (select n, 'x' from generate_series(1, {}) as n) as x"""
+
+    assert value(alice, many.format(65_000)) == [float(n) for n in range(1, 65_001)]
+    assert max(len(request["rows"]) for request in service.requests) == 4096
+    admin.execute("update tensile.model_versions set deployed = true")
+    assert refused(alice, many.format(70_000)).message == "row 69999: no"
 
 
 @pytest.mark.parametrize(

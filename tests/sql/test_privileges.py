@@ -16,8 +16,8 @@ TRAIN = "select tensile_train('flowers', 'iris', target => 'species')"
 NO_MODEL = ("42704", 'there is no model "flowers"')
 
 
-def bridge(connection: Connection, verb: str, **request: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = value(connection, "select tensile.bridge(%s, %s)", verb, Jsonb(request))
+def bridge(connection: Connection, verb: str, rows: list[Jsonb] | None = None, **request: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = value(connection, "select tensile.bridge(%s, %s, %s)", verb, Jsonb(request), rows)
     return answer
 
 
@@ -62,7 +62,7 @@ def test_the_bridge_called_directly_gives_no_more(alice: Connection, bob: Connec
     iris = value(alice, "select 'iris'::regclass::oid::bigint")
 
     answers = [
-        bridge(bob, "predict", model="flowers", rows=[1], kind="value"),
+        bridge(bob, "predict", model="flowers", rows=[Jsonb(1)], kind="value"),
         bridge(bob, "evaluate", model="flowers", relation=iris),
         bridge(bob, "train", model="mine", relation=iris, target="species"),
         bridge(bob, "explain", model="mine", relation=iris, target="species"),
@@ -84,10 +84,11 @@ def test_the_bridge_called_directly_gives_no_more(alice: Connection, bob: Connec
 @pytest.mark.parametrize(
     ("verb", "request_"),
     [
-        ("predict", {"model": "flowers", "rows": "x"}),
+        ("predict", {"model": "flowers"}),
         ("predict", {"model": ["flowers"], "rows": []}),
-        ("predict", {"model": "flowers", "rows": [1], "kind": "version"}),
-        ("predict", {"model": "flowers", "rows": [1], "version": "1; drop table iris"}),
+        ("predict", {"model": "flowers", "rows": [Jsonb(1)], "kind": "version"}),
+        ("predict", {"model": "flowers", "rows": [Jsonb(1)], "form": "sql"}),
+        ("predict", {"model": "flowers", "rows": [Jsonb(1)], "version": "1; drop table iris"}),
         ("train", {"model": "m", "relation": "iris"}),
         ("train", {"model": "m", "relation": True}),
         ("train", {"model": "m"}),
@@ -110,7 +111,7 @@ def test_a_request_holds_no_address(alice: Connection, published: int, serve: Se
         alice,
         "predict",
         model="flowers",
-        rows=[1],
+        rows=[Jsonb(1)],
         version_id=published + 1,
         directory="/tmp/elsewhere",
         socket_directory="/tmp/elsewhere",

@@ -51,7 +51,7 @@ def test_an_error_of_sql_keeps_its_parts() -> None:
 def test_a_fault_names_the_module_and_the_line_that_it_came_from(serve: Serve) -> None:
     _, plpy = serve(lambda _: result({"predictions": []}))
 
-    error = sql_api.handle(plpy, "predict", {"model": "m", "rows": [1]})["error"]
+    error = sql_api.handle(plpy, "predict", {"model": "m", "rows": [b"1"]})["error"]
 
     assert (error["sqlstate"], error["message"]) == ("XX000", "the bridge failed: KeyError: 'values'")
     last = error["detail"].splitlines()

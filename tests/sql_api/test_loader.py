@@ -15,7 +15,7 @@ from indb_tensile.catalog import install
 from tests.sql.fakes import FakeService, result
 from tests.sql_api.fakes import FakePlpy, address_of, plpy_with
 
-Bridge = Callable[[str, str], Any]
+Bridge = Callable[..., Any]
 PACKAGE = Path(sql_api.__file__).parent
 PREFIX = "tensile_sql_api_"
 
@@ -31,8 +31,8 @@ def bridge(session: dict[str, Any], plpy: FakePlpy, text: str) -> Bridge:
     names: dict[str, Any] = {"SD": {}, "GD": session, "plpy": plpy}
     exec(text, names)
 
-    def call(verb: str, request: str) -> Any:
-        names.update(verb=verb, request=request)
+    def call(verb: str, request: str, rows: list[str] | None = None) -> Any:
+        names.update(verb=verb, request=request, rows=rows)
         return json.loads(names["procedure"]())
 
     return call
@@ -59,7 +59,7 @@ def test_a_module_imports_its_neighbours_and_the_standard_library(path: Path) ->
 
 
 def test_an_interpreter_that_has_nothing_installed_runs_it() -> None:
-    program = f"{body()}\nSD, GD, plpy, verb, request = {{}}, {{}}, None, 'nothing', None\nprint(procedure())"
+    program = f"{body()}\nSD, GD, plpy, verb, request, rows = {{}}, {{}}, None, 'nothing', None, None\nprint(procedure())"
 
     # -I -S: no environment, no current directory, no site-packages.
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
@@ -113,7 +113,7 @@ def test_a_fault_shows_the_lines_that_it_came_through() -> None:
     session: dict[str, Any] = {}
     try:
         call = bridge(session, plpy_with(services=[address_of(fake)], version=[version]), body())
-        error = call("predict", '{"model": "m", "rows": [1]}')["error"]
+        error = call("predict", '{"model": "m"}', ["1"])["error"]
     finally:
         fake.close()
         for package in session.values():

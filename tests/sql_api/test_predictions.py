@@ -14,21 +14,49 @@ from tests.sql_api.conftest import Serve
 
 @pytest.mark.parametrize(
     ("text", "row"),
-    [("{1,2}", [1, 2]), ("{{1,-2.5e3},{3,4}}", [[1, -2500.0], [3, 4]]), ('{"a": "{"}', {"a": "{"}), ("7", 7)],
+    [
+        ("{1,2}", [1, 2]),
+        ("{{1,-2.5e3},{3,4}}", [[1, -2500.0], [3, 4]]),
+        ('{"a": "{"}', {"a": "{"}),
+        ("7", 7),
+        ('{"a": [1e400, -1e400]}', {"a": ["Infinity", "-Infinity"]}),
+        ("1" + "0" * 5000, "Infinity"),
+    ],
 )
 def test_a_literal_is_json_or_an_array(serve: Serve, text: str, row: Any) -> None:
     service, plpy = serve(lambda _: result({"values": [0]}))
 
-    assert sql_api.handle(plpy, "predict", {"model": "m", "rows": [text]})["ok"]
+    answer = json.loads(sql_api.answer(plpy, "predict", '{"model": "m", "form": "literal"}', [json.dumps(text)]))
+
+    assert answer["ok"]
     assert service.requests[0]["rows"] == [row]
+
+
+def test_a_text_of_a_value_is_no_literal(serve: Serve) -> None:
+    service, plpy = serve(lambda _: result({"values": [0]}))
+
+    assert json.loads(sql_api.answer(plpy, "predict", '{"model": "m"}', ['"NaN"']))["ok"]
+    assert service.requests[0]["rows"] == ["NaN"]
+
+
+@pytest.mark.parametrize("rows", [None, "1", [1], ['1], "version": 2, "rows": [1']])
+def test_rows_that_postgresql_did_not_write_are_never_sent(serve: Serve, rows: Any) -> None:
+    service, plpy = serve(lambda _: result({"values": [0]}))
+
+    request = {"model": "m"} | ({} if rows is None else {"rows": rows})
+    answer = json.loads(sql_api.answer(plpy, "predict", json.dumps(request)))
+
+    assert answer["error"]["message"] == "rows is not an array of jsonb beside the request"
+    assert service.requests == []
 
 
 def test_a_prediction_keeps_the_places_of_nulls(serve: Serve) -> None:
     service, plpy = serve(lambda request: result({"values": [row * 10 for row in request["rows"]]}))
 
-    answer = sql_api.handle(plpy, "predict", {"model": "m", "rows": [1, None, 3], "kind": "value"})
+    request = '{"model": "m", "kind": "value"}'
+    answer = json.loads(sql_api.answer(plpy, "predict", request, ["1", None, "3", "null"]))
 
-    assert answer == {"ok": True, "result": {"values": [10, None, 30], "version": 1}}
+    assert answer == {"ok": True, "result": {"values": [10, None, 30, None], "version": 1}}
     assert service.requests == [{"verb": "predict", "version": 700, "rows": [1, 3], "kind": "value"}]
 
 

@@ -9,7 +9,7 @@ from indb_tensile.sql_api import service
 from tests.sql.fakes import result
 from tests.sql_api.conftest import Serve
 
-PREDICT = {"model": "m", "rows": [1, None, 3], "kind": "value"}
+PREDICT = {"model": "m", "rows": [b"1", None, b"3"], "kind": "value"}
 
 
 def error_of(answer: dict[str, Any]) -> tuple[str, str]:
@@ -30,7 +30,7 @@ def test_a_connection_that_broke_is_opened_once_more(serve: Serve) -> None:
 def test_a_large_request_and_a_large_answer_arrive_whole(serve: Serve) -> None:
     _, plpy = serve(lambda request: result({"values": [[len(request["rows"][0]), "y" * 5_000_000]]}))
 
-    answer = sql_api.handle(plpy, "predict", {"model": "m", "rows": [["x" * 5_000_000]]})
+    answer = sql_api.handle(plpy, "predict", {"model": "m", "rows": [b'["%b"]' % (b"x" * 5_000_000)]})
 
     assert answer["result"] == {"values": [[1, "y" * 5_000_000]], "version": 1}
 
@@ -41,7 +41,7 @@ def test_a_request_beyond_one_frame_is_refused_before_it_is_sent(
     monkeypatch.setattr(service, "_MAX_FRAME_BYTES", 400)
     fake, plpy = serve(lambda _: None)
 
-    assert error_of(sql_api.handle(plpy, "predict", {"model": "m", "rows": ["9" * 400]}))[0] == "54000"
+    assert error_of(sql_api.handle(plpy, "predict", {"model": "m", "rows": [b"9" * 400]}))[0] == "54000"
     assert fake.requests == []
 
 

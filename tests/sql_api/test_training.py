@@ -73,7 +73,7 @@ def test_only_the_insert_of_a_snapshot_runs_under_the_callers_path() -> None:
     since = [statement for statement, _ in plpy.executed].index(snapshots.MAKE)
     paths = [arguments for statement, arguments in plpy.executed[since:] if statement == spi.SET_PATH]
     statements = [statement for statement, _ in plpy.executed[since:] if statement != spi.CURRENT_PATH]
-    rows = 'select "id"::pg_catalog.text, "petal" from "public"."iris"'
+    rows = 'select tensile.key_text("id"), "petal" from "public"."iris"'
     assert statements == [
         snapshots.MAKE,
         spi.SET_PATH,

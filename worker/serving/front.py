@@ -60,7 +60,9 @@ class Front:
                 model = await self._residents.get(request.version)
                 owner = self._residents.owner(request.version)
                 return await _encoded(
-                    await self._batches.predict(request.version, model, request.rows, request.kind, owner=owner)
+                    await self._batches.predict(
+                        request.version, model, request.marked_rows, request.kind, owner=owner
+                    )
                 )
             case Evaluate():
                 model = await self._residents.get(request.version)

@@ -8,6 +8,7 @@ import msgspec
 
 from indb_tensile.errors import RequestError, TensileError
 from indb_tensile.job import JobSpec, ModelVersionId
+from indb_tensile.learning.jsonrows import Record
 
 from .frames import PROTOCOL, ProtocolError
 from .identity import DatabaseIdentity
@@ -27,11 +28,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=s
 
 
 class Predict(Request, frozen=True, kw_only=True):
-    """Predict each row: an object of column and value, an array in the order of the features, or one value."""
+    """Predict each row: an object of column and value, an array in the order of the features, or one value.
+
+    `unnamed`: the objects are records of SQL, which name fields f1, f2, ... where nobody else named them.
+    """
 
     version: ModelVersionId
     rows: list[Any]
     kind: Kind = Kind.VALUE
+    unnamed: bool = False
+
+    @property
+    def marked_rows(self) -> list[Any]:
+        """The rows; records without names of their own as such."""
+        return [Record(row) if isinstance(row, dict) else row for row in self.rows] if self.unnamed else self.rows
 
 
 class Evaluate(Request, frozen=True, kw_only=True):
@@ -114,6 +124,7 @@ class RowError(RequestError):
 
 
 _header_decoder = msgspec.json.Decoder(Header)
+_LONGEST_INTEGER = 400  # characters: a double has up to 309 digits
 _SHOWN = 40  # characters of a verb that is not known
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
@@ -135,9 +146,24 @@ def parse(body: bytes) -> AnyRequest:
     """The request in one frame's body. Raises ProtocolError that names what does not fit."""
     verb = header_of(body).verb
     try:
-        return _decoder.decode(body)
-    except _UNREADABLE as error:
+        try:
+            return _decoder.decode(body)
+        except msgspec.ValidationError as error:
+            if "out of range" not in str(error):
+                raise
+            return msgspec.convert(_with_infinities(body), AnyRequest)
+    except (*_UNREADABLE, ValueError) as error:
         raise _unreadable(f"a request {verb}", body, error) from error
+
+
+def _with_infinities(body: bytes) -> Any:
+    """The same by the standard library, which is slower: a number beyond double precision is infinite.
+
+    A `numeric` of PostgreSQL has up to 147,455 digits, and Python reads integers of 4,300.
+    """
+    return json.loads(
+        body, parse_int=lambda digits: int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
+    )
 
 
 def _unreadable(subject: str, body: bytes, error: Exception) -> RequestError:
