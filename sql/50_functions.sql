@@ -454,6 +454,38 @@ end;
 comment on function public.tensile_evaluate(text, regclass, integer) is
   'how good the model is on the rows of a relation; without one, on the rows held out of its own training';
 
+create function public.tensile_data_report(job bigint)
+  returns table (section text, subject text, fact text, value text, warning text)
+  language plpgsql stable parallel unsafe rows 50
+as $$
+declare
+  held record;
+begin
+  select j.state, j.owner_oid = tensile.current_role_oid() and j.installation = tensile.installation() as own, r.report
+    into held
+    from tensile.jobs as j left join tensile.data_reports as r on r.job_id = j.job_id
+   where j.job_id = tensile_data_report.job;
+  if not found then
+    perform tensile.raise_no_job(job);
+  elsif held.report is null and not held.own then
+    raise exception 'job % belongs to another role', job
+      using errcode = 'insufficient_privilege', hint = 'A report names the classes of the table: its owner alone reads it.';
+  elsif held.report is null then
+    raise notice 'job % has no report: it is %, and a report is written once the table has been read', job, held.state;
+    return;
+  end if;
+  return query
+  select f.section, f.subject, f.fact, f.value, f.warning
+    from rows from (jsonb_to_recordset(held.report)
+                      as (section text, subject text, fact text, value text, warning text)) with ordinality
+           as f (section, subject, fact, value, warning, place)
+   order by f.place;
+end
+$$;
+comment on function public.tensile_data_report(bigint) is
+  'what the table of a job was found to be: rows, parts of the split, target, columns and how they are encoded, and how '
+  'the result compares with a constant answer; a warning says what is doubtful. Only the owner of the job may read it';
+
 create function public.tensile_training_info(model text)
   returns table (version integer, deployed boolean, task tensile.task, target text, architecture jsonb,
     metric_name text, metric double precision, parameters bigint, weights_bytes bigint, relation text, job bigint,
