@@ -18,9 +18,9 @@ from tests.conftest import Database
 pytestmark = pytest.mark.postgres
 
 ELSEWHERE = "00000000-0000-0000-0000-000000000000"
-OF_JOBS = ("jobs", "job_progress", "job_events", "metrics", "plans", "device_jobs")
+OF_JOBS = ("jobs", "job_progress", "job_events", "metrics", "plans", "device_jobs", "data_reports")
 OF_MODELS = ("models", "model_versions", "version_bundles", "artifacts")
-OF_THE_OWNER = ("version_bundles", "artifacts")
+OF_THE_OWNER = ("version_bundles", "artifacts", "data_reports")
 
 
 def test_others_see_nothing_of_a_job_or_a_model_and_monitors_see_all_but_weights(database: Database) -> None:
