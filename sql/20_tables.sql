@@ -374,6 +374,20 @@ comment on column tensile.metrics.epoch is 'the epoch, from 1';
 comment on column tensile.metrics.name is 'what was measured, such as loss, valid_loss or accuracy';
 comment on column tensile.metrics.value is 'its value; null where it could not be computed';
 
+create table tensile.data_reports (
+  job_id bigint primary key references tensile.jobs on delete cascade,
+  report jsonb not null,
+  written_at timestamptz not null default now(),
+  constraint data_reports_are_lists check (jsonb_typeof(report) = 'array'),
+  constraint data_reports_are_bounded check (octet_length(report::text) <= 1048576)
+);
+comment on table tensile.data_reports is
+  'what a job''s table was found to be, in words; it names classes and columns, so only the job''s owner may read it';
+comment on column tensile.data_reports.job_id is 'the job';
+comment on column tensile.data_reports.report is
+  'a list of facts with section, subject, fact, value and warning: what tensile_data_report() returns';
+comment on column tensile.data_reports.written_at is 'when it was written: after reading, and anew at publication';
+
 -- Bytes ------------------------------------------------------------------------------------------------------
 
 -- A job has at most one checkpoint in the catalog, and one in files on each host that has trained it. Bytes in files

@@ -31,13 +31,15 @@ alter table tensile.job_progress enable row level security;
 alter table tensile.job_events enable row level security;
 alter table tensile.metrics enable row level security;
 alter table tensile.plans enable row level security;
+alter table tensile.data_reports enable row level security;
 alter table tensile.device_jobs enable row level security;
 
 -- Users ------------------------------------------------------------------------------------------------------
 
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.version_bundles, tensile.artifacts, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
-  tensile.devices, tensile.device_jobs, tensile.device_links, tensile.op_latency, tensile.plans to tensile_user;
+  tensile.devices, tensile.device_jobs, tensile.device_links, tensile.op_latency, tensile.plans, tensile.data_reports
+  to tensile_user;
 
 -- The owner is never among the columns: it comes from the default, which is whoever asks.
 grant insert (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
@@ -95,6 +97,11 @@ create policy metrics_of_job on tensile.metrics for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = metrics.job_id));
 create policy plans_of_job on tensile.plans for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = plans.job_id));
+-- Not of whoever sees the job: a monitor does, and a report names the classes of the owner's table.
+create policy reports_of_owner on tensile.data_reports for select to tensile_user
+  using (exists (select from tensile.jobs as j
+                  where j.job_id = data_reports.job_id and j.owner_oid = (select tensile.current_role_oid())
+                    and j.installation = (select tensile.installation())));
 create policy device_use_of_job on tensile.device_jobs for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = device_jobs.job_id));
 
@@ -144,6 +151,7 @@ grant insert, update, delete on tensile.workers, tensile.devices, tensile.device
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
   tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.device_links
   to tensile_worker;
+grant insert, update on tensile.data_reports to tensile_worker;
 grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.device_paces
   to tensile_worker;
 grant update (last_spec) on tensile.models to tensile_worker;
@@ -161,6 +169,7 @@ create policy progress_worked on tensile.job_progress to tensile_worker using (t
 create policy events_worked on tensile.job_events to tensile_worker using (true) with check (true);
 create policy metrics_worked on tensile.metrics to tensile_worker using (true) with check (true);
 create policy plans_worked on tensile.plans to tensile_worker using (true) with check (true);
+create policy reports_worked on tensile.data_reports to tensile_worker using (true) with check (true);
 create policy device_use_worked on tensile.device_jobs to tensile_worker using (true) with check (true);
 
 -- What administrators delete, they delete by these functions: DELETE on a table would also permit to lock it.

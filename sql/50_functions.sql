@@ -534,6 +534,73 @@ end;
 comment on function public.tensile_evaluate(text, regclass, integer) is
   'how good the model is on the rows of a relation; without one, on the rows held out of its own training';
 
+create function tensile.split_parts(model text, relation oid, version integer, callers_path text)
+  returns table (key jsonb, part text)
+  language plpgsql volatile parallel unsafe rows 1000
+  set bytea_output = 'hex'  -- a key is hashed as its text, which no setting of the session may change
+  set intervalstyle = 'postgres'
+  set datestyle = 'ISO'
+  set extra_float_digits = 1
+as $$
+declare
+  reading constant jsonb := tensile.call('split', jsonb_build_object(
+    'model', model, 'relation', relation::bigint, 'version', version, 'search_path', callers_path));
+  page jsonb;
+begin
+  loop
+    page := tensile.call('split', reading) -> 'rows';
+    exit when jsonb_array_length(page) = 0;
+    return query select r.value -> 0, r.value ->> 1 from jsonb_array_elements(page) as r;
+  end loop;
+end
+$$;
+comment on function tensile.split_parts(text, oid, integer, text) is
+  'tensile_split; a relation that is a view is read under the caller''s search_path, as its functions may need that';
+
+create function public.tensile_split(model text, relation regclass default null, version integer default null)
+  returns table (key jsonb, part text)
+  language sql volatile parallel unsafe rows 1000
+begin atomic
+  select s.key, s.part
+    from tensile.split_parts(model, relation::oid, version, pg_catalog.current_setting('search_path')) as s;
+end;
+comment on function public.tensile_split(text, regclass, integer) is
+  'which part of the split each row is in, by the rule that the version was trained with: train, valid or test, or null '
+  'for a row without a target. Key has the primary key, or else the columns that tell rows apart. Without a relation, '
+  'the one that the version was trained on is read; only the model''s owner may ask';
+
+create function public.tensile_data_report(job bigint)
+  returns table (section text, subject text, fact text, value text, warning text)
+  language plpgsql stable parallel unsafe rows 50
+as $$
+declare
+  held record;
+begin
+  select j.state, j.owner_oid = tensile.current_role_oid() and j.installation = tensile.installation() as own, r.report
+    into held
+    from tensile.jobs as j left join tensile.data_reports as r on r.job_id = j.job_id
+   where j.job_id = tensile_data_report.job;
+  if not found then
+    perform tensile.raise_no_job(job);
+  elsif held.report is null and not held.own then
+    raise exception 'job % belongs to another role', job
+      using errcode = 'insufficient_privilege', hint = 'A report names the classes of the table: its owner alone reads it.';
+  elsif held.report is null then
+    raise notice 'job % has no report: it is %, and a report is written once the table has been read', job, held.state;
+    return;
+  end if;
+  return query
+  select f.section, f.subject, f.fact, f.value, f.warning
+    from rows from (jsonb_to_recordset(held.report)
+                      as (section text, subject text, fact text, value text, warning text)) with ordinality
+           as f (section, subject, fact, value, warning, place)
+   order by f.place;
+end
+$$;
+comment on function public.tensile_data_report(bigint) is
+  'what the table of a job was found to be: rows, parts of the split, target, columns and how they are encoded, and how '
+  'the result compares with a constant answer; a warning says what is doubtful. Only the owner of the job may read it';
+
 create function public.tensile_training_info(model text)
   returns table (version integer, deployed boolean, task tensile.task, target text, architecture jsonb,
     metric_name text, metric double precision, parameters bigint, weights_bytes bigint, relation text, job bigint,
@@ -804,7 +871,8 @@ begin
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
         or p.pronamespace = 'tensile'::regnamespace
            and p.proname in ('training_request', 'train', 'explain', 'follow_job', 'prediction', 'prediction_part',
-                             'predictions', 'row_form', 'row_bytes', 'row_json', 'key_text', 'check_row_size', 'numbers_of', 'evaluation', 'sample_table', 'checks', 'raise_no_job',
+                             'predictions', 'row_form', 'row_bytes', 'row_json', 'key_text', 'check_row_size',
+                             'numbers_of', 'evaluation', 'split_parts', 'sample_table', 'checks', 'raise_no_job',
                              'raise_no_model')
   loop
     execute format('revoke execute on routine %s from public', routine);

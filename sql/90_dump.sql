@@ -23,6 +23,8 @@ select pg_catalog.pg_extension_config_dump('tensile.job_events', $$where job_id 
   select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
 select pg_catalog.pg_extension_config_dump('tensile.metrics', $$where job_id in (
   select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+select pg_catalog.pg_extension_config_dump('tensile.data_reports', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
 select pg_catalog.pg_extension_config_dump('tensile.plans', $$where job_id in (
   select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
 

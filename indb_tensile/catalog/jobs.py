@@ -275,6 +275,13 @@ def record_event(connection: Connection, job: JobId, claim: ClaimToken, kind: st
     _guarded(connection, "record_event", job, claim, kind=kind, detail=Jsonb(dict(detail)))
 
 
+def save_report(
+    connection: Connection, job: JobId, claim: ClaimToken, report: Sequence[Mapping[str, str | None]]
+) -> None:
+    """Keep what the job's table was found to be, in place of what was kept of it before."""
+    _guarded(connection, "save_report", job, claim, report=Jsonb(list(report)))
+
+
 def _decoded(job: int, spec: str) -> JobSpec | RequestError:
     """The specification, or why it is none.
 

@@ -2,16 +2,16 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from indb_tensile.catalog import jobs
 from indb_tensile.catalog.chunks import read_chunks, write_chunks
 from indb_tensile.catalog.connection import Connection
-from indb_tensile.catalog.jobs import lost_claim
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError
 from indb_tensile.job import ClaimedJob, ModelVersionId, Task
@@ -23,7 +23,7 @@ class Publication:
 
     `weights` is safetensors; `bundle` is whatever turns a row into a prediction, as JSON. `incumbent` is the
     version that was deployed when the caller judged, and `incumbent_metric` its metric on this job's held-out
-    rows: None where it could not be judged on them.
+    rows: None where it could not be judged on them. `report` is what the job's table was found to be.
     """
 
     task: Task
@@ -39,6 +39,7 @@ class Publication:
     incumbent: ModelVersionId | None = None
     incumbent_metric: float | None = None
     data_digest: str | None = None
+    report: Sequence[Mapping[str, str | None]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +82,11 @@ def publish_version(connection: Connection, claimed: ClaimedJob, publication: Pu
             connection.execute(query("undeploy"), {"model": model})
         version = _insert_version(connection, claimed, publication, job, model=model, deployed=deploy)
         write_chunks(connection, "insert_version_chunk", version, publication.weights)
+        if publication.report:
+            jobs.save_report(connection, claimed.job, claimed.claim, publication.report)
         connection.execute(query("remember_spec"), {"model": model, "spec": Jsonb(job["spec"])})
         if connection.execute(query("succeed"), {**keys, "version": version}).fetchone() is None:
-            raise lost_claim(claimed.job, claimed.claim)
+            raise jobs.lost_claim(claimed.job, claimed.claim)
     return version
 
 
@@ -170,7 +173,7 @@ def _published_before(connection: Connection, claimed: ClaimedJob) -> ModelVersi
     keys = {"job": claimed.job, "claim": claimed.claim}
     row = connection.execute(query("published_version"), keys).fetchone()
     if row is None:
-        raise lost_claim(claimed.job, claimed.claim)
+        raise jobs.lost_claim(claimed.job, claimed.claim)
     return ModelVersionId(row[0])
 
 

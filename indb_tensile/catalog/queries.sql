@@ -280,6 +280,13 @@ insert into tensile.job_events (job_id, kind, detail)
 select job_id, %(kind)s, %(detail)s from tensile.jobs where job_id = %(job)s and claim = %(claim)s
 returning event_id
 
+-- save_report --
+insert into tensile.data_reports (job_id, report)
+select job_id, %(report)s from tensile.jobs
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+    on conflict (job_id) do update set report = excluded.report, written_at = now()
+returning job_id
+
 -- lock_claimed --
 select model_name, owner_oid, owner_name, installation, relation_oid, relation_schema, relation_name, spec
   from tensile.jobs

@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
+from rich.text import Text
 
 from indb_tensile.catalog.connection import Connection, pinned
 from indb_tensile.cli.connection import open_connection, open_session
 from indb_tensile.cli.options import dsn_option, json_option, parse_json
-from indb_tensile.cli.output import Row, show_one, show_rows, warn
+from indb_tensile.cli.output import Row, out, plain, show_one, show_rows, warn
 from indb_tensile.cli.progress import Watch
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import MissingError
@@ -43,9 +45,19 @@ def jobs(dsn: str | None, as_json: bool, state: str | None, model: str | None, l
 @json_option
 @click.argument("job_id", type=int)
 def job(dsn: str | None, as_json: bool, job_id: int) -> None:
-    """Show one job: where it is, its plan, its error."""
+    """Show one job: where it is, its plan, its error, and what its table was found to be."""
     with open_connection(dsn) as connection:
-        show_one(_one_job(connection, job_id), as_json=as_json)
+        shown, report = _one_job(connection, job_id), _report(connection, job_id)
+    if as_json:
+        show_one(shown | {"data_report": report}, as_json=True)
+        return
+    show_one(shown, as_json=False)
+    if report:
+        out.print()
+        show_rows([{name: row[name] for name in row if name != "warning"} for row in report], as_json=False)
+    for row in report:
+        if row["warning"]:
+            out.print(Text(f"warning: {plain(row['subject'] or row['section'])}: {plain(row['warning'])}"))
 
 
 @click.command()
@@ -187,6 +199,14 @@ def _one_job(connection: Connection, number: int) -> Row:
     if not rows:
         raise MissingError(f"job {number} does not exist or is not yours", hint="tensile jobs lists yours")
     return rows[0]
+
+
+def _report(connection: Connection, number: int) -> list[Row]:
+    """What the job's table was found to be; empty where nothing is known yet, and for another role's job."""
+    try:
+        return _rows(connection, "data_report", {"job": number})
+    except psycopg.errors.InsufficientPrivilege:  # a monitor's
+        return []
 
 
 def _until(look: Callable[[], list[Row]], timeout_s: float | None) -> list[Row]:

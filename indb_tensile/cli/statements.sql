@@ -138,6 +138,16 @@ select j.job_id, j.model_name as model, format('%%I.%%I', j.relation_schema, j.r
        left join tensile.model_versions as v on v.version_id = j.version_id
  where j.job_id = %(job)s;
 
+-- data_report --
+-- Nothing where the job is another role's, which only monitors see.
+select f.section, f.subject, f.fact, f.value, f.warning
+  from tensile.data_reports as r,
+       rows from (jsonb_to_recordset(r.report)
+                    as (section text, subject text, fact text, value text, warning text)) with ordinality
+         as f (section, subject, fact, value, warning, place)
+ where r.job_id = %(job)s
+ order by f.place;
+
 -- unended_jobs --
 select job_id from tensile.jobs where state in ('queued', 'starting', 'running') order by job_id;
 

@@ -108,6 +108,21 @@ class Table:
     row_hash: npt.NDArray[np.uint64]
     digest: str
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the primary key."""
+        return tuple(column.name for column in self.described if column.primary_key)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a primary key tells the rows apart."""
+        return bool(self.key)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that `row_hash` is made of: the key, else all that were read."""
+        return self.key or tuple(sorted(self.columns))
+
     def take(self, rows: Rows) -> dict[str, ColumnData]:
         """These rows of every column."""
         return {name: data.take(rows) for name, data in self.columns.items()}

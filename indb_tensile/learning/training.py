@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
-from indb_tensile.learning.columns import ColumnData, Columns, Rows, Table
+from indb_tensile.learning.columns import Column, ColumnData, Columns, Rows, Table
+from indb_tensile.learning.datareport import Fact, Subject, report_data
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import check_metric
 from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit, require_present
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.relation import Connection, Limits, read
 from indb_tensile.learning.requirements import Requirements, Room
-from indb_tensile.learning.splits import Split, divide
+from indb_tensile.learning.splits import Parts, Split, divide
 from indb_tensile.learning.targets import Target, fit_target, labeled
 
 _FEWEST_TRAIN_ROWS = 2  # batch normalisation and every spread need two
@@ -46,7 +47,7 @@ class Prepared:
 
     `architecture` is the resolved one (never `auto`). `valid` may have no rows. `held_out` are the test rows as
     they were read, on which another version of the model can be judged. `unlabeled_rows` had no target and take
-    no part.
+    no part. `membership` tells the part of each row, `report` what the table was found to be.
     """
 
     module: nn.Module
@@ -65,6 +66,8 @@ class Prepared:
     task: Task
     held_out: Columns
     unlabeled_rows: int
+    membership: dict[str, Any]
+    report: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +103,14 @@ def prepare(
         owner_oid = None
         exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
         spec = replace(spec, relation=snapshot.relation, exclude=exclude)
-    _Checked.of(spec)
-    options = FeatureOptions.parse(spec.preprocess)
+    checked = _Checked.of(spec)
 
-    def choose(described: Any) -> tuple[str, ...]:
-        return (*choose_features(described, spec.target, spec.features, spec.exclude, options), spec.target)
+    def choose(described: tuple[Column, ...]) -> tuple[str, ...]:
+        features = choose_features(described, spec.target, spec.features, left_out(spec), checked.options)
+        divider = checked.split.divider
+        if divider is not None and divider not in [column.name for column in described]:
+            raise _no_divider(divider)
+        return (*features, spec.target, *([] if divider is None else [divider]))
 
     key = None if snapshot is None else snapshot.key
     table = read(connection, spec.relation, choose, owner_oid=owner_oid, key=key, limits=limits)
@@ -123,11 +129,11 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
     Raises MemoryLimitError or HostMemoryError for a network that does not fit in `room`, before it is allocated.
     """
     checked = _Checked.of(spec)
-    features = choose_features(table.described, spec.target, spec.features, spec.exclude, checked.options)
+    features = choose_features(table.described, spec.target, spec.features, left_out(spec), checked.options)
     known = labeled(spec.target, table.columns[spec.target])
     _require_rows(table, known)
     require_present(table.columns, features, checked.options, known)
-    parts = divide(table.row_hash[known], checked.split)
+    parts = _divided(table, known, checked.split)
     train, valid, test = (known[part] for part in (parts.train, parts.valid, parts.test))
     target = fit_target(spec.target, spec.task, table.columns[spec.target].take(known), parts.train)
     preprocessor = _fitted(table, spec, target, features, train)
@@ -140,6 +146,9 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
         Requirements.of(bare, settings).check(room)
     module = architectures.build(architecture, preprocessor.input_shape, target.outputs, seed=settings.seed)
     _require_batches(module, len(train), settings)
+    subject = Subject(
+        table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=checked.options
+    )
     return Prepared(
         module=module,
         loss=nn.CrossEntropyLoss() if spec.task is Task.CLASSIFICATION else nn.MSELoss(),
@@ -157,7 +166,28 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
         task=spec.task,
         held_out=table.take(test),
         unlabeled_rows=table.rows - len(known),
+        membership=parts.rule | {"identity": list(table.identity), "keyed": table.keyed},
+        report=report_data(subject),
     )
+
+
+def left_out(spec: JobSpec) -> tuple[str, ...]:
+    """The columns that are no features: those excluded, and the one that divides the rows, unless it is named.
+
+    Raises RequestError where that column cannot be what it is named to be.
+    """
+    split = Split.parse(spec.split)
+    if split.divider is None:
+        return spec.exclude
+    if split.divider == spec.target:
+        raise RequestError(f'split: column "{split.divider}" is the target', hint="Name another column.")
+    if spec.features is None:
+        return (*spec.exclude, split.divider)
+    if split.column in spec.features:
+        raise RequestError(
+            f'column "{split.column}" says which rows test, and is also a feature', hint="Leave it out of features."
+        )
+    return spec.exclude
 
 
 def part_of(columns: Columns, preprocessor: Preprocessor) -> Part:
@@ -216,6 +246,18 @@ class _Checked:
             early_stop=EarlyStop.parse(spec.early_stop, spec.task),
             metric=check_metric(spec.task, spec.metric),
         )
+
+
+def _divided(table: Table, known: Rows, split: Split) -> Parts:
+    name = split.divider
+    if name is not None and name not in table.columns:
+        raise _no_divider(name)
+    decisive = None if name is None else table.columns[name].take(known)
+    return divide(table.row_hash[known], split, decisive, keyed=table.keyed)
+
+
+def _no_divider(name: str) -> MissingError:
+    return MissingError(f'split: column "{name}" does not exist in the table', hint="Give split => '...' anew.")
 
 
 def _fitted(table: Table, spec: JobSpec, target: Target, features: tuple[str, ...], train: Rows) -> Preprocessor:

@@ -9,7 +9,7 @@ it directly: no request holds an address, a path or SQL.
 import json
 from collections.abc import Callable
 
-from . import datasets, evaluations, models, predictions, service, training
+from . import datasets, evaluations, models, parts, predictions, service, training
 from .errors import INVALID, READ_ONLY, RefusalError, fault, told_by_database
 from .spi import Json, Plpy
 
@@ -78,6 +78,7 @@ VERBS: dict[str, Callable[[Plpy, Json], Json]] = {
     "create_model": models.create_model,
     "predict": predictions.predict,
     "evaluate": evaluations.evaluate,
+    "split": parts.split,
     "load_dataset": datasets.load_dataset,
     "ping": service.ping,
 }

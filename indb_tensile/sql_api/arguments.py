@@ -43,12 +43,19 @@ def hyperparams(request: Json, before: Json) -> Json:
 
 
 def split(request: Json, before: Json) -> Json:
-    """The shares of test and validation rows, or as before; rows to train on must be left."""
+    """What divides the rows, or as before; rows to train on must be left. divider.py looks at the columns named."""
     options = check_parameters("split", _object(request, "split", before), SPLIT)
+    for name, other in (("column", "last"), ("column", "by"), ("column", "test_size"), ("last", "test_size")):
+        if name in options and other in options:
+            message = f'split: "{name}" and "{other}" contradict each other'
+            raise RefusalError(INVALID, message, hint="Leave one of them out.")
+    if "by" in options and "last" not in options:
+        hint = f'Give the share of the rows that test, as in {{"last": 0.2, "by": {json.dumps(options["by"])}}}.'
+        raise RefusalError(INVALID, 'split: "by" is given without "last"', hint=hint)
     shares = {name: rule["default"] for name, rule in SPLIT.items()} | options
-    if shares["test_size"] + shares["valid_size"] >= 1:
-        sizes = f"test_size {shares['test_size']} and valid_size {shares['valid_size']}"
-        message = f"split: {sizes} leave no rows to train on"
+    size = "last" if "last" in options else "test_size"
+    if "column" not in options and shares[size] + shares["valid_size"] >= 1:
+        message = f"split: {size} {shares[size]} and valid_size {shares['valid_size']} leave no rows to train on"
         raise RefusalError(INVALID, message, hint="Keep their sum below 1.")
     return options
 

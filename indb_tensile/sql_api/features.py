@@ -32,10 +32,17 @@ def choose_features(
 
 
 def used_columns(table: Table, spec: Json) -> list[Column]:
-    """The feature columns of a specification."""
+    """The feature columns of a specification: not the column that divides the rows, unless it is named."""
     if spec["features"] is not None:
         return [column for column in table.columns if column.name in spec["features"]]
-    return _all_but(table, spec["target"], spec["exclude"])
+    divider = divider_of(spec["split"])
+    return _all_but(table, spec["target"], [*spec["exclude"], *([] if divider is None else [divider])])
+
+
+def divider_of(split: Json) -> str | None:
+    """The column that decides which part a row is in, if there is one."""
+    divider: str | None = split.get("by", split.get("column"))
+    return divider
 
 
 def _asked(request: Json, before: Json, table: Table) -> tuple[list[str] | None, list[str]]:

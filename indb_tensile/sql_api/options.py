@@ -62,6 +62,9 @@ SPLIT: dict[str, Json] = {
     "test_size": {"type": "number", "above": 0, "below": 1, "default": 0.15},
     "valid_size": _SHARE | {"default": 0.15},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
+    "last": {"type": "number", "above": 0, "below": 1, "default": None},
+    "by": {"type": "text", "default": None},
+    "column": {"type": "text", "default": None},
 }
 EARLY_STOP: dict[str, Json] = {
     "patience": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 10},

@@ -4,8 +4,10 @@ import json
 from collections.abc import Sequence
 
 from . import arguments, service
+from .divider import check_divider, choose_divider, read_shares
+from .doubts import notice_doubts
 from .errors import UNSUPPORTED, RefusalError
-from .features import choose_features, used_columns
+from .features import choose_features, divider_of, used_columns
 from .models import last_arguments
 from .options import DEPLOY
 from .relation import Table, find_table, reasons_against, require_grants
@@ -23,6 +25,8 @@ def train(plpy: Plpy, request: Json) -> Json:
     if key is not None and (known := fetch(plpy, JOB_OF_KEY, key)):
         return {"job": known[0]["job_id"]}
     spec, table = _resolved(plpy, request)
+    with callers_path(plpy, _path(request)):
+        notice_doubts(plpy, table, spec)
     priority = arguments.priority(request)
     relation = spec["relation"]
     values = (spec["model"], relation["oid"], relation["schema"], relation["name"], json.dumps(spec))
@@ -42,8 +46,9 @@ def explain(plpy: Plpy, request: Json) -> Json:
     arguments.priority(request)
     with callers_path(plpy, _path(request)):
         columns, rows = read_statistics(plpy, table, spec)
+        shares = read_shares(plpy, table, spec)
     room = fetch(plpy, DEVICE_ROOM)[0]["room_bytes"]
-    asked = {"verb": "explain", "spec": spec, "columns": columns, "rows": rows}
+    asked = {"verb": "explain", "spec": spec, "columns": columns, "rows": rows, "shares": shares}
     answer = service.ask(plpy, asked | {"limit_bytes": spec["memory_limit_bytes"], "budget_bytes": room})
     return {"rows": answer["rows"]}
 
@@ -75,11 +80,13 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
         "max_runtime_s": arguments.max_runtime(request),
         "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
     }
+    spec["split"] = choose_divider(plpy, request, table, spec)
     used = _used(table, spec)
     if not _needs_snapshot(request, table, used):
         require_grants(plpy, table, used)
     with callers_path(plpy, _path(request)):
         check_rows(plpy, table, spec)
+        check_divider(plpy, table, spec)
     return spec, table
 
 
@@ -89,7 +96,9 @@ def _path(request: Json) -> str | None:
 
 
 def _used(table: Table, spec: Json) -> list[str]:
-    return [*(column.name for column in used_columns(table, spec)), spec["target"]]
+    divider = divider_of(spec["split"])
+    names = [*(column.name for column in used_columns(table, spec)), spec["target"]]
+    return names if divider is None or divider in names else [*names, divider]
 
 
 def _needs_snapshot(request: Json, table: Table, used: Sequence[str]) -> bool:

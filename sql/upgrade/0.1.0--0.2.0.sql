@@ -198,6 +198,16 @@ create table tensile.checkpoint_chunks (
 );
 alter table tensile.checkpoint_chunks alter column chunk set storage external;
 
+-- Reports ----------------------------------------------------------------------------------------------------
+
+create table tensile.data_reports (
+  job_id bigint primary key references tensile.jobs on delete cascade,
+  report jsonb not null,
+  written_at timestamptz not null default now(),
+  constraint data_reports_are_lists check (jsonb_typeof(report) = 'array'),
+  constraint data_reports_are_bounded check (octet_length(report::text) <= 1048576)
+);
+
 -- Quotas and snapshots ---------------------------------------------------------------------------------------
 
 create table tensile.role_quotas (

@@ -11,16 +11,17 @@ from psycopg.errors import CheckViolation, InsufficientPrivilege, InvalidParamet
 from indb_tensile.catalog import jobs, models, plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
-from indb_tensile.job import ModelVersionId
+from indb_tensile.errors import LostClaimError
+from indb_tensile.job import ClaimToken, ModelVersionId
 from tests.catalog.enqueue import claim, enqueue, publication, register, state
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
 
 ELSEWHERE = "00000000-0000-0000-0000-000000000000"
-OF_JOBS = ("jobs", "job_progress", "job_events", "metrics", "plans", "device_jobs")
+OF_JOBS = ("jobs", "job_progress", "job_events", "metrics", "plans", "device_jobs", "data_reports")
 OF_MODELS = ("models", "model_versions", "version_bundles", "artifacts")
-OF_THE_OWNER = ("version_bundles", "artifacts")
+OF_THE_OWNER = ("version_bundles", "artifacts", "data_reports")
 
 
 def test_others_see_nothing_of_a_job_or_a_model_and_monitors_see_all_but_weights(database: Database) -> None:
@@ -455,7 +456,46 @@ def _trained(database: Database) -> ModelVersionId:
         )
         part = JobUse(job=claimed.job, granted_bytes=1, used_bytes=1, high_water_bytes=1)
         plans.record_device(connection, worker, use, [part])
+        jobs.save_report(connection, claimed.job, claimed.claim, REPORT)
         return models.publish_version(connection, claimed, publication())
+
+
+REPORT = [{"section": "rows", "subject": None, "fact": "read", "value": "9", "warning": None}]
+
+
+def test_a_report_is_its_owners_alone_even_where_others_see_the_job(database: Database) -> None:
+    _trained(database)
+    with database.connect() as postgres:
+        postgres.execute("grant tensile_monitor to bob")
+    try:
+        with database.connect("alice") as alice, database.connect("bob") as bob:
+            assert alice.execute("select * from tensile_data_report(1)").fetchall() == [
+                ("rows", None, "read", "9", None)
+            ]
+            assert _count(bob, "jobs") == 1
+            assert _count(bob, "data_reports") == 0
+            with pytest.raises(InsufficientPrivilege, match="job 1 belongs to another role"):
+                bob.execute("select * from tensile_data_report(1)")
+            with pytest.raises(psycopg.errors.UndefinedObject, match="there is no job 2"):
+                alice.execute("select * from tensile_data_report(2)")
+            enqueue(alice)
+            assert alice.execute("select * from tensile_data_report(2)").fetchall() == []
+    finally:
+        with database.connect() as postgres:
+            postgres.execute("revoke tensile_monitor from bob")
+
+
+def test_a_report_is_bounded_and_written_under_the_claim_alone(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        claimed = claim(connection, register(connection))
+        with pytest.raises(CheckViolation):
+            jobs.save_report(connection, claimed.job, claimed.claim, [{"value": "x" * 1_100_000}])
+        jobs.save_report(connection, claimed.job, claimed.claim, REPORT)
+        with pytest.raises(LostClaimError):
+            jobs.save_report(connection, claimed.job, ClaimToken(claimed.claim + 1), [])
+        models.publish_version(connection, claimed, publication(report=[*REPORT, *REPORT]))
+        assert len(alice.execute("select * from tensile_data_report(1)").fetchall()) == 2
 
 
 def _count(connection: psycopg.Connection[Any], table: str) -> int:

@@ -93,6 +93,25 @@ def test_a_job_shows_its_error_with_the_way_out(
     assert "error        the table is [bold]empty[/]\n" in demo("job", str(job)).out
 
 
+def test_a_job_shows_what_its_table_was_found_to_be(
+    demo: Tensile, database: Database, worker: psycopg.Connection[Any]
+) -> None:
+    (job,) = queue(database, "m")
+    read = {"section": "rows", "subject": None, "fact": "read", "value": "9", "warning": None}
+    key = {"section": "columns", "subject": "id", "fact": "counts up", "value": "yes", "warning": "it is\ta [b]key"}
+    assert json.loads(demo("job", str(job), "--json").out)["data_report"] == []
+    claimed = claim(worker, register(worker))
+    catalog.save_report(worker, job, claimed.claim, [read, key])
+    assert json.loads(demo("job", str(job), "--json").out)["data_report"] == [read, key]
+    lines = demo("job", str(job)).out.splitlines()
+    assert [line.split() for line in lines[-4:-1]] == [
+        ["section", "subject", "fact", "value"],
+        ["rows", "read", "9"],
+        ["columns", "id", "counts", "up", "yes"],
+    ]
+    assert lines[-1] == "warning: id: it is a [b]key"
+
+
 def test_waiting_ends_with_0_where_all_succeeded(
     demo: Tensile, database: Database, worker: psycopg.Connection[Any]
 ) -> None:

@@ -1,6 +1,8 @@
 """Membership by hash."""
 
+from collections import Counter
 from collections.abc import Iterable
+from random import Random
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.learning.columns import ColumnData, Kind
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.splits import Parts, Split, divide, row_hashes
+from indb_tensile.learning.splits import PARTS, Parts, Split, divide, row_hashes, told_apart
 
 
 def keys(values: Iterable[int]) -> ColumnData:
@@ -71,19 +73,94 @@ def test_the_hash_of_a_row_never_changes() -> None:
     assert row_hashes(table, 2).tolist() == [2_595_944_949_954_921_227, 14_084_481_902_747_847_351]
 
 
-def test_a_part_without_rows_is_refused_with_a_way_out() -> None:
-    with pytest.raises(DataError, match="none of the 2 rows falls to the test part") as caught:
-        divide(row_hashes([keys(range(2))], 2), Split(test_size=0.001))
-    assert "split =>" in caught.value.hint
-    with pytest.raises(DataError, match="to the train part"):
-        divide(row_hashes([keys(range(3))], 3), Split(test_size=0.99, valid_size=0.0))
+@given(st.integers(4, 40), st.floats(0.001, 0.9), st.floats(0.001, 0.09), st.integers(0, 2**31 - 1))
+@settings(max_examples=200, deadline=None)
+def test_no_part_is_empty_where_there_are_rows_for_each(rows: int, test: float, valid: float, seed: int) -> None:
+    parts = divide(row_hashes([keys(range(rows))], rows), Split(test_size=test, valid_size=valid, seed=seed))
+    assert len(parts.test) >= 1
+    assert len(parts.valid) >= 1
+    assert len(parts.train) >= 2
+    assert sorted([*parts.train, *parts.valid, *parts.test]) == list(range(rows))
 
 
-def test_equal_rows_stay_together_and_an_empty_part_says_so() -> None:
-    with pytest.raises(DataError, match="none of the 60 rows falls to the test part") as caught:
-        divide(row_hashes([keys([7] * 60)], 60), Split(test_size=0.001))
-    assert "Rows that are equal stay together, and 1 differ" in caught.value.detail
-    assert "primary key" in caught.value.hint
+def test_equal_rows_without_a_key_are_spread_over_the_parts() -> None:
+    """They fell into one part, and with them all rows of a table of equal ones."""
+    parts = divide(row_hashes([keys([7] * 1000)], 1000), Split(), keyed=False)
+    assert [len(parts.train), len(parts.valid), len(parts.test)] == pytest.approx([700, 150, 150], abs=45)
+
+
+@given(st.lists(st.integers(0, 5), min_size=20, max_size=60), st.randoms())
+@settings(max_examples=100, deadline=None)
+def test_equal_rows_are_spread_alike_in_whatever_order_they_are_read(values: list[int], random: Random) -> None:
+    def spread(ordered: list[int]) -> dict[str, Counter[int]]:
+        parts = divide(row_hashes([keys(ordered)], len(ordered)), Split(), keyed=False)
+        return {name: Counter(ordered[row] for row in getattr(parts, name)) for name in PARTS}
+
+    before = spread(values)
+    random.shuffle(values)
+    assert spread(values) == before
+
+
+def test_the_first_of_equal_rows_stays_where_it_was_alone() -> None:
+    hashes = row_hashes([keys([*range(100), *range(100)])], 200)
+    assert told_apart(hashes)[:100].tolist() == hashes[:100].tolist()
+    assert len(set(told_apart(hashes).tolist())) == 200
+
+
+def test_fewer_than_two_rows_are_refused() -> None:
+    with pytest.raises(DataError, match="none of the 1 rows falls to the train part"):
+        divide(row_hashes([keys(range(1))], 1), Split())
+
+
+def test_the_last_rows_test_and_those_before_them_validate() -> None:
+    days = column_of("at", Kind.TIME, [f"2024-01-{day:02d}" for day in (5, 1, 4, 2, 3, 10, 9, 8, 7, 6)])
+    parts = divide(row_hashes([keys(range(10))], 10), Split(last=0.2, valid_size=0.2, by="at"), days)
+    assert [parts.test.tolist(), parts.valid.tolist(), sorted(parts.train.tolist())] == [
+        [5, 6],
+        [7, 8],
+        [0, 1, 2, 3, 4, 9],
+    ]
+
+
+@given(st.randoms())
+@settings(max_examples=50, deadline=None)
+def test_among_rows_of_one_moment_the_key_decides(random: Random) -> None:
+    def tested(ids: list[int]) -> set[int]:
+        moments = column_of("at", Kind.INTEGER, [identity // 10 for identity in ids])
+        parts = divide(row_hashes([keys(ids)], len(ids)), Split(last=0.25, by="at"), moments)
+        return {ids[row] for row in parts.test}
+
+    ids = list(range(100))
+    before = tested(ids)
+    random.shuffle(ids)
+    assert tested(ids) == before
+    assert len(before) == 25
+    assert before > set(range(80, 100))
+
+
+def test_a_column_says_which_rows_test() -> None:
+    flags = column_of("is_test", Kind.BOOLEAN, [row % 4 == 0 for row in range(100)])
+    parts = divide(row_hashes([keys(range(100))], 100), Split(column="is_test"), flags)
+    assert parts.test.tolist() == list(range(0, 100, 4))
+    assert 0 < len(parts.valid) < 25
+    names = ["test", "valid", "train", "train"] * 25
+    parts = divide(row_hashes([keys(range(100))], 100), Split(column="part"), column_of("part", Kind.TEXT, names))
+    assert (parts.test.tolist(), parts.valid.tolist()) == (list(range(0, 100, 4)), list(range(1, 100, 4)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (Kind.BOOLEAN, [True, None, False, None], "is NULL in 2 of the 4 rows"),
+        (Kind.TEXT, ["train", "test", "Test", "t"], "is neither train, valid nor test in 2 rows"),
+        (Kind.BOOLEAN, [False] * 4, "none of the 4 rows falls to the test part"),
+        (Kind.BOOLEAN, [True] * 4, "none of the 4 rows falls to the train part"),
+        (Kind.FLOAT, [1.0, 2.0, 3.0, 4.0], "is of kind float"),
+    ],
+)
+def test_a_column_that_cannot_divide_is_refused(kind: Kind, values: list[object], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        divide(row_hashes([keys(range(4))], 4), Split(column="c"), column_of("c", kind, values))
 
 
 def test_sizes_that_leave_nothing_to_train_on_are_refused() -> None:
@@ -91,4 +168,10 @@ def test_sizes_that_leave_nothing_to_train_on_are_refused() -> None:
         Split.parse({"test_size": 0.5, "valid_size": 0.5})
     with pytest.raises(RequestError, match='unknown parameter "stratify"'):
         Split.parse({"stratify": True})
+    with pytest.raises(RequestError, match=r"last 0\.5 and valid_size 0.5 leave no rows"):
+        Split.parse({"last": 0.5, "by": "at", "valid_size": 0.5})
+    with pytest.raises(RequestError, match='"last" and "by" are given together'):
+        Split.parse({"by": "at"})
+    with pytest.raises(RequestError, match='"column" and "last" contradict each other'):
+        Split.parse({"column": "part", "last": 0.5, "by": "at"})
     assert Split.parse({"seed": 4}) == Split(test_size=0.15, valid_size=0.15, seed=4)

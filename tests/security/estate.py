@@ -61,6 +61,8 @@ def _own(
     model = f"secret_model_{name}"
     secret = {"columns": [f"secret_bundle_{name}"]}
     succeeded = _claimed(owner, connection, worker, model)
+    fact = {"section": "target", "subject": f"secret_report_{name}", "fact": "rows", "value": "1", "warning": None}
+    jobs.save_report(connection, succeeded.job, succeeded.claim, [fact])
     version_id = models.publish_version(
         connection, succeeded, publication(bundle=secret, weights=f"secret_weights_{name}".encode())
     )

@@ -88,7 +88,7 @@ SEEN: Mapping[str, frozenset[str]] = {
 def test_the_owner_sees_all_that_the_attacks_look_for(database: Database) -> None:
     seen = {kind for report in _reports(database, OWNER) for kind, owner in report.leaked if owner == OWNER}
 
-    assert seen == {"bundle", "error", "event", "figure", "key", "model", "plan", "weights"}
+    assert seen == {"bundle", "error", "event", "figure", "key", "model", "plan", "report", "weights"}
 
 
 @pytest.mark.parametrize("role", ANSWERED)

@@ -12,7 +12,7 @@ from indb_tensile.learning.columns import ColumnData, Kind
 from indb_tensile.learning.features import FeatureOptions, fit
 from indb_tensile.learning.targets import Target
 from worker.serving.outline import outline, width
-from worker.serving.requests import ColumnStatistics
+from worker.serving.requests import ColumnStatistics, Shares
 
 SPEC = JobSpec(
     model="m",
@@ -62,6 +62,17 @@ def test_the_network_and_its_batches_follow_from_columns_and_rows() -> None:
     x, y = found.batch(5)
     assert (x.shape, y.shape, x.device.type, y.dtype) == ((5, 3), (5,), "meta", torch.int64)
     assert {parameter.device.type for parameter in found.module.parameters()} == {"meta"}
+
+
+def test_rows_train_as_time_or_a_column_divides_them() -> None:
+    columns = [ColumnStatistics(name=name, kind="float", distinct=900) for name in "abc"]
+
+    def batches(split: dict[str, Any], shares: Shares | None = None) -> tuple[int, ...]:
+        return outline(replace(SPEC, split=split), [*columns, LABEL], 1000, shares).batches
+
+    assert batches({"last": 0.2, "by": "at"}) == (32, 650 % 32)
+    assert batches({"column": "part"}, Shares(test=0.3, valid=0.1)) == (32, 600 % 32)
+    assert batches({"column": "part", "valid_size": 0.5}, Shares(test=0.3, valid=0.0)) == (32, 350 % 32)
 
 
 def test_images_keep_their_shape_for_a_cnn_and_become_one_for_auto() -> None:

@@ -19,7 +19,7 @@ def test_an_unknown_verb_is_told_which_are_known() -> None:
             "sqlstate": "22023",
             "message": "the bridge has no such verb",
             "detail": "",
-            "hint": "Known verbs: train, explain, create_model, predict, evaluate, load_dataset, ping.",
+            "hint": "Known verbs: train, explain, create_model, predict, evaluate, split, load_dataset, ping.",
         },
     }
 

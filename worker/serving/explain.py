@@ -105,7 +105,7 @@ class Explainer:
 
         Raises RequestError and its kinds for what could not be trained either.
         """
-        steps = _captured(outline(request.spec, request.columns, request.rows))
+        steps = _captured(outline(request.spec, request.columns, request.rows, request.shares))
         measured = self._measured(_signatures(steps))
         predictor = self._predictor()
         workload = _workload(steps, measured, predictor)

@@ -21,7 +21,7 @@ from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.splits import Split
 from indb_tensile.learning.training import batch_plan
 
-from .requests import ColumnStatistics
+from .requests import ColumnStatistics, Shares
 
 Shape = tuple[int, ...]
 
@@ -55,8 +55,11 @@ class Outline:
         return nn.CrossEntropyLoss() if self.task is Task.CLASSIFICATION else nn.MSELoss()
 
 
-def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int) -> Outline:
-    """The training that this specification would be. Raises RequestError for what cannot be built."""
+def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: Shares | None = None) -> Outline:
+    """The training that this specification would be. Raises RequestError for what cannot be built.
+
+    `shares` are those of the rows that test and validate, where a column says which do.
+    """
     architectures.check(spec.architecture)
     settings, split = TrainingSettings.parse(spec.hyperparams), Split.parse(spec.split)
     known = {column.name: column for column in columns}
@@ -64,7 +67,7 @@ def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int) -> Outlin
         raise MissingError(f'there are no statistics of the target "{spec.target}"')
     features = [column for column in columns if column.name != spec.target]
     input_shape = _input_shape(spec, features)
-    train_rows = _expected_rows(rows, split)
+    train_rows = _expected_rows(rows, split, shares)
     architecture: Mapping[str, Any] = spec.architecture
     if architecture["type"] == "auto":
         architecture = architectures.default(input_shape, rows=train_rows)
@@ -115,9 +118,12 @@ def _input_shape(spec: JobSpec, features: list[ColumnStatistics]) -> Shape:
     return shape
 
 
-def _expected_rows(rows: int, split: Split) -> int:
-    """Rows that train, as the seeded hash divides them on average."""
-    train = rows - round(rows * split.test_size) - round(rows * split.valid_size)
+def _expected_rows(rows: int, split: Split, shares: Shares | None) -> int:
+    """Rows that train: exactly as many where the rows are in order, else as the draws divide them on average."""
+    test_share, valid_share = split.last or split.test_size, split.valid_size
+    if split.column is not None and shares is not None:
+        test_share, valid_share = shares.test, shares.valid or split.valid_size * (1 - shares.test)
+    train = rows - round(rows * test_share) - round(rows * valid_share)
     if rows < _FEWEST_ROWS or train < _FEWEST_ROWS - 1:
         raise DataError(f"the table has {rows} rows, too few to train and test on", hint="insert rows")
     return train

@@ -71,11 +71,19 @@ class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...] = ()
 
 
+class Shares(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of the rows tests, and which validates."""
+
+    test: float
+    valid: float
+
+
 class Explain(Request, frozen=True, kw_only=True):
     """Say what a training would need, from statistics of its columns alone: the features and the target.
 
     `limit_bytes` is what the job may use, None for no limit of its own; `budget_bytes` is what the device has
-    left for it now, None where no controller has said.
+    left for it now, None where no controller has said. `shares` are those of the rows that test and validate, where a
+    column says which do.
     """
 
     spec: JobSpec
@@ -83,6 +91,7 @@ class Explain(Request, frozen=True, kw_only=True):
     rows: int
     limit_bytes: int | None = None
     budget_bytes: int | None = None
+    shares: Shares | None = None
 
 
 class Dataset(Request, frozen=True, kw_only=True):

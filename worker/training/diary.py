@@ -7,7 +7,7 @@ here decides anything, save that a lost claim ends the training.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.outage import is_databases, words
 from indb_tensile.errors import DatabaseError, LostClaimError
 from indb_tensile.job import ClaimedJob, Phase
+from indb_tensile.learning.datareport import Fact
 
 from .signs import Signs
 from .steady import Steady
@@ -78,6 +79,11 @@ class Diary:
     def tell(self, kind: str, detail: Mapping[str, Any]) -> None:
         """Add an event to the job's history."""
         self._put("event", lambda c: jobs.record_event(c, self.job.job, self.job.claim, kind, detail))
+
+    def describe(self, report: Sequence[Fact]) -> None:
+        """Keep what the job's table was found to be."""
+        facts = [fact.to_json() for fact in report]
+        self._put("report", lambda c: jobs.save_report(c, self.job.job, self.job.claim, facts))
 
     def remember(self, write: Callable[[Connection], Any]) -> None:
         """Write what others may learn from; where it cannot be written now, it is dropped."""

@@ -10,6 +10,7 @@ from indb_tensile.catalog.models import Publication
 from indb_tensile.errors import TensileError
 from indb_tensile.job import ClaimedJob, ModelVersionId
 from indb_tensile.learning.artifacts import ModelBundle, Predictor
+from indb_tensile.learning.datareport import report_result
 from indb_tensile.learning.evaluation import HIGHER_IS_BETTER
 from indb_tensile.learning.training import Prepared
 
@@ -46,12 +47,15 @@ def judge(session: Session, job: ClaimedJob, prepared: Prepared, weights: dict[s
 
 
 def publication(job: ClaimedJob, prepared: Prepared, found: Judgement) -> Publication:
-    """Everything that `publish_version` stores."""
+    """Everything that `publish_version` stores. The bundle has the split too, for `tensile_split`."""
+    result = report_result(
+        prepared.metric, found.metrics, prepared.preprocessor, prepared.train.y.numpy(), prepared.test.y.numpy()
+    )
     return Publication(
         task=prepared.task,
         target=job.spec.target,
         architecture=prepared.architecture,
-        bundle=found.bundle.to_json(),
+        bundle=found.bundle.to_json() | {"split": prepared.membership},
         weights=found.bundle.to_bytes(),
         parameters=parameters_of(prepared.module),
         metric_name=prepared.metric,
@@ -61,6 +65,7 @@ def publication(job: ClaimedJob, prepared: Prepared, found: Judgement) -> Public
         incumbent=found.incumbent,
         incumbent_metric=found.incumbent_metric,
         data_digest=prepared.data_digest,
+        report=[fact.to_json() for fact in (*prepared.report, *result)],
     )
 
 

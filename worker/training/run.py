@@ -70,6 +70,7 @@ class TrainingRun:
             diary = Diary(session, signs, self._job)
             with self._open() as opened:
                 prepared = self._read(session, diary)
+                diary.describe(prepared.report)
                 with capturing_on(opened.torch_device):
                     steps = self._capture(session, diary, prepared)
                 first = self._be_admitted(diary, steps, opened.device)

@@ -1,0 +1,132 @@
+"""The column that decides which rows test: whether the table has it, and whether it can decide."""
+
+# ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident
+
+import json
+
+from .errors import DATA, INVALID, RefusalError
+from .features import divider_of, used_columns
+from .relation import Column, Table
+from .request import read_names
+from .spi import Json, Plpy, Row, qualified
+
+_ROWS = 10_000  # that are looked at; the worker looks at all
+_KINDS = {"by": ("time", "integer", "float"), "column": ("boolean", "text")}
+_WANTED = {
+    "by": "Name a date, timestamp or numeric column, by which the rows are in order.",
+    "column": "Name a boolean column, true for rows that test, or a text column of 'train', 'valid' and 'test'.",
+}
+
+
+def choose_divider(plpy: Plpy, request: Json, table: Table, spec: Json) -> Json:
+    """The split with its column: that of a split by time may be left out where the table has one moment only."""
+    split: Json = spec["split"]
+    if "last" in split and "by" not in split:
+        split = split | {"by": _only_moment(plpy, table, spec, split["last"])}
+    name = divider_of(split)
+    if name is None:
+        return split
+    option = "by" if "by" in split else "column"
+    column = _found(table, name, inherited=request.get("split") is None)
+    if column.kind not in _KINDS[option]:
+        message = f'split: column "{name}" of {table} has type {column.type}, which "{option}" cannot be'
+        raise RefusalError(INVALID, message, hint=_WANTED[option])
+    if name == spec["target"]:
+        raise RefusalError(INVALID, f'split: column "{name}" is the target', hint="Name another column.")
+    _leave_out(plpy, request, table, spec | {"split": split}, option, name)
+    return split
+
+
+def check_divider(plpy: Plpy, table: Table, spec: Json) -> None:
+    """Refuse a column that does not decide about each row, as far as the first rows tell."""
+    split = spec["split"]
+    name = divider_of(split)
+    if name is None:
+        return
+    look = _look(plpy, table, spec, name)
+    subject = f'split: column "{name}" of {table}'
+    if look["unknown"]:
+        raise RefusalError(
+            DATA,
+            f"{subject} is NULL in {look['unknown']} of its first {look['rows']} rows with a target",
+            detail="It decides which part each row is in.",
+            hint="Fill it, or set the target of these rows to NULL to leave them out.",
+        )
+    if "column" not in split:
+        return
+    if look["strange"]:
+        message = f"{subject} is neither train, valid nor test in {look['strange']} of its first {look['rows']} rows"
+        raise RefusalError(DATA, message, hint=_WANTED["column"])
+    for part in ("test", "train"):
+        if look["rows"] < _ROWS and not look[part]:
+            raise RefusalError(DATA, f"{subject} names no row of the {part} part", hint=_WANTED["column"])
+
+
+def read_shares(plpy: Plpy, table: Table, spec: Json) -> Json | None:
+    """The shares of rows that test and validate, where a column says so, from the first rows."""
+    name = spec["split"].get("column")
+    if name is None:
+        return None
+    look = _look(plpy, table, spec, name)
+    rows = max(look["rows"], 1)
+    return {"test": look["test"] / rows, "valid": look["valid"] / rows}
+
+
+def _only_moment(plpy: Plpy, table: Table, spec: Json, last: float) -> str:
+    names = [column.name for column in table.columns if column.kind == "time" and column.name != spec["target"]]
+    if len(names) == 1:
+        plpy.notice(f'split is by "{names[0]}", the only date or timestamp of {table}')
+        return names[0]
+    example = {"last": last, "by": names[0] if names else "..."}
+    raise RefusalError(
+        INVALID,
+        'split: "last" is given without "by", the column that orders the rows',
+        detail=f"{table} has the dates and timestamps {', '.join(names)}." if names else f"{table} has no date.",
+        hint=f"Name one: split => '{json.dumps(example, ensure_ascii=False)}'.",
+    )
+
+
+def _found(table: Table, name: str, *, inherited: bool) -> Column:
+    try:
+        return table.column(name, "split")
+    except RefusalError as refusal:
+        if inherited:
+            refusal.error["detail"] = "It is named in the split of the model's last run, as no split is given."
+            refusal.error["hint"] = f"Give another split, such as split => '{{}}'. {refusal.error['hint']}"
+        raise
+
+
+def _leave_out(plpy: Plpy, request: Json, table: Table, spec: Json, option: str, name: str) -> None:
+    if spec["features"] is not None:
+        if option == "column" and name in spec["features"]:
+            message = f'"{name}" says which rows test, and is also a feature'
+            raise RefusalError(INVALID, message, hint="Leave it out of features.")
+        return
+    if not used_columns(table, spec):
+        hint = f"Name columns with features => array['...']. Columns: {table.names}."
+        raise RefusalError(INVALID, f"no features are left in {table}", hint=hint)
+    if name not in (read_names(request, "exclude") or ()) and option == "by":
+        plpy.notice(
+            f"left out of the features, as the split is by it: {name} "
+            "(name it in features => array[...] to learn from it)"
+        )
+
+
+def _look(plpy: Plpy, table: Table, spec: Json, name: str) -> Row:
+    """How many of the first rows are in which part, as the column says; of a moment only whether it is known."""
+    source, column = qualified(plpy, table.schema, table.name), plpy.quote_ident(name)
+    target = plpy.quote_ident(spec["target"])
+    counts = ", ".join(
+        f"pg_catalog.count(*) filter (where said {test}) as {part}"
+        for part, test in (
+            ("unknown", "is null or said operator(pg_catalog.=) 'NaN'"),
+            ("test", "operator(pg_catalog.=) any (array['test', 'true'])"),
+            ("valid", "operator(pg_catalog.=) 'valid'"),
+            ("train", "operator(pg_catalog.=) any (array['train', 'false'])"),
+            ("strange", "operator(pg_catalog.<>) all (array['train', 'valid', 'test', 'true', 'false'])"),
+        )
+    )
+    statement = f"""select pg_catalog.count(*) as rows, {counts} from (
+        select {column}::pg_catalog.text collate pg_catalog."C" as said from {source}
+         where {target} is not null limit {_ROWS}) as sample"""
+    return next(iter(plpy.execute(statement)))

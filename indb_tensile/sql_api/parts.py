@@ -1,0 +1,180 @@
+"""Each row of a relation with the part that it is in by a version's split, read with the caller's own rights.
+
+The answer comes in pages: the first call opens a cursor, whose number the following ones name.
+"""
+
+# ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident
+
+import itertools
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import DENIED, INVALID, MISSING_COLUMN, MISSING_TABLE, NOT_READY, RefusalError
+from .membership import Membership, row_hash, seconds
+from .models import find_version
+from .readable import COLUMNS
+from .relation import find_table
+from .request import read_integer, read_model_name, read_text
+from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, qualified
+
+_PAGE_ROWS = 2000
+_MOST_OPEN = 4  # a view that is read may itself ask which rows were held out
+_INTEGERS = ("int2", "int4", "int8")
+_SINGLE = ("_float4", "_int2")  # arrays that a training holds in single precision
+_DOUBLE = ("_float8", "_numeric", "_int4", "_int8")
+
+
+def split(plpy: Plpy, request: Json) -> Json:
+    """The number of a new reading, or the next page of an open one: pairs of key and part; the last page is empty."""
+    number = read_integer(request, "reading")
+    if number is None:
+        reading = _Reading(plpy, request)
+        number = next(_numbers)
+        _open[number] = reading
+        while len(_open) > _MOST_OPEN:
+            _open.popitem(last=False)
+        return {"reading": number}
+    if number not in _open:
+        raise RefusalError(INVALID, f"there is no reading {number} in this session")
+    rows = _open[number].page(plpy)
+    if not rows:
+        del _open[number]
+    return {"rows": rows}
+
+
+class _Reading:
+    """A relation's rows, some at a time."""
+
+    def __init__(self, plpy: Plpy, request: Json) -> None:
+        name = read_model_name(request)
+        version = find_version(plpy, name, read_integer(request, "version"))
+        self._path = read_text(request, "search_path")
+        rule = _rule(fetch(plpy, RULE, version["version_id"])[0], name, version["number"])
+        self._member = Membership(rule)
+        oid = read_integer(request, "relation")
+        table = find_table(plpy, {"relation": _trained_on(plpy, version["version_id"]) if oid is None else oid})
+        described = {row["name"]: row for row in fetch(plpy, COLUMNS, table.oid)}
+        decisive = rule.get("by", rule.get("column"))
+        names = [*rule["identity"], version["target"], *([] if decisive is None else [decisive])]
+        missing = [wanted for wanted in names if wanted not in described]
+        if missing:
+            raise RefusalError(
+                MISSING_COLUMN,
+                f'{table} has no column "{missing[0]}", by which model "{name}" tells rows apart',
+                hint="Name the relation that it was trained on, or one with the same columns.",
+            )
+        self._forms = [_form(described[wanted]) for wanted in rule["identity"]]
+        self._decisive = "" if decisive is None else _form(described[decisive])
+        statement = _statement(plpy, described, rule["identity"], version["target"], decisive)
+        with callers_path(plpy, self._path):
+            self._cursor: Cursor = plpy.cursor(f"{statement} from {qualified(plpy, table.schema, table.name)} as t")
+
+    def page(self, plpy: Plpy) -> list[tuple[Any, str | None]]:
+        """The next rows. Where the relation is a view, the caller's own functions run here."""
+        with callers_path(plpy, self._path):
+            rows = list(self._cursor.fetch(_PAGE_ROWS))
+        return [(json.loads(row["key"]), self._part(row)) for row in rows]
+
+    def _part(self, row: Row) -> str | None:
+        if not row["takes_part"]:
+            return None
+        values = [_read(row[f"c{place}"], form) for place, form in enumerate(self._forms)]
+        forms = ["time" if form in _MOMENTS else form for form in self._forms]
+        return self._member.part(row_hash(values, forms), _read(row["decisive"], self._decisive))
+
+
+def _rule(found: Row, model: str, number: int) -> Json:
+    if not found["own"]:
+        message = f'model "{model}" belongs to another role, which alone may ask which rows it was trained on'
+        raise RefusalError(DENIED, message, hint="Ask its owner, or train a model of your own.")
+    if found["rule"] is None:
+        message = f'version {number} of model "{model}" does not say how its rows were divided'
+        raise RefusalError(NOT_READY, message, hint="It is of release 0.1: train the model again.")
+    rule: Json = json.loads(found["rule"])
+    return rule
+
+
+def _trained_on(plpy: Plpy, version: int) -> int:
+    """The relation of a version, by its number or else by its name, as in a copy of the database."""
+    found = fetch(plpy, TRAINED_ON, version)[0]
+    oid = found["oid"] if found["unchanged"] else found["named_so"]
+    if oid is None:
+        message = f'table "{found["schema"]}.{found["name"]}", which the model was trained on, does not exist'
+        raise RefusalError(MISSING_TABLE, message, hint="Name another: tensile_split('model', 'table').")
+    return int(oid)
+
+
+def _form(described: Row) -> str:
+    """What the hash takes a column's values to be, as learning/wires.py has it."""
+    base = described["base"]
+    if base in _INTEGERS:
+        return "integer"
+    if base in ("float4", "float8", "numeric"):
+        return "float"
+    if base == "bool":
+        return "boolean"
+    if base in ("date", "timestamp", "timestamptz"):
+        return str(base)
+    return "float4[]" if base in _SINGLE else "float8[]" if base in _DOUBLE else "text"
+
+
+def _read(value: Any, form: str) -> Any:
+    return seconds(value, form) if value is not None and form in _MOMENTS else value
+
+
+def _statement(
+    plpy: Plpy, described: dict[str, Row], identity: Sequence[str], target: str, decisive: str | None
+) -> str:
+    quoted = {name: f"t.{plpy.quote_ident(name)}" for name in (*identity, target, *([decisive] if decisive else []))}
+    values = {name: _SENT[_form(described[name])].format(column) for name, column in quoted.items()}
+    own = [f"{values[name]} as c{place}" for place, name in enumerate(identity)]
+    decides = "null" if decisive is None else values[decisive]
+    shown = [quoted[name] for name in identity if not _form(described[name]).endswith("[]")]
+    key = f"(select pg_catalog.to_jsonb(k.*) from (select {', '.join(shown)}) as k)" if shown else "'{}'"
+    chosen = [
+        *own,
+        f"{decides} as decisive",
+        f"{quoted[target]} is not null as takes_part",
+        f"{key}::pg_catalog.text as key",
+    ]
+    return f"select {', '.join(chosen)}"
+
+
+_MOMENTS = ("date", "timestamp", "timestamptz")
+_numbers = itertools.count(1)
+_open: OrderedDict[int, _Reading] = OrderedDict()
+
+# They run under the caller's path, so each name is qualified. Moments travel as they are sent to a trainer: in days
+# or microseconds since 2000.
+_SINCE_2000 = "946684800000000"
+_MICROSECONDS = (
+    f"case when pg_catalog.isfinite({{0}}::pg_catalog.{{1}}) then (extract(epoch from {{0}}::pg_catalog.{{1}}) "
+    f"operator(pg_catalog.*) 1000000 operator(pg_catalog.-) {_SINCE_2000})::pg_catalog.int8::pg_catalog.text "
+    "else {0}::pg_catalog.text end"
+)
+_SENT = {
+    "integer": "{0}::pg_catalog.int8",
+    "float": "{0}::pg_catalog.float8",
+    "boolean": "{0}::pg_catalog.bool",
+    "text": "{0}::pg_catalog.text",
+    "float4[]": "{0}::pg_catalog.float8[]",
+    "float8[]": "{0}::pg_catalog.float8[]",
+    "date": "case when pg_catalog.isfinite({0}::pg_catalog.date) then ({0}::pg_catalog.date operator(pg_catalog.-) "
+    "'2000-01-01'::pg_catalog.date)::pg_catalog.text else {0}::pg_catalog.text end",
+    "timestamp": _MICROSECONDS.replace("{1}", "timestamp"),
+    "timestamptz": _MICROSECONDS.replace("{1}", "timestamptz"),
+}
+RULE = """
+select b.version_id is not null as own, (b.bundle -> 'split')::text as rule
+  from tensile.model_versions as v
+  left join tensile.version_bundles as b on b.version_id = v.version_id
+ where v.version_id = $1::int8"""
+TRAINED_ON = """
+select v.relation_oid::int8 as oid, v.relation_schema as schema, v.relation_name as name,
+       exists (select from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                where c.oid = v.relation_oid and n.nspname = v.relation_schema and c.relname = v.relation_name)
+       as unchanged,
+       pg_catalog.to_regclass(pg_catalog.format('%I.%I', v.relation_schema, v.relation_name))::oid::int8 as named_so
+  from tensile.model_versions as v where v.version_id = $1::int8"""

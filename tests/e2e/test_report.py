@@ -1,0 +1,208 @@
+"""From a table with flaws to its report, and to each row's part: a real controller with its trainers."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from indb_tensile.cluster import Cluster
+from tests.conftest import Database, fresh_database
+from tests.e2e.conftest import Service, service_on
+
+pytestmark = pytest.mark.postgres
+
+SMALL = """architecture => '{"type": "mlp", "hidden": [4]}', hyperparams => '{"epochs": 2}'"""
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster, template: str) -> Iterator[Service]:
+    """One controller for all tests here."""
+    with fresh_database(cluster, template) as database, service_on(database) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def alice(running: Service) -> Iterator[psycopg.Connection]:
+    """An ordinary user, whose tables go with the test."""
+    with running.database.connect("alice") as connection:
+        connection.execute("set search_path = alice, public")
+        yield connection
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _schema(running: Service) -> None:
+    running.connection.execute(
+        "create schema alice authorization alice; grant usage on schema alice to tensile_reader"
+    )
+    running.connection.execute(
+        "alter default privileges for role alice in schema alice grant select on tables to tensile_reader"
+    )
+
+
+def trained(running: Service, alice: psycopg.Connection, arguments: str) -> int:
+    row = alice.execute(f"select tensile_train({arguments}, {SMALL})".encode()).fetchone()
+    assert row is not None
+    assert running.until_ended(row[0]) == ["succeeded"], running.value("select error_message from tensile.jobs")
+    return int(row[0])
+
+
+def parts(alice: psycopg.Connection, arguments: str) -> Counter[str | None]:
+    rows = alice.execute(f"select part, count(*) from tensile_split({arguments}) group by 1".encode()).fetchall()
+    return Counter(dict(rows))
+
+
+def reported(alice: psycopg.Connection, job: int) -> dict[tuple[str, str | None, str], tuple[str, str | None]]:
+    rows = alice.execute("select * from tensile_data_report(%s)", (job,)).fetchall()
+    return {(section, subject, fact): (value, warning) for section, subject, fact, value, warning in rows}
+
+
+def rows_of(report: dict[tuple[str, str | None, str], tuple[str, str | None]]) -> dict[str, int]:
+    """Rows of each part, as the report has them."""
+    return {part: int(report[("split", part, "rows")][0].split()[0]) for part in ("train", "valid", "test")}
+
+
+def test_a_report_is_read_beside_the_parts_of_the_rows(running: Service, alice: psycopg.Connection) -> None:
+    alice.execute(
+        """create table people (id int primary key, number int, age real, city text, one int, left_us text);
+           insert into people select i, i * 2, case when i % 10 > 0 then i % 31 end, 'city ' || i % 3, 1,
+                                     case when i <= 5 then null when i % 20 = 0 then 'yes' else 'no' end
+             from generate_series(1, 200) as i"""
+    )
+    job = trained(running, alice, "'people', 'people', 'left_us'")
+
+    report = reported(alice, job)
+    assert report[("rows", None, "read")] == ("200", None)
+    assert report[("rows", "left_us", "left out, as the target is NULL")] == ("5", None)
+    assert report[("split", None, "decided by")] == ("a hash of the primary key (id)", None)
+    assert "looks like a key" in str(report[("columns", "number", "counts up with the rows")][1])
+    assert "nothing is learned from it" in str(report[("columns", "one", "different values")][1])
+    assert "always answering this class gives accuracy 0.949" in str(report[("target", "no", "rows of the class")][1])
+    assert "at the level of the commonest class" in str([row[1] for key, row in report.items() if key[0] == "result"])
+    assert parts(alice, "'people'") == Counter(rows_of(report) | {None: 5})
+    keys = alice.execute("select key from tensile_split('people') where part is null order by key").fetchall()
+    assert keys == [({"id": number},) for number in range(1, 6)]
+
+    held_out = alice.execute(
+        "select * from people as p where exists (select from tensile_split('people') as s"
+        " where s.part = 'test' and (s.key ->> 'id')::int = p.id)"
+    ).fetchall()
+    alice.execute("create table held as select * from people where false")
+    alice.cursor().executemany("insert into held values (%s, %s, %s, %s, %s, %s)", held_out)
+    (judged,) = alice.execute(
+        "select value from tensile_evaluate('people', 'held') where metric = 'accuracy'"
+    ).fetchall()
+    assert (
+        judged
+        == running.connection.execute(
+            "select metric from tensile.model_versions where job_id = %s", (job,)
+        ).fetchone()
+    )
+
+
+def test_every_type_of_key_and_value_is_told_apart_as_in_the_training(
+    running: Service, alice: psycopg.Connection
+) -> None:
+    alice.execute(
+        """create type mood as enum ('sad', 'ok', 'happy');
+           create table keyed (a uuid, b timestamptz, c date, d numeric, e bytea, f interval, g boolean, h real,
+                               m mood, x int, y real, primary key (a, b, c, d, e, f, g, h, m));
+           insert into keyed
+           select md5(i::text)::uuid, timestamptz '2001-02-03 04:05:06.789+02' + i * interval '7919.123457 s',
+                  case when i = 3 then 'infinity' else date '1969-12-01' + i * 13 end, i / 7.0,
+                  decode(md5(i::text), 'hex'), i * interval '1 day 3 h', i % 2 = 0, i / 3.0,
+                  (array['sad', 'ok', 'happy'])[1 + i % 3]::mood, i % 7, i % 5
+             from generate_series(1, 120) as i;
+           create table bare (n numeric, d date, s text, v real[], w smallint[], y double precision, t timestamp);
+           insert into bare
+           select case when i % 9 > 0 then i % 10 / 3.0 end, date '2024-01-01' + i % 4, 's' || i % 3,
+                  array[i % 2 / 3.0, 1], array[i % 3, 7], i % 6,
+                  timestamp '2020-01-01 00:00:00.1' + i % 5 * interval '1 s'
+             from generate_series(1, 400) as i"""
+    )
+    keyed = trained(running, alice, "'keyed', 'keyed', 'y', task => 'regression', features => array['x', 'h']")
+    bare = trained(running, alice, "'bare', 'bare', 'y', task => 'regression'")
+    alice.execute("set bytea_output = 'escape'; set intervalstyle = 'iso_8601'; set timezone = 'Asia/Tokyo'")
+
+    assert parts(alice, "'keyed'") == Counter(rows_of(reported(alice, keyed)))
+    # The hashes of rows without a key are of all columns: were one of them another, the counts would be others.
+    report = reported(alice, bare)
+    assert report[("split", None, "decided by")][0] == "a hash of the row's values, as there is no primary key"
+    assert parts(alice, "'bare'") == Counter(rows_of(report))
+    assert int(report[("rows", None, "equal to another row in features and target")][0]) == 400 - 360
+    assert "the metric flatters" in str(report[("rows", None, "of the test part equal to a training row")][1])
+
+
+def test_the_last_rows_test_and_the_rule_outlives_new_rows(running: Service, alice: psycopg.Connection) -> None:
+    alice.execute(
+        """create table events (id int primary key, at timestamptz, x int, y real);
+           insert into events select i, timestamptz '2024-01-01' + (i - i % 3) * interval '1 h', i % 7, i % 5
+             from generate_series(1, 200) as i"""
+    )
+    split = """split => '{"last": 0.2, "by": "at"}'"""
+    job = trained(running, alice, f"'events', 'events', 'y', task => 'regression', {split}")
+    report = reported(alice, job)
+    assert report[("split", None, "decided by")] == ("the last 20 % by at", None)
+    assert ("columns", "at", "encoding") not in report
+    assert rows_of(report) == {"train": 130, "valid": 30, "test": 40}
+    assert parts(alice, "'events'") == Counter(rows_of(report))
+
+    alice.execute("insert into events select i, timestamptz '2025-01-01', 1, 1 from generate_series(201, 210) as i")
+    assert parts(alice, "'events'") == Counter(train=130, valid=30, test=50)
+    again = trained(running, alice, f"'events', 'events', 'y', {split}, deploy => 'if_better'")
+    assert rows_of(reported(alice, again)) == {"train": 136, "valid": 32, "test": 42}
+    (best,) = running.connection.execute(
+        "select v.metric from tensile.model_versions as v join tensile.models as m using (model_id)"
+        " where m.name = 'events' and v.deployed"
+    ).fetchall()
+    assert best is not None
+
+
+def test_equal_rows_of_a_copy_without_a_key_train_and_test(running: Service, alice: psycopg.Connection) -> None:
+    alice.execute("create table twins as select i % 2 as x, i % 2 as y from generate_series(1, 60) as i")
+    job = trained(running, alice, "'twins', 'twins', 'y', task => 'classification'")
+    report = reported(alice, job)
+    assert parts(alice, "'twins'") == Counter(rows_of(report))
+    assert report[("rows", None, "equal to another row in features and target")] == ("58", None)
+    assert report[("columns", "x", "equal to the target")][1] is not None
+
+
+def test_a_column_divides_and_a_view_is_read_as_its_caller(running: Service, alice: psycopg.Connection) -> None:
+    alice.execute(
+        """create table marked as select i as id, i % 9 as x, (i % 5)::real as y, i % 4 = 0 as is_test
+             from generate_series(1, 100) as i;
+           create function doubled(int) returns int language plpgsql as $$ begin return $1 * 2; end $$;
+           create view seen as select id, doubled(x) as x, y, is_test from marked"""
+    )
+    split = """split => '{"column": "is_test"}', exclude => array['id']"""
+    job = trained(running, alice, f"'marked', 'seen', 'y', task => 'regression', {split}")
+    assert rows_of(reported(alice, job))["test"] == 25
+    assert parts(alice, "'marked'") == parts(alice, "'marked', 'seen', 1") == Counter(rows_of(reported(alice, job)))
+    found = alice.execute("select key from tensile_split('marked') where part = 'test'").fetchall()
+    assert all(key["is_test"] for (key,) in found)
+    (shown,) = alice.execute(
+        """select count(*) from tensile_explain('marked', 'seen', 'y', split => '{"column": "is_test"}')"""
+    ).fetchall()
+    assert shown[0] > 0
+
+
+def test_only_the_owner_may_ask_and_the_relation_must_fit(
+    running: Service, alice: psycopg.Connection, database: Database
+) -> None:
+    alice.execute("create table own (id int primary key, x int, y real); create table else_where (x int)")
+    alice.execute("insert into own select i, i % 7, i % 5 from generate_series(1, 50) as i")
+    trained(running, alice, "'own', 'own', 'y', task => 'regression'")
+    alice.execute(
+        "select tensile_grant_model('own', 'bob'); grant usage on schema alice to bob; grant select on own to bob"
+    )
+    with running.database.connect("bob") as bob:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match='model "own" belongs to another role'):
+            bob.execute("select * from tensile_split('own')")
+        with pytest.raises(psycopg.errors.UndefinedObject, match='there is no model "none"'):
+            bob.execute("select * from tensile_split('none')")
+    with pytest.raises(psycopg.errors.UndefinedColumn, match='has no column "id", by which model "own"'):
+        alice.execute("select * from tensile_split('own', 'else_where')")
+    alice.execute("drop table own")
+    with pytest.raises(psycopg.errors.UndefinedTable, match=r'table "alice\.own", which the model was trained on'):
+        alice.execute("select * from tensile_split('own')")

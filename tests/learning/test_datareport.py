@@ -1,0 +1,126 @@
+"""What a report says of a table."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from indb_tensile.job import Task
+from indb_tensile.learning.datareport import Fact, report_result
+from indb_tensile.learning.training import assemble, part_of
+from tests.learning.tables import sample, spec, table
+
+CITIES = ["Ulm", "Bonn", "Jena"]
+
+
+def rows(count: int) -> list[list[Any]]:
+    """An id, a number with gaps, a text, a constant, a rare class."""
+    return [
+        [row, None if row % 10 == 0 else (row * 7) % 31, CITIES[row % 3], 1, "no" if row % 20 else "yes"]
+        for row in range(count)
+    ]
+
+
+DESCRIBED = [("id", "bigint"), ("age", "int"), ("city", "text"), ("one", "int"), ("left", "text")]
+
+
+def facts_of(report: Sequence[Fact], section: str) -> list[tuple[str | None, str, str]]:
+    return [(fact.subject, fact.fact, fact.value) for fact in report if fact.section == section]
+
+
+def warnings_of(report: Sequence[Fact]) -> dict[str | None, str]:
+    return {fact.subject: fact.warning for fact in report if fact.warning}
+
+
+def test_a_report_says_what_was_read_left_out_divided_and_encoded() -> None:
+    read = rows(200)
+    read[3][4] = read[4][4] = None
+    prepared = assemble(table(DESCRIBED, read), spec("left", preprocess={"categories": 2}, exclude=("id",)))
+
+    report = prepared.report
+
+    assert facts_of(report, "rows") == [
+        (None, "read", "200"),
+        ("left", "left out, as the target is NULL", "2"),
+        (None, "equal to another row in features and target", str(_equal(read))),
+        (None, "of the test part equal to a training row", str(_twins(prepared))),
+    ]
+    parts = {"train": prepared.train.rows, "valid": prepared.valid.rows, "test": prepared.test.rows}
+    assert facts_of(report, "split") == [
+        (None, "decided by", "a hash of the primary key (id)"),
+        (None, "seed", "0"),
+        *((part, "rows", f"{count} ({100 * count / 198:.3g} %)") for part, count in parts.items()),
+    ]
+    assert facts_of(report, "columns") == [
+        ("age", "encoding", "a standardised number"),
+        ("age", "missing in the training rows", next(f.value for f in report if f.fact.startswith("missing"))),
+        ("city", "encoding", "text: 4 numbers"),
+        ("city", "categories", "2 of 3"),
+        ("one", "encoding", "a standardised number"),
+        ("one", "different values", "1"),
+        (None, "no features", "id"),
+    ]
+    told = warnings_of(report)
+    assert 'are one category "(other)": preprocess => \'{"categories": 3}\' keeps them apart' in told["city"]
+    assert told["one"] == "it has one value in all training rows: nothing is learned from it"
+    assert "always answering this class gives accuracy 0.9" in told["no"]
+
+
+def _equal(read: list[list[Any]]) -> int:
+    labeled = [tuple(row[1:]) for row in read if row[4] is not None]
+    return len(labeled) - len(set(labeled))
+
+
+def _twins(prepared: Any) -> int:
+    def keys(x: Any, y: Any) -> list[tuple[float, ...]]:
+        return [(*row, label) for row, label in zip(np.round(x.numpy(), 5).tolist(), y.tolist(), strict=True)]
+
+    trained = set(keys(prepared.train.x, prepared.train.y))
+    # The encoding joins rare cities, so more rows are alike in it than in the table.
+    return sum(key in trained for key in keys(prepared.test.x, prepared.test.y))
+
+
+def test_a_key_and_a_column_that_gives_the_target_away_are_warned_about_by_name() -> None:
+    described = [("number", "int"), ("grade", "double precision"), ("passed", "boolean")]
+    read = [[row, row % 7 + (0.0 if row % 2 else 7.0), row % 2 == 0] for row in range(100)]
+
+    told = warnings_of(assemble(table(described, read), spec("passed")).report)
+
+    assert "it looks like a key, which tells rows apart and nothing else: leave it out with exclude" in told["number"]
+    assert "gives passed away" in told["grade"]
+
+
+def test_a_random_split_of_rows_in_order_of_time_names_the_other_one() -> None:
+    described = [("id", "bigint"), ("day", "date"), ("x", "int"), ("y", "double precision")]
+    read = [[row, f"2024-{1 + row // 28:02d}-{1 + row % 28:02d}", row % 13, float(row % 5)] for row in range(300)]
+    read_table = table(described, read)
+
+    random = assemble(read_table, spec("y", Task.REGRESSION))
+    last = assemble(read_table, spec("y", Task.REGRESSION, split={"last": 0.2, "by": "day"}))
+
+    assert 'split => \'{"last": 0.15, "by": "day"}\' tests on the latest rows' in warnings_of(random.report)[None]
+    assert "day" in random.preprocessor.recipe.features
+    assert facts_of(last.report, "split")[0] == (None, "decided by", "the last 20 % by day")
+    assert last.preprocessor.recipe.features == ("x",)
+    assert min(last.held_out["day"].values) > read_table.columns["day"].values[:240].max() - 1
+    assert last.test.rows == 60
+
+
+def test_a_metric_at_the_level_of_a_constant_answer_is_said_in_words() -> None:
+    prepared = assemble(sample("breast_cancer"), spec("target"))
+    y, trained = prepared.test.y.numpy(), prepared.train.y.numpy()
+    share = float((y == np.bincount(trained).argmax()).mean())
+
+    poor = report_result("accuracy", {"accuracy": share}, prepared.preprocessor, trained, y)
+    good = report_result("accuracy", {"accuracy": 0.99}, prepared.preprocessor, trained, y)
+
+    assert f"accuracy {share:.4g} is at the level of the commonest class ({share:.4g})" in str(poor[1].warning)
+    assert [fact.warning for fact in good] == [None, None]
+
+
+def test_a_regression_no_better_than_the_mean_is_said_in_words() -> None:
+    prepared = assemble(sample("diabetes"), spec("target", Task.REGRESSION))
+    part = part_of(prepared.held_out, prepared.preprocessor)
+    told = report_result("r2", {"r2": 0.004}, prepared.preprocessor, prepared.train.y.numpy(), part.y.numpy())
+    assert "r2 0.004 is at that of always answering the mean of the training rows" in str(told[1].warning)
+    assert report_result("roc_auc", {}, prepared.preprocessor, [], [])[0].value == "undefined"
