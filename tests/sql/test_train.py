@@ -211,8 +211,9 @@ def test_a_key_belongs_to_its_owner(alice: Connection, bob: Connection) -> None:
                 "22023",
                 'unknown architecture "perceptron"',
                 None,
-                "Give a name (auto, mlp, cnn, layers) or a JSON object such as "
-                '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}.',
+                "Give a name (auto, mlp, cnn, layers), a JSON object such as "
+                '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}, or a list of layers such as '
+                '[{"type": "linear", "out": 64}, {"type": "relu"}, {"type": "linear"}].',
             ),
         ),
         (
