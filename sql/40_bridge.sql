@@ -122,9 +122,9 @@ create procedure tensile.try_commit(inout committed boolean default null)
 as $$
 try:
     plpy.commit()
+    return {"committed": True}
 except plpy.SPIError:
-    return (False,)
-return (True,)
+    return {"committed": False}
 $$;
 comment on procedure tensile.try_commit(boolean) is 'commits, and says so; false where the caller cannot commit';
 revoke execute on procedure tensile.try_commit(boolean) from public;

@@ -32,7 +32,8 @@ create function tensile.train(request jsonb) returns bigint
 comment on function tensile.train(jsonb) is 'enqueues the training that training_request describes';
 
 -- tensile_train and tensile_explain pass the caller's search_path on: a view may call functions that need it. So they
--- have no SET clause; their bodies were resolved when they were created, whatever the caller's search_path is.
+-- have no SET clause; their bodies were resolved when they were created, whatever the caller's search_path is. An error
+-- is told with a line of context for each function that PostgreSQL cannot inline: tensile_train is inlined whole.
 
 create function public.tensile_train(
   model text, relation regclass, target text default null, task text default null,
@@ -65,7 +66,8 @@ begin
    where j.job_id = job;
   if not found or held.state = 'succeeded' then
     if held.not_deployed is not null then
-      raise notice 'job %: version % is not deployed: %', job, held.number, held.not_deployed;
+      raise notice 'job %: version % is not deployed: %', job, held.number, held.not_deployed
+        using hint = 'With deploy => ''always'' a training deploys its version, whatever that is compared with.';
     end if;
     return null;
   elsif held.state = 'failed' then
@@ -122,22 +124,6 @@ $$;
 comment on procedure public.tensile_train_and_wait is
   'enqueues a training, commits, and returns when it has ended; a failure is raised; a cancelled call leaves the job';
 
-create function tensile.explain(request jsonb)
-  returns table (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
-  iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
-  swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
-  language sql volatile parallel unsafe
-begin atomic
-  select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
-         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.recomputed, said.planning_ms, said.starts_now,
-         said.note
-    from jsonb_to_recordset(tensile.call('explain', request) -> 'rows')
-      as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
-        iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
-        swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);
-end;
-comment on function tensile.explain(jsonb) is 'explains the training that training_request describes';
-
 create function public.tensile_explain(
   model text, relation regclass, target text default null, task text default null,
   architecture text default null, hyperparams jsonb default null, features text[] default null,
@@ -151,10 +137,16 @@ create function public.tensile_explain(
   swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
   language sql volatile parallel unsafe
 begin atomic
-  select * from tensile.explain(tensile.training_request(
+  select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
+         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.recomputed, said.planning_ms, said.starts_now,
+         said.note
+    from pg_catalog.jsonb_to_recordset(tensile.call('explain', tensile.training_request(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
-      snapshot));
+      snapshot)) operator(pg_catalog.->) 'rows')
+      as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
+        iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
+        swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);
 end;
 comment on function public.tensile_explain is
   'what this training would need and take under each policy, as tensile plan prints it: saved is of the liveness peak, '
@@ -715,7 +707,7 @@ begin
     select p.oid::regprocedure from pg_catalog.pg_proc as p
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
         or p.pronamespace = 'tensile'::regnamespace
-           and p.proname in ('training_request', 'train', 'explain', 'follow_job', 'prediction', 'prediction_part',
+           and p.proname in ('training_request', 'train', 'follow_job', 'prediction', 'prediction_part',
                              'check_row_size', 'numbers_of', 'evaluation', 'checks', 'raise_no_job',
                              'raise_no_model')
   loop
@@ -735,7 +727,7 @@ begin
      where p.pronamespace = 'public'::regnamespace
            and p.proname in ('tensile_train', 'tensile_train_and_wait', 'tensile_explain', 'tensile_create_model',
                              'tensile_load_dataset')
-        or p.pronamespace = 'tensile'::regnamespace and p.proname in ('training_request', 'train', 'explain')
+        or p.pronamespace = 'tensile'::regnamespace and p.proname in ('training_request', 'train')
   loop
     execute format('grant execute on routine %s to public', routine);
   end loop;

@@ -56,7 +56,8 @@ def _place(plpy: Plpy, name: str, current: str | None) -> tuple[str, str]:
         raise RefusalError(NO_SCHEMA, message, hint="Run: set search_path = public;")
     found = fetch(plpy, SCHEMA, schema)
     if not found:
-        hint = f"Run: create schema {plpy.quote_ident(schema)};"
+        make = fetch(plpy, MAKER, schema)[0]
+        hint = f"Run: {make['statement']};" if make["may"] else f"Ask an administrator for: {make['for_caller']};"
         raise RefusalError(NO_SCHEMA, f'schema "{schema}" does not exist', hint=hint)
     if not found[0]["creates"]:
         grant = f"grant usage, create on schema {plpy.quote_ident(schema)} to {plpy.quote_ident(found[0]['caller'])};"
@@ -78,6 +79,9 @@ def _create_table(plpy: Plpy, schema: str, name: str, page: Json) -> str:
 
 
 PARTS = "select pg_catalog.parse_ident($1::text) as parts"
+MAKER = """
+select has_database_privilege(current_database(), 'create') as may, format('create schema %I', $1::text) as statement,
+       format('create schema %I authorization %I', $1::text, current_user) as for_caller"""
 SCHEMA = """
 select current_user as caller,
        has_schema_privilege(n.oid, 'usage') and has_schema_privilege(n.oid, 'create') as creates

@@ -54,7 +54,7 @@ def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: Column) -> La
     kinds = (last.target_kind,) if last.target_kind else _KINDS_OF_TASK[task]
     if target.kind in kinds:
         return last
-    then = f", it had values of kind {last.target_kind} then" if last.target_kind else ""
+    then = f" and had values of kind {last.target_kind} then" if last.target_kind else ""
     _leave_out(plpy, last, "task", task, f'target "{target.name}" has type {target.type}{then}')
     return last.without("task")
 

@@ -29,13 +29,13 @@ def version(target: Target = FLOWERS, features: tuple[str, ...] = ("x",)) -> Pre
     ("changed", "why"),
     [
         ({}, ""),
-        ({"name": "z"}, 'it predicts "y", this version "z"'),
+        ({"name": "z"}, 'that version predicts "y", this one "z"'),
         (
             {"task": Task.REGRESSION, "kind": Kind.FLOAT, "labels": ()},
-            'it predicts "y" by classification, this version by regression',
+            'that version predicts "y" by classification, this one by regression',
         ),
-        ({"labels": ("a", "c", "d")}, "its 2 classes are not this version's 3: 1 of them are gone, 2 are new"),
-        ({"labels": ("a",)}, "its 2 classes are not this version's 1: 1 of them are gone, 0 are new"),
+        ({"labels": ("a", "c", "d")}, "that version knows 2 classes and this one 3, of which 1 are the same"),
+        ({"labels": ("a",)}, "that version knows 2 classes and this one 1, of which 1 are the same"),
     ],
 )
 def test_another_target_task_or_set_of_classes_cannot_be_compared(changed: dict[str, Any], why: str) -> None:
@@ -50,4 +50,4 @@ def test_regressions_of_the_same_target_are_compared_whatever_their_scale() -> N
 
 def test_a_version_whose_columns_the_rows_lack_cannot_be_compared() -> None:
     why = why_incomparable(version(features=("x", "u", "v")), version(), {"x", "y"})
-    assert why == 'it needs columns "u", "v", which this version\'s rows do not have'
+    assert why == 'that version needs columns "u", "v", which this one\'s rows lack'

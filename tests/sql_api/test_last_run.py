@@ -111,7 +111,7 @@ def test_a_task_is_not_inherited_by_a_target_whose_type_has_changed(kind: str | 
 
     spec = trained(plpy, {"model": "m", "relation": 5})
 
-    then = f", it had values of kind {kind} then" if kind else ""
+    then = f" and had values of kind {kind} then" if kind else ""
     assert (spec["target"], spec["task"], spec["metric"]) == ("petal", "regression", None)
     assert plpy.notices[:3] == [
         f'task "classification" of job 5 is not taken over, as target "petal" has type real{then}',

@@ -110,9 +110,9 @@ class Loop:
     def _observe(self, watched: float | None) -> None:
         """Let early stopping see the epoch; tell once where its metric says nothing."""
         if watched is None and self.epochs_done == 0:
-            rows = self.prepared.valid.rows
-            reason = f"{self.early_stop.metric} is not defined on the {rows} validation rows"
-            self.diary.tell("metric_undefined", {"reason": f"{reason}: early stopping does not count such epochs"})
+            undefined = f"{self.early_stop.metric} is not defined on the {self.prepared.valid.rows} validation rows"
+            outcome = "so early stopping counts no epoch and the last one is published"
+            self.diary.tell("metric_undefined", {"reason": f"{undefined}, {outcome}"})
         self.early_stop = self.early_stop.observe(self.epochs_done, watched)
 
     def _validate(self, part: Part) -> tuple[float, dict[str, float]]:

@@ -80,6 +80,6 @@ def _score(session: Session, version: ModelVersionId, prepared: Prepared) -> tup
         why = why_incomparable(predictor.preprocessor, prepared.preprocessor, rows)
         return (None, why) if why else (predictor.evaluate_columns(rows).get(prepared.metric), "")
     except MissingError:
-        return None, "it was dropped while this version was judged"  # publishing finds another one, or none
+        return None, "that version was dropped while this one was judged"  # publishing finds another one, or none
     except TensileError as error:
-        return None, f"it cannot be evaluated on this version's test rows: {error.message}"
+        return None, f"that version cannot be evaluated on this one's test rows: {error.message}"
