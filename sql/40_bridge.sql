@@ -113,6 +113,7 @@ comment on function tensile.call(text, jsonb) is
 
 revoke execute on function tensile.bridge(text, jsonb), tensile.raise_error(text, text, text, text) from public;
 grant execute on function tensile.bridge(text, jsonb), tensile.raise_error(text, text, text, text) to tensile_user;
+grant execute on function tensile.call(text, jsonb) to public;  -- 0.1.0 has revoked that
 
 -- No SQL tells whether a procedure may commit: PostgreSQL refuses in a transaction block and below a function, and says
 -- only "invalid transaction termination". PL/Python can catch that, where PL/pgSQL's handler would be a

@@ -105,8 +105,8 @@ begin
     call tensile.try_commit(committed);
     if not committed then
       raise exception 'tensile_train_and_wait commits, which a transaction block or a function does not let it do'
-        using errcode = 'invalid_transaction_termination',
-              hint = 'Call it outside of both; or use tensile_train(...), commit, and then tensile_wait(job).';
+        using errcode := 'invalid_transaction_termination',
+              hint := 'Call it outside of both; or use tensile_train(...), commit, and then tensile_wait(job).';
     end if;
   end if;
   job := public.tensile_train(

@@ -596,7 +596,7 @@ def test_what_a_worker_would_refuse_is_refused_at_once(alice: Connection, argume
 
 def test_options_for_all_columns_are_enqueued_as_given(alice: Connection) -> None:
     job = train(
-        alice, """target => 'species', preprocess => '{"missing": "indicator", "categories": {"kind": null}}'"""
+        alice, """target => 'species', preprocess => '{"missing": "indicator", "standardize": {"petal": false}}'"""
     )
 
-    assert spec_of(alice, job)["preprocess"] == {"missing": "indicator", "categories": {"kind": None}}
+    assert spec_of(alice, job)["preprocess"] == {"missing": "indicator", "standardize": {"petal": False}}
