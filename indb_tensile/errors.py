@@ -57,6 +57,10 @@ class HostMemoryError(TensileError):
     exit_code = 71
 
 
+class OvertakenError(TensileError):
+    """Another version of the model was deployed since a training compared its own with the deployed one."""
+
+
 class DatabaseError(TensileError):
     """PostgreSQL could not be reached, or the catalog is not what it should be."""
 

@@ -23,6 +23,8 @@ create table tensile.models (
   owner_name name not null default current_user,
   definition jsonb,
   last_spec jsonb,
+  last_job_id bigint,
+  last_started_at timestamptz,
   installation uuid not null default tensile.installation(),
   created_at timestamptz not null default now(),
   dropped_at timestamptz,
@@ -44,7 +46,11 @@ comment on column tensile.models.owner_name is
   'name of that role for display and for copies of the database; see tensile.adopt_owners()';
 comment on column tensile.models.definition is
   'architecture and hyperparams of tensile_create_model; null where no network was defined';
-comment on column tensile.models.last_spec is 'specification of the last successful run: what arguments left out mean';
+comment on column tensile.models.last_spec is
+  'specification of the run that started last among those that succeeded: what arguments left out mean';
+comment on column tensile.models.last_job_id is 'job of that run; kept when the job''s row is gone';
+comment on column tensile.models.last_started_at is
+  'when that run started; of two runs, that of the higher job where both started at once';
 comment on column tensile.models.installation is 'database that owner_oid belongs to; see tensile.adopt_owners()';
 comment on column tensile.models.created_at is 'when it was made';
 comment on column tensile.models.dropped_at is
@@ -71,6 +77,7 @@ create table tensile.model_versions (
   data_digest text,
   created_at timestamptz not null default now(),
   deployed boolean not null default false,
+  not_deployed text,
   constraint model_versions_number unique (model_id, number),
   constraint model_versions_number_is_positive check (number > 0),
   constraint model_versions_sizes_are_counts check (parameters >= 0 and weights_bytes >= 0),
@@ -103,6 +110,8 @@ comment on column tensile.model_versions.relation_name is 'name of that table at
 comment on column tensile.model_versions.data_digest is 'digest of the rows that it was trained on';
 comment on column tensile.model_versions.created_at is 'when it was published';
 comment on column tensile.model_versions.deployed is 'predictions that name no version use it; at most one per model';
+comment on column tensile.model_versions.not_deployed is
+  'why it was not deployed when it was published; null where it was, and for a version of release 0.1';
 
 -- Apart from model_versions, which everybody sees who may predict with the model: a bundle holds values of the
 -- training data, such as the texts of a column and means.

@@ -154,7 +154,7 @@ grant insert, update, delete on tensile.workers, tensile.devices, tensile.device
 grant insert, update on tensile.data_reports to tensile_worker;
 grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.device_paces
   to tensile_worker;
-grant update (last_spec) on tensile.models to tensile_worker;
+grant update (last_spec, last_job_id, last_started_at) on tensile.models to tensile_worker;
 grant update (deployed) on tensile.model_versions to tensile_worker;
 
 create policy jobs_worked on tensile.jobs to tensile_worker using (true) with check (true);

@@ -67,24 +67,67 @@ $$;
 comment on function tensile.raise_error(text, text, text, text) is
   'raises an error with this SQLSTATE, message, DETAIL and HINT';
 
--- PL/Python would put its exception's class before each message; raised here, a message arrives as it was written.
+-- PL/Python would put its exception's class before each message; raised here, a message arrives as it was written. Each
+-- PL/pgSQL function between the client and the error is a line of CONTEXT, so this one raises itself, and public
+-- functions call it from SQL that PostgreSQL inlines.
+--
+-- Everybody may execute it, so that a role without tensile_user is told what it lacks, not merely refused. Nobody
+-- reaches it by name without USAGE on the schema; the body of a public function does.
 create function tensile.call(verb text, request jsonb, rows jsonb[] default null) returns jsonb
   language plpgsql volatile parallel unsafe
   set search_path = pg_catalog, pg_temp
+  set synchronize_seqscans = off  -- a snapshot has the rows in the table's own order
 as $$
 declare
-  answer constant jsonb := tensile.bridge(verb, request, rows);
+  answer jsonb;
+  code text;
+  message text;
+  more text;
+  way_out text;
 begin
-  if not (answer -> 'ok')::boolean then
-    perform tensile.raise_error(answer #>> '{error,sqlstate}', answer #>> '{error,message}',
-                                answer #>> '{error,detail}', answer #>> '{error,hint}');
+  if not pg_has_role('tensile_user', 'usage') then
+    raise exception 'role "%" is not a member of tensile_user', current_user
+      using errcode = 'insufficient_privilege',
+            hint = format('Ask an administrator for: grant tensile_user to %I;', current_user);
   end if;
-  return answer -> 'result';
+  answer := tensile.bridge(verb, request, rows);
+  if (answer -> 'ok')::boolean then
+    return answer -> 'result';
+  end if;
+  code := answer #>> '{error,sqlstate}';
+  message := answer #>> '{error,message}';
+  more := answer #>> '{error,detail}';
+  way_out := answer #>> '{error,hint}';
+  -- An empty DETAIL or HINT would be shown as one.
+  if more <> '' and way_out <> '' then
+    raise exception '%', message using errcode = code, detail = more, hint = way_out;
+  elsif more <> '' then
+    raise exception '%', message using errcode = code, detail = more;
+  elsif way_out <> '' then
+    raise exception '%', message using errcode = code, hint = way_out;
+  end if;
+  raise exception '%', message using errcode = code;
 end
 $$;
-comment on function tensile.call(text, jsonb, jsonb[]) is 'the result of tensile.bridge, or its error';
+comment on function tensile.call(text, jsonb, jsonb[]) is
+  'the result of tensile.bridge, or its error; a role that is no member of tensile_user is told so';
 
-revoke execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.call(text, jsonb, jsonb[]),
-  tensile.raise_error(text, text, text, text) from public;
-grant execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.call(text, jsonb, jsonb[]),
-  tensile.raise_error(text, text, text, text) to tensile_user;
+revoke execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text) from public;
+grant execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text) to tensile_user;
+grant execute on function tensile.call(text, jsonb, jsonb[]) to public;  -- 0.1.0 has revoked that
+
+-- No SQL tells whether a procedure may commit: PostgreSQL refuses in a transaction block and below a function, and says
+-- only "invalid transaction termination". PL/Python can catch that, where PL/pgSQL's handler would be a
+-- subtransaction, in which nothing may commit.
+create procedure tensile.try_commit(inout committed boolean default null)
+  language plpython3u
+as $$
+try:
+    plpy.commit()
+    return {"committed": True}
+except plpy.SPIError:
+    return {"committed": False}
+$$;
+comment on procedure tensile.try_commit(boolean) is 'commits, and says so; false where the caller cannot commit';
+revoke execute on procedure tensile.try_commit(boolean) from public;
+grant execute on procedure tensile.try_commit(boolean) to tensile_user;

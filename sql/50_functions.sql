@@ -27,18 +27,13 @@ comment on function tensile.training_request is
   'the arguments of a training as the bridge reads them, and the search_path that the caller''s relation is read under';
 
 create function tensile.train(request jsonb) returns bigint
-  language plpgsql volatile parallel unsafe
-  set search_path = pg_catalog, pg_temp
-  set synchronize_seqscans = off  -- a snapshot has the rows in the table's own order
-as $$
-begin
+  language sql volatile parallel unsafe
   return (tensile.call('train', request) ->> 'job')::bigint;
-end
-$$;
 comment on function tensile.train(jsonb) is 'enqueues the training that training_request describes';
 
 -- tensile_train and tensile_explain pass the caller's search_path on: a view may call functions that need it. So they
--- have no SET clause; their bodies were resolved when they were created, whatever the caller's search_path is.
+-- have no SET clause; their bodies were resolved when they were created, whatever the caller's search_path is. An error
+-- is told with a line of context for each function that PostgreSQL cannot inline: tensile_train is inlined whole.
 
 create function public.tensile_train(
   model text, relation regclass, target text default null, task text default null,
@@ -65,12 +60,18 @@ declare
   held record;
   step text;
 begin
-  select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint
-    into held from tensile.jobs as j where j.job_id = job;
+  select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, v.number, v.not_deployed
+    into held
+    from tensile.jobs as j left join tensile.model_versions as v on v.version_id = j.version_id
+   where j.job_id = job;
   if not found or held.state = 'succeeded' then
+    if held.not_deployed is not null then
+      raise notice 'job %: version % is not deployed: %', job, held.number, held.not_deployed
+        using hint = 'With deploy => ''always'' a training deploys its version, whatever that is compared with.';
+    end if;
     return null;
   elsif held.state = 'failed' then
-    perform tensile.raise_error(held.error_sqlstate, held.error_message, held.error_detail, held.error_hint);
+    step := tensile.raise_error(held.error_sqlstate, held.error_message, held.error_detail, held.error_hint);
   elsif held.state = 'cancelled' then
     raise exception 'job % was cancelled', job using errcode = 'query_canceled', detail = coalesce(held.error_message, '');
   end if;
@@ -98,7 +99,16 @@ create procedure public.tensile_train_and_wait(
 as $$
 declare  -- no SET clause: a procedure that has one may not commit. So every name is qualified, and no operator is used.
   told pg_catalog.text;
+  committed pg_catalog.bool;
 begin
+  if pg_catalog.pg_has_role('tensile_user', 'usage') then  -- others are told what they lack by tensile_train
+    call tensile.try_commit(committed);
+    if not committed then
+      raise exception 'tensile_train_and_wait commits, which a transaction block or a function does not let it do'
+        using errcode := 'invalid_transaction_termination',
+              hint := 'Call it outside of both; or use tensile_train(...), commit, and then tensile_wait(job).';
+    end if;
+  end if;
   job := public.tensile_train(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
@@ -114,26 +124,6 @@ $$;
 comment on procedure public.tensile_train_and_wait is
   'enqueues a training, commits, and returns when it has ended; a failure is raised; a cancelled call leaves the job';
 
-create function tensile.explain(request jsonb)
-  returns table (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
-  iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
-  swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
-  language plpgsql volatile parallel unsafe
-  set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return query
-  select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
-         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.recomputed, said.planning_ms, said.starts_now,
-         said.note
-    from jsonb_to_recordset(tensile.call('explain', request) -> 'rows')
-      as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
-        iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
-        swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);
-end
-$$;
-comment on function tensile.explain(jsonb) is 'explains the training that training_request describes';
-
 create function public.tensile_explain(
   model text, relation regclass, target text default null, task text default null,
   architecture text default null, hyperparams jsonb default null, features text[] default null,
@@ -147,10 +137,16 @@ create function public.tensile_explain(
   swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
   language sql volatile parallel unsafe
 begin atomic
-  select * from tensile.explain(tensile.training_request(
+  select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
+         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.recomputed, said.planning_ms, said.starts_now,
+         said.note
+    from pg_catalog.jsonb_to_recordset(tensile.call('explain', tensile.training_request(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
-      snapshot));
+      snapshot)) operator(pg_catalog.->) 'rows')
+      as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
+        iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
+        swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);
 end;
 comment on function public.tensile_explain is
   'what this training would need and take under each policy, as tensile plan prints it: saved is of the liveness peak, '
@@ -628,14 +624,11 @@ comment on function public.tensile_training_info(text) is 'the versions of a mod
 
 create function public.tensile_create_model(name text, architecture text default null, hyperparams jsonb default null)
   returns bigint
-  language plpgsql volatile parallel unsafe
+  language sql volatile parallel unsafe
+  set search_path = pg_catalog, pg_temp
   set lock_timeout = '2s'  -- another session may have taken the name and not committed yet
-as $$
-begin
-  return (tensile.call('create_model', jsonb_build_object(
+  return (tensile.call('create_model', pg_catalog.jsonb_build_object(
     'model', name, 'architecture', architecture, 'hyperparams', hyperparams)) ->> 'model')::bigint;
-end
-$$;
 comment on function public.tensile_create_model(text, text, jsonb) is
   'defines the network of a model before its first training: the name of an architecture or a JSON object';
 
@@ -728,22 +721,13 @@ comment on function public.tensile_revoke_model(text, name) is 'takes back what 
 
 -- Service ------------------------------------------------------------------------------------------------------
 
-create function tensile.sample_table(dataset text, table_name text, schema name) returns bigint
-  language plpgsql volatile parallel unsafe
-as $$
-begin
-  return (tensile.call('load_dataset', jsonb_build_object(
-    'dataset', dataset, 'table', table_name, 'schema', schema)) ->> 'rows')::bigint;
-end
-$$;
-comment on function tensile.sample_table(text, text, name) is
-  'tensile_load_dataset, for the schema that is the caller''s current one';
-
 create function public.tensile_load_dataset(name text, table_name text default null) returns bigint
   language sql volatile parallel unsafe
-  return tensile.sample_table(name, table_name, pg_catalog.current_schema());
+  return (tensile.call('load_dataset', pg_catalog.jsonb_build_object(
+    'dataset', name, 'table', table_name, 'schema', pg_catalog.current_schema())) ->> 'rows')::bigint;
 comment on function public.tensile_load_dataset(text, text) is
-  'creates a table with a sample data set in the current schema, readable by trainers; returns its rows';
+  'creates a table with a sample data set, readable by trainers, and returns its rows; a table''s name without a schema '
+  'is in the current one';
 
 create function public.tensile_version() returns text
   language sql stable parallel safe
@@ -870,13 +854,30 @@ begin
     select p.oid::regprocedure from pg_catalog.pg_proc as p
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
         or p.pronamespace = 'tensile'::regnamespace
-           and p.proname in ('training_request', 'train', 'explain', 'follow_job', 'prediction', 'prediction_part',
+           and p.proname in ('training_request', 'train', 'follow_job', 'prediction', 'prediction_part',
                              'predictions', 'row_form', 'row_bytes', 'row_json', 'key_text', 'check_row_size',
-                             'numbers_of', 'evaluation', 'split_parts', 'sample_table', 'checks', 'raise_no_job',
+                             'numbers_of', 'evaluation', 'split_parts', 'checks', 'raise_no_job',
                              'raise_no_model')
   loop
     execute format('revoke execute on routine %s from public', routine);
     execute format('grant execute on routine %s to tensile_user', routine);
+  end loop;
+end
+$$;
+
+-- These reach tensile.call before all else, which tells a role without tensile_user what it lacks.
+do $$
+declare
+  routine regprocedure;
+begin
+  for routine in
+    select p.oid::regprocedure from pg_catalog.pg_proc as p
+     where p.pronamespace = 'public'::regnamespace
+           and p.proname in ('tensile_train', 'tensile_train_and_wait', 'tensile_explain', 'tensile_create_model',
+                             'tensile_load_dataset')
+        or p.pronamespace = 'tensile'::regnamespace and p.proname in ('training_request', 'train')
+  loop
+    execute format('grant execute on routine %s to public', routine);
   end loop;
 end
 $$;

@@ -51,7 +51,7 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
        j.enqueued_at, j.started_at, j.finished_at,
        coalesce(j.finished_at, now()) - j.started_at as duration,
        j.cancel_requested, v.number as version, v.metric_name, v.metric,
-       j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions
+       j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions, v.not_deployed
   from tensile.jobs as j
   left join tensile.model_versions as v on v.version_id = j.version_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
@@ -260,6 +260,8 @@ comment on column tensile.stat_jobs.cancel_requested is 'its owner wants it stop
 comment on column tensile.stat_jobs.version is 'version of the model that it published';
 comment on column tensile.stat_jobs.metric_name is 'name of the metric that judges that version';
 comment on column tensile.stat_jobs.metric is 'that metric on the held-out rows';
+comment on column tensile.stat_jobs.not_deployed is
+  'why that version was not deployed when it was published; null where it was';
 comment on column tensile.stat_jobs.error_sqlstate is 'SQLSTATE of the last error';
 comment on column tensile.stat_jobs.error_message is 'what went wrong';
 comment on column tensile.stat_jobs.error_detail is 'what helps to see why';

@@ -13,7 +13,7 @@ from indb_tensile.catalog import jobs
 from indb_tensile.catalog.chunks import read_chunks, write_chunks
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
-from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError
+from indb_tensile.errors import DatabaseError, MissingError, OvertakenError, PrivilegeError
 from indb_tensile.job import ClaimedJob, ModelVersionId, Task
 
 
@@ -22,8 +22,9 @@ class Publication:
     """What a finished training gives to its model.
 
     `weights` is safetensors; `bundle` is whatever turns a row into a prediction, as JSON. `incumbent` is the
-    version that was deployed when the caller judged, and `incumbent_metric` its metric on this job's held-out
-    rows: None where it could not be judged on them. `report` is what the job's table was found to be.
+    version that was deployed when the caller judged, and `incumbent_metric` its metric on this job's held-out rows.
+    Where that would say nothing of which version is better, `incomparable` says why: a clause without a full stop.
+    `report` is what the job's table was found to be.
     """
 
     task: Task
@@ -38,6 +39,7 @@ class Publication:
     metrics: Mapping[str, float] = field(default_factory=dict)
     incumbent: ModelVersionId | None = None
     incumbent_metric: float | None = None
+    incomparable: str = ""
     data_digest: str | None = None
     report: Sequence[Mapping[str, str | None]] = ()
 
@@ -69,7 +71,8 @@ def publish_version(connection: Connection, claimed: ClaimedJob, publication: Pu
     """Store the version, deploy it as the job's `deploy` says, and end the job, all or nothing.
 
     Enqueuing the job has made the model. Safe to repeat after an outage: what was published is returned again. Raises
-    LostClaimError, or PrivilegeError where the job's owner has no model of that name any more.
+    LostClaimError, PrivilegeError where the job's owner has no model of that name any more, or OvertakenError where
+    the deployed version is not the one that `publication` was judged against, and the judgement decides.
     """
     keys = {"job": claimed.job, "claim": claimed.claim}
     with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
@@ -77,38 +80,52 @@ def publish_version(connection: Connection, claimed: ClaimedJob, publication: Pu
         if job is None:
             return _published_before(connection, claimed)
         model = _own_model(connection, job)
-        deploy = _decide(connection, model, claimed.spec.deploy, publication)
-        if deploy:
+        incumbent = connection.execute(query("incumbent"), {"model": model}).fetchone()
+        deployed, number = (None, None) if incumbent is None else incumbent
+        if deployed != publication.incumbent and claimed.spec.deploy == "if_better":
+            raise OvertakenError(
+                f'job {claimed.job} was judged by a version of model "{claimed.spec.model}" that is not deployed now',
+                hint="Compare with the version that is.",
+            )
+        obstacle = why_not_deployed(claimed.spec.deploy, publication, number)
+        if obstacle is None:
             connection.execute(query("undeploy"), {"model": model})
-        version = _insert_version(connection, claimed, publication, job, model=model, deployed=deploy)
+        else:
+            event = {**keys, "kind": "not_deployed", "detail": Jsonb({"reason": obstacle})}
+            connection.execute(query("record_event"), event)
+        version = _insert_version(connection, claimed, publication, job, model=model, not_deployed=obstacle)
         write_chunks(connection, "insert_version_chunk", version, publication.weights)
         if publication.report:
             jobs.save_report(connection, claimed.job, claimed.claim, publication.report)
-        connection.execute(query("remember_spec"), {"model": model, "spec": Jsonb(job["spec"])})
+        connection.execute(query("remember_spec"), {"model": model, "job": claimed.job})
         if connection.execute(query("succeed"), {**keys, "version": version}).fetchone() is None:
             raise jobs.lost_claim(claimed.job, claimed.claim)
     return version
 
 
-def should_deploy(
-    wish: str, *, has_incumbent: bool, incumbent_metric: float | None, publication: Publication
-) -> bool:
-    """Whether a new version takes the incumbent's place.
+def why_not_deployed(wish: str, publication: Publication, incumbent: int | None) -> str | None:
+    """Why a new version does not take the place of the deployed one, whose number is `incumbent`; None: it does.
 
-    `if_better` means strictly better on the same rows. An incumbent that cannot be judged on them gives way; a
-    metric that is missing or not a number never wins.
+    `if_better` means strictly better on the same rows. Where the two cannot be compared, or the metric is not defined
+    on these rows, the deployed version stays.
     """
-    if wish in ("always", "never"):
-        return wish == "always"
-    if not has_incumbent:
-        return True
-    if publication.metric is None or math.isnan(publication.metric):
-        return False
-    if incumbent_metric is None or math.isnan(incumbent_metric):
-        return True
-    if publication.higher_is_better:
-        return publication.metric > incumbent_metric
-    return publication.metric < incumbent_metric
+    if wish == "always":
+        return None
+    if wish == "never":
+        return "deploy is never"
+    if incumbent is None:
+        return None
+    own, theirs, name = publication.metric, publication.incumbent_metric, publication.metric_name
+    deployed = f"version {incumbent}, which stays deployed"
+    if publication.incomparable:
+        return f"it cannot be compared with {deployed}: {publication.incomparable}"
+    if own is None or math.isnan(own):
+        return f"it cannot be compared with {deployed}: its {name} is not defined on the test rows"
+    if theirs is None or math.isnan(theirs):
+        return f"it cannot be compared with {deployed}: the {name} of that is not defined on the test rows"
+    if own > theirs if publication.higher_is_better else own < theirs:
+        return None
+    return f"its {name} on the test rows, {own:.6g}, is not better than the {theirs:.6g} of {deployed}"
 
 
 def load_version(connection: Connection, version: ModelVersionId) -> StoredVersion:
@@ -191,19 +208,6 @@ def _own_model(connection: Connection, job: Mapping[str, Any]) -> int:
     return int(row[0])
 
 
-def _decide(connection: Connection, model: int, wish: str, publication: Publication) -> bool:
-    row = connection.execute(query("incumbent"), {"model": model}).fetchone()
-    if row is None:
-        return should_deploy(wish, has_incumbent=False, incumbent_metric=None, publication=publication)
-    version, metric_name, metric = row
-    judged = publication.incumbent_metric
-    if publication.incumbent != version and (publication.incumbent is not None or judged is None):
-        # Another version was deployed since the caller judged: what that one scored on its own rows is the best
-        # that is known of it.
-        judged = metric if metric_name == publication.metric_name else None
-    return should_deploy(wish, has_incumbent=True, incumbent_metric=judged, publication=publication)
-
-
 def _insert_version(
     connection: Connection,
     claimed: ClaimedJob,
@@ -211,7 +215,7 @@ def _insert_version(
     job: Mapping[str, Any],
     *,
     model: int,
-    deployed: bool,
+    not_deployed: str | None,
 ) -> ModelVersionId:
     values = {
         "model": model,
@@ -230,7 +234,8 @@ def _insert_version(
         "relation_schema": job["relation_schema"],
         "relation_name": job["relation_name"],
         "data_digest": publication.data_digest,
-        "deployed": deployed,
+        "deployed": not_deployed is None,
+        "not_deployed": not_deployed,
     }
     row = connection.execute(query("insert_version"), values).fetchone()
     assert row is not None

@@ -305,7 +305,7 @@ select model_id from tensile.models
    for no key update
 
 -- incumbent --
-select version_id, metric_name, metric from tensile.model_versions where model_id = %(model)s and deployed
+select version_id, number from tensile.model_versions where model_id = %(model)s and deployed
 
 -- undeploy --
 update tensile.model_versions set deployed = false where model_id = %(model)s and deployed
@@ -313,10 +313,11 @@ update tensile.model_versions set deployed = false where model_id = %(model)s an
 -- insert_version --
 insert into tensile.model_versions
   (model_id, number, job_id, task, target, architecture, metric_name, metric, higher_is_better, metrics,
-   parameters, weights_bytes, weights_digest, relation_oid, relation_schema, relation_name, data_digest, deployed)
+   parameters, weights_bytes, weights_digest, relation_oid, relation_schema, relation_name, data_digest, deployed,
+   not_deployed)
 select %(model)s, coalesce(max(v.number), 0) + 1, %(job)s, %(task)s, %(target)s, %(architecture)s, %(metric_name)s,
        %(metric)s, %(higher_is_better)s, %(metrics)s, %(parameters)s, %(weights_bytes)s, %(weights_digest)s,
-       %(relation_oid)s, %(relation_schema)s, %(relation_name)s, %(data_digest)s, %(deployed)s
+       %(relation_oid)s, %(relation_schema)s, %(relation_name)s, %(data_digest)s, %(deployed)s, %(not_deployed)s
   from tensile.model_versions as v where v.model_id = %(model)s
 returning version_id
 
@@ -330,7 +331,12 @@ insert into tensile.artifacts (version_id, chunk_no, chunk) values (%(owner)s, %
 insert into tensile.checkpoint_chunks (job_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
 
 -- remember_spec --
-update tensile.models set last_spec = %(spec)s where model_id = %(model)s
+-- Jobs end in any order: a run that started before the one that is remembered changes nothing.
+update tensile.models as m
+   set last_spec = j.spec, last_job_id = j.job_id, last_started_at = j.started_at
+  from tensile.jobs as j
+ where m.model_id = %(model)s and j.job_id = %(job)s
+   and (m.last_started_at is null or (m.last_started_at, m.last_job_id) < (j.started_at, j.job_id))
 
 -- succeed --
 update tensile.jobs

@@ -183,7 +183,7 @@ def _train_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 _EXAMPLES = {
     "hyperparams": '{"epochs": 20}',
-    "preprocess": '{"age": {"impute": "median"}}',
+    "preprocess": '{"missing": {"age": "median"}}',
     "split": '{"seed": 7}',
     "early_stop": '{"patience": 5}',
 }

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from indb_tensile.log import escaped
+from indb_tensile.sizes import size
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -97,16 +98,6 @@ def cell(name: str, value: object) -> str:
 def plain(text: str) -> str:
     """Text from a database as a terminal may show it: on one line, and with nothing that steers the terminal."""
     return escaped(text.translate(_SPACES))
-
-
-def size(size_bytes: int) -> str:
-    """Bytes in units of 1024, as PostgreSQL writes them."""
-    value = float(size_bytes)
-    for unit in ("B", "kB", "MB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.2f} GB"
 
 
 def duration(seconds: float) -> str:

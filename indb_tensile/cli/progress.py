@@ -13,9 +13,10 @@ from rich.text import Text
 
 from indb_tensile.catalog.connection import Connection, Session, pinned
 from indb_tensile.cli.news import News, mark_of
-from indb_tensile.cli.output import Row, duration, err, plain, print_json, size, warn
+from indb_tensile.cli.output import Row, duration, err, plain, print_json, warn
 from indb_tensile.cli.statements import statement
 from indb_tensile.job import JobState
+from indb_tensile.sizes import size
 
 _POLL_S = 0.25
 _QUIET_POLL_S = 2.0  # where lines are printed one below the other

@@ -116,7 +116,8 @@ select public.tensile_version(), current_setting('server_version');
 -- jobs --
 select j.job_id, j.model_name as model, j.relation_name as relation, j.state, j.phase, p.epoch, p.epochs,
        v.metric_name, v.metric, j.enqueued_at, j.finished_at - j.started_at as took,
-       coalesce(case when j.state <> 'succeeded' then j.error_message end, 'waits for ' || q.waits_for) as note
+       coalesce(case when j.state <> 'succeeded' then j.error_message end, 'waits for ' || q.waits_for,
+                'not deployed: ' || v.not_deployed) as note
   from tensile.jobs as j
        left join tensile.job_progress as p using (job_id)
        left join tensile.stat_queue as q using (job_id)
@@ -130,7 +131,7 @@ select j.job_id, j.model_name as model, j.relation_name as relation, j.state, j.
 select j.job_id, j.model_name as model, format('%%I.%%I', j.relation_schema, j.relation_name) as relation,
        j.state, j.phase, j.priority, j.attempt, p.epoch, p.epochs, p.step, p.steps, p.loss, p.valid_loss,
        v.number as version, v.metric_name, v.metric, j.enqueued_at, j.started_at, j.finished_at, q.waits_for,
-       d.granted_bytes, d.used_bytes, j.error_message as error, j.error_detail, j.error_hint
+       d.granted_bytes, d.used_bytes, v.not_deployed, j.error_message as error, j.error_detail, j.error_hint
   from tensile.jobs as j
        left join tensile.job_progress as p using (job_id)
        left join tensile.stat_queue as q using (job_id)

@@ -43,8 +43,13 @@ class EarlyStop:
             raise RequestError(f'early_stop: unknown metric "{values["metric"]}"', hint=hint)
         return cls(**values)
 
-    def observe(self, epoch: int, value: float) -> "EarlyStop":
-        """The state after this epoch (from 0); a value that is not finite is no improvement."""
+    def observe(self, epoch: int, value: float | None) -> "EarlyStop":
+        """The state after this epoch (from 0); a value that is not finite is no improvement.
+
+        None, for a metric that the rows do not define, says nothing: the epoch does not count.
+        """
+        if value is None:
+            return self
         if self._improves(value):
             return replace(self, best=value, best_epoch=epoch, stale_epochs=0)
         return replace(self, stale_epochs=self.stale_epochs + 1)

@@ -20,7 +20,7 @@ from indb_tensile.errors import DataError
 from indb_tensile.learning.columns import ColumnData, Mask, Rows
 
 Matrix = npt.NDArray[np.float64]
-Missing = str | float  # "mean", "zero", "indicator", "error" or the number to put there
+Missing = str | float  # "mean", "median", "zero", "indicator", "error" or the number to put there
 
 _BLOCK_ELEMENTS = 16384
 LARGEST = 1e150  # beyond, squares overflow a double
@@ -46,11 +46,12 @@ class Numbers:
         """From the training rows of the columns, NaN where missing. Raises DataError for values too large."""
         mean, scale = _moments(np.where(np.isfinite(raw), raw, np.nan), names)
         keep = ~np.array(standardize, np.bool_)
+        fills = [_fill(rule, own, raw[:, i : i + 1]) for i, (rule, own) in enumerate(zip(missing, mean, strict=True))]
         return cls(
             names=tuple(names),
             mean=tuple(np.where(keep, 0.0, mean).tolist()),
             scale=tuple(np.where(keep, 1.0, scale).tolist()),
-            fill=tuple(_fill(rule, float(own)) for rule, own in zip(missing, mean, strict=True)),
+            fill=tuple(float(fill[0]) for fill in fills),
             required=tuple(i for i, rule in enumerate(missing) if rule == "error"),
             indicators=tuple(i for i, rule in enumerate(missing) if rule == "indicator"),
         )
@@ -178,7 +179,8 @@ class Arrays:
     def fit(cls, name: str, data: ColumnData, *, standardize: bool, missing: Missing) -> "Arrays":
         """From the training rows. Raises DataError for values too large."""
         mean, scale = _moments_of_elements(name, data) if len(data.shape) == 1 else _moments_of_all(name, data)
-        fill = np.array([_fill(missing, float(own)) for own in mean])
+        flat = _flattened(data) if missing == "median" else np.empty((0, 0))
+        fill = _fill(missing, mean, flat if len(data.shape) == 1 else flat.reshape(-1, 1))
         if not standardize:
             mean, scale = np.zeros_like(mean), np.ones_like(scale)
         return cls(
@@ -253,10 +255,20 @@ def _moments(known: Matrix, names: Sequence[str]) -> tuple[Matrix, Matrix]:
     return mean, scale
 
 
-def _fill(rule: Missing, mean: float) -> float:
+def _fill(rule: Missing, mean: Matrix | float, raw: Matrix) -> Matrix:
+    """What stands for a missing value of each column of `raw`, which is read for the median alone."""
+    means = np.atleast_1d(np.asarray(mean, np.float64))
+    if rule == "median":
+        return np.array([_median(raw[:, column], own) for column, own in enumerate(means)])
     if isinstance(rule, str):
-        return 0.0 if rule == "zero" else mean
-    return float(rule)
+        return np.zeros_like(means) if rule == "zero" else means
+    return np.full_like(means, rule)
+
+
+def _median(values: Matrix, otherwise: float) -> float:
+    """The middle of the values that are known; the mean of the middle two where their count is even."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else float(otherwise)
 
 
 def require(name: str, absent: Mask, rows: Rows | None = None) -> None:

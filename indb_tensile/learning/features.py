@@ -15,16 +15,14 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
 from indb_tensile.learning.columns import Column, ColumnData, Columns, Kind, Rows
-from indb_tensile.learning.encoders import Arrays, Matrix, Missing, Numbers, Texts, Times, require
+from indb_tensile.learning.encoders import Arrays, Matrix, Numbers, Texts, Times, require
+from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.jsonrows import column_of, named, number
 from indb_tensile.learning.targets import Target
 
 Tensor32 = npt.NDArray[np.float32]
 
 FORMAT = 1  # of the stored form; a reader refuses a newer one
-MISSING_RULES = ("mean", "zero", "indicator", "error")
-DEFAULT_CATEGORIES = 32
-_MOST_CATEGORIES = 10_000
 _SCALARS = (Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN)
 _PLURALS = {Kind.INTEGER: "numbers", Kind.TEXT: "texts", Kind.TIME: "times", Kind.ARRAY: "arrays"}
 _BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
@@ -165,44 +163,6 @@ class Preprocessor:
         return (*self.recipe.texts, *self.recipe.times, *self.recipe.arrays)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureOptions:
-    """What `preprocess` said: what is standardised, how many categories a text has, what missing becomes."""
-
-    standardize: bool | dict[str, bool]
-    categories: int
-    missing: dict[str, Missing]
-
-    @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> "FeatureOptions":
-        """Raises RequestError for an unknown name, a wrong type or an unknown rule."""
-        known = ("standardize", "categories", "missing")
-        for name in given:
-            if name not in known:
-                raise RequestError(f'preprocess: unknown option "{name}"', hint=f"Known options: {', '.join(known)}.")
-        return cls(
-            standardize=_checked_standardize(given.get("standardize", True)),
-            categories=_checked_categories(given.get("categories", DEFAULT_CATEGORIES)),
-            missing=_checked_missing(given.get("missing", {})),
-        )
-
-    def standardizes(self, name: str) -> bool:
-        """Whether this column is centred and scaled."""
-        if isinstance(self.standardize, bool):
-            return self.standardize
-        return self.standardize.get(name, True)
-
-    def rule(self, name: str) -> Missing:
-        """What becomes of this column's missing values."""
-        return self.missing.get(name, "mean")
-
-    @property
-    def named(self) -> set[str]:
-        """The columns that an option names."""
-        chosen = set() if isinstance(self.standardize, bool) else set(self.standardize)
-        return chosen | set(self.missing)
-
-
 def choose_features(
     described: Sequence[Column],
     target: str,
@@ -215,7 +175,7 @@ def choose_features(
     Raises MissingError for an unknown column, RequestError for a contradiction or when none is left.
     """
     names = [column.name for column in described]
-    named_by_options = sorted(options.named) if options else []
+    named_by_options = options.named if options else ()
     for name in (target, *(features or ()), *exclude, *named_by_options):
         if name not in names:
             detail = f"The table's columns are: {', '.join(names)}."
@@ -240,7 +200,7 @@ def choose_features(
 def require_present(columns: Columns, features: Sequence[str], options: FeatureOptions, rows: Rows) -> None:
     """Raise DataError, with the table's row, where one of `rows` misses a value that must not be missing."""
     for name in features:
-        if options.rule(name) == "error":
+        if options.rule(name, columns[name].kind) == "error":
             require(name, columns[name].absent()[rows], rows)
 
 
@@ -259,18 +219,19 @@ def fit(
     the features do not fill `input_shape`.
     """
     learned = {name: columns[name].take(train) for name in features}
-    _check_rules(learned, options)
+    options.check({name: data.kind for name, data in learned.items()})
     scalars = [name for name in features if learned[name].kind in _SCALARS]
     recipe = Recipe(
         format=FORMAT,
         features=tuple(features),
         numbers=_fit_numbers(learned, scalars, options),
         texts=tuple(
-            Texts.fit(name, data, options.categories, options.rule(name)) for name, data in _of(learned, Kind.TEXT)
+            Texts.fit(name, data, options.most_categories(name), options.rule(name, data.kind))
+            for name, data in _of(learned, Kind.TEXT)
         ),
-        times=tuple(Times.fit(name, data, options.rule(name)) for name, data in _of(learned, Kind.TIME)),
+        times=tuple(Times.fit(name, data, options.rule(name, data.kind)) for name, data in _of(learned, Kind.TIME)),
         arrays=tuple(
-            Arrays.fit(name, data, standardize=options.standardizes(name), missing=options.rule(name))
+            Arrays.fit(name, data, standardize=options.standardizes(name), missing=options.rule(name, data.kind))
             for name, data in _of(learned, Kind.ARRAY)
         ),
         target=target,
@@ -297,7 +258,7 @@ def _fit_numbers(learned: Columns, names: Sequence[str], options: FeatureOptions
     raw = np.column_stack([learned[name].numbers() for name in names]) if names else np.empty((rows, 0))
     # Booleans are 0 and 1 already.
     scaled = [options.standardizes(name) and learned[name].kind is not Kind.BOOLEAN for name in names]
-    return Numbers.fit(names, raw, scaled, [options.rule(name) for name in names])
+    return Numbers.fit(names, raw, scaled, [options.rule(name, learned[name].kind) for name in names])
 
 
 def _require_variety(x: Tensor32, features: Sequence[str]) -> None:
@@ -317,44 +278,3 @@ def _check_named(target: str, features: Sequence[str], exclude: Sequence[str]) -
             raise RequestError(f'column "{name}" is both the target and a feature', hint="Leave it out of features.")
         if name in exclude:
             raise RequestError(f'column "{name}" is both a feature and excluded', hint="Leave it out of one of them.")
-
-
-def _check_rules(learned: Columns, options: FeatureOptions) -> None:
-    """Raise RequestError for a rule that has no meaning for its column's kind."""
-    for name, rule in options.missing.items():
-        kind = learned[name].kind
-        allowed = {Kind.TEXT: ("error",), Kind.TIME: ("mean", "indicator", "error")}.get(kind, MISSING_RULES)
-        numeric = kind not in (Kind.TEXT, Kind.TIME)
-        if not (rule in allowed if isinstance(rule, str) else numeric):
-            own = "A missing text is a category of its own." if kind is Kind.TEXT else "A missing moment is its mean."
-            raise RequestError(
-                f'preprocess: "missing" of {kind} column "{name}" cannot be {rule}',
-                detail=own,
-                hint=f"Use {' or '.join(allowed)}, or leave it out.",
-            )
-
-
-def _checked_standardize(given: Any) -> bool | dict[str, bool]:
-    by_column = isinstance(given, dict) and all(isinstance(value, bool) for value in given.values())
-    if isinstance(given, bool) or by_column:
-        return given  # type: ignore[no-any-return]
-    hint = 'Give true, false, or an object such as {"price": false}.'
-    raise RequestError(f'preprocess: "standardize" is {given!r}', hint=hint)
-
-
-def _checked_categories(given: Any) -> int:
-    if isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= _MOST_CATEGORIES:
-        return given
-    hint = f"Give an integer from 1 to {_MOST_CATEGORIES}."
-    raise RequestError(f'preprocess: "categories" is {given!r}', hint=hint)
-
-
-def _checked_missing(given: Any) -> dict[str, Missing]:
-    hint = f'Give an object such as {{"price": "zero"}}; a rule is one of {", ".join(MISSING_RULES)}, or a number.'
-    if not isinstance(given, dict):
-        raise RequestError(f'preprocess: "missing" is {given!r}', hint=hint)
-    for name, rule in given.items():
-        is_number = isinstance(rule, int | float) and not isinstance(rule, bool) and np.isfinite(rule)
-        if rule not in MISSING_RULES and not is_number:
-            raise RequestError(f'preprocess: "missing" of column "{name}" is {rule!r}', hint=hint)
-    return {name: rule if isinstance(rule, str) else float(rule) for name, rule in given.items()}

@@ -29,7 +29,7 @@ HYPERPARAMS: dict[str, Specification] = {
 }
 
 # Parameters that mean nothing unless another one has this value: given all the same, they are an error.
-_ONLY_WITH = {
+ONLY_WITH = {
     "momentum": ("optimizer", ("sgd",)),
     "nesterov": ("optimizer", ("sgd",)),
     "betas": ("optimizer", ("adam", "adamw")),
@@ -72,7 +72,7 @@ class TrainingSettings:
     def parse(cls, hyperparams: Mapping[str, Any]) -> "TrainingSettings":
         """Raises RequestError, naming what is known, for an unknown name, a wrong type or a value out of range."""
         values = check_parameters("hyperparams", hyperparams, HYPERPARAMS)
-        for name, (switch, allowed) in _ONLY_WITH.items():
+        for name, (switch, allowed) in ONLY_WITH.items():
             if hyperparams.get(name) is not None and values[switch] not in allowed:
                 hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
                 raise RequestError(f'hyperparams: "{name}" means nothing with {switch} {values[switch]}', hint=hint)

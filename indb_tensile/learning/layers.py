@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 ACTIVATIONS = ("relu", "gelu", "tanh", "sigmoid", "silu")
 MOST_UNITS = 65_536
 MOST_LAYERS = 500  # all levels together
-_DEEPEST = 8  # of residual layers within one another
+DEEPEST_LAYERS = 8  # of residual layers within one another
 
 _UNITS: Specification = {"type": "integer", "minimum": 1, "maximum": MOST_UNITS}
 _KERNEL: Specification = {"type": "integer", "minimum": 1, "maximum": 63}
@@ -82,8 +82,8 @@ _Values = Mapping[str, Any]
 
 def check_layers(layers: Sequence[Any], where: str = "layer", depth: int = 0) -> int:
     """How many there are on all levels; raises RequestError, naming the layer, for what is not known."""
-    if depth > _DEEPEST:
-        raise RequestError(f"architecture: {where} nests residual layers more than {_DEEPEST} deep")
+    if depth > DEEPEST_LAYERS:
+        raise RequestError(f"architecture: {where} nests residual layers more than {DEEPEST_LAYERS} deep")
     count = len(layers)
     for position, layer in enumerate(layers):
         title = f"{where} {position}"

@@ -33,16 +33,17 @@ def check_parameters(subject: str, given: Mapping[str, Any], known: Mapping[str,
 def _value(subject: str, name: str, value: Any, specification: Specification) -> Any:
     if value is None:
         if "default" not in specification:
-            raise RequestError(f'{subject}: parameter "{name}" is missing', hint=f"Give {_wanted(specification)}.")
+            raise RequestError(f'{subject}: parameter "{name}" is missing', hint=f"Give {wanted(specification)}.")
         return _frozen(specification["default"])
-    if not _fits(value, specification):
+    if not fits(value, specification):
         raise RequestError(
-            f'{subject}: "{name}" is {_shown(value)}', hint=f'"{name}" must be {_wanted(specification)}.'
+            f'{subject}: "{name}" is {_shown(value)}', hint=f'"{name}" must be {wanted(specification)}.'
         )
     return float(value) if specification["type"] == "number" else _frozen(value)
 
 
-def _fits(value: Any, specification: Specification) -> bool:
+def fits(value: Any, specification: Specification) -> bool:
+    """Whether a value is what the parameter takes."""
     match specification["type"]:
         case "integer":
             return _is_integer(value) and _in_range(value, specification)
@@ -57,11 +58,11 @@ def _fits(value: Any, specification: Specification) -> bool:
         case "layers":
             return isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value)
         case kind:
-            fits = _is_integer if kind == "integers" else _is_number
+            is_one = _is_integer if kind == "integers" else _is_number
             few, many = specification.get("length", (0, math.inf))
             if not isinstance(value, list | tuple) or not few <= len(value) <= many:
                 return False
-            return all(fits(item) and _in_range(item, specification) for item in value)
+            return all(is_one(item) and _in_range(item, specification) for item in value)
 
 
 def _is_integer(value: Any) -> bool:
@@ -82,7 +83,7 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
-def _wanted(specification: Specification) -> str:
+def wanted(specification: Specification) -> str:
     """What a parameter takes, in words."""
     kind = specification["type"]
     if kind == "choice":

@@ -40,6 +40,7 @@ from indb_tensile.learning import wires
 from indb_tensile.learning.columns import Column, Table, Wire
 from indb_tensile.learning.columnstore import ColumnStore
 from indb_tensile.learning.copybinary import Decoder
+from indb_tensile.sizes import size
 from indb_tensile.sql_api import readable
 from indb_tensile.sql_api.readable import Reason, missing_grants
 
@@ -462,9 +463,9 @@ def _stored_bytes(connection: Connection, place: _Place) -> int:
 
 def _too_large(place: _Place, rows: int, size_bytes: int, stored_bytes: int, limits: Limits) -> DataError:
     return DataError(
-        f"table {place} takes more memory than a trainer may use to read it: {size_bytes} bytes, and the limit is "
-        f"{limits.size_bytes} bytes",
-        detail=f"That is after {rows} rows; on disk the table takes {stored_bytes} bytes, possibly compressed.",
+        f"table {place} takes more memory than a trainer may use to read it: {size(size_bytes)}, and the limit is "
+        f"{size(limits.size_bytes)}",
+        detail=f"That is after {rows} rows; on disk the table takes {size(stored_bytes)}, possibly compressed.",
         hint="Leave columns out with exclude, train on fewer rows, or let the administrator raise "
         "TENSILE_READ_LIMIT_BYTES.",
     )

@@ -11,8 +11,8 @@ from torch import nn
 
 from indb_tensile.errors import HostMemoryError, MemoryLimitError
 from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.sizes import compared, size
 
-_MIB = 1024 * 1024
 _STATES = {"adam": 2, "adamw": 2}  # tensors beside each parameter; sgd has one if it has a momentum
 
 
@@ -55,36 +55,31 @@ class Requirements:
         """Raise MemoryLimitError where the network can never run in this room, HostMemoryError where not now."""
         bound = "its memory_limit" if room.limited else "the budget"
         if self.update_bytes > room.device_bytes:
+            needed, device = compared(self.update_bytes, room.device_bytes)
             raise MemoryLimitError(
-                f"the network needs at least {_size(self.update_bytes)} of device memory, more than {bound} of "
-                f"{_size(room.device_bytes)}",
+                f"the network needs at least {needed} of device memory, more than {bound} of {device}",
                 detail="So much is its largest parameter with its gradient, which are on the device together.",
                 hint=_hint(room),
             )
         if self.state_bytes > room.device_bytes + room.host_pool_bytes:
             raise MemoryLimitError(
-                f"the network's parameters and optimizer state have {_size(self.state_bytes)}, more than {bound} of "
-                f"{_size(room.device_bytes)} and the host pool of {_size(room.host_pool_bytes)} together",
+                f"the network's parameters and optimizer state have {size(self.state_bytes)}, more than {bound} of "
+                f"{size(room.device_bytes)} and the host pool of {size(room.host_pool_bytes)} together",
                 detail="What is not on the device between two iterations is in the host pool.",
                 hint=_hint(room, "or a larger host pool (TENSILE_HOST_POOL_BYTES)"),
             )
         if self.weights_bytes > room.host_bytes:
+            weights, host = compared(self.weights_bytes, room.host_bytes)
             raise MemoryLimitError(
-                f"the network's weights have {_size(self.weights_bytes)}, more than the {_size(room.host_bytes)} of "
-                "host memory",
+                f"the network's weights have {weights}, more than the {host} of host memory",
                 hint="Use a smaller network, or a machine or container with more memory.",
             )
         if self.weights_bytes > room.free_bytes:
+            weights, free = compared(self.weights_bytes, room.free_bytes)
             raise HostMemoryError(
-                f"the network's weights have {_size(self.weights_bytes)}, and {_size(room.free_bytes)} of host "
-                "memory are free now",
+                f"the network's weights have {weights}, and {free} of host memory are free now",
                 hint="Wait until other jobs have ended, use a smaller network, or give the machine more memory.",
             )
-
-
-def _size(size_bytes: int) -> str:
-    """Bytes for a reader, in PostgreSQL's megabytes."""
-    return f"{size_bytes / _MIB:.1f} MB"
 
 
 def _hint(room: Room, also: str = "") -> str:

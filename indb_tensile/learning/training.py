@@ -18,7 +18,8 @@ from indb_tensile.learning.columns import Column, ColumnData, Columns, Rows, Tab
 from indb_tensile.learning.datareport import Fact, Subject, report_data
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import check_metric
-from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit, require_present
+from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.features import Preprocessor, choose_features, fit, require_present
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.relation import Connection, Limits, read
 from indb_tensile.learning.requirements import Requirements, Room

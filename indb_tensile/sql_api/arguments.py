@@ -5,8 +5,9 @@ from itertools import pairwise
 from typing import Any
 
 from .errors import INVALID, RefusalError, shown, told_by_database
-from .options import ARCHITECTURES, EARLY_STOP, HYPERPARAMS, LAYERS, METRICS, MOST_PARAMETERS, PREPROCESS, SPLIT
-from .parameters import check_names, check_object, check_parameters
+from .layers import check_layers
+from .options import ARCHITECTURES, EARLY_STOP, HYPERPARAMS, METRICS, MOST_PARAMETERS, ONLY_WITH, SPLIT
+from .parameters import check_parameters
 from .request import read_integer, read_text
 from .spi import Json, Plpy, fetch
 
@@ -23,8 +24,9 @@ def architecture(request: Json, before: Json) -> Json:
         named = f'"{kind}"' if isinstance(kind, str) else shown(kind)
         raise RefusalError(INVALID, f"unknown architecture {named}", hint=_KNOWN_ARCHITECTURES)
     options = {name: value for name, value in wanted.items() if name != "type"}
-    _check_layers(options.get("layers"))
     checked = check_parameters(f"architecture {kind}", options, ARCHITECTURES[kind])
+    if kind == "layers":
+        check_layers(checked["layers"])
     _check_widths(kind, checked.get("hidden") or [])
     return {"type": kind} | checked
 
@@ -39,7 +41,16 @@ def _check_widths(kind: str, hidden: list[int]) -> None:
 
 def hyperparams(request: Json, before: Json) -> Json:
     """How to train, or as before."""
-    return check_parameters("hyperparams", _object(request, "hyperparams", before), HYPERPARAMS)
+    given = check_parameters("hyperparams", _object(request, "hyperparams", before), HYPERPARAMS)
+    values = {name: rule["default"] for name, rule in HYPERPARAMS.items()} | given
+    for name, (switch, allowed) in ONLY_WITH.items():
+        if name in given and values[switch] not in allowed:
+            hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
+            message = f'hyperparams: "{name}" means nothing with {switch} {values[switch]}'
+            raise RefusalError(INVALID, message, hint=hint)
+    if values["nesterov"] and given.get("momentum") == 0:
+        raise RefusalError(INVALID, 'hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
+    return given
 
 
 def split(request: Json, before: Json) -> Json:
@@ -60,15 +71,11 @@ def split(request: Json, before: Json) -> Json:
     return options
 
 
-def preprocess(request: Json, before: Json) -> Json:
-    """What becomes of columns before the network, or as before; what it holds is checked where columns are read."""
-    given = check_object("preprocess", _object(request, "preprocess", before), PREPROCESS)
-    check_names("preprocess", given, PREPROCESS)
-    return given
+def early_stop(request: Json, before: Json, task: str, valid_size: float) -> Json | None:
+    """An empty object is early stopping with its defaults; nothing at all is as before, else none.
 
-
-def early_stop(request: Json, before: Json, task: str) -> Json | None:
-    """An empty object is early stopping with its defaults; nothing at all is as before, else none."""
+    Where no row is for validation, the loss on the training rows is all that can be watched.
+    """
     given = _inherited(request, "early_stop", before)
     if given is None:
         return None
@@ -77,6 +84,9 @@ def early_stop(request: Json, before: Json, task: str) -> Json | None:
     if options.get("metric", "loss") not in known:
         hint = f"Known for {task}: {', '.join(known)}."
         raise RefusalError(INVALID, f'early_stop: unknown metric "{options["metric"]}"', hint=hint)
+    if options.get("metric", "loss") != "loss" and valid_size == 0:
+        message = f'early_stop: "{options["metric"]}" is measured on the validation rows, and valid_size is 0'
+        raise RefusalError(INVALID, message, hint='Set "valid_size" of split above 0, or leave "metric" out.')
     return options
 
 
@@ -135,11 +145,12 @@ def priority(request: Json) -> int:
 
 
 def _read_architecture(given: str) -> Json:
-    """A name stands for the object that has nothing but this type."""
-    if not given.lstrip().startswith("{"):
+    """A name stands for the object that has nothing but this type, a list for the object with these layers."""
+    if not given.lstrip().startswith(("{", "[")):
         return {"type": given}
     try:
-        return dict(json.loads(given))
+        read = json.loads(given)
+        return {"type": "layers", "layers": read} if isinstance(read, list) else dict(read)
     except (ValueError, RecursionError) as error:
         message = f"architecture is not valid JSON: {error}"
         raise RefusalError(INVALID, message, hint=_KNOWN_ARCHITECTURES) from None
@@ -156,20 +167,10 @@ def _inherited(request: Json, key: str, before: Json) -> Any:
     return before.get(key) if given is None else given
 
 
-def _check_layers(layers: Any) -> None:
-    """Refuse what is no layer; whether layers fit together is known when they are built."""
-    pending = list(layers) if isinstance(layers, list) else []
-    for layer in pending:
-        kind = layer.get("type") if isinstance(layer, dict) else None
-        if kind not in LAYERS:
-            raise RefusalError(INVALID, f"unknown layer {shown(layer)}", hint=f"Known types: {', '.join(LAYERS)}.")
-        if isinstance(layer.get("layers"), list):  # those of a residual layer; an lstm has a number there
-            pending.extend(layer["layers"])
-
-
 SIZE = "select pg_catalog.pg_size_bytes($1::text) as bytes"
 _LONGEST_RUNTIME_S = 2**31 - 1
 _KNOWN_ARCHITECTURES = (
-    f"Give a name ({', '.join(ARCHITECTURES)}) or a JSON object such as "
-    '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}.'
+    f"Give a name ({', '.join(ARCHITECTURES)}), a JSON object such as "
+    '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}, or a list of layers such as '
+    '[{"type": "linear", "out": 64}, {"type": "relu"}, {"type": "linear"}].'
 )

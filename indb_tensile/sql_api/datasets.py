@@ -6,25 +6,22 @@ import json
 import re
 
 from . import service
-from .errors import INVALID, NO_SCHEMA, PROTOCOL, RefusalError
+from .errors import DENIED, INVALID, NO_SCHEMA, PROTOCOL, RefusalError, told_by_database
 from .grants import let_reader_read
 from .request import read_text
-from .spi import Json, Plpy, qualified
+from .spi import Json, Plpy, fetch, qualified
 
 _TYPES = r"(smallint|int|integer|bigint|real|double precision|boolean|text|date|timestamptz)(\[\]){0,3}"
 
 
 def load_dataset(plpy: Plpy, request: Json) -> Json:
-    """Create a table in `schema`, the caller's current one, and fill it with a sample data set."""
+    """Create a table, in the caller's current `schema` unless its name says another, and fill it with a data set."""
     name = read_text(request, "dataset")
     if name is None:
         raise RefusalError(INVALID, "no data set is named", hint="Name one: select tensile_load_dataset('digits').")
+    schema, table_name = _place(plpy, read_text(request, "table") or name, read_text(request, "schema"))
     page = service.ask(plpy, {"verb": "dataset", "name": name, "offset": 0})
-    schema = read_text(request, "schema")
-    if schema is None:
-        message = "no schema is selected to create the table in"
-        raise RefusalError(NO_SCHEMA, message, hint="Run: set search_path = public;")
-    table = _create_table(plpy, schema, read_text(request, "table") or name, page)
+    table = _create_table(plpy, schema, table_name, page)
     fill = f"insert into {table} select * from pg_catalog.jsonb_populate_recordset(null::{table}, $1)"
     names = [column for column, _ in page["columns"]]
     rows = 0
@@ -37,6 +34,38 @@ def load_dataset(plpy: Plpy, request: Json) -> Json:
     return {"rows": rows}
 
 
+def _place(plpy: Plpy, name: str, current: str | None) -> tuple[str, str]:
+    """Schema and name of the new table. A name with a dot or quotes is read as SQL reads it, another one as it is."""
+    parts = [name]
+    if "." in name or '"' in name:
+        try:
+            parts = list(fetch(plpy, PARTS, name)[0]["parts"])
+        except plpy.SPIError as error:
+            told = told_by_database(error)
+            if not told["sqlstate"].startswith("22"):
+                raise
+            hint = "Give a name, or a schema and a name: 'digits', 'lab.digits'."
+            raise RefusalError(INVALID, f'"{name}" is no name of a table', hint=hint) from None
+    if len(parts) > 2:
+        raise RefusalError(
+            INVALID, f'"{name}" has {len(parts)} parts', hint="Give a schema and a name: 'lab.digits'."
+        )
+    schema = parts[0] if len(parts) == 2 else current
+    if schema is None:
+        message = "no schema is selected to create the table in"
+        raise RefusalError(NO_SCHEMA, message, hint="Run: set search_path = public;")
+    found = fetch(plpy, SCHEMA, schema)
+    if not found:
+        make = fetch(plpy, MAKER, schema)[0]
+        hint = f"Run: {make['statement']};" if make["may"] else f"Ask an administrator for: {make['for_caller']};"
+        raise RefusalError(NO_SCHEMA, f'schema "{schema}" does not exist', hint=hint)
+    if not found[0]["creates"]:
+        grant = f"grant usage, create on schema {plpy.quote_ident(schema)} to {plpy.quote_ident(found[0]['caller'])};"
+        message = f'permission denied to create a table in schema "{schema}"'
+        raise RefusalError(DENIED, message, hint=f"Ask its owner for: {grant}")
+    return schema, parts[-1]
+
+
 def _create_table(plpy: Plpy, schema: str, name: str, page: Json) -> str:
     columns = []
     for column, type_name in page["columns"]:
@@ -47,3 +76,13 @@ def _create_table(plpy: Plpy, schema: str, name: str, page: Json) -> str:
     table = qualified(plpy, schema, name)
     plpy.execute(f"create table {table} ({', '.join(columns)})")
     return table
+
+
+PARTS = "select pg_catalog.parse_ident($1::text) as parts"
+MAKER = """
+select has_database_privilege(current_database(), 'create') as may, format('create schema %I', $1::text) as statement,
+       format('create schema %I authorization %I', $1::text, current_user) as for_caller"""
+SCHEMA = """
+select current_user as caller,
+       has_schema_privilege(n.oid, 'usage') and has_schema_privilege(n.oid, 'create') as creates
+  from pg_catalog.pg_namespace as n where n.nspname = $1::text"""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from .errors import INVALID, RefusalError
-from .relation import Column, Table, learnable
+from .relation import Column, Table, require_learnable
 from .request import read_names
 from .spi import Json, Plpy
 
@@ -26,8 +26,7 @@ def choose_features(
     if not used:
         hint = f"Name columns with features => array['...']. Columns: {table.names}."
         raise RefusalError(INVALID, f"no features are left in {table}", hint=hint)
-    for column in used:
-        learnable(table, column, "feature")
+    require_learnable(table, used)
     return features if features is None else [column.name for column in used], exclude
 
 

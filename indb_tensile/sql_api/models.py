@@ -1,12 +1,10 @@
 """Models by name: defining one, recalling what its last training was given, finding the version to predict with."""
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 from . import arguments
 from .errors import DENIED, DUPLICATE, MISSING, NOT_READY, RefusalError
-from .options import METRICS
+from .inheritance import LastRun, read_last_run
 from .request import read_model_name
 from .spi import Json, Plpy, Row, fetch, literal
 
@@ -29,14 +27,15 @@ def create_model(plpy: Plpy, request: Json) -> Json:
     return {"model": made[0]["model_id"]}
 
 
-def last_arguments(plpy: Plpy, name: str) -> Json:
+def last_run(plpy: Plpy, name: str) -> LastRun:
     """What arguments left out mean: those of the model's last successful run, else its definition."""
     found = fetch(plpy, MODEL, name)
     if not found:
-        return {}
+        return LastRun()
     if not found[0]["own"]:
         raise _taken(name)
-    return _well_formed(found[0]["last_spec"] or found[0]["definition"])
+    facts = found[0]
+    return read_last_run(facts["last_spec"], facts["last_job_id"], facts["target_kind"], facts["definition"])
 
 
 def find_version(plpy: Plpy, name: str, number: int | None) -> Row:
@@ -58,49 +57,10 @@ def find_version(plpy: Plpy, name: str, number: int | None) -> Row:
     raise RefusalError(NOT_READY, f'model "{name}" has no deployed version', hint=hint)
 
 
-def _well_formed(text: str | None) -> Json:
-    """The arguments of a stored specification. Its owner may write anything there: what is no argument is no default.
-
-    What the objects hold is checked as if it had been given now.
-    """
-    try:
-        stored = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(stored, dict):
-        return {}
-    return {name: stored[name] for name, fits in _FORMS.items() if name in stored and fits(stored[name])}
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
 def _taken(name: str) -> RefusalError:
     hint = "Model names are unique in the database: choose another name."
     return RefusalError(DENIED, f'model "{name}" belongs to another role', hint=hint)
 
-
-_FORMS: dict[str, Callable[[Any], bool]] = {
-    "target": _is_text,
-    "task": lambda value: _is_text(value) and value in METRICS,
-    "architecture": _is_object,
-    "hyperparams": _is_object,
-    "features": _is_names,
-    "exclude": _is_names,
-    "preprocess": _is_object,
-    "split": _is_object,
-    "metric": _is_text,
-    "early_stop": _is_object,
-}
 
 # A training that is under way has reserved the name, and may go on: the definition is for those after it.
 DEFINE_RESERVED = """
@@ -114,7 +74,10 @@ insert into tensile.models (name, definition) values ($1::text, $2::jsonb)
 on conflict (name) where dropped_at is null do nothing returning model_id"""
 MODEL = """
 select m.owner_oid = tensile.current_role_oid() and m.installation = tensile.installation() as own,
-       m.definition::text as definition, m.last_spec::text as last_spec
+       m.definition::text as definition, m.last_spec::text as last_spec, m.last_job_id,
+       (select b.bundle #>> '{preprocessor,target,kind}'
+          from tensile.model_versions as v join tensile.version_bundles as b on b.version_id = v.version_id
+         where v.model_id = m.model_id and v.job_id = m.last_job_id) as target_kind
   from tensile.models as m where m.name = $1::text and m.dropped_at is null"""
 VERSION = """
 select v.version_id, v.number, v.target, v.metrics::text as metrics

@@ -54,10 +54,58 @@ ARCHITECTURES: dict[str, dict[str, Json]] = {
     "layers": {"layers": {"type": "layers"}, "input_shape": _INPUT_SHAPE},
 }
 MOST_PARAMETERS = 2_000_000_000
-LAYERS = (
-    *("linear", "conv2d", "batch_norm1d", "batch_norm2d", "layer_norm", *_ACTIVATIONS, "dropout", "max_pool2d"),
-    *("avg_pool2d", "adaptive_avg_pool2d", "flatten", "reshape", "lstm", "gru", "transformer_encoder", "residual"),
-)
+MOST_LAYERS = 500
+DEEPEST_LAYERS = 8
+_UNITS: Json = {"type": "integer", "minimum": 1, "maximum": 65536}
+_KERNEL: Json = {"type": "integer", "minimum": 1, "maximum": 63}
+_PADDING: Json = {"type": "integer", "minimum": 0, "maximum": 31}
+_DEPTH: Json = {"type": "integer", "minimum": 1, "maximum": 64, "default": 1}
+_OUTPUT: Json = {"type": "choice", "values": ["last", "mean", "sequence"], "default": "last"}
+_POOL: dict[str, Json] = {
+    "kernel": _KERNEL | {"default": 2},
+    "stride": _KERNEL | {"default": None},
+    "padding": _PADDING | {"default": 0},
+}
+_RECURRENT: dict[str, Json] = {
+    "hidden": _UNITS,
+    "layers": _DEPTH,
+    "bidirectional": _FLAG,
+    "dropout": _DROPOUT,
+    "output": _OUTPUT,
+}
+LAYERS: dict[str, dict[str, Json]] = {
+    "linear": {"out": _UNITS | {"default": None}, "bias": {"type": "boolean", "default": True}},
+    "conv2d": {
+        "out": _UNITS,
+        "kernel": _KERNEL | {"default": 3},
+        "stride": _KERNEL | {"default": 1},
+        "padding": _PADDING | {"default": None},
+        "groups": _UNITS | {"default": 1},
+        "bias": {"type": "boolean", "default": True},
+    },
+    "batch_norm1d": {},
+    "batch_norm2d": {},
+    "layer_norm": {},
+    **{name: {} for name in _ACTIVATIONS},
+    "dropout": {"p": _DROPOUT | {"default": 0.5}},
+    "max_pool2d": _POOL,
+    "avg_pool2d": _POOL,
+    "adaptive_avg_pool2d": {"size": _KERNEL | {"default": 1}},
+    "flatten": {},
+    "reshape": {"shape": {"type": "integers", "minimum": -1, "maximum": 2147483647, "length": [1, 4]}},
+    "lstm": _RECURRENT,
+    "gru": _RECURRENT,
+    "transformer_encoder": {
+        "d_model": _UNITS | {"default": None},
+        "heads": {"type": "integer", "minimum": 1, "maximum": 256, "default": 4},
+        "layers": _DEPTH | {"default": 2},
+        "feedforward": _UNITS | {"default": None},
+        "dropout": _DROPOUT | {"default": 0.1},
+        "positions": {"type": "boolean", "default": True},
+        "output": _OUTPUT | {"default": "mean"},
+    },
+    "residual": {"layers": {"type": "layers"}},
+}
 SPLIT: dict[str, Json] = {
     "test_size": {"type": "number", "above": 0, "below": 1, "default": 0.15},
     "valid_size": _SHARE | {"default": 0.15},
@@ -71,9 +119,28 @@ EARLY_STOP: dict[str, Json] = {
     "min_delta": {"type": "number", "minimum": 0, "default": 0.0},
     "metric": {"type": "text", "default": "loss"},
 }
+# Parameters that mean nothing unless another one has one of these values: given all the same, they are an error.
+ONLY_WITH = {
+    "momentum": ("optimizer", ("sgd",)),
+    "nesterov": ("optimizer", ("sgd",)),
+    "betas": ("optimizer", ("adam", "adamw")),
+    "eps": ("optimizer", ("adam", "adamw")),
+    "decay": ("schedule", ("step",)),
+    "decay_at": ("schedule", ("step",)),
+}
 METRICS: dict[str, tuple[str, ...]] = {
     "classification": ("accuracy", "balanced_accuracy", "f1_macro", "log_loss", "roc_auc"),
     "regression": ("r2", "rmse", "mae"),
 }
-PREPROCESS = ("standardize", "categories", "missing")
+PREPROCESS: dict[str, Json] = {
+    "standardize": {"type": "boolean", "default": True, "kinds": ["integer", "float", "array"]},
+    "categories": {"type": "integer", "minimum": 1, "maximum": 10000, "default": 32, "kinds": ["text"]},
+    "missing": {
+        "type": "rule",
+        "values": ["mean", "median", "zero", "indicator", "error"],
+        "default": "mean",
+        "kinds": ["integer", "float", "boolean", "text", "time", "array"],
+    },
+}
+RULES: dict[str, tuple[str, ...]] = {"text": ("error",), "time": ("mean", "indicator", "error")}
 DEPLOY = ("if_better", "always", "never")

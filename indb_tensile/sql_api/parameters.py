@@ -13,12 +13,12 @@ def check_parameters(subject: str, given: Any, known: Mapping[str, Json]) -> Jso
     """What was given, nulls left out, once names, types and ranges are right."""
     check_names(subject, check_object(subject, given, known), known)
     for name, value in given.items():
-        if value is not None and not _fits(value, known[name]):
-            hint = f'"{name}" must be {_wanted(known[name])}.'
+        if value is not None and not fits(value, known[name]):
+            hint = f'"{name}" must be {wanted(known[name])}.'
             raise RefusalError(INVALID, f'{subject}: "{name}" is {shown(value)}', hint=hint)
     for name, rule in known.items():
         if "default" not in rule and given.get(name) is None:
-            raise RefusalError(INVALID, f'{subject}: parameter "{name}" is missing', hint=f"Give {_wanted(rule)}.")
+            raise RefusalError(INVALID, f'{subject}: parameter "{name}" is missing', hint=f"Give {wanted(rule)}.")
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -38,7 +38,8 @@ def check_names(subject: str, given: Json, known: Any) -> None:
             raise RefusalError(INVALID, f'{subject}: unknown parameter "{name}"', hint=hint)
 
 
-def _fits(value: Any, rule: Json) -> bool:
+def fits(value: Any, rule: Json) -> bool:
+    """Whether a value is what the parameter takes."""
     kind = rule["type"]
     if kind == "choice":
         return isinstance(value, str) and value in rule["values"]
@@ -47,7 +48,7 @@ def _fits(value: Any, rule: Json) -> bool:
     if kind in ("integers", "numbers"):
         few, many = rule.get("length", (0, math.inf))
         single = rule | {"type": kind[:-1]}
-        return isinstance(value, list) and few <= len(value) <= many and all(_fits(item, single) for item in value)
+        return isinstance(value, list) and few <= len(value) <= many and all(fits(item, single) for item in value)
     if isinstance(value, bool) or kind in ("boolean", "text"):
         return isinstance(value, {"boolean": bool, "text": str}.get(kind, ()))
     if not isinstance(value, int if kind == "integer" else (int, float)) or not abs(value) <= sys.float_info.max:
@@ -56,7 +57,7 @@ def _fits(value: Any, rule: Json) -> bool:
     return bool(least <= value <= most and rule.get("above", -math.inf) < value < rule.get("below", math.inf))
 
 
-def _wanted(rule: Json) -> str:
+def wanted(rule: Json) -> str:
     """What a parameter takes, in words."""
     if rule["type"] == "choice":
         return "one of " + ", ".join(rule["values"])

@@ -97,13 +97,28 @@ def no_table(oid: int) -> RefusalError:
     return RefusalError(MISSING_TABLE, f"there is no table with oid {oid}", hint="It may have been dropped.")
 
 
-def learnable(table: Table, column: Column, role: str) -> Column:
-    """The column, unless its type cannot be learned from; `role` is target or feature."""
+def learnable_target(table: Table, column: Column) -> Column:
+    """The column, unless its type cannot be learned from."""
     if not column.kind:
-        way = f"Leave it out with exclude => array[{literal(column.name)}]. " if role == "feature" else ""
-        message = f'{role} "{column.name}" of {table} has type {column.type}, which cannot be learned from'
-        raise RefusalError(INVALID, message, hint=way + _SUPPORTED)
+        message = f'target "{column.name}" of {table} has type {column.type}, which cannot be learned from'
+        raise RefusalError(INVALID, message, hint=_SUPPORTED)
     return column
+
+
+def require_learnable(table: Table, features: Sequence[Column]) -> None:
+    """Refuse the columns whose types cannot be learned from, all at once."""
+    wrong = [column for column in features if not column.kind]
+    if not wrong:
+        return
+    listed = ", ".join(literal(column.name) for column in wrong)
+    if len(wrong) == 1:
+        message = f'feature "{wrong[0].name}" of {table} has type {wrong[0].type}, which cannot be learned from'
+        way = f"Leave it out with exclude => array[{listed}]. "
+    else:
+        named = ", ".join(f'"{column.name}" ({column.type})' for column in wrong)
+        message = f"{len(wrong)} features of {table} have types that cannot be learned from: {named}"
+        way = f"Leave them out with exclude => array[{listed}]. "
+    raise RefusalError(INVALID, message, hint=way + _SUPPORTED)
 
 
 def _kind(column: Row) -> str:

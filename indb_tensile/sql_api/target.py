@@ -2,7 +2,7 @@
 
 from .errors import INVALID, MISSING_COLUMN, RefusalError
 from .options import METRICS
-from .relation import Column, Table, learnable
+from .relation import Column, Table, learnable_target
 from .request import read_choice, read_text
 from .sample import count_values
 from .spi import Json, Plpy
@@ -15,9 +15,9 @@ def choose_target(request: Json, before: Json, table: Table) -> Column:
     """The column to predict: as asked, as last time, or the only one with a usual name."""
     named = read_text(request, "target")
     if named is not None:
-        return learnable(table, table.column(named, "target"), "target")
+        return learnable_target(table, table.column(named, "target"))
     if (last := before.get("target")) is not None:
-        return learnable(table, _as_last_time(table, last), "target")
+        return learnable_target(table, _as_last_time(table, last))
     usual = [column for column in table.columns if column.name in _USUAL_NAMES]
     if len(usual) != 1:
         found = " and ".join(column.name for column in usual)
@@ -27,14 +27,12 @@ def choose_target(request: Json, before: Json, table: Table) -> Column:
             detail=f"It has {found}." if usual else f"It has no column named {', '.join(_USUAL_NAMES)}.",
             hint=f"Name the column to predict with target => '...'. Columns: {table.names}.",
         )
-    return learnable(table, usual[0], "target")
+    return learnable_target(table, usual[0])
 
 
 def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: Column) -> str:
-    """The task as asked, as last time for the same target, or by the target's type and values."""
-    task: str | None = read_choice(request, "task", tuple(METRICS), None)
-    if task is None and before.get("target") == target.name:
-        task = before.get("task")
+    """The task as asked, as last time, or by the target's type and values."""
+    task: str | None = read_choice(request, "task", tuple(METRICS), before.get("task"))
     if task is None:
         task, reason = _task_by_type(plpy, table, target)
         plpy.notice(f'task is {task}, as target "{target.name}" {reason}')

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 
-from . import arguments, service
+from . import arguments, preprocessing, service
 from .divider import check_divider, choose_divider, read_shares
 from .doubts import notice_doubts
 from .errors import UNSUPPORTED, RefusalError
 from .features import choose_features, divider_of, used_columns
-from .models import last_arguments
-from .options import DEPLOY
+from .inheritance import fitting, fitting_task, tell_inherited
+from .models import last_run
+from .options import DEPLOY, SPLIT
 from .relation import Table, find_table, reasons_against, require_grants
 from .request import read_choice, read_key, read_model_name, read_text
 from .sample import check_rows, read_statistics
@@ -58,10 +59,13 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
     _refuse_what_comes_later(request)
     name = read_model_name(request)
     table = find_table(plpy, request)
-    before = last_arguments(plpy, name)
-    target = choose_target(request, before, table)
+    last = last_run(plpy, name)
+    target = choose_target(request, last.arguments, table)
+    last = fitting_task(plpy, request, last, target)
     with callers_path(plpy, _path(request)):
-        task = choose_task(plpy, request, before, table, target)
+        task = choose_task(plpy, request, last.arguments, table, target)
+    last = fitting(plpy, request, last, table, target, task)
+    before = last.arguments
     features, exclude = choose_features(plpy, request, before, table, target)
     spec = {
         "model": name,
@@ -72,15 +76,19 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
         "hyperparams": arguments.hyperparams(request, before),
         "features": features,
         "exclude": exclude,
-        "preprocess": arguments.preprocess(request, before),
+        "preprocess": {},
         "split": arguments.split(request, before),
         "metric": arguments.metric(request, before, task),
-        "early_stop": arguments.early_stop(request, before, task),
+        "early_stop": None,
         "memory_limit_bytes": arguments.memory_limit(plpy, request),
         "max_runtime_s": arguments.max_runtime(request),
         "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
     }
     spec["split"] = choose_divider(plpy, request, table, spec)
+    valid_size = spec["split"].get("valid_size", SPLIT["valid_size"]["default"])
+    spec["early_stop"] = arguments.early_stop(request, before, task, valid_size)
+    spec["preprocess"] = preprocessing.preprocess(request, before, table, used_columns(table, spec))
+    tell_inherited(plpy, request, last, spec)
     used = _used(table, spec)
     if not _needs_snapshot(request, table, used):
         require_grants(plpy, table, used)

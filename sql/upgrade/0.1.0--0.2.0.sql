@@ -78,6 +78,8 @@ $$;
 alter table tensile.models
   drop constraint models_name_key,
   add column dropped_at timestamptz,
+  add column last_job_id bigint,
+  add column last_started_at timestamptz,
   add constraint models_name_is_printable check (name !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]');
 create unique index models_name on tensile.models (name) where dropped_at is null;
 create index models_dropped on tensile.models (model_id) where dropped_at is not null;
@@ -91,6 +93,7 @@ insert into tensile.version_bundles (version_id, bundle) select v.version_id, v.
 alter table tensile.model_versions
   drop column bundle,
   add column weights_digest text,
+  add column not_deployed text,
   add constraint model_versions_digests_are_sha256 check (weights_digest ~ '^[0-9a-f]{64}$');
 
 alter table tensile.model_privileges add column owner_oid oid, add column revoked_at timestamptz;

@@ -10,41 +10,64 @@ from psycopg.errors import InsufficientPrivilege, LockNotAvailable, ObjectInUse
 
 from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.chunks import CHUNK_BYTES
-from indb_tensile.catalog.models import should_deploy
-from indb_tensile.errors import DatabaseError, LostClaimError, MissingError, PrivilegeError, RequestError
+from indb_tensile.catalog.models import why_not_deployed
+from indb_tensile.errors import (
+    DatabaseError,
+    LostClaimError,
+    MissingError,
+    OvertakenError,
+    PrivilegeError,
+    RequestError,
+)
 from indb_tensile.job import ClaimedJob, ClaimToken, ModelVersionId
 from tests.catalog.enqueue import claim, enqueue, publication, register, specification, state
 from tests.conftest import Database
 
+STAYS = "version 3, which stays deployed"
+
 
 @pytest.mark.parametrize(
-    ("wish", "metric", "higher", "incumbent", "deployed"),
+    ("wish", "metric", "higher", "incumbent", "why"),
     [
-        ("always", 0.1, True, 0.9, True),
-        ("never", 0.9, True, 0.1, False),
-        ("if_better", 0.9, True, 0.1, True),
-        ("if_better", 0.1, True, 0.9, False),
-        ("if_better", 0.5, True, 0.5, False),
-        ("if_better", 0.1, False, 0.9, True),
-        ("if_better", 0.9, False, 0.1, False),
-        ("if_better", -0.1, True, -0.9, True),
-        ("if_better", math.nan, True, 0.1, False),
-        ("if_better", None, None, 0.1, False),
-        ("if_better", 0.1, True, None, True),
-        ("if_better", 0.1, True, math.nan, True),
+        ("always", 0.1, True, 0.9, None),
+        ("never", 0.9, True, 0.1, "deploy is never"),
+        ("if_better", 0.9, True, 0.1, None),
+        ("if_better", 0.1, True, 0.9, f"its r2 on the test rows, 0.1, is not better than the 0.9 of {STAYS}"),
+        ("if_better", 0.5, True, 0.5, f"its r2 on the test rows, 0.5, is not better than the 0.5 of {STAYS}"),
+        ("if_better", 0.1, False, 0.9, None),
+        ("if_better", 0.9, False, 0.1, f"its r2 on the test rows, 0.9, is not better than the 0.1 of {STAYS}"),
+        ("if_better", -0.1, True, -0.9, None),
+        ("if_better", 0.1, False, math.inf, None),
     ],
 )
-def test_a_version_is_deployed_as_the_job_wishes(
-    wish: str, metric: float | None, higher: bool | None, incumbent: float | None, deployed: bool
+def test_a_version_is_deployed_as_the_job_wishes_or_it_is_said_why_not(
+    wish: str, metric: float, higher: bool, incumbent: float, why: str | None
 ) -> None:
-    made = publication(metric=metric, higher_is_better=higher)
-    assert should_deploy(wish, has_incumbent=True, incumbent_metric=incumbent, publication=made) is deployed
+    made = publication(metric=metric, higher_is_better=higher, incumbent_metric=incumbent)
+    assert why_not_deployed(wish, made, 3) == why
+
+
+@pytest.mark.parametrize("undefined", [None, math.nan])
+def test_a_metric_that_the_rows_do_not_define_deploys_nothing(undefined: float | None) -> None:
+    new = publication(metric=undefined, incumbent_metric=0.1)
+    why = f"it cannot be compared with {STAYS}: its r2 is not defined on the test rows"
+    assert why_not_deployed("if_better", new, 3) == why
+    old = publication(metric=0.1, incumbent_metric=undefined)
+    why = f"it cannot be compared with {STAYS}: the r2 of that is not defined on the test rows"
+    assert why_not_deployed("if_better", old, 3) == why
+
+
+def test_a_version_that_cannot_be_compared_is_deployed_only_if_that_was_asked() -> None:
+    made = publication(metric=1.0, incumbent_metric=0.1, incomparable="its classes are others")
+    why = f"it cannot be compared with {STAYS}: its classes are others"
+    assert why_not_deployed("if_better", made, 3) == why
+    assert why_not_deployed("always", made, 3) is None
 
 
 def test_the_first_version_is_deployed_unless_never_was_asked() -> None:
     made = publication(metric=math.nan)
-    assert should_deploy("if_better", has_incumbent=False, incumbent_metric=None, publication=made)
-    assert not should_deploy("never", has_incumbent=False, incumbent_metric=None, publication=made)
+    assert why_not_deployed("if_better", made, None) is None
+    assert why_not_deployed("never", made, None) == "deploy is never"
 
 
 @pytest.mark.postgres
@@ -118,13 +141,49 @@ def test_versions_count_up_and_only_the_better_one_is_deployed(database: Databas
 
 
 @pytest.mark.postgres
-def test_a_version_deployed_meanwhile_is_judged_by_what_it_scored(database: Database) -> None:
+def test_a_version_that_was_compared_with_one_no_longer_deployed_is_compared_anew(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         worker = register(connection)
         seen = _publish(alice, connection, worker, metric=0.5)
+        job = enqueue(alice)
+        claimed = claim(connection, worker)
         meanwhile = _publish(alice, connection, worker, metric=0.9, incumbent=seen, incumbent_metric=0.5)
-        _publish(alice, connection, worker, metric=0.6, incumbent=seen, incumbent_metric=0.5)
+        made = publication(metric=0.6, incumbent=seen, incumbent_metric=0.5)
+        with pytest.raises(OvertakenError, match='judged by a version of model "m" that is not deployed now'):
+            models.publish_version(connection, claimed, made)
+        assert state(alice, job) == "starting"
+        made = publication(metric=0.6, incumbent=meanwhile, incumbent_metric=0.9)
+        models.publish_version(connection, claimed, made)
         assert models.deployed_version(connection, "m") == meanwhile
+
+
+@pytest.mark.postgres
+def test_why_a_version_is_not_deployed_is_shown_with_its_job(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        worker = register(connection)
+        first = _publish(alice, connection, worker)
+        _publish(alice, connection, worker, metric=0.9, incumbent=first, incomparable="its classes are others")
+        why = "it cannot be compared with version 1, which stays deployed: its classes are others"
+        shown = alice.execute("select version, not_deployed from tensile.stat_jobs order by 1").fetchall()
+        assert shown == [(1, None), (2, why)]
+        told = alice.execute("select job_id, detail from tensile.job_events where kind = 'not_deployed'").fetchall()
+        assert told == [(2, {"reason": why})]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_next_run_inherits_from_the_run_that_started_last(database: Database, order: tuple[int, int]) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        worker = register(connection)
+        started = []
+        for epochs in (1, 2):
+            enqueue(alice, spec={"hyperparams": {"epochs": epochs}})
+            started.append(claim(connection, worker))
+        for place in order:
+            made = publication(incumbent=models.deployed_version(connection, "m"), incumbent_metric=0.9)
+            models.publish_version(connection, started[place], made)
+        remembered = "select last_job_id, last_spec #>> '{hyperparams,epochs}' from tensile.models"
+        assert alice.execute(remembered.encode()).fetchone() == (started[1].job, "2")
 
 
 @pytest.mark.postgres

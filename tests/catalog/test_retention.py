@@ -46,7 +46,7 @@ def finish(database: Database, ended: int, *, age: str = "0 days") -> None:
             claimed = claim(worker, number)
             progress = Progress(epoch=1, epochs=1, step=1, steps=1, figures={"loss": 1.0, "accuracy": 0.5})
             jobs.report_progress(worker, claimed.job, claimed.claim, progress)
-            models.publish_version(worker, claimed, publication())
+            models.publish_version(worker, claimed, publication(incumbent=models.deployed_version(worker, "m")))
         jobs.leave(worker, number)
     with database.connect() as postgres, postgres.transaction():
         postgres.execute("set local session_replication_role = replica")  # no events of these changes

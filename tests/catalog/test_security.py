@@ -199,7 +199,7 @@ def test_a_renamed_role_keeps_its_jobs_and_models_and_views_show_its_present_nam
     with _role(database, "first") as first, database.connect("tensile_worker") as worker:
         here = register(worker)
         enqueue(first)
-        models.publish_version(worker, claim(worker, here), publication())
+        version = models.publish_version(worker, claim(worker, here), publication())
         first.execute("reset role")
         first.execute("alter role first rename to renamed")
         first.execute("create role first in role tensile_user")
@@ -209,7 +209,7 @@ def test_a_renamed_role_keeps_its_jobs_and_models_and_views_show_its_present_nam
         for view in ("stat_jobs", "model_list"):
             assert first.execute(f"select owner from tensile.{view}".encode()).fetchall() == [("renamed",)], view
         enqueue(first)
-        models.publish_version(worker, claim(worker, here), publication())
+        models.publish_version(worker, claim(worker, here), publication(incumbent=version))
         assert _count(first, "model_versions") == 2
         first.execute("reset role")
         first.execute("set role first")

@@ -130,7 +130,7 @@ def test_models_grants_and_settings_are_kept(own: Cluster, old: Connection, way:
         enqueue(alice, "flowers")
     with _as(old, "bob") as bob:
         assert _all(bob, "select model from tensile.stat_jobs") == []
-    second = models.publish_version(old, claim(old, register(old)), publication())
+    second = models.publish_version(old, claim(old, register(old)), publication(incumbent=version))
     assert models.load_version(old, second).number == 2
 
     with _new_database(own, "restored") as restored:

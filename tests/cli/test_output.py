@@ -8,22 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.cli.output import cell, duration, plain, print_json, show_one, show_rows, size
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 kB"),
-        (1536 * 1024, "1.5 MB"),
-        (2**31, "2.00 GB"),
-        (2**41, "2048.00 GB"),
-    ],
-)
-def test_sizes_are_in_units_of_1024(size_bytes: int, text: str) -> None:
-    assert size(size_bytes) == text
+from indb_tensile.cli.output import cell, duration, plain, print_json, show_one, show_rows
 
 
 @pytest.mark.parametrize(

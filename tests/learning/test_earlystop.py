@@ -11,7 +11,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning.earlystop import EarlyStop
 
 
-def run(state: EarlyStop, *values: float) -> EarlyStop:
+def run(state: EarlyStop, *values: float | None) -> EarlyStop:
     for epoch, value in enumerate(values):
         state = state.observe(epoch, value)
     return state
@@ -41,6 +41,12 @@ def test_a_value_that_is_not_finite_is_no_improvement() -> None:
     start = EarlyStop.parse({"patience": 1}, Task.REGRESSION)
     assert run(start, float("nan")).stopped
     assert run(start, 1.0, float("-inf")).best == 1.0
+
+
+def test_a_metric_that_the_rows_do_not_define_never_stops_a_training() -> None:
+    state = run(EarlyStop.parse({"patience": 1, "metric": "roc_auc"}, Task.CLASSIFICATION), *[None] * 100)
+    assert (state.stopped, state.best, state.best_epoch) == (False, None, -1)
+    assert run(state, 0.5, None, None, 0.4).stopped
 
 
 def test_without_a_request_it_remembers_but_never_stops() -> None:

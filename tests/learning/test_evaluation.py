@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
@@ -58,8 +61,8 @@ def test_what_the_rows_do_not_define_is_left_out() -> None:
     one = evaluate(Task.CLASSIFICATION, np.array([[1.0, 0.0]]), np.array([0]), CLASSES)
     assert set(one) == {"accuracy", "balanced_accuracy", "f1_macro", "log_loss"}
     assert one["balanced_accuracy"] == 1
-    three = evaluate(Task.CLASSIFICATION, np.eye(3), np.arange(3), THREE)
-    assert "roc_auc" not in three
+    same = evaluate(Task.CLASSIFICATION, np.eye(3), np.zeros(3, np.int64), THREE)
+    assert "roc_auc" not in same
     flat = evaluate(Task.REGRESSION, np.zeros((2, 1)), np.zeros((2, 1)), VALUES)
     assert flat == {"rmse": 0.0, "mae": 0.0}
     assert evaluate(Task.CLASSIFICATION, np.zeros((0, 2)), np.zeros(0), CLASSES) == {}
@@ -67,9 +70,32 @@ def test_what_the_rows_do_not_define_is_left_out() -> None:
 
 def test_a_network_that_diverged_is_judged_and_not_refused() -> None:
     worst = evaluate(Task.REGRESSION, np.full((2, 1), np.nan), np.array([[0.0], [1.0]]), VALUES)
-    assert worst == {"rmse": float("inf"), "mae": float("inf")}
+    assert worst == {"r2": float("-inf"), "rmse": float("inf"), "mae": float("inf")}
+    flat = evaluate(Task.REGRESSION, np.full((2, 1), np.nan), np.zeros((2, 1)), VALUES)
+    assert flat == {"rmse": float("inf"), "mae": float("inf")}
     chance = evaluate(Task.CLASSIFICATION, np.full((2, 2), np.nan), np.array([0, 1]), CLASSES)
     assert chance["log_loss"] == pytest.approx(np.log(2))
+
+
+@given(st.integers(2, 5), st.integers(2, 40), st.integers(0, 2**32 - 1), st.booleans())
+def test_the_area_under_the_roc_curve_is_that_of_scikit_learn(classes: int, rows: int, seed: int, ties: bool) -> None:
+    source = np.random.default_rng(seed)
+    outputs = source.integers(0, 3, (rows, classes)) if ties else source.normal(size=(rows, classes))
+    targets = np.concatenate([np.arange(classes), source.integers(0, classes, rows)])
+    outputs = np.concatenate([source.normal(size=(classes, classes)), outputs])
+    chance = probabilities(outputs)
+    names = Target(name="y", task=Task.CLASSIFICATION, kind=Kind.TEXT, labels=tuple("abcde"[:classes]))
+    found = evaluate(Task.CLASSIFICATION, outputs, targets, preprocessor(names))["roc_auc"]
+    if classes == 2:
+        assert found == pytest.approx(roc_auc_score(targets, chance[:, 1]))
+    else:
+        assert found == pytest.approx(roc_auc_score(targets, chance, multi_class="ovr", average="macro"))
+
+
+def test_a_class_that_does_not_occur_is_left_out_of_the_area_under_the_roc_curve() -> None:
+    outputs = np.log(np.array([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.5, 0.4, 0.1], [0.55, 0.35, 0.1]]))
+    found = evaluate(Task.CLASSIFICATION, outputs, np.array([0, 1, 0, 1]), THREE)["roc_auc"]
+    assert found == pytest.approx((0.75 + 0.75) / 2)
 
 
 def test_every_metric_has_a_direction_and_the_default_is_one_of_its_task() -> None:

@@ -14,7 +14,8 @@ from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestE
 from indb_tensile.job import Task
 from indb_tensile.learning.columns import Column, ColumnData, Kind
 from indb_tensile.learning.encoders import Arrays
-from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit
+from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.features import Preprocessor, choose_features, fit
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.targets import Target
 
@@ -274,8 +275,11 @@ def test_an_unknown_column_comes_with_those_there_are() -> None:
         ({"standardize": "yes"}, '"standardize" is'),
         ({"categories": 0}, '"categories" is 0'),
         ({"categories": True}, '"categories" is True'),
-        ({"missing": "mean"}, '"missing" is'),
-        ({"missing": {"n": "median"}}, '"missing" of column "n" is \'median\''),
+        ({"missing": "mode"}, "\"missing\" is 'mode'"),
+        ({"missing": ["mean"]}, '"missing" is'),
+        ({"missing": {"n": "mode"}}, '"missing" of column "n" is \'mode\''),
+        ({"categories": {"w": 0}}, '"categories" of column "w" is 0'),
+        ({"standardize": {"n": 1}}, '"standardize" of column "n" is 1'),
         ({"missing": {"n": True}}, '"missing" of column "n" is True'),
     ],
 )
@@ -329,3 +333,53 @@ def test_wide_arrays_are_encoded_in_blocks_as_they_would_be_at_once() -> None:
     whole = np.where(np.isfinite(numbers), numbers, scaler.mean_)
     expected = ((whole - scaler.mean_) / scaler.scale_).astype(np.float32)
     assert np.array_equal(preprocessor.transform(table), expected)
+
+
+def test_the_median_of_the_training_rows_stands_for_what_is_missing() -> None:
+    made, rows = fitted({"n": numbers(1, 3, 11, None)}, {"missing": {"n": "median"}, "standardize": False})
+    assert rows == [[1], [3], [11], [3]]
+    again = Preprocessor.from_json(json.loads(json.dumps(made.to_json())))
+    assert again.transform_rows([{"n": None}]).tolist() == [[3]]
+
+
+def test_a_vector_has_a_median_for_each_element_and_a_matrix_one_for_all() -> None:
+    vectors = column_of("v", Kind.ARRAY, [[1, 10], [3, 30], [11, 110], None])
+    assert fitted({"v": vectors}, {"missing": "median", "standardize": False})[1][3] == [3, 30]
+    matrices = column_of("m", Kind.ARRAY, [[[1, 2], [3, 4]], [[5, 6], [7, 9]], None])
+    assert fitted({"m": matrices}, {"missing": "median", "standardize": False})[1][2] == [4.5] * 4
+
+
+def test_a_rule_for_all_columns_holds_for_those_that_know_it() -> None:
+    columns = {
+        "n": numbers(1, 3, None),
+        "w": column_of("w", Kind.TEXT, ["a", "b", None]),
+        "d": column_of("d", Kind.TIME, ["2020-01-01", "2021-01-01", None]),
+    }
+    made, _ = fitted(columns, {"missing": "indicator"})
+    assert [name for name in made.outputs if name.endswith(" (missing)")] == [
+        "n (missing)",
+        "w = (missing)",
+        "d (missing)",
+    ]
+    zeros, rows = fitted(columns, {"missing": "zero", "standardize": False})
+    assert rows[2][0] == 0
+    assert not any(name.endswith("d (missing)") for name in zeros.outputs)
+
+
+def test_each_text_may_have_a_cap_of_its_own() -> None:
+    columns = {name: column_of(name, Kind.TEXT, ["a", "b", "c"]) for name in ("v", "w")}
+    made, _ = fitted(columns, {"categories": {"v": 1}})
+    assert made.outputs == (
+        *("v = a", "v = (other)", "v = (missing)"),
+        *("w = a", "w = b", "w = c", "w = (other)", "w = (missing)"),
+    )
+
+
+def test_an_option_that_means_nothing_to_its_column_is_refused() -> None:
+    columns = {"n": numbers(1, 3), "w": column_of("w", Kind.TEXT, ["a", "b"])}
+    for options, fault in (
+        ({"categories": {"n": 3}}, '"categories" means nothing to float column "n"'),
+        ({"standardize": {"w": True}}, '"standardize" means nothing to text column "w"'),
+    ):
+        with pytest.raises(RequestError, match=fault):
+            fitted(columns, options)

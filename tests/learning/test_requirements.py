@@ -83,7 +83,12 @@ NEEDED = Requirements(update_bytes=10 * MIB, weights_bytes=30 * MIB, state_bytes
         (
             {"device_bytes": 10 * MIB - 1},
             MemoryLimitError,
-            "the network needs at least 10.0 MB of device memory, more than the budget of 10.0 MB",
+            "the network needs at least 10485760 B of device memory, more than the budget of 10485759 B",
+        ),
+        (
+            {"device_bytes": 1024, "limited": True},
+            MemoryLimitError,
+            "the network needs at least 10.0 MB of device memory, more than its memory_limit of 1.0 kB",
         ),
         (
             {"device_bytes": 8 * MIB, "limited": True},
@@ -157,5 +162,5 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 def test_a_refusal_takes_no_memory() -> None:
     done = subprocess.run([sys.executable, "-c", _REFUSED], capture_output=True, text=True, check=True)
     message, grown_mib = done.stdout.splitlines()
-    assert message == "the network needs at least 3051.8 MB of device memory, more than the budget of 600.0 MB"
+    assert message == "the network needs at least 2.98 GB of device memory, more than the budget of 600.0 MB"
     assert int(grown_mib) < 100

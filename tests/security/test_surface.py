@@ -43,6 +43,7 @@ SHARED = {
     "tensile.stat_device": "see tensile.devices",
     "tensile.stat_workers": "see tensile.workers",
     "tensile.training_request": "puts its arguments into one JSON object",
+    "tensile.try_commit(boolean)": "commits the caller's own transaction",
     "tensile.workers": "controllers and their services: where predictions are asked for",
     "tensile_check()": "what is missing for trainings and predictions",
     "tensile_version()": "which version the catalog has",
@@ -67,7 +68,7 @@ MONITORED = dict.fromkeys(
         *("tensile.current_role_oid()", "tensile.installation()", "tensile.intake()", "tensile.known_settings()"),
         *("tensile.owners_at_limit(integer,oid)", "tensile.queue_positions(bigint[])", "tensile.quota_of(oid)"),
         *("tensile.quota_use()", "tensile.setting(text)", "tensile.setting_list", "tensile.stat_quotas"),
-        "tensile_version()",
+        *("tensile.training_request", "tensile_version()"),
     ),
     "monitors see every job, model, plan and device",
 )

@@ -88,7 +88,7 @@ def test_with_less_free_memory_than_any_plan_needs_it_is_planned_for_the_whole_d
     tensile = explain(budget_bytes=MIB)[-1]
     assert tensile["starts_now"] is False
     assert tensile["peak_bytes"] == explain()[-1]["peak_bytes"]
-    assert "1 MB are free now" in tensile["note"]
+    assert "1.0 MB are free now" in tensile["note"]
 
 
 def test_a_limit_below_the_floor_is_said_to_be_impossible() -> None:
@@ -97,7 +97,7 @@ def test_a_limit_below_the_floor_is_said_to_be_impossible() -> None:
     unknown = ("iteration_ms", "overhead", "saved", "stall_ms", "swaps", "swapped_bytes", "recomputed")
     assert [rows[-1][name] for name in unknown] == [None] * len(unknown)
     assert rows[-1]["peak_bytes"] == rows[-1]["floor_bytes"]
-    assert "more than its memory limit of 1 MB" in rows[-1]["note"]
+    assert "more than its memory limit of 1.0 MB" in rows[-1]["note"]
 
 
 def test_whether_it_starts_is_unknown_while_nobody_says_what_is_free() -> None:

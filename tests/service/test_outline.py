@@ -9,7 +9,8 @@ import torch
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.columns import ColumnData, Kind
-from indb_tensile.learning.features import FeatureOptions, fit
+from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.features import fit
 from indb_tensile.learning.targets import Target
 from worker.serving.outline import outline, width
 from worker.serving.requests import ColumnStatistics, Shares

@@ -236,6 +236,33 @@ def test_a_sample_data_set_can_have_another_name(alice: Connection, serve: Serve
     assert value(alice, """select count(*) from "My Letters" """) == 3
 
 
+def test_a_name_with_a_dot_is_a_schema_and_a_table(alice: Connection, admin: Connection, serve: Serve) -> None:
+    serve(dataset)
+    admin.execute("create schema lab authorization alice; create schema closed")
+
+    assert value(alice, "select tensile_load_dataset('letters', 'lab.Letters')") == 3
+    assert value(alice, "select count(*) from lab.letters") == 3
+    assert value(alice, """select tensile_load_dataset('letters', 'lab."a.b"')""") == 3
+    assert value(alice, """select count(*) from lab."a.b" """) == 3
+
+    missing = refused(alice, "select tensile_load_dataset('letters', 'nosuch.letters')")
+    way = "Ask an administrator for: create schema nosuch authorization alice;"
+    assert missing == Refused("3F000", 'schema "nosuch" does not exist', None, way)
+    owned = refused(admin, "select tensile_load_dataset('letters', 'nosuch.letters')")
+    assert owned.hint == "Run: create schema nosuch;"
+    closed = refused(alice, "select tensile_load_dataset('letters', 'closed.letters')")
+    assert (closed.sqlstate, closed.hint) == (
+        "42501",
+        "Ask its owner for: grant usage, create on schema closed to alice;",
+    )
+    for name, fault in (
+        ("a..b", '"a..b" is no name of a table'),
+        ("a.b.c", '"a.b.c" has 3 parts'),
+    ):
+        error = refused(alice, "select tensile_load_dataset('letters', %s)", name)
+        assert (error.sqlstate, error.message) == ("22023", fault)
+
+
 def test_a_table_that_is_there_is_not_overwritten(alice: Connection, serve: Serve) -> None:
     serve(dataset)
 

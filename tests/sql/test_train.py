@@ -211,8 +211,9 @@ def test_a_key_belongs_to_its_owner(alice: Connection, bob: Connection) -> None:
                 "22023",
                 'unknown architecture "perceptron"',
                 None,
-                "Give a name (auto, mlp, cnn, layers) or a JSON object such as "
-                '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}.',
+                "Give a name (auto, mlp, cnn, layers), a JSON object such as "
+                '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}, or a list of layers such as '
+                '[{"type": "linear", "out": 64}, {"type": "relu"}, {"type": "linear"}].',
             ),
         ),
         (
@@ -500,7 +501,10 @@ def test_an_unknown_layer_is_refused(alice: Connection) -> None:
              {"type": "residual", "layers": [{"type": "linear"}, {"type": "linera"}]}]}')""",
     )
 
-    assert (error.sqlstate, error.message) == ("22023", 'unknown layer {"type": "linera"}')
+    assert (error.sqlstate, error.message) == (
+        "22023",
+        'architecture: layer 0. 1 is {"type": "linera"}, whose type is not known',
+    )
 
 
 def test_names_are_quoted_wherever_they_go(alice: Connection) -> None:
@@ -545,3 +549,54 @@ def test_domains_over_domains_and_arrays_are_learned_from(alice: Connection) -> 
     )
 
     assert value(alice, "select tensile_train('m', 't', features => array['a', 'b'])") > 0
+
+
+def test_all_columns_that_cannot_be_learned_from_are_named_at_once(alice: Connection) -> None:
+    alice.execute(
+        """create table odd (a json, b real, c point, d text, y int);
+           insert into odd select '{}', i, '(1,2)', 'x', i % 2 from generate_series(1, 9) as i;
+           grant select on odd to tensile_reader"""
+    )
+
+    error = refused(alice, "select tensile_train('m', 'odd')")
+
+    assert error.message == (
+        '2 features of table "public.odd" have types that cannot be learned from: "a" (json), "c" (point)'
+    )
+    assert error.hint is not None
+    assert error.hint.startswith("Leave them out with exclude => array['a', 'c']. Supported are ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            """preprocess => '{"missing": {"colour": "mean"}}'""",
+            'preprocess: "missing" names column "colour", which table "public.iris" does not have',
+        ),
+        (
+            """preprocess => '{"categories": {"petal": 3}}'""",
+            'preprocess: "categories" means nothing to column "petal" of type real',
+        ),
+        (
+            """architecture => '[{"type": "linear", "trainable": false}]'""",
+            'architecture: layer 0 (linear): unknown parameter "trainable"',
+        ),
+        (
+            """hyperparams => '{"momentum": 0.5}'""",
+            'hyperparams: "momentum" means nothing with optimizer adamw',
+        ),
+    ],
+)
+def test_what_a_worker_would_refuse_is_refused_at_once(alice: Connection, arguments: str, message: str) -> None:
+    error = refused(alice, f"select tensile_train('flowers', 'iris', target => 'species', {arguments})")
+
+    assert (error.message, value(alice, "select count(*) from tensile.jobs")) == (message, 0)
+
+
+def test_options_for_all_columns_are_enqueued_as_given(alice: Connection) -> None:
+    job = train(
+        alice, """target => 'species', preprocess => '{"missing": "indicator", "standardize": {"petal": false}}'"""
+    )
+
+    assert spec_of(alice, job)["preprocess"] == {"missing": "indicator", "standardize": {"petal": False}}

@@ -189,3 +189,30 @@ def test_a_model_in_training_is_not_dropped(alice: Connection) -> None:
         f"Cancel it first: select tensile_cancel({job});",
     )
     assert refused(alice, "select tensile_drop_model('flowers')").sqlstate == "42704"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "begin; call tensile_train_and_wait('flowers', 'iris', target => 'species')",
+        "do $$ begin perform own_call(); end $$",
+        "select own_call()",
+    ],
+)
+def test_waiting_where_nothing_can_be_committed_says_so(alice: Connection, statement: str) -> None:
+    alice.execute(
+        """create function own_call() returns void language plpgsql as $$
+           declare j bigint;
+           begin call tensile_train_and_wait('flowers', 'iris', target => 'species', job => j); end $$"""
+    )
+
+    error = refused(alice, statement)
+    alice.rollback()
+
+    assert error == Refused(
+        "2D000",
+        "tensile_train_and_wait commits, which a transaction block or a function does not let it do",
+        None,
+        "Call it outside of both; or use tensile_train(...), commit, and then tensile_wait(job).",
+    )
+    assert value(alice, "select count(*) from tensile.jobs") == 0

@@ -9,9 +9,11 @@ from indb_tensile import sql_api
 from tests.sql_api.fakes import FakePlpy, plpy_with
 
 
-def remembering(last: str) -> FakePlpy:
-    """A database whose model `m` last ran with this specification."""
-    return plpy_with(model=[{"own": True, "definition": None, "last_spec": last}])
+def remembering(last: str, kind: str | None = None) -> FakePlpy:
+    """A database whose model `m` last ran, as job 5, with this specification and a target of this kind."""
+    return plpy_with(
+        model=[{"own": True, "definition": None, "last_spec": last, "last_job_id": 5, "target_kind": kind}]
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,3 +59,106 @@ def test_a_target_that_was_inherited_says_so() -> None:
         "detail": "It is the target of the model's last run, as no target is given.",
         "hint": "Name the column to predict with target => '...'. Columns: id, petal, label.",
     }
+
+
+PETAL = {"model": "m", "relation": 5, "target": "petal"}
+LABEL = {"model": "m", "relation": 5, "target": "label"}
+
+
+def trained(plpy: FakePlpy, request: dict[str, Any]) -> dict[str, Any]:
+    """The specification that a request is enqueued with."""
+    answer = sql_api.handle(plpy, "train", request)
+    assert answer["ok"], answer
+    spec: dict[str, Any] = json.loads(str(plpy.executed[-1][1][4]))
+    return spec
+
+
+def test_what_is_inherited_is_named_with_its_value_in_one_notice() -> None:
+    last = {
+        "target": "label",
+        "task": "classification",
+        "architecture": {"type": "mlp", "hidden": [4]},
+        "hyperparams": {},
+        "features": None,
+        "exclude": ["id"],
+        "split": {"seed": 7},
+        "metric": "log_loss",
+        "early_stop": None,
+    }
+    plpy = remembering(json.dumps(last), "text")
+
+    spec = trained(plpy, {"model": "m", "relation": 5, "split": {"seed": 8}})
+
+    assert spec | last == spec | {"split": {"seed": 7}}
+    assert plpy.notices == [
+        'arguments left out are those of job 5: target "label", task "classification", '
+        'architecture {"type": "mlp", "hidden": [4]}, exclude ["id"], metric "log_loss"'
+    ]
+
+
+def test_a_definition_is_no_run_and_is_not_told() -> None:
+    definition = json.dumps({"architecture": {"type": "mlp"}, "hyperparams": {"epochs": 2}})
+    row = {"own": True, "definition": definition, "last_spec": None, "last_job_id": None, "target_kind": None}
+    plpy = plpy_with(model=[row])
+
+    assert trained(plpy, LABEL)["architecture"] == {"type": "mlp"}
+    assert not any("arguments left out" in notice for notice in plpy.notices)
+
+
+@pytest.mark.parametrize("kind", ["text", "integer", None])
+def test_a_task_is_not_inherited_by_a_target_whose_type_has_changed(kind: str | None) -> None:
+    plpy = remembering('{"target": "petal", "task": "classification", "metric": "accuracy"}', kind)
+
+    spec = trained(plpy, {"model": "m", "relation": 5})
+
+    then = f" and had values of kind {kind} then" if kind else ""
+    assert (spec["target"], spec["task"], spec["metric"]) == ("petal", "regression", None)
+    assert plpy.notices[:3] == [
+        f'task "classification" of job 5 is not taken over, as target "petal" has type real{then}',
+        'task is regression, as target "petal" has type real',
+        'metric "accuracy" of job 5 is not taken over, as regression has no such metric',
+    ]
+
+
+def test_a_task_that_was_asked_for_is_inherited_by_the_same_target() -> None:
+    plpy = remembering('{"target": "petal", "task": "classification"}', "float")
+
+    assert trained(plpy, {"model": "m", "relation": 5})["task"] == "classification"
+
+
+@pytest.mark.parametrize(
+    ("last", "notice"),
+    [
+        (
+            {"features": ["petal", "colour"]},
+            'features ["petal", "colour"] of job 5 is not taken over, as table "public.iris" has no column "colour"',
+        ),
+        (
+            {"features": ["petal", "label"]},
+            'features ["petal", "label"] of job 5 is not taken over, as "label" is the target now',
+        ),
+        (
+            {"preprocess": {"missing": {"colour": "zero"}}},
+            'preprocess {"missing": {"colour": "zero"}} of job 5 is not taken over, as table "public.iris" has no '
+            'column "colour"',
+        ),
+        (
+            {"early_stop": {"metric": "r2"}},
+            'early_stop {"metric": "r2"} of job 5 is not taken over, as classification has no such metric',
+        ),
+    ],
+)
+def test_what_does_not_fit_the_relation_is_not_inherited_and_that_is_told(last: Any, notice: str) -> None:
+    plpy = remembering(json.dumps(last))
+
+    trained(plpy, LABEL)
+
+    assert notice in plpy.notices
+
+
+def test_early_stopping_on_a_metric_needs_validation_rows() -> None:
+    given = LABEL | {"early_stop": {"metric": "accuracy"}, "split": {"valid_size": 0}}
+
+    error = sql_api.handle(plpy_with(), "train", given)["error"]
+
+    assert error["message"] == 'early_stop: "accuracy" is measured on the validation rows, and valid_size is 0'

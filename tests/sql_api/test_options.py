@@ -1,7 +1,15 @@
 """The tables of options, which the bridge carries a second time since it has nothing else of the package."""
 
 from indb_tensile.job import Task
-from indb_tensile.learning import architectures, earlystop, evaluation, features, hyperparams, layers, splits
+from indb_tensile.learning import (
+    architectures,
+    earlystop,
+    evaluation,
+    feature_options,
+    hyperparams,
+    layers,
+    splits,
+)
 from indb_tensile.sql_api import options
 
 
@@ -9,9 +17,11 @@ def test_its_options_are_those_of_learning() -> None:
     assert options.HYPERPARAMS == hyperparams.HYPERPARAMS
     assert options.ARCHITECTURES == architectures.ARCHITECTURES
     assert options.MOST_PARAMETERS == architectures.MOST_PARAMETERS
-    assert tuple(layers.LAYERS) == options.LAYERS
+    assert options.LAYERS == layers.LAYERS
+    assert (options.MOST_LAYERS, options.DEEPEST_LAYERS) == (layers.MOST_LAYERS, layers.DEEPEST_LAYERS)
+    assert options.ONLY_WITH == hyperparams.ONLY_WITH
     assert options.SPLIT == splits.SPLIT
     assert options.EARLY_STOP == earlystop.EARLY_STOP
     assert {Task(task): names for task, names in options.METRICS.items()} == evaluation.METRICS
-    for name in options.PREPROCESS:
-        features.FeatureOptions.parse({name: {"missing": {}, "standardize": True, "categories": 3}[name]})
+    assert options.PREPROCESS == feature_options.PREPROCESS
+    assert options.RULES == feature_options.RULES

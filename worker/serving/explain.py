@@ -19,6 +19,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, Workload, least_bytes, plan_jobs
 from indb_tensile.scheduler.score import Baseline, baselines, score
+from indb_tensile.sizes import size
 
 from ..training.steps import optimizer_settings
 from .outline import Outline, outline
@@ -79,13 +80,13 @@ class _Room:
 
     def obstacle(self, peak_bytes: int) -> str:
         """Why a job of this peak does not start now; empty where nothing is in its way."""
-        needs = f"needs {_size(peak_bytes)}"
+        needs = f"needs {size(peak_bytes)}"
         if self.limit_bytes is not None and peak_bytes > self.limit_bytes:
-            return f"{needs}, more than its memory limit of {_size(self.limit_bytes)}"
+            return f"{needs}, more than its memory limit of {size(self.limit_bytes)}"
         if peak_bytes > self.whole_bytes:
-            return f"{needs}, more than the device's budget of {_size(self.whole_bytes)}"
+            return f"{needs}, more than the device's budget of {size(self.whole_bytes)}"
         if self.free_bytes is not None and peak_bytes > self.now_bytes:
-            return f"{needs}, of which {_size(self.free_bytes)} are free now: waits, or others are asked for room"
+            return f"{needs}, of which {size(self.free_bytes)} are free now: waits, or others are asked for room"
         return ""
 
 
@@ -210,8 +211,3 @@ def _coverage(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predi
 
 def _signatures(steps: tuple[CapturedStep, ...]) -> frozenset[str]:
     return frozenset().union(*(step.signatures for step in steps))
-
-
-def _size(size_bytes: int) -> str:
-    """As PostgreSQL's pg_size_pretty writes it, roughly."""
-    return f"{size_bytes / config.MIB:.0f} MB" if size_bytes >= config.MIB else f"{size_bytes} bytes"

@@ -16,7 +16,7 @@ from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Kind
 from indb_tensile.learning.encoders import TIME_PARTS
-from indb_tensile.learning.features import FeatureOptions
+from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.splits import Split
 from indb_tensile.learning.training import batch_plan
@@ -85,11 +85,12 @@ def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: S
 
 def width(column: ColumnStatistics, options: FeatureOptions) -> int:
     """How many numbers a column becomes, as `learning/encoders.py` makes them."""
-    rule = options.rule(column.name)
-    indicator = int(rule == "indicator")
+    indicator = int(options.rule(column.name, Kind(column.kind)) == "indicator")
     match column.kind:
         case Kind.TEXT:
-            return min(column.distinct or 0, options.categories) + 2  # every other text, and missing
+            return (
+                min(column.distinct or 0, options.most_categories(column.name)) + 2
+            )  # every other text, and missing
         case Kind.TIME:
             return len(TIME_PARTS) + indicator
         case Kind.ARRAY:

@@ -3,7 +3,6 @@
 import time
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from indb_tensile.catalog import plans
@@ -101,10 +100,10 @@ class Loop:
             self.diary.enter(Phase.VALIDATING)
             valid_loss, metrics = self._validate(self.prepared.valid)
             figures |= {"valid_loss": valid_loss, **metrics}
-            watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric, np.nan)
+            watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric)
         else:
-            watched = loss
-        self.early_stop = self.early_stop.observe(self.epochs_done, watched)
+            watched = loss if self.early_stop.metric == "loss" else None
+        self._observe(watched)
         if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
             self._best = self._present_weights()
         self.epochs_done += 1
@@ -114,6 +113,14 @@ class Loop:
         self._save_checkpoint()
         self.diary.enter(Phase.TRAINING)
         self._remaining.closed(self._lap())
+
+    def _observe(self, watched: float | None) -> None:
+        """Let early stopping see the epoch; tell once where its metric says nothing."""
+        if watched is None and self.epochs_done == 0:
+            undefined = f"{self.early_stop.metric} is not defined on the {self.prepared.valid.rows} validation rows"
+            outcome = "so early stopping counts no epoch and the last one is published"
+            self.diary.tell("metric_undefined", {"reason": f"{undefined}, {outcome}"})
+        self.early_stop = self.early_stop.observe(self.epochs_done, watched)
 
     def _validate(self, part: Part) -> tuple[float, dict[str, float]]:
         """Mean loss and metrics over these rows, by the evaluation step."""

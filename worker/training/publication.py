@@ -1,15 +1,16 @@
 """What a finished training publishes, judged on the held-out rows beside the version that is deployed now."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from indb_tensile.catalog import models
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.models import Publication
-from indb_tensile.errors import TensileError
+from indb_tensile.errors import MissingError, TensileError
 from indb_tensile.job import ClaimedJob, ModelVersionId
 from indb_tensile.learning.artifacts import ModelBundle, Predictor
+from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.datareport import report_result
 from indb_tensile.learning.evaluation import HIGHER_IS_BETTER
 from indb_tensile.learning.training import Prepared
@@ -19,16 +20,20 @@ from .steps import parameters_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The new version and its metrics on the held-out rows, and the incumbent's on the same rows."""
+    """The new version and its metrics on the held-out rows, and the incumbent's on the same rows.
+
+    `incomparable` says why the incumbent has no metric to compare with; it is empty where it has one.
+    """
 
     bundle: ModelBundle
     metrics: dict[str, float]
-    incumbent: ModelVersionId | None
-    incumbent_metric: float | None
+    incumbent: ModelVersionId | None = None
+    incumbent_metric: float | None = None
+    incomparable: str = ""
 
 
-def judge(session: Session, job: ClaimedJob, prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
-    """Evaluate the new weights as they will be served, and what they would replace."""
+def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
+    """Evaluate the new weights as they will be served."""
     bundle = ModelBundle(
         architecture=prepared.architecture,
         input_shape=prepared.input_shape,
@@ -37,13 +42,14 @@ def judge(session: Session, job: ClaimedJob, prepared: Prepared, weights: dict[s
         preprocessor=prepared.preprocessor,
         weights=weights,
     )
+    return Judgement(bundle=bundle, metrics=Predictor(bundle).evaluate_columns(prepared.held_out))
+
+
+def compare(session: Session, job: ClaimedJob, prepared: Prepared, own: Judgement) -> Judgement:
+    """The same beside the version that is deployed now, on the same rows."""
     incumbent = session.run(lambda c: models.deployed_version(c, job.spec.model))
-    return Judgement(
-        bundle=bundle,
-        metrics=Predictor(bundle).evaluate_columns(prepared.held_out),
-        incumbent=incumbent,
-        incumbent_metric=None if incumbent is None else _score(session, incumbent, prepared),
-    )
+    metric, why = (None, "") if incumbent is None else _score(session, incumbent, prepared)
+    return replace(own, incumbent=incumbent, incumbent_metric=metric, incomparable=why)
 
 
 def publication(job: ClaimedJob, prepared: Prepared, found: Judgement) -> Publication:
@@ -64,20 +70,21 @@ def publication(job: ClaimedJob, prepared: Prepared, found: Judgement) -> Public
         metrics=found.metrics,
         incumbent=found.incumbent,
         incumbent_metric=found.incumbent_metric,
+        incomparable=found.incomparable,
         data_digest=prepared.data_digest,
         report=[fact.to_json() for fact in (*prepared.report, *result)],
     )
 
 
-def _score(session: Session, version: ModelVersionId, prepared: Prepared) -> float | None:
-    """The incumbent's metric on the same rows; None where it cannot be judged on them."""
+def _score(session: Session, version: ModelVersionId, prepared: Prepared) -> tuple[float | None, str]:
+    """The incumbent's metric on the same rows, or why it cannot be compared."""
+    rows = prepared.held_out
     try:
         stored = session.run(lambda c: models.load_version(c, version))
         predictor = Predictor.load(stored.bundle, stored.weights)
-        if predictor.preprocessor.target.name not in prepared.held_out:
-            return None
-        if any(name not in prepared.held_out for name in predictor.features):
-            return None
-        return predictor.evaluate_columns(prepared.held_out).get(prepared.metric)
-    except TensileError:
-        return None  # dropped meanwhile, or of labels and columns that these rows do not have
+        why = why_incomparable(predictor.preprocessor, prepared.preprocessor, rows)
+        return (None, why) if why else (predictor.evaluate_columns(rows).get(prepared.metric), "")
+    except MissingError:
+        return None, "that version was dropped while this one was judged"  # publishing finds another one, or none
+    except TensileError as error:
+        return None, f"that version cannot be evaluated on this one's test rows: {error.message}"

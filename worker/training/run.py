@@ -2,12 +2,14 @@
 
 import logging
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 
 from indb_tensile import config
 from indb_tensile.catalog import models, snapshots
 from indb_tensile.catalog.reader import open_reader, reader_dsn
+from indb_tensile.errors import OvertakenError
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
 from indb_tensile.executor.device import Device
@@ -27,7 +29,7 @@ from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
 from .loop import Loop
-from .publication import judge, publication
+from .publication import Judgement, compare, judge, publication
 from .signs import Signs
 from .steady import Steady
 from .steps import Steps, optimizer_settings
@@ -77,8 +79,18 @@ class TrainingRun:
                 weights = self._train(session, diary, prepared, steps, first, opened)
             diary.enter(Phase.PUBLISHING)
             diary.settle()
-            found = publication(self._job, prepared, judge(session, self._job, prepared, weights))
-            session.run(lambda c: models.publish_version(c, self._job, found))
+            self._publish(session, prepared, judge(prepared, weights))
+
+    def _publish(self, session: Steady, prepared: Prepared, own: Judgement) -> None:
+        """Publish; where another version is deployed while this one is compared, compare with that one."""
+        while True:
+            found = publication(self._job, prepared, compare(session, self._job, prepared, own))
+            try:
+                session.run(partial(models.publish_version, claimed=self._job, publication=found))
+            except OvertakenError as overtaken:
+                log.info("job %s: %s", self._job.job, overtaken)
+            else:
+                return
 
     def _open(self) -> AbstractContextManager[Opened]:
         """First of all: on a GPU nothing may have used CUDA before."""

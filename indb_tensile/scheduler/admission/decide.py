@@ -72,6 +72,7 @@ from indb_tensile.scheduler.admission.sharing import advance, divide, foresee, l
 from indb_tensile.scheduler.admission.staff import lengthened, staff, tick
 from indb_tensile.scheduler.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
+from indb_tensile.sizes import size
 
 NEW_WEIGHT = 0.5  # of a measurement against what was believed; reports are means already
 _SIGSEGV = 11  # by which strict mode ends a process that touches memory that is away
@@ -352,7 +353,7 @@ def _interrupted(exit_: Exit) -> Interrupted:
 def _starved(exit_: Exit) -> Interrupted:
     reason = "its trainer was killed by the system for lack of memory"
     if exit_.peak_bytes:
-        reason += f", when it had used up to {exit_.peak_bytes / 2**20:.0f} MB"
+        reason += f", when it had used up to {size(exit_.peak_bytes)}"
     fault = Fault(
         sqlstate=DeviceMemoryError.sqlstate,
         message=reason,

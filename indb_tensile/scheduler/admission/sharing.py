@@ -44,8 +44,7 @@ from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import least_bytes
-
-_MIB = 1024 * 1024
+from indb_tensile.sizes import compared, size
 
 
 def divide(draft: Draft) -> None:
@@ -104,11 +103,6 @@ def advance(draft: Draft) -> None:
         if member.target is not None and member.target.grant_bytes - member.held_bytes <= draft.pool.free_bytes:
             _send(draft, member, member.target)
     _calibrate(draft)
-
-
-def size(size_bytes: int) -> str:
-    """Bytes for a reader, in PostgreSQL's megabytes."""
-    return f"{size_bytes / _MIB:.1f} MB"
 
 
 def least_limit(*limits_bytes: int | None) -> int | None:
@@ -362,9 +356,9 @@ def _too_large(draft: Draft, head: Member, infeasible: Infeasible) -> Outcome:
         ),
     )
     floor_bytes = least_bytes(planned(head))
+    needed, bounded = compared(infeasible.needed_bytes, bound_bytes)
     error = MemoryLimitError(
-        f"job {head.job.job} needs at least {size(infeasible.needed_bytes)} of device memory, "
-        f"more than {bound} of {size(bound_bytes)}",
+        f"job {head.job.job} needs at least {needed} of device memory, more than {bound} of {bounded}",
         detail=f"Its largest operator alone holds {size(floor_bytes)}, below which no plan can go; "
         f"what stopped the planner: {infeasible.reason}.",
         hint=f"Use a smaller batch_size or a smaller network, or {raise_it}.",

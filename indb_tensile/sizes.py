@@ -1,0 +1,18 @@
+"""Sizes of memory as a person reads them."""
+
+
+def size(size_bytes: int) -> str:
+    """Bytes in units of 1024, as PostgreSQL writes them."""
+    value = float(size_bytes)
+    for unit in ("B", "kB", "MB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GB"
+
+
+def compared(size_bytes: int, *others_bytes: int) -> tuple[str, ...]:
+    """Sizes of one sentence: to the byte where the first could not be told from another."""
+    texts = tuple(size(each) for each in (size_bytes, *others_bytes))
+    alike = any(text == texts[0] and each != size_bytes for text, each in zip(texts[1:], others_bytes, strict=True))
+    return tuple(f"{each} B" for each in (size_bytes, *others_bytes)) if alike else texts

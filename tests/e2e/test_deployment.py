@@ -1,0 +1,125 @@
+"""What a second training inherits, and when its version takes the place of the first one."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from indb_tensile.cluster import Cluster
+from tests.conftest import fresh_database
+from tests.e2e.conftest import MIB, Service, service_on
+
+pytestmark = pytest.mark.postgres
+
+TABLES = """
+create table words as
+  select i as id, (i % 7)::real as a, (i % 5)::real as b, case when i % 7 < 3 then 'low' else 'high' end as y
+    from generate_series(1, 200) as i;
+create table numbers as
+  select i as id, (i % 7)::real as a, (i % 5)::real as b, i * 0.37::float8 as y from generate_series(1, 200) as i;
+create table more_words as select id, a, b, case when a = 6 then 'top' else y end as y from words;
+create table rare as
+  select i as id, (i % 7)::real as a, case when i in (3, 4, 5, 6) then 'rare' else 'usual' end as y
+    from generate_series(1, 80) as i;
+grant select on words, numbers, more_words, rare to tensile_reader"""
+
+
+@pytest.fixture(scope="module")
+def service(cluster: Cluster, template: str) -> Iterator[Service]:
+    """A controller, and the tables."""
+    with fresh_database(cluster, template) as database, service_on(database) as made:
+        made.settings |= {"TENSILE_CAPACITY_BYTES": str(64 * MIB), "TENSILE_SPARE_TRAINERS": "1"}
+        made.start()
+        with database.connect("demo") as connection:
+            connection.execute(TABLES)
+        yield made
+
+
+@pytest.fixture
+def demo(service: Service) -> Iterator[psycopg.Connection[Any]]:
+    """A session of an ordinary user."""
+    with service.database.connect("demo") as connection:
+        yield connection
+
+
+def train(demo: psycopg.Connection[Any], service: Service, model: str, table: str, more: str = "") -> int:
+    """The job, once it has succeeded."""
+    arguments = f"'y', exclude => array['id'], hyperparams => '{{\"epochs\": 8, \"batch_size\": 16}}'{more}"
+    row = demo.execute(f"select tensile_train('{model}', '{table}', {arguments})".encode()).fetchone()
+    assert row is not None
+    assert service.until_ended(row[0]) == ["succeeded"]
+    return int(row[0])
+
+
+def test_a_changed_target_has_a_task_of_its_own_and_replaces_no_good_model(
+    service: Service, demo: psycopg.Connection[Any]
+) -> None:
+    told: list[str] = []
+    demo.add_notice_handler(lambda notice: told.append(notice.message_primary or ""))
+    train(demo, service, "chg", "words")
+    told.clear()
+
+    train(demo, service, "chg", "numbers")
+    train(demo, service, "chg", "more_words")
+
+    rows = demo.execute(
+        "select version, task::text, deployed, not_deployed from tensile_training_info('chg')"
+        " join tensile.stat_jobs using (version) where model = 'chg' order by version"
+    ).fetchall()
+    stays = "it cannot be compared with version 1, which stays deployed: that version "
+    assert rows == [
+        (1, "classification", True, None),
+        (2, "regression", False, stays + 'predicts "y" by classification, this one by regression'),
+        (3, "classification", False, stays + "knows 2 classes and this one 3, of which 2 are the same"),
+    ]
+    assert told == [
+        'task "classification" of job 1 is not taken over, as target "y" has type double precision and had values of '
+        "kind text then",
+        'task is regression, as target "y" has type double precision',
+        'task "regression" of job 2 is not taken over, as target "y" has type text and had values of kind float then',
+        'task is classification, as target "y" has type text',
+    ]
+
+
+def test_a_version_that_was_asked_for_is_deployed_whatever_it_is_compared_with(
+    service: Service, demo: psycopg.Connection[Any]
+) -> None:
+    train(demo, service, "always", "words")
+    train(demo, service, "always", "numbers", ", deploy => 'always'")
+
+    rows = demo.execute("select version, task::text from tensile_training_info('always') where deployed").fetchall()
+    assert rows == [(2, "regression")]
+
+
+def test_a_metric_that_the_validation_rows_do_not_define_ends_no_training(
+    service: Service, demo: psycopg.Connection[Any]
+) -> None:
+    more = """, split => '{"valid_size": 0.05}', early_stop => '{"metric": "roc_auc", "patience": 1}'"""
+    job = train(demo, service, "rare", "rare", more)
+
+    epochs = demo.execute("select max(epoch) from tensile.metrics where job_id = %s", (job,)).fetchone()
+    said = demo.execute(
+        "select detail ->> 'reason' from tensile.job_events where job_id = %s and kind = 'metric_undefined'", (job,)
+    ).fetchall()
+    assert epochs == (8,)
+    ((reason,),) = said
+    assert re.fullmatch(
+        r"roc_auc is not defined on the \d+ validation rows, so early stopping counts no epoch and the last one is "
+        "published",
+        reason,
+    )
+
+
+def test_a_metric_of_more_than_two_classes_compares_versions(service: Service, demo: psycopg.Connection[Any]) -> None:
+    train(demo, service, "auc", "more_words", ", metric => 'roc_auc'")
+    train(demo, service, "auc", "more_words", ", metric => 'roc_auc'")
+
+    rows = demo.execute(
+        "select version, metric_name, metric between 0 and 1, not_deployed from tensile.stat_jobs where model = 'auc'"
+        " order by version"
+    ).fetchall()
+    assert rows[0] == (1, "roc_auc", True, None)
+    assert rows[1][:3] == (2, "roc_auc", True)
+    assert "is not better than the" in rows[1][3], "equal seeds give equal versions"

@@ -1,0 +1,53 @@
+"""Which versions may be compared on the same rows."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from indb_tensile.job import Task
+from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.comparison import why_incomparable
+from indb_tensile.learning.encoders import Numbers
+from indb_tensile.learning.features import Preprocessor, Recipe
+from indb_tensile.learning.targets import Target
+
+FLOWERS = Target(name="y", task=Task.CLASSIFICATION, kind=Kind.TEXT, labels=("a", "b"))
+
+
+def version(target: Target = FLOWERS, features: tuple[str, ...] = ("x",)) -> Preprocessor:
+    count = len(features)
+    numbers = Numbers(names=features, mean=(0.0,) * count, scale=(1.0,) * count, fill=(0.0,) * count)
+    return Preprocessor(
+        Recipe(
+            format=1, features=features, numbers=numbers, texts=(), times=(), arrays=(), target=target, input_shape=()
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, ""),
+        ({"name": "z"}, 'that version predicts "y", this one "z"'),
+        (
+            {"task": Task.REGRESSION, "kind": Kind.FLOAT, "labels": ()},
+            'that version predicts "y" by classification, this one by regression',
+        ),
+        ({"labels": ("a", "c", "d")}, "that version knows 2 classes and this one 3, of which 1 are the same"),
+        ({"labels": ("a",)}, "that version knows 2 classes and this one 1, of which 1 are the same"),
+    ],
+)
+def test_another_target_task_or_set_of_classes_cannot_be_compared(changed: dict[str, Any], why: str) -> None:
+    assert why_incomparable(version(), version(replace(FLOWERS, **changed)), {"x", "y", "z"}) == why
+
+
+def test_regressions_of_the_same_target_are_compared_whatever_their_scale() -> None:
+    old = Target(name="y", task=Task.REGRESSION, kind=Kind.INTEGER, mean=1.0)
+    new = Target(name="y", task=Task.REGRESSION, kind=Kind.FLOAT, mean=3.0, scale=2.0)
+    assert why_incomparable(version(old), version(new, ("u",)), {"x", "u"}) == ""
+
+
+def test_a_version_whose_columns_the_rows_lack_cannot_be_compared() -> None:
+    why = why_incomparable(version(features=("x", "u", "v")), version(), {"x", "y"})
+    assert why == 'that version needs columns "u", "v", which this one\'s rows lack'

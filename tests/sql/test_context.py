@@ -1,0 +1,68 @@
+"""What a client prints around an error: one line of CONTEXT, and for a role without rights the way to get them."""
+
+import psycopg
+import pytest
+
+from tests.conftest import Database
+
+from .conftest import Connection, Refused, refused
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.mark.parametrize(
+    ("statement", "lines"),
+    [
+        ("select tensile_train('m', 'iris', target => 'nosuch')", 1),
+        ("select tensile_load_dataset('digits')", 1),
+        ("select tensile_create_model('m', 'nosuch')", 2),
+        ("select * from tensile_explain('m', 'iris', target => 'nosuch')", 2),
+        ("call tensile_train_and_wait('m', 'iris', target => 'nosuch')", 2),
+    ],
+)
+def test_an_error_is_followed_by_few_lines_of_context(alice: Connection, statement: str, lines: int) -> None:
+    with pytest.raises(psycopg.Error) as caught:
+        alice.execute(statement.encode())
+    context = (caught.value.diag.context or "").splitlines()
+    assert len(context) == lines, context
+    assert context[0].startswith("PL/pgSQL function tensile.call(text,jsonb) line ")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select tensile_train('m', 'pg_catalog.pg_class')",
+        "select * from tensile_explain('m', 'pg_catalog.pg_class')",
+        "select tensile_create_model('m')",
+        "select tensile_load_dataset('digits')",
+        "call tensile_train_and_wait('m', 'pg_catalog.pg_class')",
+    ],
+)
+def test_a_role_that_may_not_use_tensile_is_told_what_it_lacks(database: Database, statement: str) -> None:
+    with database.connect("monitor") as monitor:
+        assert refused(monitor, statement) == Refused(
+            "42501",
+            'role "monitor" is not a member of tensile_user',
+            None,
+            "Ask an administrator for: grant tensile_user to monitor;",
+        )
+
+
+def test_a_stranger_reaches_nothing_by_the_functions_that_answer_it(database: Database, admin: Connection) -> None:
+    admin.execute("create role passer_by login")
+    try:
+        admin.execute("grant create on schema public to passer_by")
+        admin.execute("set session authorization passer_by")
+        for statement in (
+            "select tensile.call('ping', '{}')",
+            "select tensile.bridge('ping', '{}')",
+            "select tensile.train('{}')",
+            "call tensile.try_commit()",
+            "create function mine() returns jsonb language sql return tensile.call('ping', '{}')",
+            "select tensile_wait(1)",
+            "select tensile_version()",
+        ):
+            assert refused(admin, statement).sqlstate == "42501", statement
+    finally:
+        admin.execute("reset session authorization")
+        admin.execute("revoke create on schema public from passer_by; drop role passer_by")
