@@ -23,7 +23,7 @@ class Publication:
 
     `weights` is safetensors; `bundle` is whatever turns a row into a prediction, as JSON. `incumbent` is the
     version that was deployed when the caller judged, and `incumbent_metric` its metric on this job's held-out
-    rows: None where it could not be judged on them.
+    rows: None where it could not be judged on them. `training` says how it was trained, chosen settings included.
     """
 
     task: Task
@@ -39,6 +39,7 @@ class Publication:
     incumbent: ModelVersionId | None = None
     incumbent_metric: float | None = None
     data_digest: str | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +228,7 @@ def _insert_version(
         "relation_schema": job["relation_schema"],
         "relation_name": job["relation_name"],
         "data_digest": publication.data_digest,
+        "training": Jsonb(dict(publication.training)),
         "deployed": deployed,
     }
     row = connection.execute(query("insert_version"), values).fetchone()

@@ -15,18 +15,19 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
 from indb_tensile.learning.columns import Column, ColumnData, Columns, Kind, Rows
-from indb_tensile.learning.encoders import Arrays, Matrix, Missing, Numbers, Texts, Times, require
+from indb_tensile.learning.encoders import Arrays, Matrix, Missing, Numbers, TextFacts, Texts, Times, require
 from indb_tensile.learning.jsonrows import column_of, named, number
 from indb_tensile.learning.targets import Target
 
 Tensor32 = npt.NDArray[np.float32]
 
-FORMAT = 1  # of the stored form; a reader refuses a newer one
+FORMAT = 2  # of the stored form; a reader refuses a newer one. Format 1 has no parts of times.
 MISSING_RULES = ("mean", "zero", "indicator", "error")
 DEFAULT_CATEGORIES = 32
 _MOST_CATEGORIES = 10_000
 _SCALARS = (Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN)
-_PLURALS = {Kind.INTEGER: "numbers", Kind.TEXT: "texts", Kind.TIME: "times", Kind.ARRAY: "arrays"}
+_TIMES = (Kind.DATE, Kind.TIME)
+_PLURALS = {Kind.INTEGER: "numbers", Kind.TEXT: "texts", Kind.DATE: "times", Kind.ARRAY: "arrays"}
 _BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -46,10 +47,14 @@ class Recipe:
 
 
 class Preprocessor:
-    """A recipe at work. Thread-safe: it changes nothing."""
+    """A recipe at work. Thread-safe: it changes nothing.
 
-    def __init__(self, recipe: Recipe) -> None:
+    `text_facts` says of each text column what `fit` saw in the training rows; of a stored preprocessor it is empty.
+    """
+
+    def __init__(self, recipe: Recipe, text_facts: tuple[TextFacts, ...] = ()) -> None:
         self.recipe = recipe
+        self.text_facts = text_facts
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Preprocessor":
@@ -58,7 +63,7 @@ class Preprocessor:
             recipe = msgspec.convert(stored, Recipe)
         except msgspec.ValidationError as error:
             raise DatabaseError(f"the stored preprocessing cannot be read: {error}") from error
-        if recipe.format != FORMAT:
+        if not 1 <= recipe.format <= FORMAT:
             raise DatabaseError(f"the stored preprocessing has format {recipe.format}, this version reads {FORMAT}")
         return cls(recipe)
 
@@ -144,7 +149,7 @@ class Preprocessor:
         wanted: list[tuple[Sequence[str], tuple[Kind, ...]]] = [
             (recipe.numbers.names, _SCALARS),
             ([part.name for part in recipe.texts], (Kind.TEXT,)),
-            ([part.name for part in recipe.times], (Kind.TIME,)),
+            ([part.name for part in recipe.times], _TIMES),
             ([part.name for part in recipe.arrays], (Kind.ARRAY,)),
         ]
         for names, kinds in wanted:
@@ -256,14 +261,13 @@ def fit(
     learned = {name: columns[name].take(train) for name in features}
     _check_rules(learned, options)
     scalars = [name for name in features if learned[name].kind in _SCALARS]
+    texts = [Texts.fit(name, data, options.categories, options.rule(name)) for name, data in _of(learned, Kind.TEXT)]
     recipe = Recipe(
         format=FORMAT,
         features=tuple(features),
         numbers=_fit_numbers(learned, scalars, options),
-        texts=tuple(
-            Texts.fit(name, data, options.categories, options.rule(name)) for name, data in _of(learned, Kind.TEXT)
-        ),
-        times=tuple(Times.fit(name, data, options.rule(name)) for name, data in _of(learned, Kind.TIME)),
+        texts=tuple(text for text, _ in texts),
+        times=tuple(Times.fit(name, data, options.rule(name)) for name, data in _of(learned, *_TIMES)),
         arrays=tuple(
             Arrays.fit(name, data, standardize=options.standardizes(name), missing=options.rule(name))
             for name, data in _of(learned, Kind.ARRAY)
@@ -278,13 +282,13 @@ def fit(
             f"input_shape {list(shape)} holds {int(np.prod(shape))} numbers, the features give {width}",
             detail=f"The features are: {', '.join(features)}.",
         )
-    fitted = Preprocessor(replace(recipe, input_shape=shape))
+    fitted = Preprocessor(replace(recipe, input_shape=shape), tuple(facts for _, facts in texts))
     _require_variety(fitted.transform(learned), features)
     return fitted
 
 
-def _of(learned: Columns, kind: Kind) -> list[tuple[str, ColumnData]]:
-    return [(name, data) for name, data in learned.items() if data.kind is kind]
+def _of(learned: Columns, *kinds: Kind) -> list[tuple[str, ColumnData]]:
+    return [(name, data) for name, data in learned.items() if data.kind in kinds]
 
 
 def _fit_numbers(learned: Columns, names: Sequence[str], options: FeatureOptions) -> Numbers:
@@ -318,8 +322,9 @@ def _check_rules(learned: Columns, options: FeatureOptions) -> None:
     """Raise RequestError for a rule that has no meaning for its column's kind."""
     for name, rule in options.missing.items():
         kind = learned[name].kind
-        allowed = {Kind.TEXT: ("error",), Kind.TIME: ("mean", "indicator", "error")}.get(kind, MISSING_RULES)
-        numeric = kind not in (Kind.TEXT, Kind.TIME)
+        of_times = dict.fromkeys(_TIMES, ("mean", "indicator", "error"))
+        allowed = {Kind.TEXT: ("error",), **of_times}.get(kind, MISSING_RULES)
+        numeric = kind not in (Kind.TEXT, *_TIMES)
         if not (rule in allowed if isinstance(rule, str) else numeric):
             own = "A missing text is a category of its own." if kind is Kind.TEXT else "A missing moment is its mean."
             raise RequestError(

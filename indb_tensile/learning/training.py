@@ -15,10 +15,11 @@ from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import ColumnData, Columns, Rows, Table
-from indb_tensile.learning.earlystop import EarlyStop
+from indb_tensile.learning.defaults import FEWEST_VALID_ROWS
+from indb_tensile.learning.earlystop import EarlyStop, check_early_stop
 from indb_tensile.learning.evaluation import check_metric
 from indb_tensile.learning.features import FeatureOptions, Preprocessor, choose_features, fit, require_present
-from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.hyperparams import TrainingSettings, check_hyperparams
 from indb_tensile.learning.relation import Connection, Limits, read
 from indb_tensile.learning.requirements import Requirements, Room
 from indb_tensile.learning.splits import Split, divide
@@ -46,7 +47,7 @@ class Prepared:
 
     `architecture` is the resolved one (never `auto`). `valid` may have no rows. `held_out` are the test rows as
     they were read, on which another version of the model can be judged. `unlabeled_rows` had no target and take
-    no part.
+    no part. `chosen` names what of `settings` and `early_stop` was left out and chosen by the rows.
     """
 
     module: nn.Module
@@ -65,6 +66,7 @@ class Prepared:
     task: Task
     held_out: Columns
     unlabeled_rows: int
+    chosen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,7 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
     architecture = dict(spec.architecture)
     if architecture["type"] == "auto":
         architecture = architectures.default(preprocessor.input_shape, rows=len(train))
-    settings = checked.settings
+    settings = TrainingSettings.parse(spec.hyperparams, len(train))
     if room is not None:
         bare = architectures.build_without_memory(architecture, preprocessor.input_shape, target.outputs)
         Requirements.of(bare, settings).check(room)
@@ -149,7 +151,7 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
         preprocessor=preprocessor,
         data_digest=table.digest,
         settings=settings,
-        early_stop=checked.early_stop,
+        early_stop=_early_stop(spec, settings, len(valid)),
         metric=checked.metric,
         architecture=architecture,
         outputs=target.outputs,
@@ -157,6 +159,7 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
         task=spec.task,
         held_out=table.take(test),
         unlabeled_rows=table.rows - len(known),
+        chosen=_left_out(spec),
     )
 
 
@@ -200,22 +203,44 @@ def _cut(order: Tensor, size: int) -> Iterator[Tensor]:
 class _Checked:
     """The request's own parts, each checked."""
 
-    settings: TrainingSettings
     split: Split
     options: FeatureOptions
-    early_stop: EarlyStop
     metric: str
 
     @classmethod
     def of(cls, spec: JobSpec) -> "_Checked":
         architectures.check(spec.architecture)
+        check_hyperparams(spec.hyperparams)
+        split = Split.parse(spec.split)
+        if (
+            spec.early_stop is not None
+            and check_early_stop(spec.early_stop, spec.task)["on"]
+            and not split.valid_size
+        ):
+            hint = "Give a valid_size above 0, or switch it off: early_stop => '{\"on\": false}'."
+            raise RequestError("early_stop needs validation rows, and the split's valid_size is 0", hint=hint)
         return cls(
-            settings=TrainingSettings.parse(spec.hyperparams),
-            split=Split.parse(spec.split),
+            split=split,
             options=FeatureOptions.parse(spec.preprocess),
-            early_stop=EarlyStop.parse(spec.early_stop, spec.task),
             metric=check_metric(spec.task, spec.metric),
         )
+
+
+def _left_out(spec: JobSpec) -> tuple[str, ...]:
+    names = tuple(name for name in ("batch_size", "epochs") if spec.hyperparams.get(name) is None)
+    return names if spec.early_stop is not None else (*names, "early_stop")
+
+
+def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> EarlyStop:
+    """As it was given; left out, it is on where the epochs were left out too and there are rows to judge by."""
+    request = spec.early_stop
+    if request is None and "epochs" in _left_out(spec) and valid_rows >= FEWEST_VALID_ROWS:
+        request = {}
+    state = EarlyStop.parse(request, spec.task, settings.epochs)
+    if state.patience is not None and not valid_rows:
+        hint = "Add rows, give a larger valid_size, or switch it off: early_stop => '{\"on\": false}'."
+        raise DataError("none of the rows falls to the validation part, which early_stop needs", hint=hint)
+    return state
 
 
 def _fitted(table: Table, spec: JobSpec, target: Target, features: tuple[str, ...], train: Rows) -> Preprocessor:

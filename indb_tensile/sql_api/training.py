@@ -58,6 +58,7 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
     with callers_path(plpy, _path(request)):
         task = choose_task(plpy, request, before, table, target)
     features, exclude = choose_features(plpy, request, before, table, target)
+    parts = arguments.split(request, before)
     spec = {
         "model": name,
         "relation": {"oid": table.oid, "schema": table.schema, "name": table.name},
@@ -68,9 +69,9 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
         "features": features,
         "exclude": exclude,
         "preprocess": arguments.preprocess(request, before),
-        "split": arguments.split(request, before),
+        "split": parts,
         "metric": arguments.metric(request, before, task),
-        "early_stop": arguments.early_stop(request, before, task),
+        "early_stop": arguments.early_stop(request, before, task, parts),
         "memory_limit_bytes": arguments.memory_limit(plpy, request),
         "max_runtime_s": arguments.max_runtime(request),
         "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),

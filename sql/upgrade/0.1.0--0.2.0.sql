@@ -86,6 +86,7 @@ insert into tensile.version_bundles (version_id, bundle) select v.version_id, v.
 alter table tensile.model_versions
   drop column bundle,
   add column weights_digest text,
+  add column training jsonb,
   add constraint model_versions_digests_are_sha256 check (weights_digest ~ '^[0-9a-f]{64}$');
 
 alter table tensile.model_privileges add column owner_oid oid, add column revoked_at timestamptz;

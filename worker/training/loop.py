@@ -24,6 +24,7 @@ from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
 from .keeping import Keeping
+from .publication import Trained
 from .steps import Steps
 
 MEASURED_S = 1.0  # between two reports of latencies
@@ -64,9 +65,11 @@ class Loop:
             loss = self._train_epoch()
             self._close_epoch(loss)
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers to publish: the best epoch's under early stopping, else the last one's."""
-        return self._best or self._present_weights()
+    def trained(self) -> Trained:
+        """What is published: the best epoch's parameters and buffers under early stopping, else the last one's."""
+        best_epoch = self.early_stop.best_epoch + 1 if self._best else self.epochs_done
+        weights = self._best or self._present_weights()
+        return Trained(weights=weights, epochs=self.epochs_done, best_epoch=best_epoch)
 
     def _train_epoch(self) -> float:
         """One pass over the training rows; the mean loss over them."""
@@ -96,9 +99,7 @@ class Loop:
             valid_loss, metrics = self._validate(self.prepared.valid)
             figures |= {"valid_loss": valid_loss, **metrics}
             watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric, np.nan)
-        else:
-            watched = loss
-        self.early_stop = self.early_stop.observe(self.epochs_done, watched)
+            self.early_stop = self.early_stop.observe(self.epochs_done, watched)
         if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
             self._best = self._present_weights()
         self.epochs_done += 1

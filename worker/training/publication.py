@@ -14,6 +14,16 @@ from indb_tensile.learning.evaluation import HIGHER_IS_BETTER
 from indb_tensile.learning.training import Prepared
 
 from .steps import parameters_of
+from .telling import training_facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a training ended with: `weights` are those after epoch `best_epoch` of `epochs`, counted from 1."""
+
+    weights: dict[str, torch.Tensor]
+    epochs: int
+    best_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +55,7 @@ def judge(session: Session, job: ClaimedJob, prepared: Prepared, weights: dict[s
     )
 
 
-def publication(job: ClaimedJob, prepared: Prepared, found: Judgement) -> Publication:
+def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, found: Judgement) -> Publication:
     """Everything that `publish_version` stores."""
     return Publication(
         task=prepared.task,
@@ -61,6 +71,7 @@ def publication(job: ClaimedJob, prepared: Prepared, found: Judgement) -> Public
         incumbent=found.incumbent,
         incumbent_metric=found.incumbent_metric,
         data_digest=prepared.data_digest,
+        training=training_facts(prepared) | {"epochs_trained": trained.epochs, "best_epoch": trained.best_epoch},
     )
 
 

@@ -26,10 +26,11 @@ from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
 from .loop import Loop
-from .publication import judge, publication
+from .publication import Trained, judge, publication
 from .signs import Signs
 from .steady import Steady
 from .steps import Steps, optimizer_settings
+from .telling import tell_columns, tell_settings
 
 log = logging.getLogger("trainer")
 
@@ -69,13 +70,15 @@ class TrainingRun:
             diary = Diary(session, signs, self._job)
             with self._open() as opened:
                 prepared = self._read(session, diary)
+                tell_columns(diary, prepared)
+                tell_settings(diary, prepared)
                 with capturing_on(opened.torch_device):
                     steps = self._capture(session, diary, prepared)
                 first = self._be_admitted(diary, steps, opened.device)
-                weights = self._train(session, diary, prepared, steps, first, opened)
+                trained = self._train(session, diary, prepared, steps, first, opened)
             diary.enter(Phase.PUBLISHING)
             diary.settle()
-            found = publication(self._job, prepared, judge(session, self._job, prepared, weights))
+            found = publication(self._job, prepared, trained, judge(session, self._job, prepared, trained.weights))
             session.run(lambda c: models.publish_version(c, self._job, found))
 
     def _open(self) -> AbstractContextManager[Opened]:
@@ -159,7 +162,7 @@ class TrainingRun:
 
     def _train(
         self, session: Steady, diary: Diary, prepared: Prepared, steps: Steps, first: Adopt, opened: Opened
-    ) -> dict[str, torch.Tensor]:
+    ) -> Trained:
         device = opened.device
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
         scripted = add_scripts(steps.captured)
@@ -192,7 +195,7 @@ class TrainingRun:
                 checkpointing=Checkpointing(session.once, self._job, self._settings),
             )
             loop.go()
-            return loop.weights()
+            return loop.trained()
         finally:
             if graphs is not None:
                 log.info("job %s: %d iterations ran as one CUDA graph each", self._job.job, runner.launched)
