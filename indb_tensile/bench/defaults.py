@@ -11,10 +11,10 @@ that train and validate, and everything is scored on the same test rows: accurac
 import argparse
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -45,7 +45,10 @@ _MOST_CATEGORIES = 254  # that HistGradientBoosting takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One training: its metric on the test rows, what it took, and how long."""
+    """One training: its metric on the test rows, and what it took.
+
+    `processor_s` counts the seconds of all its threads: on a busy machine it says more than `seconds`.
+    """
 
     table: str
     method: str
@@ -54,6 +57,7 @@ class Score:
     epochs: int
     steps: int
     seconds: float
+    processor_s: float
 
 
 def main() -> None:
@@ -65,21 +69,20 @@ def main() -> None:
     )
     parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=whole(), default=5, help="trainings of each table, each on its own split")
-    parser.add_argument("--threads", type=whole(), default=1, help="of ours")
-    parser.add_argument("--rival-threads", type=whole(), default=os.cpu_count() or 1, help="of the rivals")
+    parser.add_argument("--threads", type=whole(), default=1, help="of each training")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    makers: list[Callable[[], Sample]] = [lambda name=name: sample(name) for name in arguments.tables]
-    makers += [lambda file=file, target=target: from_csv(Path(file), target) for file, target in arguments.csv]
-    with threadpool_limits(arguments.rival_threads, user_api="openmp"):
+    makers: list[Callable[[], Sample]] = [partial(sample, name) for name in arguments.tables]
+    makers += [partial(from_csv, Path(file), target) for file, target in arguments.csv]
+    with threadpool_limits(arguments.threads):
         torch.set_num_threads(arguments.threads)
         for make in makers:
-            scores = list(measure(make(), arguments.methods, arguments.seeds))
-            if arguments.json:
-                for score in scores:
+            scores = []
+            for score in measure(make(), arguments.methods, arguments.seeds):
+                scores.append(score)
+                if arguments.json:
                     print(json.dumps(asdict(score)), flush=True)
-            else:
+            if not arguments.json:
                 print_table(Console(width=140, highlight=False), scores[0].table, lines(scores))
 
 
@@ -108,6 +111,7 @@ def lines(scores: Sequence[Score]) -> list[dict[str, str]]:
                 "epochs": f"{median(score.epochs for score in own):,.0f}",
                 "steps": f"{median(score.steps for score in own):,.0f}",
                 "seconds": f"{median(score.seconds for score in own):,.1f}",
+                "processor s": f"{median(score.processor_s for score in own):,.1f}",
             }
         )
     return found
@@ -151,17 +155,40 @@ def _outputs(prepared: Prepared, part: Part) -> torch.Tensor:
 
 
 def _network(method: str, table: Sample, seed: int, hyperparams: dict[str, int]) -> Score:
-    spec = _spec(table, seed, hyperparams)
-    started_s = time.perf_counter()
-    prepared = assemble(table.table, spec)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        epochs, steps = train(prepared)
-    seconds = time.perf_counter() - started_s
+    with _Stopwatch() as watch:
+        prepared = assemble(table.table, _spec(table, seed, hyperparams))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            epochs, steps = train(prepared)
     outputs, y = _outputs(prepared, prepared.test).numpy(), prepared.test.y.numpy()
     metric = evaluate(table.task, outputs, y, prepared.preprocessor).get(default_metric(table.task), math.nan)
+    return _score(method, table, seed, metric, watch, epochs=epochs, steps=steps)
+
+
+class _Stopwatch:
+    """Seconds of the clock and of the processor within it."""
+
+    def __enter__(self) -> "_Stopwatch":
+        self._began = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        began_s, began_processor_s = self._began
+        self.seconds, self.processor_s = time.perf_counter() - began_s, time.process_time() - began_processor_s
+
+
+def _score(
+    method: str, table: Sample, seed: int, metric: float, watch: _Stopwatch, *, epochs: int = 0, steps: int = 0
+) -> Score:
     return Score(
-        table=table.name, method=method, seed=seed, metric=metric, epochs=epochs, steps=steps, seconds=seconds
+        table=table.name,
+        method=method,
+        seed=seed,
+        metric=float(metric),
+        epochs=epochs,
+        steps=steps,
+        seconds=watch.seconds,
+        processor_s=watch.processor_s,
     )
 
 
@@ -191,9 +218,9 @@ def _boosting(table: Sample, seed: int) -> Score:
     known = np.flatnonzero(~table.table.columns[table.target].missing)
     y = table.table.columns[table.target].values
     learn, test = _parts(table, known, seed)
-    started_s = time.perf_counter()
-    model.fit(x[learn], y[learn])
-    return _rated("boosting", table, seed, model.score(x[test], y[test]), started_s)
+    with _Stopwatch() as watch:
+        model.fit(x[learn], y[learn])
+    return _score("boosting", table, seed, model.score(x[test], y[test]), watch)
 
 
 def _linear(table: Sample, seed: int) -> Score:
@@ -204,14 +231,9 @@ def _linear(table: Sample, seed: int) -> Score:
     y = torch.cat([part.y.reshape(part.rows) for part in parts]).numpy()
     test = prepared.test.x.flatten(1).numpy(), prepared.test.y.reshape(prepared.test.rows).numpy()
     model = LogisticRegression(max_iter=2000) if table.task is Task.CLASSIFICATION else Ridge()
-    started_s = time.perf_counter()
-    model.fit(x, y)
-    return _rated("linear", table, seed, model.score(*test), started_s)
-
-
-def _rated(method: str, table: Sample, seed: int, metric: float, started_s: float) -> Score:
-    seconds = time.perf_counter() - started_s
-    return Score(table=table.name, method=method, seed=seed, metric=float(metric), epochs=0, steps=0, seconds=seconds)
+    with _Stopwatch() as watch:
+        model.fit(x, y)
+    return _score("linear", table, seed, model.score(*test), watch)
 
 
 def _parts(table: Sample, known: Rows, seed: int) -> tuple[Rows, Rows]:

@@ -43,7 +43,7 @@ class EarlyStop:
 
         Raises RequestError as `check_early_stop` does.
         """
-        values = {"on": False} if given is None else check_early_stop(given, task)
+        values: dict[str, Any] = {"on": False} if given is None else check_early_stop(given, task)
         if not values.pop("on"):
             return cls(patience=None)
         if values["patience"] is None:

@@ -316,7 +316,7 @@ def _cycles(seconds: Matrix) -> dict[str, Matrix]:
     """Sine and cosine of each moment's place in the year, in the week and in the day, in UTC."""
     month, weekday = _calendar(seconds)
     places = {"month": (month, 12), "weekday": (weekday, 7), "hour": (seconds % 86_400 / 3600, 24)}
-    made = {}
+    made: dict[str, Matrix] = {}
     for name, (place, size) in places.items():
         angle = 2 * np.pi * place / size
         made |= {f"{name}_sin": np.sin(angle), f"{name}_cos": np.cos(angle)}

@@ -85,6 +85,12 @@ def early_stop(request: Json, before: Json, task: str, parts: Json) -> Json | No
     return options
 
 
+def never_stops(spec: Json) -> bool:
+    """Whether training would stop early by default, had it validation rows to judge by."""
+    by_default = spec["early_stop"] is None and "epochs" not in spec["hyperparams"]
+    return by_default and bool(spec["split"].get("valid_size") == 0)
+
+
 def metric(request: Json, before: Json, task: str) -> str | None:
     """The figure that versions are compared by, or as before where the task still has it."""
     given = read_text(request, "metric")

@@ -76,6 +76,8 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
         "max_runtime_s": arguments.max_runtime(request),
         "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
     }
+    if arguments.never_stops(spec):
+        plpy.notice("training does not stop early, as the split's valid_size is 0")
     used = _used(table, spec)
     if not _needs_snapshot(request, table, used):
         require_grants(plpy, table, used)

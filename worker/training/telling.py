@@ -1,20 +1,27 @@
 """What a trainer tells the user of its own choices, and of columns from which little can be learned."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from indb_tensile.learning.encoders import TextFacts
 from indb_tensile.learning.training import Prepared
 
-from .diary import Diary
+
+class Telling(Protocol):
+    """The part of `Diary` that is used."""
+
+    def tell(self, kind: str, detail: Mapping[str, Any]) -> None:
+        """Add an event to the job's history."""
+        ...
 
 
-def tell_settings(diary: Diary, prepared: Prepared) -> None:
+def tell_settings(diary: Telling, prepared: Prepared) -> None:
     """Add an event that says how the job trains, in words and as data."""
     rows = {"train_rows": prepared.train.rows, "valid_rows": prepared.valid.rows}
     diary.tell("settings", {"message": in_words(prepared), **rows, **training_facts(prepared)})
 
 
-def tell_columns(diary: Diary, prepared: Prepared) -> None:
+def tell_columns(diary: Telling, prepared: Prepared) -> None:
     """Add a warning for each text column whose values are too many."""
     for facts in prepared.preprocessor.text_facts:
         message = warning_about(facts)
