@@ -70,7 +70,7 @@ IRIS = sample("iris")
         ({"hyperparams": {"epochs": 9}, "early_stop": {}}, True, ("batch_size",)),
         ({"hyperparams": {"batch_size": 9}}, True, ("epochs", "early_stop")),
         ({"split": {"valid_size": 0}}, False, ("batch_size", "epochs", "early_stop")),
-        ({"split": {"valid_size": 0.02}}, False, ("batch_size", "epochs", "early_stop")),
+        ({"split": {"valid_size": 0.001}}, False, ("batch_size", "epochs", "early_stop")),
     ],
 )
 def test_training_stops_early_unless_epochs_are_given_or_few_rows_validate(

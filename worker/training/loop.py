@@ -21,7 +21,7 @@ from indb_tensile.learning.training import Part, Prepared, batch_plan, batches, 
 from indb_tensile.link import Adopt, Adopted, Link, Measured
 
 from .checkpointing import Checkpointing
-from .diary import Diary
+from .diary import PROGRESS_S, Diary
 from .inbox import Inbox
 from .keeping import Keeping
 from .publication import Trained
@@ -49,6 +49,7 @@ class Loop:
     _best: dict[str, torch.Tensor] = field(default_factory=dict)
     _measured_at: float = 0.0
     _remembered_at: float = field(default_factory=time.monotonic)
+    _validated_s: float = np.inf  # how long the last validation took
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
 
@@ -95,8 +96,11 @@ class Loop:
         """Validate, remember the best, report, and keep a checkpoint when one is due."""
         figures: dict[str, float | None] = {"loss": loss}
         if self.prepared.valid.rows:
-            self.diary.enter(Phase.VALIDATING)
+            if self._validated_s >= PROGRESS_S:  # a phase that nobody could see is not worth a write at each epoch
+                self.diary.enter(Phase.VALIDATING)
+            started = time.monotonic()
             valid_loss, metrics = self._validate(self.prepared.valid)
+            self._validated_s = time.monotonic() - started
             figures |= {"valid_loss": valid_loss, **metrics}
             watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric, np.nan)
             self.early_stop = self.early_stop.observe(self.epochs_done, watched)
@@ -201,7 +205,8 @@ class Loop:
         )
 
     def _present_weights(self) -> dict[str, torch.Tensor]:
-        return self._divide(self.state.export())[0]
+        """A copy of parameters and buffers; most epochs of a training that improves take one."""
+        return self.state.export(self.prepared.module.state_dict().keys())
 
     def _divide(self, values: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """A state as what the module holds, which is published, and what only its optimizer needs."""
