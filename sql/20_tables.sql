@@ -75,6 +75,7 @@ create table tensile.model_versions (
   relation_schema text,
   relation_name text,
   data_digest text,
+  training jsonb,
   created_at timestamptz not null default now(),
   deployed boolean not null default false,
   not_deployed text,
@@ -108,6 +109,9 @@ comment on column tensile.model_versions.relation_oid is 'table that it was trai
 comment on column tensile.model_versions.relation_schema is 'schema of that table at the time';
 comment on column tensile.model_versions.relation_name is 'name of that table at the time';
 comment on column tensile.model_versions.data_digest is 'digest of the rows that it was trained on';
+comment on column tensile.model_versions.training is
+  'how it was trained: hyperparams and early_stop to give again, which of them were chosen by the rows, epochs trained and '
+  'the epoch whose weights it has; null for a version of release 0.1';
 comment on column tensile.model_versions.created_at is 'when it was published';
 comment on column tensile.model_versions.deployed is 'predictions that name no version use it; at most one per model';
 comment on column tensile.model_versions.not_deployed is

@@ -24,7 +24,7 @@ class Publication:
     `weights` is safetensors; `bundle` is whatever turns a row into a prediction, as JSON. `incumbent` is the
     version that was deployed when the caller judged, and `incumbent_metric` its metric on this job's held-out rows.
     Where that would say nothing of which version is better, `incomparable` says why: a clause without a full stop.
-    `report` is what the job's table was found to be.
+    `report` is what the job's table was found to be. `training` says how it was trained, chosen settings included.
     """
 
     task: Task
@@ -42,6 +42,7 @@ class Publication:
     incomparable: str = ""
     data_digest: str | None = None
     report: Sequence[Mapping[str, str | None]] = ()
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +235,7 @@ def _insert_version(
         "relation_schema": job["relation_schema"],
         "relation_name": job["relation_name"],
         "data_digest": publication.data_digest,
+        "training": Jsonb(dict(publication.training)),
         "deployed": not_deployed is None,
         "not_deployed": not_deployed,
     }

@@ -314,10 +314,11 @@ update tensile.model_versions set deployed = false where model_id = %(model)s an
 insert into tensile.model_versions
   (model_id, number, job_id, task, target, architecture, metric_name, metric, higher_is_better, metrics,
    parameters, weights_bytes, weights_digest, relation_oid, relation_schema, relation_name, data_digest, deployed,
-   not_deployed)
+   not_deployed, training)
 select %(model)s, coalesce(max(v.number), 0) + 1, %(job)s, %(task)s, %(target)s, %(architecture)s, %(metric_name)s,
        %(metric)s, %(higher_is_better)s, %(metrics)s, %(parameters)s, %(weights_bytes)s, %(weights_digest)s,
-       %(relation_oid)s, %(relation_schema)s, %(relation_name)s, %(data_digest)s, %(deployed)s, %(not_deployed)s
+       %(relation_oid)s, %(relation_schema)s, %(relation_name)s, %(data_digest)s, %(deployed)s, %(not_deployed)s,
+       %(training)s
   from tensile.model_versions as v where v.model_id = %(model)s
 returning version_id
 

@@ -21,6 +21,7 @@ NOUNS = {
     "forecast": "Compare foretold and measured iterations on the emulated device.",
     "together": "Compare foretold and measured iterations of several jobs on the emulated device.",
     "predictor": "Judge foretold operator latencies on networks left out of the predictor's training.",
+    "defaults": "Train known tables without settings, and compare quality and time with boosting and a linear model.",
     "enqueue": "Measure how long tensile_train takes, and a job from commit to first step.",
     "queue": "Measure how fast workers empty the queue, and that no job is claimed twice.",
     "checkpoints": "Compare checkpoints in files and in the catalog: seconds, WAL, and the space that stays behind.",

@@ -131,12 +131,15 @@ select j.job_id, j.model_name as model, j.relation_name as relation, j.state, j.
 select j.job_id, j.model_name as model, format('%%I.%%I', j.relation_schema, j.relation_name) as relation,
        j.state, j.phase, j.priority, j.attempt, p.epoch, p.epochs, p.step, p.steps, p.loss, p.valid_loss,
        v.number as version, v.metric_name, v.metric, j.enqueued_at, j.started_at, j.finished_at, q.waits_for,
-       d.granted_bytes, d.used_bytes, v.not_deployed, j.error_message as error, j.error_detail, j.error_hint
+       d.granted_bytes, d.used_bytes, s.settings, v.not_deployed, j.error_message as error, j.error_detail, j.error_hint
   from tensile.jobs as j
        left join tensile.job_progress as p using (job_id)
        left join tensile.stat_queue as q using (job_id)
        left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
        left join tensile.model_versions as v on v.version_id = j.version_id
+       left join lateral (select e.detail ->> 'message' as settings from tensile.job_events as e
+                           where e.job_id = j.job_id and e.kind = 'settings'
+                           order by e.event_id desc limit 1) as s on true
  where j.job_id = %(job)s;
 
 -- data_report --

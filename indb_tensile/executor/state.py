@@ -5,7 +5,7 @@ is in neither and waits as a host tensor. Views stay valid throughout: what move
 """
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import nn
@@ -58,22 +58,21 @@ class State:
         state._write({name: tensor.detach() for name, tensor in named.items()})
         return state
 
-    def export(self) -> dict[str, torch.Tensor]:
-        """A copy of everything, by name, on the host. Nothing moves and the ledger does not change.
+    def export(self, names: Collection[str] | None = None) -> dict[str, torch.Tensor]:
+        """A copy of everything, or of the values named, on the host. Nothing moves and the ledger does not change.
 
         Raises InvariantError after an iteration that failed half way.
         """
         if not self.whole:
             raise InvariantError(f"the state is of no iteration: the one after {self.steps} failed half way")
         self._settle()
-        exported = {STEPS_NAME: torch.tensor(self.steps)}
+        exported = {STEPS_NAME: torch.tensor(self.steps)} if names is None else {}
         for position, one in enumerate(self.layout):
-            memory = self._bytes(TensorId(position))
-            exported.update(
-                {v.name: _value_in(memory, v).clone(memory_format=torch.contiguous_format) for v in one.values}
-            )
-        exported.update({name: t.cpu().clone() for name, t in self.tensors.items() if t.numel() == 0})
-        return exported
+            wanted = [value for value in one.values if names is None or value.name in names]
+            memory = self._bytes(TensorId(position)) if wanted else torch.empty(0)
+            exported |= {v.name: _value_in(memory, v).clone(memory_format=torch.contiguous_format) for v in wanted}
+        empty = {name: tensor for name, tensor in self.tensors.items() if tensor.numel() == 0}
+        return exported | {name: t.cpu().clone() for name, t in empty.items() if names is None or name in names}
 
     def load(self, values: Mapping[str, torch.Tensor]) -> None:
         """Continue from what `export` gave. Raises DataError where names or shapes are not this job's."""

@@ -19,7 +19,8 @@ class Kind(StrEnum):
     FLOAT = "float"
     BOOLEAN = "boolean"
     TEXT = "text"
-    TIME = "time"
+    DATE = "date"  # a day
+    TIME = "time"  # a moment: a timestamp, of any zone
     ARRAY = "array"
 
 
@@ -56,7 +57,7 @@ class Column:
 class ColumnData:
     """The values of one column and which of them are NULL.
 
-    `values` is int64, float64, bool, object (str), float64 seconds since 1970 (times), or for arrays
+    `values` is int64, float64, bool, object (str), float64 seconds since 1970 (dates and times), or for arrays
     float32 or float64 of shape (rows, *shape). What lies at a missing position is of no meaning.
     """
 

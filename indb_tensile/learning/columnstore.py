@@ -22,6 +22,7 @@ _DTYPES: dict[Kind, Any] = {
     Kind.FLOAT: np.float64,
     Kind.BOOLEAN: np.bool_,
     Kind.TEXT: np.object_,
+    Kind.DATE: np.float64,
     Kind.TIME: np.float64,
     Kind.ARRAY: np.float64,
 }

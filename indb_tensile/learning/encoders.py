@@ -10,22 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.errors import DataError
-from indb_tensile.learning.columns import ColumnData, Mask, Rows
+from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows
 
 Matrix = npt.NDArray[np.float64]
 Missing = str | float  # "mean", "median", "zero", "indicator", "error" or the number to put there
 
 _BLOCK_ELEMENTS = 16384
 LARGEST = 1e150  # beyond, squares overflow a double
-TIME_PARTS = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
+_CALENDAR = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
+TIME_PARTS = {Kind.DATE: _CALENDAR, Kind.TIME: (*_CALENDAR, "hour_sin", "hour_cos")}
 MISSING_CATEGORY, OTHER_CATEGORY = "(missing)", "(other)"
+_NEARLY_UNIQUE = 0.95  # distinct values over rows; names of persons stay below, identifiers with duplicates do not
+_FEWEST_UNIQUE = 20  # in fewer rows all values of a useful column may differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +88,19 @@ class Texts:
     required: bool = False
 
     @classmethod
-    def fit(cls, name: str, data: ColumnData, most: int, missing: Missing) -> "Texts":
+    def fit(cls, name: str, data: ColumnData, most: int, missing: Missing) -> tuple["Texts", "TextFacts"]:
         """The `most` most frequent categories of the training rows; of equals, the first in text order."""
         counts = Counter(data.values[~data.missing].tolist())
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:most]
-        return cls(name=name, categories=tuple(sorted(frequent)), required=missing == "error")
+        facts = TextFacts(
+            name=name,
+            rows=len(data.missing),
+            known_rows=counts.total(),
+            distinct=len(counts),
+            categories=len(frequent),
+            other_rows=counts.total() - sum(counts[text] for text in frequent),
+        )
+        return cls(name=name, categories=tuple(sorted(frequent)), required=missing == "error"), facts
 
     def apply(self, data: ColumnData) -> Matrix:
         """(rows, categories + 2), one 1 per row."""
@@ -117,15 +127,47 @@ class Texts:
         return {category: position for position, category in enumerate(self.categories)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFacts:
+    """How a text column's training rows fit its categories.
+
+    `known_rows` are not NULL, `distinct` is how many values these have, `other_rows` how many of them have none of
+    the `categories` that were kept.
+    """
+
+    name: str
+    rows: int
+    known_rows: int
+    distinct: int
+    categories: int
+    other_rows: int
+
+    @property
+    def other_share(self) -> float:
+        """The share of the known rows that the network cannot tell apart."""
+        return self.other_rows / self.known_rows if self.known_rows else 0.0
+
+    @property
+    def nearly_unique(self) -> bool:
+        """Whether (nearly) each row has a value of its own: nothing can be learned from such a column."""
+        return self.known_rows >= _FEWEST_UNIQUE and self.distinct >= _NEARLY_UNIQUE * self.known_rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """A moment: its standardised epoch, and where it lies in the year and in the week (UTC); infinity is missing."""
+    """A day or a moment: its standardised epoch, and its place in the year, in the week and, of a moment, in the day.
+
+    All of it in UTC, where a timestamp without time zone is taken as it is written; infinity is missing. The hour
+    has its minutes and seconds as a fraction. `parts` are the columns of the result; stored models of release 0.1
+    do not name them, and know no hour.
+    """
 
     name: str
     mean: float
     scale: float
     required: bool = False
     indicator: bool = False
+    parts: tuple[str, ...] = _CALENDAR
 
     @classmethod
     def fit(cls, name: str, data: ColumnData, missing: Missing) -> "Times":
@@ -138,24 +180,24 @@ class Times:
             scale=float(scale[0]),
             required=missing == "error",
             indicator=missing == "indicator",
+            parts=TIME_PARTS[data.kind],
         )
 
     def apply(self, data: ColumnData) -> Matrix:
-        """(rows, 5), or 6 with the indicator; a missing moment is all zeros."""
+        """(rows, parts), or one column more with the indicator; a missing moment is all zeros."""
         seconds = data.numbers()
         absent = ~np.isfinite(seconds)
         if self.required:
             require(self.name, absent)
         known = np.where(absent, 0.0, seconds)
-        month, weekday = _calendar(known)
-        parts = [(known - self.mean) / self.scale, *_circle(month, 12), *_circle(weekday, 7)]
-        matrix = np.where(absent[:, None], 0.0, np.column_stack(parts))
+        made = {"epoch": (known - self.mean) / self.scale} | _cycles(known)
+        matrix = np.where(absent[:, None], 0.0, np.column_stack([made[part] for part in self.parts]))
         return np.column_stack([matrix, absent]) if self.indicator else matrix
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The name of each column of the result."""
-        own = tuple(f"{self.name} {part}" for part in TIME_PARTS)
+        own = tuple(f"{self.name} {part}" for part in self.parts)
         return (*own, f"{self.name} {MISSING_CATEGORY}") if self.indicator else own
 
 
@@ -282,6 +324,17 @@ def require(name: str, absent: Mask, rows: Rows | None = None) -> None:
         )
 
 
+def _cycles(seconds: Matrix) -> dict[str, Matrix]:
+    """Sine and cosine of each moment's place in the year, in the week and in the day, in UTC."""
+    month, weekday = _calendar(seconds)
+    places = {"month": (month, 12), "weekday": (weekday, 7), "hour": (seconds % 86_400 / 3600, 24)}
+    made: dict[str, Matrix] = {}
+    for name, (place, size) in places.items():
+        angle = 2 * np.pi * place / size
+        made |= {f"{name}_sin": np.sin(angle), f"{name}_cos": np.cos(angle)}
+    return made
+
+
 def _calendar(seconds: Matrix) -> tuple[Matrix, Matrix]:
     """Month (0: January) and weekday (0: Monday) of each moment, in UTC."""
     days = np.floor(seconds / 86_400).astype(np.int64).astype("datetime64[D]")
@@ -291,8 +344,3 @@ def _calendar(seconds: Matrix) -> tuple[Matrix, Matrix]:
 
 
 _EPOCH_WEEKDAY = datetime.date(1970, 1, 1).weekday()
-
-
-def _circle(position: Matrix, size: int) -> tuple[Any, Any]:
-    angle = 2 * np.pi * position / size
-    return np.sin(angle), np.cos(angle)

@@ -24,7 +24,8 @@ PREPROCESS: dict[str, Specification] = {
 }
 # The rules of those kinds of columns that know fewer than all, and no number: a missing text is a category of its
 # own, a missing moment is the mean.
-RULES: dict[str, tuple[str, ...]] = {"text": ("error",), "time": ("mean", "indicator", "error")}
+_OF_MOMENTS = ("mean", "indicator", "error")
+RULES: dict[str, tuple[str, ...]] = {"text": ("error",), "date": _OF_MOMENTS, "time": _OF_MOMENTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

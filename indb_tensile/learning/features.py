@@ -15,16 +15,17 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
 from indb_tensile.learning.columns import Column, ColumnData, Columns, Kind, Rows
-from indb_tensile.learning.encoders import Arrays, Matrix, Numbers, Texts, Times, require
+from indb_tensile.learning.encoders import Arrays, Matrix, Numbers, TextFacts, Texts, Times, require
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.jsonrows import column_of, named, number
 from indb_tensile.learning.targets import Target
 
 Tensor32 = npt.NDArray[np.float32]
 
-FORMAT = 1  # of the stored form; a reader refuses a newer one
+FORMAT = 2  # of the stored form; a reader refuses a newer one. Format 1 has no parts of times.
 _SCALARS = (Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN)
-_PLURALS = {Kind.INTEGER: "numbers", Kind.TEXT: "texts", Kind.TIME: "times", Kind.ARRAY: "arrays"}
+_TIMES = (Kind.DATE, Kind.TIME)
+_PLURALS = {Kind.INTEGER: "numbers", Kind.TEXT: "texts", Kind.DATE: "times", Kind.ARRAY: "arrays"}
 _BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -44,10 +45,14 @@ class Recipe:
 
 
 class Preprocessor:
-    """A recipe at work. Thread-safe: it changes nothing."""
+    """A recipe at work. Thread-safe: it changes nothing.
 
-    def __init__(self, recipe: Recipe) -> None:
+    `text_facts` says of each text column what `fit` saw in the training rows; of a stored preprocessor it is empty.
+    """
+
+    def __init__(self, recipe: Recipe, text_facts: tuple[TextFacts, ...] = ()) -> None:
         self.recipe = recipe
+        self.text_facts = text_facts
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Preprocessor":
@@ -56,7 +61,7 @@ class Preprocessor:
             recipe = msgspec.convert(stored, Recipe)
         except msgspec.ValidationError as error:
             raise DatabaseError(f"the stored preprocessing cannot be read: {error}") from error
-        if recipe.format != FORMAT:
+        if not 1 <= recipe.format <= FORMAT:
             raise DatabaseError(f"the stored preprocessing has format {recipe.format}, this version reads {FORMAT}")
         return cls(recipe)
 
@@ -147,7 +152,7 @@ class Preprocessor:
         wanted: list[tuple[Sequence[str], tuple[Kind, ...]]] = [
             (recipe.numbers.names, _SCALARS),
             ([part.name for part in recipe.texts], (Kind.TEXT,)),
-            ([part.name for part in recipe.times], (Kind.TIME,)),
+            ([part.name for part in recipe.times], _TIMES),
             ([part.name for part in recipe.arrays], (Kind.ARRAY,)),
         ]
         for names, kinds in wanted:
@@ -221,15 +226,16 @@ def fit(
     learned = {name: columns[name].take(train) for name in features}
     options.check({name: data.kind for name, data in learned.items()})
     scalars = [name for name in features if learned[name].kind in _SCALARS]
+    texts = [
+        Texts.fit(name, data, options.most_categories(name), options.rule(name, data.kind))
+        for name, data in _of(learned, Kind.TEXT)
+    ]
     recipe = Recipe(
         format=FORMAT,
         features=tuple(features),
         numbers=_fit_numbers(learned, scalars, options),
-        texts=tuple(
-            Texts.fit(name, data, options.most_categories(name), options.rule(name, data.kind))
-            for name, data in _of(learned, Kind.TEXT)
-        ),
-        times=tuple(Times.fit(name, data, options.rule(name, data.kind)) for name, data in _of(learned, Kind.TIME)),
+        texts=tuple(text for text, _ in texts),
+        times=tuple(Times.fit(name, data, options.rule(name, data.kind)) for name, data in _of(learned, *_TIMES)),
         arrays=tuple(
             Arrays.fit(name, data, standardize=options.standardizes(name), missing=options.rule(name, data.kind))
             for name, data in _of(learned, Kind.ARRAY)
@@ -244,13 +250,13 @@ def fit(
             f"input_shape {list(shape)} holds {int(np.prod(shape))} numbers, the features give {width}",
             detail=f"The features are: {', '.join(features)}.",
         )
-    fitted = Preprocessor(replace(recipe, input_shape=shape))
+    fitted = Preprocessor(replace(recipe, input_shape=shape), tuple(facts for _, facts in texts))
     _require_variety(fitted.transform(learned), features)
     return fitted
 
 
-def _of(learned: Columns, kind: Kind) -> list[tuple[str, ColumnData]]:
-    return [(name, data) for name, data in learned.items() if data.kind is kind]
+def _of(learned: Columns, *kinds: Kind) -> list[tuple[str, ColumnData]]:
+    return [(name, data) for name, data in learned.items() if data.kind in kinds]
 
 
 def _fit_numbers(learned: Columns, names: Sequence[str], options: FeatureOptions) -> Numbers:

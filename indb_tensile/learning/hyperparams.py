@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from indb_tensile.errors import RequestError
+from indb_tensile.learning import defaults
 from indb_tensile.learning.parameters import Specification, check_parameters
 
+# A default of None is chosen: of epochs and batch_size by the rows, of others by the optimizer.
 HYPERPARAMS: dict[str, Specification] = {
-    "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 40},
-    "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": 64},
+    "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
+    "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "precision": {"type": "choice", "values": ["float32", "bfloat16"], "default": "float32"},
     "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw"], "default": "adamw"},
@@ -69,13 +71,13 @@ class TrainingSettings:
     seed: int
 
     @classmethod
-    def parse(cls, hyperparams: Mapping[str, Any]) -> "TrainingSettings":
-        """Raises RequestError, naming what is known, for an unknown name, a wrong type or a value out of range."""
-        values = check_parameters("hyperparams", hyperparams, HYPERPARAMS)
-        for name, (switch, allowed) in ONLY_WITH.items():
-            if hyperparams.get(name) is not None and values[switch] not in allowed:
-                hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
-                raise RequestError(f'hyperparams: "{name}" means nothing with {switch} {values[switch]}', hint=hint)
+    def parse(cls, hyperparams: Mapping[str, Any], rows: int) -> "TrainingSettings":
+        """The settings of a training on `rows` training rows. Raises RequestError as `check_hyperparams` does."""
+        values = check_hyperparams(hyperparams)
+        if values["batch_size"] is None:
+            values["batch_size"] = defaults.batch_size(rows)
+        if values["epochs"] is None:
+            values["epochs"] = defaults.epochs(math.ceil(rows / values["batch_size"]))
         optimizer = values["optimizer"]
         if values["learning_rate"] is None:
             values["learning_rate"] = _LEARNING_RATE[optimizer]
@@ -83,11 +85,30 @@ class TrainingSettings:
             values["weight_decay"] = _WEIGHT_DECAY[optimizer]
         if values["momentum"] is None:
             values["momentum"] = 0.9 if optimizer == "sgd" else 0.0
-        if values["nesterov"] and values["momentum"] == 0:
-            raise RequestError('hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
         for name in ("betas", "decay_at"):
             values[name] = tuple(float(value) for value in values[name])
         return cls(**values)
+
+    def to_hyperparams(self) -> dict[str, Any]:
+        """The request that gives these settings whatever the rows: what was chosen is given in it."""
+        own = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        unused = {name for name, (switch, allowed) in ONLY_WITH.items() if own[switch] not in allowed}
+        return {name: value for name, value in own.items() if value is not None and name not in unused}
+
+
+def check_hyperparams(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
+    """Every hyper-parameter as it was given, else its default.
+
+    Raises RequestError, naming what is known, for an unknown name, a wrong type or a value out of range.
+    """
+    values = check_parameters("hyperparams", hyperparams, HYPERPARAMS)
+    for name, (switch, allowed) in ONLY_WITH.items():
+        if hyperparams.get(name) is not None and values[switch] not in allowed:
+            hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
+            raise RequestError(f'hyperparams: "{name}" means nothing with {switch} {values[switch]}', hint=hint)
+    if values["nesterov"] and values["momentum"] == 0:
+        raise RequestError('hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
+    return values
 
 
 def learning_rate(settings: TrainingSettings, step: int, total_steps: int) -> float:

@@ -77,7 +77,7 @@ def column_of(name: str, kind: Kind, values: Sequence[Any]) -> ColumnData:
             return ColumnData(kind=kind, values=texts, missing=missing)
         case Kind.ARRAY:
             return ColumnData(kind=kind, values=_tensors(name, values), missing=missing)
-        case Kind.TIME:
+        case Kind.DATE | Kind.TIME:
             moments = np.array([moment(name, value) for value in values], np.float64)
             return ColumnData(kind=kind, values=moments, missing=missing)
         case Kind.INTEGER if all(value is None or _is_int8(value) for value in values):

@@ -259,7 +259,7 @@ def _hashed(column: ColumnData) -> Hashes:
             words = _texts(column)
         case Kind.ARRAY:
             words = np.fromiter((_digest(row.tobytes()) for row in column.values), np.uint64, len(column.values))
-        case Kind.FLOAT | Kind.TIME:
+        case Kind.FLOAT | Kind.DATE | Kind.TIME:
             words = (column.values + 0.0).view(np.uint64)  # adding zero makes -0.0 equal 0.0
         case _:
             words = column.values.astype(np.int64).view(np.uint64)

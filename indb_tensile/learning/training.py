@@ -16,11 +16,12 @@ from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Column, ColumnData, Columns, Rows, Table
 from indb_tensile.learning.datareport import Fact, Subject, report_data
-from indb_tensile.learning.earlystop import EarlyStop
+from indb_tensile.learning.defaults import FEWEST_VALID_ROWS
+from indb_tensile.learning.earlystop import EarlyStop, check_early_stop
 from indb_tensile.learning.evaluation import check_metric
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.features import Preprocessor, choose_features, fit, require_present
-from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.hyperparams import TrainingSettings, check_hyperparams
 from indb_tensile.learning.relation import Connection, Limits, read
 from indb_tensile.learning.requirements import Requirements, Room
 from indb_tensile.learning.splits import Parts, Split, divide
@@ -48,7 +49,8 @@ class Prepared:
 
     `architecture` is the resolved one (never `auto`). `valid` may have no rows. `held_out` are the test rows as
     they were read, on which another version of the model can be judged. `unlabeled_rows` had no target and take
-    no part. `membership` tells the part of each row, `report` what the table was found to be.
+    no part. `membership` tells the part of each row, `report` what the table was found to be. `chosen` names what of
+    `settings` and `early_stop` was left out and chosen by the rows.
     """
 
     module: nn.Module
@@ -69,6 +71,7 @@ class Prepared:
     unlabeled_rows: int
     membership: dict[str, Any]
     report: tuple[Fact, ...]
+    chosen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +144,7 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
     architecture = dict(spec.architecture)
     if architecture["type"] == "auto":
         architecture = architectures.default(preprocessor.input_shape, rows=len(train))
-    settings = checked.settings
+    settings = TrainingSettings.parse(spec.hyperparams, len(train))
     if room is not None:
         bare = architectures.build_without_memory(architecture, preprocessor.input_shape, target.outputs)
         Requirements.of(bare, settings).check(room)
@@ -159,7 +162,7 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
         preprocessor=preprocessor,
         data_digest=table.digest,
         settings=settings,
-        early_stop=checked.early_stop,
+        early_stop=_early_stop(spec, settings, len(valid)),
         metric=checked.metric,
         architecture=architecture,
         outputs=target.outputs,
@@ -169,6 +172,7 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
         unlabeled_rows=table.rows - len(known),
         membership=parts.rule | {"identity": list(table.identity), "keyed": table.keyed},
         report=report_data(subject),
+        chosen=_left_out(spec),
     )
 
 
@@ -231,20 +235,25 @@ def _cut(order: Tensor, size: int) -> Iterator[Tensor]:
 class _Checked:
     """The request's own parts, each checked."""
 
-    settings: TrainingSettings
     split: Split
     options: FeatureOptions
-    early_stop: EarlyStop
     metric: str
 
     @classmethod
     def of(cls, spec: JobSpec) -> "_Checked":
         architectures.check(spec.architecture)
+        check_hyperparams(spec.hyperparams)
+        split = Split.parse(spec.split)
+        if (
+            spec.early_stop is not None
+            and check_early_stop(spec.early_stop, spec.task)["on"]
+            and not split.valid_size
+        ):
+            hint = "Give a valid_size above 0, or switch it off: early_stop => '{\"on\": false}'."
+            raise RequestError("early_stop needs validation rows, and the split's valid_size is 0", hint=hint)
         return cls(
-            settings=TrainingSettings.parse(spec.hyperparams),
-            split=Split.parse(spec.split),
+            split=split,
             options=FeatureOptions.parse(spec.preprocess),
-            early_stop=EarlyStop.parse(spec.early_stop, spec.task),
             metric=check_metric(spec.task, spec.metric),
         )
 
@@ -259,6 +268,23 @@ def _divided(table: Table, known: Rows, split: Split) -> Parts:
 
 def _no_divider(name: str) -> MissingError:
     return MissingError(f'split: column "{name}" does not exist in the table', hint="Give split => '...' anew.")
+
+
+def _left_out(spec: JobSpec) -> tuple[str, ...]:
+    names = tuple(name for name in ("batch_size", "epochs") if spec.hyperparams.get(name) is None)
+    return names if spec.early_stop is not None else (*names, "early_stop")
+
+
+def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> EarlyStop:
+    """As it was given; left out, it is on where the epochs were left out too and there are rows to judge by."""
+    request = spec.early_stop
+    if request is None and "epochs" in _left_out(spec) and valid_rows >= FEWEST_VALID_ROWS:
+        request = {}
+    state = EarlyStop.parse(request, spec.task, settings.epochs)
+    if state.patience is not None and not valid_rows:
+        hint = "Add rows, give a larger valid_size, or switch it off: early_stop => '{\"on\": false}'."
+        raise DataError("none of the rows falls to the validation part, which early_stop needs", hint=hint)
+    return state
 
 
 def _fitted(table: Table, spec: JobSpec, target: Target, features: tuple[str, ...], train: Rows) -> Preprocessor:

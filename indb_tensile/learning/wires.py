@@ -15,7 +15,7 @@ _WIRES = {
     "bpchar": Wire(kind=Kind.TEXT, item="", form="bpchar"),
     "char": Wire(kind=Kind.TEXT, item="", form="char"),
     "name": Wire(kind=Kind.TEXT, item=""),
-    "date": Wire(kind=Kind.TIME, item=">i4"),
+    "date": Wire(kind=Kind.DATE, item=">i4"),
     "timestamp": Wire(kind=Kind.TIME, item=">i8"),
     "timestamptz": Wire(kind=Kind.TIME, item=">i8"),
     "_float4": Wire(kind=Kind.ARRAY, item=">f4"),

@@ -71,23 +71,35 @@ def split(request: Json, before: Json) -> Json:
     return options
 
 
-def early_stop(request: Json, before: Json, task: str, valid_size: float) -> Json | None:
-    """An empty object is early stopping with its defaults; nothing at all is as before, else none.
+def early_stop(request: Json, before: Json, task: str, parts: Json) -> Json | None:
+    """An empty object is early stopping with its defaults; nothing at all is as before, else left to the worker.
 
-    Where no row is for validation, the loss on the training rows is all that can be watched.
+    `parts` is the split: it must have validation rows where early stopping is asked for.
     """
     given = _inherited(request, "early_stop", before)
     if given is None:
         return None
     options = check_parameters("early_stop", given, EARLY_STOP)
+    off = options.get("on") is False
+    beside = [name for name in options if name != "on"]
+    if off and beside:
+        hint = f'Leave "{beside[0]}" out, or leave "on" out.'
+        raise RefusalError(INVALID, f'early_stop: "{beside[0]}" means nothing with "on" false', hint=hint)
+    if not off and parts.get("valid_size") == 0:
+        message = "early_stop needs validation rows, and the split's valid_size is 0"
+        hint = "Give a valid_size above 0, or switch it off: early_stop => '{\"on\": false}'."
+        raise RefusalError(INVALID, message, hint=hint)
     known = ("loss", *METRICS[task])
     if options.get("metric", "loss") not in known:
         hint = f"Known for {task}: {', '.join(known)}."
         raise RefusalError(INVALID, f'early_stop: unknown metric "{options["metric"]}"', hint=hint)
-    if options.get("metric", "loss") != "loss" and valid_size == 0:
-        message = f'early_stop: "{options["metric"]}" is measured on the validation rows, and valid_size is 0'
-        raise RefusalError(INVALID, message, hint='Set "valid_size" of split above 0, or leave "metric" out.')
     return options
+
+
+def never_stops(spec: Json) -> bool:
+    """Whether training would stop early by default, had it validation rows to judge by."""
+    by_default = spec["early_stop"] is None and "epochs" not in spec["hyperparams"]
+    return by_default and bool(spec["split"].get("valid_size") == 0)
 
 
 def metric(request: Json, before: Json, task: str) -> str | None:

@@ -1,7 +1,10 @@
 """What options a training has: the tables of `learning/`, value for value, as a test compares.
 
 A worker checks again, since a specification in the queue is untrusted input. In a rule, minimum and maximum are
-inclusive, above and below exclusive; one without "default" is of a parameter that must be given.
+inclusive, above and below exclusive; one without "default" is of a parameter that must be given. A default of None is
+chosen by the worker: of batch_size, epochs and patience by the rows (learning/defaults.py), of the others by the
+optimizer. Without early_stop, training stops early unless epochs is given or there are no validation rows;
+`{"on": false}` trains to the last epoch.
 """
 
 from .spi import Json
@@ -9,8 +12,8 @@ from .spi import Json
 _SHARE: Json = {"type": "number", "minimum": 0, "below": 1}
 _FLAG: Json = {"type": "boolean", "default": False}
 HYPERPARAMS: dict[str, Json] = {
-    "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 40},
-    "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": 64},
+    "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
+    "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "precision": {"type": "choice", "values": ["float32", "bfloat16"], "default": "float32"},
     "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw"], "default": "adamw"},
@@ -115,7 +118,8 @@ SPLIT: dict[str, Json] = {
     "column": {"type": "text", "default": None},
 }
 EARLY_STOP: dict[str, Json] = {
-    "patience": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 10},
+    "on": {"type": "boolean", "default": True},
+    "patience": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
     "min_delta": {"type": "number", "minimum": 0, "default": 0.0},
     "metric": {"type": "text", "default": "loss"},
 }

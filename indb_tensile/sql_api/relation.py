@@ -16,7 +16,7 @@ class Column:
 
     name: str
     type: str
-    kind: str  # integer, float, boolean, text, time or array; empty for a type that cannot be learned from
+    kind: str  # integer, float, boolean, text, date, time or array; empty for a type that cannot be learned from
     key: bool  # part of the primary key, or an identity column
     primary: bool = False  # part of the primary key
 
@@ -131,7 +131,8 @@ _KINDS = {
     **dict.fromkeys(("float4", "float8", "numeric"), "float"),
     "bool": "boolean",
     **dict.fromkeys(("text", "varchar", "bpchar", "char", "name"), "text"),
-    **dict.fromkeys(("date", "timestamp", "timestamptz"), "time"),
+    "date": "date",
+    **dict.fromkeys(("timestamp", "timestamptz"), "time"),
     **dict.fromkeys(("_float4", "_float8", "_numeric", "_int2", "_int4", "_int8"), "array"),
 }
 _SUPPORTED = (

@@ -69,5 +69,9 @@ def _check_task(task: str, table: Table, target: Column) -> None:
             INVALID,
             f'target "{target.name}" of {table} has type {target.type}, which {task} cannot predict',
             hint=f"Name a {nouns} column with target => '...'"
-            + (", or use task => 'classification'." if task == "regression" and target.kind != "time" else "."),
+            + (", or use task => 'classification'." if task == "regression" and not _is_time(target) else "."),
         )
+
+
+def _is_time(column: Column) -> bool:
+    return column.kind in ("date", "time")

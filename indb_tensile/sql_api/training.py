@@ -10,7 +10,7 @@ from .errors import UNSUPPORTED, RefusalError
 from .features import choose_features, divider_of, used_columns
 from .inheritance import fitting, fitting_task, tell_inherited
 from .models import last_run
-from .options import DEPLOY, SPLIT
+from .options import DEPLOY
 from .relation import Table, find_table, reasons_against, require_grants
 from .request import read_choice, read_key, read_model_name, read_text
 from .sample import check_rows, read_statistics
@@ -85,10 +85,11 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
         "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
     }
     spec["split"] = choose_divider(plpy, request, table, spec)
-    valid_size = spec["split"].get("valid_size", SPLIT["valid_size"]["default"])
-    spec["early_stop"] = arguments.early_stop(request, before, task, valid_size)
+    spec["early_stop"] = arguments.early_stop(request, before, task, spec["split"])
     spec["preprocess"] = preprocessing.preprocess(request, before, table, used_columns(table, spec))
     tell_inherited(plpy, request, last, spec)
+    if arguments.never_stops(spec):
+        plpy.notice("training does not stop early, as the split's valid_size is 0")
     used = _used(table, spec)
     if not _needs_snapshot(request, table, used):
         require_grants(plpy, table, used)

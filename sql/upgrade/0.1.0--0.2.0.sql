@@ -94,6 +94,7 @@ alter table tensile.model_versions
   drop column bundle,
   add column weights_digest text,
   add column not_deployed text,
+  add column training jsonb,
   add constraint model_versions_digests_are_sha256 check (weights_digest ~ '^[0-9a-f]{64}$');
 
 alter table tensile.model_privileges add column owner_oid oid, add column revoked_at timestamptz;

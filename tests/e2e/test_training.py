@@ -208,6 +208,35 @@ def test_a_job_survives_a_kill_and_ends_with_the_same_bits(
     service.until(lambda: device_is_free(service), "the device to be free")
 
 
+LEFT_OUT = """select tensile_train(%s, 'diabetes', hyperparams => '{"seed": 7}')"""
+TRAINED = "select training from tensile.model_versions where job_id = %s"
+SETTINGS = "select detail from tensile.job_events where job_id = %s and kind = 'settings' order by event_id limit 1"
+
+
+def test_a_training_without_settings_is_told_what_was_chosen_and_goes_on_with_it_after_a_kill(
+    service: Service, demo: psycopg.Connection
+) -> None:
+    first, second = (demo.execute(LEFT_OUT, (name,)).fetchone() for name in ("left_out", "left_out_too"))
+    assert first is not None
+    assert second is not None
+    in_training(service, second[0])
+    for trainer in children(service, "tensile trainer"):
+        os.kill(trainer, signal.SIGKILL)
+    assert service.until_ended(first[0], second[0]) == ["succeeded"] * 2
+    assert weights(service, first[0]) == weights(service, second[0])
+
+    trained, told = service.value(TRAINED, second[0]), service.value(SETTINGS, second[0])
+    assert service.value(TRAINED, first[0]) == trained
+    assert trained["chosen"] == ["batch_size", "epochs", "early_stop"] == told["chosen"]
+    assert trained["hyperparams"] == told["hyperparams"]
+    assert 1 <= trained["best_epoch"] <= trained["epochs_trained"] < trained["hyperparams"]["epochs"]
+    assert trained["epochs_trained"] == trained["best_epoch"] + trained["early_stop"]["patience"]
+    progress = service.connection.execute(
+        "select epoch, epochs from tensile.job_progress where job_id = %s", (second[0],)
+    ).fetchone()
+    assert progress == (trained["epochs_trained"], trained["hyperparams"]["epochs"])
+
+
 def test_a_cancelled_job_stops_within_a_heartbeat_and_leaves_nothing(
     service: Service, demo: psycopg.Connection
 ) -> None:

@@ -34,6 +34,16 @@ def test_a_state_has_its_own_memory_and_the_module_keeps_its() -> None:
     assert not torch.equal(state.export()["0.weight"], before["0.weight"])
 
 
+def test_some_values_are_exported_by_name() -> None:
+    job, _ = prepared("cnn")
+    state = job.state()
+    whole, names = state.export(), set(job.module.state_dict())
+    some = state.export(names)
+    assert set(some) == names
+    assert all(torch.equal(some[name], whole[name]) for name in names)
+    assert state.export([]) == {}
+
+
 def test_exporting_while_tensors_are_away_moves_nothing() -> None:
     job, steps = prepared("cnn")
     device, state = MemoryDevice(), job.state()

@@ -25,7 +25,8 @@ _KINDS = {
     "boolean": Kind.BOOLEAN,
     "text": Kind.TEXT,
     "real[]": Kind.ARRAY,
-    "date": Kind.TIME,
+    "date": Kind.DATE,
+    "timestamp": Kind.TIME,
 }
 
 

@@ -19,7 +19,7 @@ INT = Wire(kind=Kind.INTEGER, item=">i4")
 FLOAT = Wire(kind=Kind.FLOAT, item=">f8")
 BOOL = Wire(kind=Kind.BOOLEAN, item=">u1")
 TEXT = Wire(kind=Kind.TEXT, item="")
-DAY = Wire(kind=Kind.TIME, item=">i4")
+DAY = Wire(kind=Kind.DATE, item=">i4")
 REALS = Wire(kind=Kind.ARRAY, item=">f4")
 
 

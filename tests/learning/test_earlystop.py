@@ -1,6 +1,7 @@
 """Stopping before the last epoch."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given as drawn
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
+from indb_tensile.learning import defaults
 from indb_tensile.learning.earlystop import EarlyStop
 
 
@@ -18,7 +20,7 @@ def run(state: EarlyStop, *values: float | None) -> EarlyStop:
 
 
 def test_it_stops_once_the_patience_is_used_up() -> None:
-    start = EarlyStop.parse({"patience": 2}, Task.CLASSIFICATION)
+    start = EarlyStop.parse({"patience": 2}, Task.CLASSIFICATION, 50)
     assert not run(start, 1.0, 0.5, 0.6).stopped
     ended = run(start, 1.0, 0.5, 0.6, 0.5)
     assert ended.stopped
@@ -26,36 +28,49 @@ def test_it_stops_once_the_patience_is_used_up() -> None:
 
 
 def test_a_gain_below_the_threshold_is_none() -> None:
-    start = EarlyStop.parse({"patience": 2, "min_delta": 0.1}, Task.CLASSIFICATION)
+    start = EarlyStop.parse({"patience": 2, "min_delta": 0.1}, Task.CLASSIFICATION, 50)
     assert run(start, 1.0, 0.95, 0.91).stopped
     assert not run(start, 1.0, 0.95, 0.8).stopped
 
 
 def test_the_direction_is_the_metrics() -> None:
-    start = EarlyStop.parse({"patience": 1, "metric": "r2"}, Task.REGRESSION)
+    start = EarlyStop.parse({"patience": 1, "metric": "r2"}, Task.REGRESSION, 50)
     assert run(start, -0.5, 0.1).best_epoch == 1
     assert run(start, 0.1, -0.5).stopped
 
 
 def test_a_value_that_is_not_finite_is_no_improvement() -> None:
-    start = EarlyStop.parse({"patience": 1}, Task.REGRESSION)
+    start = EarlyStop.parse({"patience": 1}, Task.REGRESSION, 50)
     assert run(start, float("nan")).stopped
     assert run(start, 1.0, float("-inf")).best == 1.0
 
 
 def test_a_metric_that_the_rows_do_not_define_never_stops_a_training() -> None:
-    state = run(EarlyStop.parse({"patience": 1, "metric": "roc_auc"}, Task.CLASSIFICATION), *[None] * 100)
+    state = run(EarlyStop.parse({"patience": 1, "metric": "roc_auc"}, Task.CLASSIFICATION, 50), *[None] * 100)
     assert (state.stopped, state.best, state.best_epoch) == (False, None, -1)
     assert run(state, 0.5, None, None, 0.4).stopped
 
 
 def test_without_a_request_it_remembers_but_never_stops() -> None:
-    state = run(EarlyStop.parse(None, Task.REGRESSION), 1.0, *[2.0] * 1000)
+    state = run(EarlyStop.parse(None, Task.REGRESSION, 50), 1.0, *[2.0] * 1000)
     assert (state.stopped, state.best, state.best_epoch) == (False, 1.0, 0)
 
 
+def test_it_can_be_switched_off_and_its_patience_follows_the_epochs() -> None:
+    assert EarlyStop.parse({"on": False}, Task.REGRESSION, 50).patience is None
+    for epochs in (10, 1000):
+        assert EarlyStop.parse({}, Task.REGRESSION, epochs).patience == defaults.patience(epochs)
+        assert EarlyStop.parse({"patience": 3}, Task.REGRESSION, epochs).patience == 3
+
+
+@pytest.mark.parametrize("given", [None, {}, {"on": False}, {"patience": 3, "min_delta": 0.5, "metric": "rmse"}])
+def test_it_is_repeated_for_other_epochs_by_what_it_is_stored_as(given: dict[str, Any] | None) -> None:
+    state = EarlyStop.parse(given, Task.REGRESSION, 50)
+    assert EarlyStop.parse(json.loads(json.dumps(state.to_request())), Task.REGRESSION, 10_000) == state
+
+
 def test_it_goes_on_from_a_checkpoint() -> None:
-    state = run(EarlyStop.parse({"patience": 3}, Task.REGRESSION), 1.0, 2.0)
+    state = run(EarlyStop.parse({"patience": 3}, Task.REGRESSION, 50), 1.0, 2.0)
     again = EarlyStop.from_json(json.loads(json.dumps(state.to_json())))
     assert again == state
     assert again.observe(2, 2.0).observe(3, 2.0).stopped
@@ -66,9 +81,11 @@ def test_a_wrong_request_is_refused() -> None:
         ({"patience": 0}, '"patience" is 0'),
         ({"wait": 3}, 'unknown parameter "wait"'),
         ({"metric": "r2"}, 'unknown metric "r2"'),
+        ({"on": "no"}, '"on" is "no"'),
+        ({"on": False, "patience": 3}, '"patience" means nothing with "on" false'),
     ):
         with pytest.raises(RequestError, match=fault):
-            EarlyStop.parse(given, Task.CLASSIFICATION)
+            EarlyStop.parse(given, Task.CLASSIFICATION, 50)
 
 
 @drawn(st.lists(st.floats(0, 10), max_size=30), st.integers(1, 8))

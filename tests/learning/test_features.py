@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.columns import Column, ColumnData, Kind
-from indb_tensile.learning.encoders import Arrays
+from indb_tensile.learning.encoders import Arrays, TextFacts
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.features import Preprocessor, choose_features, fit
 from indb_tensile.learning.jsonrows import column_of
@@ -84,8 +85,8 @@ def test_the_padding_of_a_fixed_width_text_does_not_matter() -> None:
     assert made.transform_rows([{"w": "ab  "}]).argmax() == 0
 
 
-def test_times_know_the_season_and_the_weekday_and_infinity_is_missing() -> None:
-    days = column_of("d", Kind.TIME, ["1970-01-01", "2024-04-01", "infinity", None])
+def test_days_know_the_season_and_the_weekday_and_infinity_is_missing() -> None:
+    days = column_of("d", Kind.DATE, ["1970-01-01", "2024-04-01", "infinity", None])
     made, rows = fitted({"d": days})
     assert made.outputs == ("d epoch", "d month_sin", "d month_cos", "d weekday_sin", "d weekday_cos")
     thursday = [np.sin(2 * np.pi * 3 / 7), np.cos(2 * np.pi * 3 / 7)]
@@ -93,6 +94,58 @@ def test_times_know_the_season_and_the_weekday_and_infinity_is_missing() -> None
     assert rows[1] == pytest.approx([1, 1, 0, 0, 1], abs=1e-3)
     assert rows[2:] == [[0] * 5] * 2
     assert fitted({"d": days}, {"missing": {"d": "indicator"}})[1][2] == [0, 0, 0, 0, 0, 1]
+
+
+def test_moments_know_the_hour_with_its_minutes_in_utc() -> None:
+    made, rows = fitted({"t": column_of("t", Kind.TIME, ["2024-04-01T06:30:00", "2024-04-01T23:30:00+05:30", None])})
+    assert made.outputs[-2:] == ("t hour_sin", "t hour_cos")
+    for row, hour in zip(rows, (6.5, 18.0), strict=False):
+        assert row[-2:] == pytest.approx([np.sin(2 * np.pi * hour / 24), np.cos(2 * np.pi * hour / 24)], abs=1e-4)
+    assert rows[2] == [0] * 7
+
+
+def test_a_target_that_depends_on_the_hour_alone_can_be_learned_from_a_timestamp() -> None:
+    seconds = np.random.default_rng(0).uniform(0, 3e7, 500)
+    moments = ColumnData(kind=Kind.TIME, values=seconds, missing=np.zeros(500, bool))
+    made = fitted({"t": moments})[0]
+    wanted = np.cos(2 * np.pi * (seconds % 86_400) / 86_400 + 1)
+    assert LinearRegression().fit(made.transform({"t": moments}), wanted).score(
+        made.transform({"t": moments}), wanted
+    ) == pytest.approx(1, abs=1e-6)
+
+
+def test_a_model_stored_by_release_0_1_encodes_times_as_it_did() -> None:
+    stored = {
+        "format": 1, "features": ["t"], "input_shape": [5], "texts": [], "arrays": [],
+        "numbers": {"names": [], "mean": [], "scale": [], "fill": [], "required": [], "indicators": []},
+        "times": [{"name": "t", "mean": 1e9, "scale": 1e8, "required": False, "indicator": False}],
+        "target": {"name": "y", "task": "regression", "kind": "float", "labels": [], "mean": 0.0, "scale": 1.0},
+    }  # fmt: skip
+    old = Preprocessor.from_json(stored)
+    assert old.outputs == ("t epoch", "t month_sin", "t month_cos", "t weekday_sin", "t weekday_cos")
+    moment = "2024-04-01T06:30:00"
+    row = old.transform_rows([{"t": moment}])[0].tolist()
+    assert row == pytest.approx([(1_711_953_000 - 1e9) / 1e8, 1, 0, 0, 1], abs=1e-6)
+    for kind in (Kind.DATE, Kind.TIME):
+        assert old.transform({"t": column_of("t", kind, [moment])}).tolist() == [row]
+    assert Preprocessor.from_json(json.loads(json.dumps(old.to_json()))).outputs == old.outputs
+
+
+def test_what_a_text_column_loses_to_the_cap_is_counted() -> None:
+    words = column_of("w", Kind.TEXT, [*"aaabbc", None, "d"])
+    made, _ = fitted({"w": words}, {"categories": 2})
+    assert made.text_facts == (TextFacts(name="w", rows=8, known_rows=7, distinct=4, categories=2, other_rows=2),)
+    assert made.text_facts[0].other_share == pytest.approx(2 / 7)
+    assert not made.text_facts[0].nearly_unique
+    assert fitted({"w": words})[0].text_facts[0].other_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "distinct", "useless"), [(100, 100, True), (100, 96, True), (100, 90, False), (19, 19, False)]
+)
+def test_a_text_column_with_a_value_for_nearly_each_row_is_known(rows: int, distinct: int, useless: bool) -> None:
+    made, _ = fitted({"w": column_of("w", Kind.TEXT, [f"text {row % distinct}" for row in range(rows)])})
+    assert made.text_facts[0].nearly_unique is useless
 
 
 def test_moments_before_1970_fall_into_their_own_month() -> None:

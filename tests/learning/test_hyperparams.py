@@ -8,18 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
+from indb_tensile.learning.defaults import batch_size, epochs
 from indb_tensile.learning.hyperparams import HYPERPARAMS, TrainingSettings, learning_rate
 
 
+def parsed(rows: int = 100, **given: Any) -> TrainingSettings:
+    return TrainingSettings.parse(given, rows)
+
+
 def test_nothing_given_is_every_default() -> None:
-    settings = TrainingSettings.parse({})
-    assert (settings.epochs, settings.batch_size, settings.optimizer) == (40, 64, "adamw")
+    settings = parsed()
+    assert (settings.epochs, settings.batch_size, settings.optimizer) == (epochs(7), batch_size(100), "adamw")
     assert (settings.learning_rate, settings.weight_decay, settings.clip_norm) == (2e-3, 1e-2, None)
     assert settings.betas == (0.9, 0.999)
 
 
 def test_a_default_may_depend_on_the_optimizer() -> None:
-    settings = TrainingSettings.parse({"optimizer": "sgd", "nesterov": True})
+    settings = parsed(optimizer="sgd", nesterov=True)
     assert (settings.learning_rate, settings.momentum, settings.weight_decay) == (0.05, 0.9, 0.0)
 
 
@@ -45,12 +50,25 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
 )
 def test_a_wrong_hyperparameter_is_named_with_what_is_right(given: dict[str, Any], fault: str, hint: str) -> None:
     with pytest.raises(RequestError, match=fault) as caught:
-        TrainingSettings.parse(given)
+        parsed(**given)
     assert hint in caught.value.hint
 
 
 def test_null_is_the_default() -> None:
-    assert TrainingSettings.parse({"momentum": None, "epochs": None}) == TrainingSettings.parse({})
+    assert parsed(momentum=None, epochs=None, batch_size=None) == parsed()
+
+
+def test_given_epochs_and_batches_are_taken_whatever_the_rows() -> None:
+    for rows in (2, 10**7):
+        settings = parsed(rows, epochs=7, batch_size=9)
+        assert (settings.epochs, settings.batch_size) == (7, 9)
+    assert parsed(10_000, batch_size=100).epochs == epochs(100), "the epochs left out follow the batch that was given"
+
+
+@pytest.mark.parametrize("given", [{}, {"optimizer": "sgd", "nesterov": True}, {"schedule": "step", "clip_norm": 1}])
+def test_settings_are_repeated_on_other_rows_by_what_they_are_stored_as(given: dict[str, Any]) -> None:
+    settings = parsed(100, **given)
+    assert parsed(10**6, **json.loads(json.dumps(settings.to_hyperparams()))) == settings
 
 
 def test_the_table_is_plain_data() -> None:
@@ -59,7 +77,7 @@ def test_the_table_is_plain_data() -> None:
 
 @given(st.sampled_from(["constant", "cosine", "step"]), st.floats(0, 0.5), st.integers(1, 500))
 def test_the_rate_warms_up_then_never_rises(schedule: str, warmup: float, total: int) -> None:
-    settings = TrainingSettings.parse({"schedule": schedule, "warmup": warmup, "learning_rate": 0.5})
+    settings = parsed(schedule=schedule, warmup=warmup, learning_rate=0.5)
     rates = [learning_rate(settings, step, total) for step in range(total)]
     top = rates.index(max(rates))
     assert all(0 < rate <= 0.5 for rate in rates)
@@ -69,7 +87,7 @@ def test_the_rate_warms_up_then_never_rises(schedule: str, warmup: float, total:
 
 def test_each_schedule_has_its_shape() -> None:
     def rates(**given: Any) -> list[float]:
-        settings = TrainingSettings.parse({"learning_rate": 1.0, **given})
+        settings = parsed(learning_rate=1.0, **given)
         return [round(learning_rate(settings, step, 8), 6) for step in range(8)]
 
     assert rates(schedule="constant") == [1.0] * 8

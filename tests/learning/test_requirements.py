@@ -33,7 +33,7 @@ def room(**given: Any) -> Room:
 
 
 def settings(**given: Any) -> TrainingSettings:
-    return TrainingSettings.parse(given)
+    return TrainingSettings.parse(given, 100)
 
 
 @pytest.mark.parametrize(

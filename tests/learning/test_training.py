@@ -23,7 +23,7 @@ def part(rows: int) -> Part:
 
 
 def parsed(**given: Any) -> TrainingSettings:
-    return TrainingSettings.parse(given)
+    return TrainingSettings.parse(given, 300)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,40 @@ def test_a_prepared_job_is_of_one_piece() -> None:
     assert prepared.train.x.shape == (prepared.train.rows, 1, 8, 8)
     assert len(prepared.held_out["label"].values) == prepared.test.rows
     assert isinstance(prepared.loss, nn.CrossEntropyLoss)
-    assert (prepared.metric, prepared.unlabeled_rows, prepared.early_stop.patience) == ("accuracy", 0, None)
+    assert (prepared.metric, prepared.unlabeled_rows) == ("accuracy", 0)
+
+
+IRIS = sample("iris")
+
+
+@pytest.mark.parametrize(
+    ("given", "stops", "chosen"),
+    [
+        ({}, True, ("batch_size", "epochs", "early_stop")),
+        ({"early_stop": {}}, True, ("batch_size", "epochs")),
+        ({"early_stop": {"on": False}}, False, ("batch_size", "epochs")),
+        ({"hyperparams": {"epochs": 9}}, False, ("batch_size", "early_stop")),
+        ({"hyperparams": {"epochs": 9}, "early_stop": {}}, True, ("batch_size",)),
+        ({"hyperparams": {"batch_size": 9}}, True, ("epochs", "early_stop")),
+        ({"split": {"valid_size": 0}}, False, ("batch_size", "epochs", "early_stop")),
+        ({"split": {"valid_size": 0.001}}, False, ("batch_size", "epochs", "early_stop")),
+    ],
+)
+def test_training_stops_early_unless_epochs_are_given_or_few_rows_validate(
+    given: dict[str, Any], stops: bool, chosen: tuple[str, ...]
+) -> None:
+    prepared = assemble(IRIS, spec("target", **given))
+    assert (prepared.early_stop.patience is not None, prepared.chosen) == (stops, chosen)
+    assert prepared.settings == TrainingSettings.parse(given.get("hyperparams", {}), prepared.train.rows)
+
+
+def test_early_stopping_without_validation_rows_is_refused() -> None:
+    with pytest.raises(RequestError, match="early_stop needs validation rows, and the split's valid_size is 0"):
+        assemble(IRIS, spec("target", early_stop={}, split={"valid_size": 0}))
+    with pytest.raises(DataError, match="none of the rows falls to the validation part") as caught:
+        assemble(IRIS, spec("target", early_stop={"patience": 2}, split={"valid_size": 1e-9}))
+    assert '{"on": false}' in caught.value.hint
+    assemble(IRIS, spec("target", early_stop={"on": False}, split={"valid_size": 0}))
 
 
 def test_a_regression_has_one_output_and_a_column_of_targets() -> None:

@@ -31,11 +31,12 @@ def data(kind: Kind, values: npt.NDArray[Any]) -> ColumnData:
     return ColumnData(kind=kind, values=values, missing=np.arange(len(values)) == 3)
 
 
-@pytest.mark.parametrize("options", [{}, {"missing": dict.fromkeys("nbwv", "indicator")}, {"categories": 2}])
+@pytest.mark.parametrize("options", [{}, {"missing": dict.fromkeys("nbdwv", "indicator")}, {"categories": 2}])
 def test_a_column_is_as_wide_as_the_encoders_make_it(options: dict[str, Any]) -> None:
     columns = {
         "n": data(Kind.FLOAT, np.arange(9.0)),
         "b": data(Kind.BOOLEAN, np.arange(9) % 2 == 0),
+        "d": data(Kind.DATE, np.arange(9.0) * 86_400),
         "w": data(Kind.TIME, np.arange(9.0) * 86_400),
         "t": data(Kind.TEXT, np.array(list("abcdeabcd"), object)),
         "v": data(Kind.ARRAY, np.arange(108.0).reshape(9, 3, 4)),

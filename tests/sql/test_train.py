@@ -111,6 +111,24 @@ def test_what_is_left_out_is_that_of_the_last_successful_run(alice: Connection, 
     assert emptied == again | {"hyperparams": {}}
 
 
+def test_what_was_left_to_the_worker_is_left_to_it_again(alice: Connection, admin: Connection) -> None:
+    job = train(alice, "target => 'species'")
+    alice.execute("select tensile_create_model('flowers')")
+    admin.execute("update tensile.models set last_spec = (select spec from tensile.jobs where job_id = %s)", (job,))
+
+    again = spec_of(alice, value(alice, "select tensile_train('flowers', 'iris')"))
+
+    assert (again["hyperparams"], again["early_stop"]) == ({}, None)
+
+
+def test_early_stopping_can_be_switched_off_and_that_is_inherited(alice: Connection, admin: Connection) -> None:
+    job = train(alice, """target => 'species', early_stop => '{"on": false}'""")
+    alice.execute("select tensile_create_model('flowers')")
+    admin.execute("update tensile.models set last_spec = (select spec from tensile.jobs where job_id = %s)", (job,))
+
+    assert spec_of(alice, value(alice, "select tensile_train('flowers', 'iris')"))["early_stop"] == {"on": False}
+
+
 def test_another_target_does_not_inherit_the_task(alice: Connection, admin: Connection) -> None:
     job = train(alice, "target => 'species', metric => 'log_loss'")
     alice.execute("select tensile_create_model('flowers')")

@@ -112,3 +112,37 @@ def _error_of_size(sqlstate: str, message: str) -> dict[str, str]:
         "error"
     ]
     return refusal
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"early_stop": {"on": 0}}, 'early_stop: "on" is 0'),
+        ({"early_stop": {"on": False, "patience": 3}}, 'early_stop: "patience" means nothing with "on" false'),
+        (
+            {"early_stop": {}, "split": {"valid_size": 0}},
+            "early_stop needs validation rows, and the split's valid_size is 0",
+        ),
+    ],
+)
+def test_early_stopping_that_has_no_meaning_is_refused(given: Any, message: str) -> None:
+    error = error_of(**given)
+    assert (error["sqlstate"], error["message"]) == ("22023", message)
+    assert error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, True),
+        ({"early_stop": {"on": False}}, False),
+        ({"hyperparams": {"epochs": 3}}, False),
+        ({"split": {"valid_size": 0.1}}, False),
+    ],
+)
+def test_a_training_that_cannot_stop_early_is_told_so(given: Any, told: bool) -> None:
+    plpy = plpy_with()
+    asked = {"model": "m", "relation": 5, "split": {"valid_size": 0}} | given
+    assert sql_api.handle(plpy, "train", asked)["ok"]
+    notice = "training does not stop early, as the split's valid_size is 0"
+    assert (notice in plpy.notices) is told

@@ -61,13 +61,14 @@ def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: S
     `shares` are those of the rows that test and validate, where a column says which do.
     """
     architectures.check(spec.architecture)
-    settings, split = TrainingSettings.parse(spec.hyperparams), Split.parse(spec.split)
+    split = Split.parse(spec.split)
     known = {column.name: column for column in columns}
     if spec.target not in known:
         raise MissingError(f'there are no statistics of the target "{spec.target}"')
     features = [column for column in columns if column.name != spec.target]
     input_shape = _input_shape(spec, features)
     train_rows = _expected_rows(rows, split, shares)
+    settings = TrainingSettings.parse(spec.hyperparams, train_rows)
     architecture: Mapping[str, Any] = spec.architecture
     if architecture["type"] == "auto":
         architecture = architectures.default(input_shape, rows=train_rows)
@@ -88,11 +89,10 @@ def width(column: ColumnStatistics, options: FeatureOptions) -> int:
     indicator = int(options.rule(column.name, Kind(column.kind)) == "indicator")
     match column.kind:
         case Kind.TEXT:
-            return (
-                min(column.distinct or 0, options.most_categories(column.name)) + 2
-            )  # every other text, and missing
-        case Kind.TIME:
-            return len(TIME_PARTS) + indicator
+            # Two more: every other text, and missing.
+            return min(column.distinct or 0, options.most_categories(column.name)) + 2
+        case Kind.DATE | Kind.TIME:
+            return len(TIME_PARTS[Kind(column.kind)]) + indicator
         case Kind.ARRAY:
             return math.prod(column.shape) + indicator
         case _:

@@ -1,5 +1,6 @@
 """The epochs of one job: batches, validation, early stop, checkpoints, and new plans between two iterations."""
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -20,9 +21,10 @@ from indb_tensile.learning.training import Part, Prepared, batch_plan, batches, 
 from indb_tensile.link import Adopt, Adopted, Link, Measured
 
 from .checkpointing import Checkpointing
-from .diary import Diary
+from .diary import PROGRESS_S, Diary
 from .inbox import Inbox
 from .keeping import Keeping
+from .publication import Trained
 from .remaining import Position, Remaining, Work
 from .steps import Steps
 
@@ -48,6 +50,7 @@ class Loop:
     _best: dict[str, torch.Tensor] = field(default_factory=dict)
     _measured_at: float = 0.0
     _remembered_at: float = field(default_factory=time.monotonic)
+    _validated_s: float = math.inf  # how long the last validation took
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
     _remaining: Remaining = field(init=False)
@@ -68,9 +71,11 @@ class Loop:
             loss = self._train_epoch()
             self._close_epoch(loss)
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers to publish: the best epoch's under early stopping, else the last one's."""
-        return self._best or self._present_weights()
+    def trained(self) -> Trained:
+        """What is published: the best epoch's parameters and buffers under early stopping, else the last one's."""
+        best_epoch = self.early_stop.best_epoch + 1 if self._best else self.epochs_done
+        weights = self._best or self._present_weights()
+        return Trained(weights=weights, epochs=self.epochs_done, best_epoch=best_epoch)
 
     def _train_epoch(self) -> float:
         """One pass over the training rows; the mean loss over them."""
@@ -97,13 +102,14 @@ class Loop:
         """Validate, remember the best, report, and keep a checkpoint when one is due."""
         figures: dict[str, float | None] = {"loss": loss}
         if self.prepared.valid.rows:
-            self.diary.enter(Phase.VALIDATING)
+            if self._validated_s >= PROGRESS_S:  # a phase that nobody could see is not worth a write at each epoch
+                self.diary.enter(Phase.VALIDATING)
+            started = time.monotonic()
             valid_loss, metrics = self._validate(self.prepared.valid)
+            self._validated_s = time.monotonic() - started
             figures |= {"valid_loss": valid_loss, **metrics}
             watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric)
-        else:
-            watched = loss if self.early_stop.metric == "loss" else None
-        self._observe(watched)
+            self._observe(watched)
         if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
             self._best = self._present_weights()
         self.epochs_done += 1
@@ -232,7 +238,8 @@ class Loop:
         return self._done_at - before
 
     def _present_weights(self) -> dict[str, torch.Tensor]:
-        return self._divide(self.state.export())[0]
+        """A copy of parameters and buffers; most epochs of a training that improves take one."""
+        return self.state.export(self.prepared.module.state_dict().keys())
 
     def _divide(self, values: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """A state as what the module holds, which is published, and what only its optimizer needs."""

@@ -16,6 +16,16 @@ from indb_tensile.learning.evaluation import HIGHER_IS_BETTER
 from indb_tensile.learning.training import Prepared
 
 from .steps import parameters_of
+from .telling import training_facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a training ended with: `weights` are those after epoch `best_epoch` of `epochs`, counted from 1."""
+
+    weights: dict[str, torch.Tensor]
+    epochs: int
+    best_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +62,7 @@ def compare(session: Session, job: ClaimedJob, prepared: Prepared, own: Judgemen
     return replace(own, incumbent=incumbent, incumbent_metric=metric, incomparable=why)
 
 
-def publication(job: ClaimedJob, prepared: Prepared, found: Judgement) -> Publication:
+def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, found: Judgement) -> Publication:
     """Everything that `publish_version` stores. The bundle has the split too, for `tensile_split`."""
     result = report_result(
         prepared.metric, found.metrics, prepared.preprocessor, prepared.train.y.numpy(), prepared.test.y.numpy()
@@ -73,6 +83,7 @@ def publication(job: ClaimedJob, prepared: Prepared, found: Judgement) -> Public
         incomparable=found.incomparable,
         data_digest=prepared.data_digest,
         report=[fact.to_json() for fact in (*prepared.report, *result)],
+        training=training_facts(prepared) | {"epochs_trained": trained.epochs, "best_epoch": trained.best_epoch},
     )
 
 

@@ -29,10 +29,11 @@ from .checkpointing import Checkpointing
 from .diary import Diary
 from .inbox import Inbox
 from .loop import Loop
-from .publication import Judgement, compare, judge, publication
+from .publication import Judgement, Trained, compare, judge, publication
 from .signs import Signs
 from .steady import Steady
 from .steps import Steps, optimizer_settings
+from .telling import tell_columns, tell_settings
 
 log = logging.getLogger("trainer")
 
@@ -73,18 +74,20 @@ class TrainingRun:
             with self._open() as opened:
                 prepared = self._read(session, diary)
                 diary.describe(prepared.report)
+                tell_columns(diary, prepared)
+                tell_settings(diary, prepared)
                 with capturing_on(opened.torch_device):
                     steps = self._capture(session, diary, prepared)
                 first = self._be_admitted(diary, steps, opened.device)
-                weights = self._train(session, diary, prepared, steps, first, opened)
+                trained = self._train(session, diary, prepared, steps, first, opened)
             diary.enter(Phase.PUBLISHING)
             diary.settle()
-            self._publish(session, prepared, judge(prepared, weights))
+            self._publish(session, prepared, trained, judge(prepared, trained.weights))
 
-    def _publish(self, session: Steady, prepared: Prepared, own: Judgement) -> None:
+    def _publish(self, session: Steady, prepared: Prepared, trained: Trained, own: Judgement) -> None:
         """Publish; where another version is deployed while this one is compared, compare with that one."""
         while True:
-            found = publication(self._job, prepared, compare(session, self._job, prepared, own))
+            found = publication(self._job, prepared, trained, compare(session, self._job, prepared, own))
             try:
                 session.run(partial(models.publish_version, claimed=self._job, publication=found))
             except OvertakenError as overtaken:
@@ -173,7 +176,7 @@ class TrainingRun:
 
     def _train(
         self, session: Steady, diary: Diary, prepared: Prepared, steps: Steps, first: Adopt, opened: Opened
-    ) -> dict[str, torch.Tensor]:
+    ) -> Trained:
         device = opened.device
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
         scripted = add_scripts(steps.captured)
@@ -207,7 +210,7 @@ class TrainingRun:
                 checkpointing=Checkpointing(session.once, self._job, self._settings),
             )
             loop.go()
-            return loop.weights()
+            return loop.trained()
         finally:
             if graphs is not None:
                 log.info("job %s: %d iterations ran as one CUDA graph each", self._job.job, runner.launched)

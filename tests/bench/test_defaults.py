@@ -1,0 +1,78 @@
+"""The benchmark of defaults: its tables, and what it says of a training."""
+
+from pathlib import Path
+
+import pytest
+
+from indb_tensile.bench.defaults import METHODS, lines, measure, train
+from indb_tensile.bench.samples import NAMES, from_csv, sample, tabled
+from indb_tensile.errors import MissingError
+from indb_tensile.job import JobSpec, Relation, Task
+from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.training import assemble
+
+CSV = """kind,size,seen,maker
+a,1.5,2013-01-01T10:00:00Z,x
+b,NA,2013-01-02T11:30:00Z,
+a,2,2013-01-03T12:00:00Z,z
+"""
+
+
+def test_every_method_is_judged_on_the_same_table() -> None:
+    scores = list(measure(sample("tiny"), tuple(METHODS), seeds=1))
+    assert [score.method for score in scores] == list(METHODS)
+    assert all(0 <= score.metric <= 1 and score.seconds > 0 for score in scores)
+    ours = {score.method: (score.epochs, score.steps) for score in scores[:2]}
+    assert ours["fixed"] == (40, 40)
+    assert ours["defaults"][1] > 40
+    assert [line["method"] for line in lines(scores)] == list(METHODS)
+
+
+def test_training_stops_early_and_keeps_the_best_epoch() -> None:
+    relation = Relation(oid=1, schema="public", name="t")
+    spec = JobSpec(
+        model="m",
+        relation=relation,
+        target="target",
+        task=Task.REGRESSION,
+        architecture={"type": "auto"},
+        hyperparams={"epochs": 60, "learning_rate": 0.05},
+        early_stop={"patience": 2},
+    )
+    prepared = assemble(sample("diabetes").table, spec)
+    epochs, steps = train(prepared)
+    assert epochs < 60
+    assert steps == epochs * -(-prepared.train.rows // prepared.settings.batch_size)
+
+
+def test_equal_tables_are_drawn_each_time_and_unknown_ones_refused() -> None:
+    assert (sample("wide").table.row_hash == sample("wide").table.row_hash).all()
+    first, second = (sample("imbalanced").table.columns["x0"].values for _ in range(2))
+    assert (first == second).all()
+    with pytest.raises(MissingError, match='unknown table "moon"') as caught:
+        sample("moon")
+    assert NAMES[0] in caught.value.hint
+
+
+def test_a_csv_file_has_numbers_moments_and_texts(tmp_path: Path) -> None:
+    path = tmp_path / "seen.csv"
+    path.write_text(CSV)
+    found = from_csv(path, "size")
+    kinds = {name: data.kind for name, data in found.table.columns.items()}
+    assert kinds == {
+        "id": Kind.INTEGER, "kind": Kind.TEXT, "size": Kind.FLOAT, "seen": Kind.TIME, "maker": Kind.TEXT,
+    }  # fmt: skip
+    assert found.task is Task.REGRESSION
+    assert from_csv(path, "kind").task is Task.CLASSIFICATION
+    assert found.table.columns["size"].missing.tolist() == [False, True, False]
+    assert found.table.columns["maker"].missing.tolist() == [False, True, False]
+    with pytest.raises(MissingError, match='has no column "price"'):
+        from_csv(path, "price")
+    with pytest.raises(MissingError, match="there is no file"):
+        from_csv(tmp_path / "none.csv", "size")
+
+
+def test_a_table_has_a_key_of_its_own() -> None:
+    table = tabled({"x": sample("iris").table.columns["sepal_length"]})
+    assert [column.name for column in table.described if column.primary_key] == ["id"]
+    assert len(set(table.row_hash.tolist())) == table.rows == 150
