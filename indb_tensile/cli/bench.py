@@ -22,6 +22,7 @@ NOUNS = {
     "together": "Compare foretold and measured iterations of several jobs on the emulated device.",
     "predictor": "Judge foretold operator latencies on networks left out of the predictor's training.",
     "enqueue": "Measure how long tensile_train takes, and a job from commit to first step.",
+    "reading": "Compare a job, from its commit to the first step, with a plain script on the same table, and memory.",
     "queue": "Measure how fast workers empty the queue, and that no job is claimed twice.",
     "checkpoints": "Compare checkpoints in files and in the catalog: seconds, WAL, and the space that stays behind.",
     "predict": "Measure predictions from SQL, one row and many.",
@@ -31,7 +32,7 @@ NOUNS = {
 }
 
 # These need a server: the one that --dsn names, or else a private one that is made for the run.
-SERVED = ("queue", "checkpoints", "start")
+SERVED = ("queue", "checkpoints", "reading", "start")
 _SAID = ("--dsn", "-h", "--help")
 
 

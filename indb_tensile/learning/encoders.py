@@ -6,7 +6,7 @@ standardising, unless the `missing` option says otherwise. Texts and times never
 
 import datetime
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -41,10 +41,15 @@ class Numbers:
 
     @classmethod
     def fit(
-        cls, names: Sequence[str], raw: Matrix, standardize: Sequence[bool], missing: Sequence[Missing]
+        cls, names: Sequence[str], columns: Iterable[Matrix], standardize: Sequence[bool], missing: Sequence[Missing]
     ) -> "Numbers":
-        """From the training rows of the columns, NaN where missing. Raises DataError for values too large."""
-        mean, scale = _moments(np.where(np.isfinite(raw), raw, np.nan), names)
+        """From the training rows of each column, one at a time, NaN where missing.
+
+        Raises DataError for values too large. A column's mean and scale have the bits that they have in a matrix of
+        all columns: numpy adds up each by itself.
+        """
+        moments = [_moments(_known(raw)[:, None], [name]) for name, raw in zip(names, columns, strict=True)]
+        mean, scale = (np.array([float(pair[at][0]) for pair in moments]) for at in (0, 1))
         keep = ~np.array(standardize, np.bool_)
         return cls(
             names=tuple(names),
@@ -60,7 +65,9 @@ class Numbers:
         mean, scale, fill = self._arrays
         absent = ~np.isfinite(raw)
         if not absent.any() and not self.indicators:
-            return (raw - mean) / scale
+            scaled: Matrix = raw - mean
+            scaled /= scale
+            return scaled
         for position in self.required:
             require(self.names[position], absent[:, position])
         scaled = (np.where(absent, fill, raw) - mean) / scale
@@ -213,6 +220,12 @@ class Arrays:
         return (*own, f"{self.name} {MISSING_CATEGORY}") if self.indicator else own
 
 
+def _known(values: Matrix) -> Matrix:
+    """NaN for what is not finite."""
+    finite = np.isfinite(values)
+    return values if finite.all() else np.where(finite, values, np.nan)
+
+
 def _flattened(data: ColumnData) -> Matrix:
     return data.numbers().reshape(len(data.values), -1)
 
@@ -241,7 +254,7 @@ def _moments_of_elements(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
 def _moments(known: Matrix, names: Sequence[str]) -> tuple[Matrix, Matrix]:
     """Mean and scale by column, NaN ignored: 0 and 1 for a column without a value, scale 1 for a constant one."""
     seen: Mask = np.asarray(np.isfinite(known).any(axis=0))
-    largest = np.abs(np.nan_to_num(known)).max(axis=0, initial=0.0)
+    largest = np.maximum(np.fmax.reduce(known, axis=0, initial=0.0), -np.fmin.reduce(known, axis=0, initial=0.0))
     if (largest > LARGEST).any():
         at = int(np.argmax(largest))
         hint = "Scale the column in SQL, or leave it out with exclude."

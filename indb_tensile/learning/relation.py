@@ -37,9 +37,11 @@ from indb_tensile.errors import (
 )
 from indb_tensile.job import Relation
 from indb_tensile.learning import wires
-from indb_tensile.learning.columns import Column, Table, Wire
+from indb_tensile.learning.columns import Column, ColumnData, Table, Wire
 from indb_tensile.learning.columnstore import ColumnStore
-from indb_tensile.learning.copybinary import Decoder
+from indb_tensile.learning.copybinary import BLOCK_BYTES, Decoder
+from indb_tensile.learning.copystream import blocks
+from indb_tensile.learning.footprint import ColumnStatistics, Statistics
 from indb_tensile.sql_api import readable
 from indb_tensile.sql_api.readable import Reason, missing_grants
 
@@ -47,6 +49,7 @@ log = logging.getLogger("trainer")
 
 Connection = psycopg.Connection[Any]
 Choose = Callable[[tuple[Column, ...]], Sequence[str]]
+_Foresee = Callable[[tuple[Column, ...], Statistics], None]
 Row = Mapping[str, Any]
 Result = TypeVar("Result")
 
@@ -134,15 +137,17 @@ def read(
     owner_oid: int | None = None,
     key: Sequence[str] | None = None,
     limits: Limits | None = None,
+    foresee: _Foresee = lambda _described, _statistics: None,
 ) -> Table:
     """The columns that `choose` takes of the described ones, in one snapshot that ends with this call.
 
     The connection is an idle one of the role `tensile_reader`, to be closed afterwards: its settings are changed.
     With `owner_oid`, that role must be able to read the columns too. `key` names the columns that tell rows apart in
-    a copy without a primary key of its own; None means the relation's primary key. `choose` is called again where the
-    relation was changed meanwhile. Raises MissingError, PrivilegeError, DataError, RequestError and its kind
-    UnreadableError for what the user can mend, TableBusyError where another session locks a table for longer than the
-    limit allows, and DatabaseError for other faults.
+    a copy without a primary key of its own; None means the relation's primary key. `foresee` is told what is known of
+    the table before it is read, and again when the first arrays have told their shapes; it may raise. `choose` and
+    `foresee` are called again where the relation was changed meanwhile. Raises MissingError, PrivilegeError,
+    DataError, RequestError and its kind UnreadableError for what the user can mend, TableBusyError where another
+    session locks a table for longer than the limit allows, and DatabaseError for other faults.
     """
     limits = limits or Limits()
 
@@ -153,7 +158,7 @@ def read(
         if owner_oid is not None:
             _require_owners_grants(connection, described.place, owner_oid, chosen)
         _require_grants(connection, described.place, (*chosen, *described.key))
-        return _copied(connection, described, chosen, limits)
+        return _copied(connection, described, chosen, limits, foresee)
 
     return _in_snapshot(connection, relation, limits, copied, key)
 
@@ -406,17 +411,31 @@ def _require(connection: Connection, role: str, tables: Sequence[Row], subject: 
 _ANY_ROW_BYTES = 16 << 20  # a row of so many bytes is decoded before its size is judged
 
 
-def _copied(connection: Connection, described: _Described, chosen: Sequence[str], limits: Limits) -> Table:
+def _copied(
+    connection: Connection, described: _Described, chosen: Sequence[str], limits: Limits, foresee: _Foresee
+) -> Table:
     """The rows of every table, one after another."""
     place = described.place
     wires = _travelling(described, chosen)
     types = {column.name: column.type for column in described.columns}
     digest = hashlib.sha256(repr([(name, types[name]) for name in wires]).encode())
-    stored_bytes = _stored_bytes(connection, place)
+    statistics = _statistics(connection, place, wires)
+    stored_bytes = statistics.stored_bytes
     log.info("reading table %s: %d tables of %d bytes on disk", place, len(place.tables), stored_bytes)
+    foresee(described.columns, statistics)
 
     def refuse(size_bytes: int) -> NoReturn:
         raise _too_large(place, store.rows, size_bytes, stored_bytes, limits)
+
+    def judge(row_bytes: int) -> None:  # a row, or less; on the wire an array takes up to twice what it takes here
+        if row_bytes > 2 * (limits.size_bytes - store.size_bytes):
+            refuse(store.size_bytes + row_bytes)
+
+    def sink(columns: dict[str, ColumnData], rows: int) -> None:
+        shapes = {name: data.shape for name, data in columns.items() if data.shape}
+        if shapes and not store.rows:
+            foresee(described.columns, statistics.seen(shapes))
+        store.add(columns, rows)
 
     store = ColumnStore(
         wires,
@@ -425,18 +444,17 @@ def _copied(connection: Connection, described: _Described, chosen: Sequence[str]
         limit_bytes=limits.size_bytes,
         refuse=refuse,
     )
-    decoder = Decoder(tuple(wires.items()), store.add)
+    decoder = Decoder(tuple(wires.items()), sink)
     connection.execute(_statement("set_copy_timeout"))
     names = sql.SQL(", ").join(map(sql.Identifier, wires))
     for table in place.tables:
         decoder.begin()
         statement = sql.SQL(_statement("copy_table")).format(table=_quoted(table), columns=names)
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
-            for part in copy:  # a row each, or less; on the wire an array takes up to twice what it takes here
-                if len(part) > max(_ANY_ROW_BYTES, 2 * (limits.size_bytes - store.size_bytes)):
-                    refuse(store.size_bytes + len(part))
-                digest.update(part)
-                decoder.feed(part)
+            arriving = blocks(copy, connection, block_bytes=BLOCK_BYTES, large_bytes=_ANY_ROW_BYTES, judge=judge)
+            for block in arriving:
+                digest.update(block)
+                decoder.feed(block)
         decoder.end()
     _require_unchanged(connection, place)
     return Table(
@@ -455,9 +473,15 @@ def _travelling(described: _Described, chosen: Sequence[str]) -> dict[str, Wire]
     return dict(sorted(wires.items(), key=lambda item: not item[1].item))
 
 
-def _stored_bytes(connection: Connection, place: _Place) -> int:
-    row = connection.execute(_statement("stored_bytes"), {"oids": place.oids}).fetchone()
-    return int(row[0]) if row is not None else 0
+def _statistics(connection: Connection, place: _Place, wires: dict[str, Wire]) -> Statistics:
+    asked = {"oids": place.oids}
+    row = connection.execute(_statement("table_statistics"), asked).fetchone()
+    assert row is not None
+    found = {
+        name: ColumnStatistics(width_bytes=width_bytes, distinct=distinct, null_share=null_share)
+        for name, width_bytes, distinct, null_share in connection.execute(_statement("column_statistics"), asked)
+    }
+    return Statistics(rows=row[0], analyzed=row[1], stored_bytes=row[2], columns=found, wires=wires)
 
 
 def _too_large(place: _Place, rows: int, size_bytes: int, stored_bytes: int, limits: Limits) -> DataError:
