@@ -86,8 +86,7 @@ class Decoder:
             self._give(segments)
         self._ended = _at_end(self._data, end)
         if end:
-            # Views may still hold the old buffer, which then cannot be cut.
-            self._data = bytearray(memoryview(self._data)[end:])
+            self._data = self._data[end:]  # views may still hold the old buffer, which then cannot be cut
 
     def _give(self, segments: Sequence["_Segment"]) -> None:
         rows = sum(segment.rows for segment in segments)
@@ -272,26 +271,22 @@ def _scalars(
     values = np.zeros(len(missing), np.dtype(wire.item or ">f8").newbyteorder("="))
     row = 0
     for segment in segments:
-        place = values[row : row + segment.rows]
         present = ~missing[row : row + segment.rows]
         if wire.form == "numeric":
-            place[present] = _numerics(segment, field, name, present, rows_before + row)
-        elif isinstance(segment, _Run) and segment.lengths[field] >= 0:
-            place[:] = _fixed(segment, field, name, wire, present)
+            raw = _numerics(segment, field, name, present, rows_before + row)
         else:
-            place[present] = _fixed(segment, field, name, wire, present)
+            raw = _fixed(segment, field, name, wire, present)
+        every = len(raw) == segment.rows  # as a rule, and much quicker than by a mask
+        values[row : row + segment.rows][slice(None) if every else present] = raw
         row += segment.rows
     return _meaning(values, wire)
 
 
 def _fixed(segment: _Segment, field: int, name: str, wire: Wire, present: Mask) -> npt.NDArray[Any]:
     item = np.dtype(wire.item)
-    if isinstance(segment, _Run):
-        odd = [] if segment.lengths[field] in (-1, item.itemsize) else [segment.lengths[field]]
-    else:
-        lengths = segment.lengths[present, field]
-        odd = lengths[lengths != item.itemsize][:1].tolist()
-    if odd:
+    lengths = np.array(segment.lengths[field]) if isinstance(segment, _Run) else segment.lengths[:, field]
+    odd = lengths[(lengths >= 0) & (lengths != item.itemsize)]
+    if odd.size:
         raise InvariantError(f'column "{name}" travels in values of {odd[0]} bytes, not {item.itemsize}')
     return segment.gather(field, present, item.itemsize).view(item)[:, 0]
 

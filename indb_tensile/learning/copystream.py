@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 
 _TRAILER_BYTES = 2  # of the message that ends the rows, shorter than any row; after it comes only the end of COPY
+_EMPTY_BYTES = 19 + _TRAILER_BYTES  # without rows: the header comes with the first message, which is this one
 
 
 def blocks(
@@ -27,11 +28,14 @@ def blocks(
     for an error of the server.
     """
     block = bytearray()
+    first = True
     while part := copy.read():
         if len(part) > large_bytes:
             judge(len(part))
         block += part
-        if len(part) != _TRAILER_BYTES:
+        last_bytes = _EMPTY_BYTES if first else _TRAILER_BYTES
+        first = False
+        if len(part) != last_bytes:
             _take(connection, block, block_bytes, large_bytes, judge)
         if len(block) >= block_bytes:
             yield block

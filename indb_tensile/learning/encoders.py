@@ -22,7 +22,7 @@ from indb_tensile.learning.columns import ColumnData, Mask, Rows
 Matrix = npt.NDArray[np.float64]
 Missing = str | float  # "mean", "zero", "indicator", "error" or the number to put there
 
-_BLOCK_ELEMENTS = 16384
+BLOCK_NUMBERS = 1 << 21  # of vectors that are looked at together, in float64
 LARGEST = 1e150  # beyond, squares overflow a double
 TIME_PARTS = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
 MISSING_CATEGORY, OTHER_CATEGORY = "(missing)", "(other)"
@@ -232,8 +232,7 @@ def _flattened(data: ColumnData) -> Matrix:
 
 def _moments_of_all(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
     """One mean and one scale for all elements of all arrays."""
-    flat = _flattened(data)
-    return _moments(np.where(np.isfinite(flat), flat, np.nan).reshape(-1, 1), [name])
+    return _moments(_known(_flattened(data)).reshape(-1, 1), [name])
 
 
 def _moments_of_elements(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
@@ -241,13 +240,13 @@ def _moments_of_elements(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
 
     The last block is never a single element, whose values numpy would add up in another order.
     """
-    width = data.values.shape[1]
-    edges = [*range(0, max(width - 1, 1), _BLOCK_ELEMENTS), width]
+    rows, width = data.values.shape
+    edges = [*range(0, max(width - 1, 1), max(2, BLOCK_NUMBERS // max(rows, 1))), width]
     parts = []
     for start, end in pairwise(edges):
         block = data.values[:, start:end].astype(np.float64)
         block[data.missing] = np.nan
-        parts.append(_moments(np.where(np.isfinite(block), block, np.nan), [name] * (end - start)))
+        parts.append(_moments(_known(block), [name] * (end - start)))
     return np.concatenate([mean for mean, _ in parts]), np.concatenate([scale for _, scale in parts])
 
 
@@ -261,7 +260,8 @@ def _moments(known: Matrix, names: Sequence[str]) -> tuple[Matrix, Matrix]:
         raise DataError(f'column "{names[at]}" holds {largest[at]:g}, too large to standardise', hint=hint)
     mean, scale = np.zeros(known.shape[1]), np.ones(known.shape[1])
     if seen.any():
-        scaler = StandardScaler().fit(known[:, seen])
+        # numpy adds up each of several columns by itself, since what is chosen of them lies column by column.
+        scaler = StandardScaler().fit(known if known.shape[1] == 1 else known[:, seen])
         mean[seen], scale[seen] = scaler.mean_, scaler.scale_
     return mean, scale
 

@@ -17,6 +17,7 @@ import numpy as np
 from indb_tensile.errors import HostMemoryError, MemoryLimitError
 from indb_tensile.learning.columns import Column, Kind, Wire
 from indb_tensile.learning.columnstore import stored_bytes
+from indb_tensile.learning.encoders import BLOCK_NUMBERS
 from indb_tensile.learning.features import FeatureOptions
 
 _MIB = 1024 * 1024
@@ -27,7 +28,9 @@ _TIME_NUMBERS = 8  # that a moment becomes, at most: its epoch, circles of month
 _FIT_BYTES = (
     40  # for each training row of the one column that an encoder is fitted to: float64 and what is made of it
 )
-_FIT_ELEMENT_BYTES = 24  # for each element of an array's training rows
+_FIT_ELEMENT_BYTES = 8  # for each element of a vector's training rows, and
+_FIT_BLOCK_BYTES = 32  # for each that is looked at together
+_FIT_WHOLE_BYTES = 24  # for each element of the training rows of arrays that have one mean for all their elements
 _TEXT_BYTES = 57  # of a str beside its characters
 _SHARED_TEXTS = 65_536  # so many different texts are kept once each (copybinary.py)
 _ARRAY_HEADER_BYTES = 24  # as an array of one dimension is stored
@@ -156,15 +159,24 @@ def footprint(
     texts = sum(columns[name] for name in kept_names if statistics.wires[name].kind is Kind.TEXT)
     width = sum(_width(statistics, name, options) for name in kept_names if name != target)
     columns_bytes, train_rows = sum(columns.values()), round(rows * (1 - test_size))
-    elements = max((_elements(statistics, name) for name in kept_names), default=0)
     return Footprint(
         statistics=statistics,
         columns_bytes=columns_bytes,
         kept_bytes=texts + columns.get(target, 0),
         encoded_bytes=rows * (4 * width + _TARGET_BYTES),
         held_out_bytes=round(test_size * columns_bytes),
-        fit_bytes=train_rows * max(_FIT_BYTES, _FIT_ELEMENT_BYTES * elements),
+        fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in kept_names), default=0),
     )
+
+
+def _fit_bytes(statistics: Statistics, name: str, train_rows: int) -> int:
+    """What fitting the encoder of this column takes beside the column."""
+    numbers, shape = train_rows * _elements(statistics, name), statistics.shapes.get(name, ())
+    if not numbers:
+        return train_rows * _FIT_BYTES
+    if len(shape) > 1:
+        return numbers * _FIT_WHOLE_BYTES
+    return numbers * _FIT_ELEMENT_BYTES + min(numbers, BLOCK_NUMBERS) * _FIT_BLOCK_BYTES
 
 
 def _column_bytes(statistics: Statistics, name: str) -> int:

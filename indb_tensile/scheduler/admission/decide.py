@@ -362,8 +362,8 @@ def _starved(exit_: Exit) -> Interrupted:
         message=reason,
         detail="This is memory of the host, not of the device. The job's event reading tells what its rows need.",
         hint="Leave columns out with exclude, train on a sample of the rows or with a smaller batch_size, let fewer "
-        "jobs run at a time (max_jobs), lower read_limit_bytes, so that such a table is refused before it is read, or "
-        "give the machine or its container more memory.",
+        "jobs run at a time (max_jobs), lower read_limit_bytes, so that such a table is refused before it is read, "
+        "or give the machine or its container more memory.",
     )
     return Interrupted(reason=reason, blame=Blame.MEMORY, fault=fault)
 
