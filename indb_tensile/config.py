@@ -55,7 +55,7 @@ class Settings:
 
     dsn: str = ""  # empty: libpq's own defaults and PG* variables
     reader_dsn: str = ""  # of the role that reads users' tables; empty: dsn as tensile_reader, without its password
-    read_limit_bytes: int = 0  # of memory, for the columns of one table; 0: a quarter of the machine's or container's
+    read_limit_bytes: int = 0  # of memory, for the rows of one training; 0: half of the machine's or container's
     device: str = "auto"  # auto: a GPU where driver and torch have CUDA; cuda, cuda:1: no other; emulated: none
     capacity_bytes: int = 2 * GIB  # these three unset, a GPU gives what it has (executor/backend.py)
     budget_bytes: int = 2 * GIB

@@ -40,6 +40,7 @@ class Blame(StrEnum):
     """What an interrupted attempt is put down to: `max_attempts` bounds the job's own faults alone."""
 
     JOB = "job"  # its own fault, which counts
+    MEMORY = "memory"  # the kernel ended its trainer for memory: counts, and ends the job the second time in a row
     UNCLEAR = "unclear"  # its controller died or its trainer hung: counts from the second time in the same phase on
     OTHERS = "others"  # the database, the device or a signal from outside: does not count
     NOBODY = "nobody"  # it was handed back in good order: does not count, and there is no pause

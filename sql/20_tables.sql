@@ -306,7 +306,8 @@ comment on column tensile.jobs.interrupted is
   'after them; the controller''s setting interrupted_s bounds it';
 comment on column tensile.jobs.progress_at is 'when the present attempt began, or saved its last checkpoint';
 comment on column tensile.jobs.last_death_phase is
-  'phase in which its controller last died or its trainer last hung, since its last checkpoint';
+  'phase in which its controller last died or its trainer last hung, since its last checkpoint; the word memory where '
+  'the kernel ended its trainer for memory since';
 comment on column tensile.jobs.claim is 'token of the last claim; a write that carries an older one changes nothing';
 comment on column tensile.jobs.worker_id is 'worker that holds it while starting or running';
 comment on column tensile.jobs.installation is 'database it was enqueued in; workers of another one never claim it: tensile.adopt_jobs()';

@@ -131,15 +131,16 @@ declare
   pause interval;
   expired boolean;
 begin
-  counts := blame = 'job' or blame = 'unclear' and job.last_death_phase is not distinct from died_in;
+  counts := blame in ('job', 'memory') or blame = 'unclear' and job.last_death_phase is not distinct from died_in;
   faults := job.faults + counts::integer;
   interruptions := job.interruptions + (not counts)::integer;
-  last_death_phase := case blame when 'unclear' then died_in else job.last_death_phase end;
+  last_death_phase := case blame when 'unclear' then died_in when 'memory' then 'memory' else job.last_death_phase end;
   pause := tensile.back_off(faults + interruptions);
   interrupted := job.interrupted + greatest(ended_at - coalesce(job.progress_at, ended_at), interval '0') + pause;
   expired := not counts and limit_s > 0 and interrupted > make_interval(secs => limit_s);
   state := case when job.cancel_requested then 'cancelled'
                 when faults >= job.max_attempts or expired then 'failed'
+                when blame = 'memory' and job.last_death_phase = 'memory' then 'failed'  -- unchanged, it would end so again
                 else 'queued' end;
   not_before := case when state = 'queued' then now() + pause end;
   message := reason;

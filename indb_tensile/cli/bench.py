@@ -23,6 +23,7 @@ NOUNS = {
     "predictor": "Judge foretold operator latencies on networks left out of the predictor's training.",
     "defaults": "Train known tables without settings, and compare quality and time with boosting and a linear model.",
     "enqueue": "Measure how long tensile_train takes, and a job from commit to first step.",
+    "reading": "Compare a job, from its commit to the first step, with a plain script on the same table, and memory.",
     "queue": "Measure how fast workers empty the queue, and that no job is claimed twice.",
     "checkpoints": "Compare checkpoints in files and in the catalog: seconds, WAL, and the space that stays behind.",
     "predict": "Measure predictions from SQL, one row and many.",
@@ -32,7 +33,7 @@ NOUNS = {
 }
 
 # These need a server: the one that --dsn names, or else a private one that is made for the run.
-SERVED = ("queue", "checkpoints", "start")
+SERVED = ("queue", "checkpoints", "reading", "start")
 _SAID = ("--dsn", "-h", "--help")
 
 

@@ -218,9 +218,10 @@ class Controller:
             case Ended(trainer=trainer):
                 self._memory.revoke(trainer)  # before anything else of it is killed: none of it may change the ledger
                 self._trainers.bury(trainer)
-            case Gone(trainer=trainer, code=code, ending=ending, peak_bytes=peak_bytes):
+            case Gone(trainer=trainer, code=code, ending=ending):
                 log.info("trainer %s ended with code %s (%s)", trainer, code, ending)
-                self.fold(Exit(trainer=trainer, code=code, ending=ending, peak_bytes=peak_bytes))
+                memory = {"peak_bytes": told.peak_bytes, "memory_bytes": told.memory_bytes}
+                self.fold(Exit(trainer=trainer, code=code, ending=ending, **memory))
             case Said(trainer=trainer, message=message):
                 self._listen(trainer, message)
 

@@ -1,4 +1,4 @@
-"""Whether the system has just killed a process for lack of memory, as its own counters say.
+"""Whether the kernel has just ended a process for memory, as its own counters say, or else what the process had.
 
 A process that is killed so gets SIGKILL, like one that somebody kills. The kernel counts such kills before it sends
 the signal: for each control group (`oom_kill` in `memory.events`, in version 1 in `memory.oom_control`) and for the
@@ -10,8 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from indb_tensile.executor.hardware import memory
+from indb_tensile.scheduler.admission.facts import Ending
+
 RECENT_S = 10.0  # a process that held much memory takes seconds to end
 _LOOK_S = 1.0  # between two looks at counters
+# From what share of all memory on SIGKILL from outside is put down to the kernel, though no counter says so.
+_MOST_OF_ALL = 0.9  # where there are counters, which may be another group's
+_MUCH_OF_ALL = 0.5  # where there are none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +28,10 @@ class Counters:
     mounted: Path = Path("/sys/fs/cgroup")
     machine: Path = Path("/proc/vmstat")
 
-    def kills(self) -> int:
-        """How many processes were killed for lack of memory so far, of this group or else of the machine."""
+    def kills(self) -> int | None:
+        """How many processes were killed for memory so far, of this group or else of the machine; None: not told."""
         own = [count for path in self._files() if (count := _count(path)) is not None]
-        return sum(own) if own else _count(self.machine) or 0
+        return sum(own) if own else _count(self.machine)
 
     def _files(self) -> list[Path]:
         try:
@@ -49,9 +55,15 @@ class Counters:
 
 
 class Starvation:
-    """Tells whether a kill for lack of memory was counted within the last seconds."""
+    """Tells whether a kill for memory was counted within the last seconds, and what SIGKILL means without that."""
 
-    def __init__(self, kills: Callable[[], int] | None = None, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        kills: Callable[[], int | None] | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+        memory_bytes: Callable[[], int] = lambda: memory().size_bytes,
+    ) -> None:
+        self._memory_bytes = memory_bytes
         self._kills = kills or Counters().kills
         self._clock_s = clock_s
         self._known = self._kills()
@@ -63,14 +75,26 @@ class Starvation:
         if self._clock_s() >= self._looked_s + _LOOK_S:
             self._read()
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the machine or its container has now."""
+        return self._memory_bytes()
+
+    def judge(self, peak_bytes: int) -> Ending:
+        """Who sent SIGKILL to a process of ours, if we did not; `peak_bytes` is the most memory that it had."""
+        if self.recent():
+            return Ending.STARVED
+        share = _MOST_OF_ALL if self._known is not None else _MUCH_OF_ALL
+        return Ending.PROBABLY_STARVED if peak_bytes >= share * self.memory_bytes else Ending.OUTSIDE
+
     def recent(self) -> bool:
-        """Whether a process was killed for lack of memory just now."""
+        """Whether a process was killed for memory just now."""
         self._read()
         return self._raised_s is not None and self._clock_s() <= self._raised_s + RECENT_S
 
     def _read(self) -> None:
         kills, self._looked_s = self._kills(), self._clock_s()
-        if kills > self._known:
+        if kills is not None and self._known is not None and kills > self._known:
             self._raised_s = self._looked_s
         self._known = kills
 

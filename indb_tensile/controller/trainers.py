@@ -61,6 +61,7 @@ class Gone:
     code: int
     ending: Ending
     peak_bytes: int | None = None  # of its own host memory
+    memory_bytes: int | None = None  # that the machine or its container has
 
 
 class _Waitable(Protocol):
@@ -216,8 +217,8 @@ class Trainers:
         if found.ending is Ending.STOPPED and -found.code not in _FROM_OUTSIDE:
             found.ending = Ending.BY_ITSELF  # it crashed before the signal came
         if found.ending is Ending.BY_ITSELF and -found.code in _FROM_OUTSIDE:
-            starved = found.code == -signal.SIGKILL and self._starvation.recent()
-            found.ending = Ending.STARVED if starved else Ending.OUTSIDE
+            killed = found.code == -signal.SIGKILL
+            found.ending = self._starvation.judge(found.peak_bytes) if killed else Ending.OUTSIDE
         for descriptor in (found.frames.fileno(), found.pidfd):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
@@ -314,7 +315,15 @@ class Trainers:
             del self._trainers[trainer]
             os.close(found.life)
             assert found.code is not None
-            told.append(Gone(trainer=trainer, code=found.code, ending=found.ending, peak_bytes=found.peak_bytes))
+            told.append(
+                Gone(
+                    trainer=trainer,
+                    code=found.code,
+                    ending=found.ending,
+                    peak_bytes=found.peak_bytes,
+                    memory_bytes=self._starvation.memory_bytes,
+                )
+            )
         return told
 
     def _lingers(self, found: _Trainer) -> bool:

@@ -57,8 +57,9 @@ class Column:
 class ColumnData:
     """The values of one column and which of them are NULL.
 
-    `values` is int64, float64, bool, object (str), float64 seconds since 1970 (dates and times), or for arrays
-    float32 or float64 of shape (rows, *shape). What lies at a missing position is of no meaning.
+    `values` is int64 or int32, float64 or float32 (the narrow ones where the column's type is no wider), bool,
+    object (str), float64 seconds since 1970 (dates and times), or for arrays float32 or float64 of shape (rows,
+    *shape). What lies at a missing position is of no meaning. Compute with `numbers()`. `missing` may be read-only.
     """
 
     kind: Kind
@@ -85,10 +86,12 @@ class ColumnData:
         strange: Mask = ~np.isfinite(self.values).reshape(len(self.values), -1).all(axis=1)
         return self.missing | strange
 
-    def numbers(self) -> npt.NDArray[np.float64]:
-        """The values as float64, NaN where missing."""
-        numbers = self.values.astype(np.float64)
-        numbers[self.missing] = np.nan
+    def numbers(self, out: npt.NDArray[np.float64] | None = None) -> npt.NDArray[np.float64]:
+        """The values as float64, NaN where missing; in `out`, where that is given."""
+        numbers = np.empty(self.values.shape) if out is None else out
+        numbers[...] = self.values
+        if self.missing.any():
+            numbers[self.missing] = np.nan
         return numbers
 
 

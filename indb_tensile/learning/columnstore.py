@@ -1,7 +1,8 @@
 """Columns that grow block by block while a table is read, within a bound of memory.
 
 An array grows in place: the C library moves the pages of a large block (mremap) and copies nothing. So columns take
-their final size, and not twice that, as joining a list of blocks would.
+their final size, and not twice that, as joining a list of blocks would. Numbers that travel in four bytes or less are
+kept in four, and a column without a NULL has no mask of its own.
 """
 
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.learning.columns import ColumnData, Kind, Wire
+from indb_tensile.learning.columns import ColumnData, Kind, Mask, Wire
 from indb_tensile.learning.splits import Hashes, row_hashes
 
 _SPARE = 16  # an array grows by this part of its length at least, so that small blocks do not each move it
@@ -26,6 +27,18 @@ _DTYPES: dict[Kind, Any] = {
     Kind.TIME: np.float64,
     Kind.ARRAY: np.float64,
 }
+
+
+# What numbers are kept as that travel so: none of them is changed by it.
+_NARROW: dict[str, Any] = {">i2": np.int32, ">i4": np.int32, ">f4": np.float32}
+
+
+def stored_bytes(wire: Wire) -> int:
+    """What a value of fixed width takes in a column, or an element of an array."""
+    if wire.kind is Kind.ARRAY:
+        return int(np.dtype(wire.stored or wire.item).itemsize)
+    narrow = _NARROW.get(wire.item) if wire.kind in (Kind.INTEGER, Kind.FLOAT) else None
+    return int(np.dtype(narrow or _DTYPES[wire.kind]).itemsize)
 
 
 class ColumnStore:
@@ -98,28 +111,42 @@ class _Column:
 
     def __init__(self, wire: Wire) -> None:
         self._kind = wire.kind
-        self._missing = _Growing(np.zeros(0, np.bool_))
+        self._narrow = _NARROW.get(wire.item) if wire.kind in (Kind.INTEGER, Kind.FLOAT) else None
+        self._missing: _Growing | None = None  # none so far
         self._values: _Growing | None = None
         self._empty_rows = 0
+        self._rows = 0
 
     def size_bytes(self, block: ColumnData) -> int:
         """What a block would take here. Of equal texts that are one object, each counts as its own."""
         texts = sum(sys.getsizeof(text) for text in set(block.values)) if self._kind is Kind.TEXT else 0
-        return block.values.nbytes + block.missing.nbytes + texts
+        masks = 0 if self._missing is None and not block.missing.any() else len(block.missing)
+        if self._missing is None and masks:
+            masks += self._rows
+        values = block.values.nbytes if self._narrow is None else len(block.values) * np.dtype(self._narrow).itemsize
+        return values + masks + texts
 
     def add(self, block: ColumnData) -> None:
-        self._missing.add(block.missing)
+        self._mask(block.missing)
         if self._kind is Kind.ARRAY and block.shape == (0,):
             self._empty_rows += len(block.missing)
             return
         if self._values is None:
-            empty = np.zeros((self._empty_rows, *block.shape), block.values.dtype)
+            empty = np.zeros((self._empty_rows, *block.shape), self._narrow or block.values.dtype)
             self._values = _Growing(empty[:0].copy())
             self._values.add(empty)
         self._values.add(block.values)
 
+    def _mask(self, missing: Mask) -> None:
+        if self._missing is None and missing.any():
+            self._missing = _Growing(np.zeros(0, np.bool_))
+            self._missing.add(np.zeros(self._rows, np.bool_))
+        if self._missing is not None:
+            self._missing.add(missing)
+        self._rows += len(missing)
+
     def whole(self) -> ColumnData:
-        missing = self._missing.whole()
+        missing: Mask = np.broadcast_to(np.False_, self._rows) if self._missing is None else self._missing.whole()
         if self._values is not None:
             return ColumnData(kind=self._kind, values=self._values.whole(), missing=missing)
         shape = (len(missing), 0) if self._kind is Kind.ARRAY else (0,)

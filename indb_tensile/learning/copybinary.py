@@ -21,13 +21,13 @@ from indb_tensile.learning.binaryvalues import TEXT_FORMS, numeric_floats
 from indb_tensile.learning.columns import ColumnData, Kind, Mask, Wire
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
-BLOCK_BYTES = 8 * 1024 * 1024  # larger ones leave the cache and are no faster
+BLOCK_BYTES = 2 * 1024 * 1024  # each column's pass over a block finds it in the cache; smaller ones cost more calls
 
 _COUNT = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
 _SHORTEST_RUN_ROWS = 64  # below this a strided view costs more than the loop
 _LONGEST_WALK_ROWS = 4096  # then look for a run again
-_LONGEST_BLOCK_ROWS = 65536  # a run is checked in blocks that stay in the cache
+_CHECKED_BYTES = 256 * 1024  # a run is checked in blocks that stay in the cache
 _GATHER_BYTES = 16  # up to here an index per byte is cheaper than a slice per value
 _MOST_KNOWN_TEXTS = 65536  # categories repeat, and share one str each; texts that are all different need not be kept
 _EPOCH_S = 946_684_800  # 2000-01-01, PostgreSQL's day zero, in seconds since 1970
@@ -61,8 +61,11 @@ class Decoder:
         self._ended = False
 
     def feed(self, part: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes of the stream."""
-        self._data += part
+        """Take the next bytes of the stream; a bytearray is the decoder's own from then on."""
+        if self._data:
+            self._data += part
+        else:
+            self._data = part if isinstance(part, bytearray) else bytearray(part)
         if len(self._data) >= self._block_bytes:
             self._decode()
 
@@ -91,7 +94,7 @@ class Decoder:
         self._sink(columns, rows)
 
     def _column(self, segments: Sequence["_Segment"], field: int, name: str, wire: Wire) -> ColumnData:
-        missing = np.concatenate([segment.spans(field)[1] < 0 for segment in segments])
+        missing = np.concatenate([segment.missing(field) for segment in segments])
         match wire.kind:
             case Kind.ARRAY:
                 if name not in self._shapes:
@@ -122,6 +125,10 @@ class _Run:
         starts = self.starts[field] + self.stride_bytes * np.arange(self.rows, dtype=np.int64)
         return starts, np.full(self.rows, self.lengths[field], dtype=np.int64)
 
+    def missing(self, field: int) -> Mask:
+        """Which rows have NULL."""
+        return np.full(self.rows, self.lengths[field] < 0)
+
     def gather(self, field: int, present: Mask, size_bytes: int) -> npt.NDArray[np.uint8]:
         """The bytes of the present values, (rows, size_bytes); each must be that long."""
         if self.lengths[field] < 0:
@@ -141,6 +148,10 @@ class _Walk:
 
     def spans(self, field: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         return self.starts[:, field], self.lengths[:, field]
+
+    def missing(self, field: int) -> Mask:
+        absent: Mask = self.lengths[:, field] < 0
+        return absent
 
     def gather(self, field: int, present: Mask, size_bytes: int) -> npt.NDArray[np.uint8]:
         starts = self.starts[present, field]
@@ -192,13 +203,14 @@ def _run(data: bytearray, position: int, walked: tuple[_Walk, int]) -> _Run:
     starts, lengths = first.starts[0].tolist(), first.lengths[0].tolist()
     most = (len(data) - position) // stride
     rows, block = 1, _SHORTEST_RUN_ROWS
+    longest = max(_SHORTEST_RUN_ROWS, _CHECKED_BYTES // stride)
     while rows < most:
         size = min(block, most - rows)
         alike = _alike(data, position + rows * stride, stride, size, position, starts, lengths)
         rows += alike
         if alike < size:
             break
-        block = min(2 * block, _LONGEST_BLOCK_ROWS)
+        block = min(2 * block, longest)
     return _Run(data, rows, stride, tuple(starts), tuple(lengths))
 
 
@@ -261,16 +273,18 @@ def _scalars(segments: Sequence[_Segment], field: int, name: str, wire: Wire, mi
             raw = _numerics(segment, field, present)
         else:
             raw = _fixed(segment, field, name, wire, present)
-        values[row : row + segment.rows][present] = raw
+        every = len(raw) == segment.rows  # as a rule, and much quicker than by a mask
+        values[row : row + segment.rows][slice(None) if every else present] = raw
         row += segment.rows
     return _meaning(values, wire)
 
 
 def _fixed(segment: _Segment, field: int, name: str, wire: Wire, present: Mask) -> npt.NDArray[Any]:
     item = np.dtype(wire.item)
-    lengths = segment.spans(field)[1][present]
-    if (lengths != item.itemsize).any():
-        raise InvariantError(f'column "{name}" travels in values of {lengths[0]} bytes, not {item.itemsize}')
+    lengths = np.array(segment.lengths[field]) if isinstance(segment, _Run) else segment.lengths[:, field]
+    odd = lengths[(lengths >= 0) & (lengths != item.itemsize)]
+    if odd.size:
+        raise InvariantError(f'column "{name}" travels in values of {odd[0]} bytes, not {item.itemsize}')
     return segment.gather(field, present, item.itemsize).view(item)[:, 0]
 
 
@@ -284,9 +298,9 @@ def _meaning(values: npt.NDArray[Any], wire: Wire) -> npt.NDArray[Any]:
     """From what travels to what `ColumnData` promises."""
     match wire.kind:
         case Kind.INTEGER:
-            return values.astype(np.int64)
+            return values.astype(np.int64, copy=False)
         case Kind.FLOAT:
-            return values.astype(np.float64)
+            return values.astype(np.float64, copy=False)
         case Kind.BOOLEAN:
             return values.astype(np.bool_)
         case _:

@@ -6,7 +6,7 @@ standardising, unless the `missing` option says otherwise. Texts and times never
 
 import datetime
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,7 +21,7 @@ from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows
 Matrix = npt.NDArray[np.float64]
 Missing = str | float  # "mean", "median", "zero", "indicator", "error" or the number to put there
 
-_BLOCK_ELEMENTS = 16384
+BLOCK_NUMBERS = 1 << 21  # of vectors that are looked at together, in float64
 LARGEST = 1e150  # beyond, squares overflow a double
 _CALENDAR = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
 TIME_PARTS = {Kind.DATE: _CALENDAR, Kind.TIME: (*_CALENDAR, "hour_sin", "hour_cos")}
@@ -43,17 +43,27 @@ class Numbers:
 
     @classmethod
     def fit(
-        cls, names: Sequence[str], raw: Matrix, standardize: Sequence[bool], missing: Sequence[Missing]
+        cls, names: Sequence[str], columns: Iterable[Matrix], standardize: Sequence[bool], missing: Sequence[Missing]
     ) -> "Numbers":
-        """From the training rows of the columns, NaN where missing. Raises DataError for values too large."""
-        mean, scale = _moments(np.where(np.isfinite(raw), raw, np.nan), names)
+        """From the training rows of each column, one at a time, NaN where missing.
+
+        Raises DataError for values too large. A column's mean and scale have the bits that they have in a matrix of
+        all columns: numpy adds up each by itself.
+        """
+        moments: list[tuple[float, float]] = []
+        fill: list[float] = []
+        for name, column, rule in zip(names, columns, missing, strict=True):
+            known = _known(column)[:, None]
+            own_mean, own_scale = _moments(known, [name])
+            moments.append((float(own_mean[0]), float(own_scale[0])))
+            fill.append(float(_fill(rule, own_mean, known)[0]))
+        mean, scale = (np.array([pair[at] for pair in moments]) for at in (0, 1))
         keep = ~np.array(standardize, np.bool_)
-        fills = [_fill(rule, own, raw[:, i : i + 1]) for i, (rule, own) in enumerate(zip(missing, mean, strict=True))]
         return cls(
             names=tuple(names),
             mean=tuple(np.where(keep, 0.0, mean).tolist()),
             scale=tuple(np.where(keep, 1.0, scale).tolist()),
-            fill=tuple(float(fill[0]) for fill in fills),
+            fill=tuple(fill),
             required=tuple(i for i, rule in enumerate(missing) if rule == "error"),
             indicators=tuple(i for i, rule in enumerate(missing) if rule == "indicator"),
         )
@@ -63,7 +73,9 @@ class Numbers:
         mean, scale, fill = self._arrays
         absent = ~np.isfinite(raw)
         if not absent.any() and not self.indicators:
-            return (raw - mean) / scale
+            scaled: Matrix = raw - mean
+            scaled /= scale
+            return scaled
         for position in self.required:
             require(self.names[position], absent[:, position])
         scaled = (np.where(absent, fill, raw) - mean) / scale
@@ -257,14 +269,19 @@ class Arrays:
         return (*own, f"{self.name} {MISSING_CATEGORY}") if self.indicator else own
 
 
+def _known(values: Matrix) -> Matrix:
+    """NaN for what is not finite."""
+    finite = np.isfinite(values)
+    return values if finite.all() else np.where(finite, values, np.nan)
+
+
 def _flattened(data: ColumnData) -> Matrix:
     return data.numbers().reshape(len(data.values), -1)
 
 
 def _moments_of_all(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
     """One mean and one scale for all elements of all arrays."""
-    flat = _flattened(data)
-    return _moments(np.where(np.isfinite(flat), flat, np.nan).reshape(-1, 1), [name])
+    return _moments(_known(_flattened(data)).reshape(-1, 1), [name])
 
 
 def _moments_of_elements(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
@@ -272,27 +289,28 @@ def _moments_of_elements(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
 
     The last block is never a single element, whose values numpy would add up in another order.
     """
-    width = data.values.shape[1]
-    edges = [*range(0, max(width - 1, 1), _BLOCK_ELEMENTS), width]
+    rows, width = data.values.shape
+    edges = [*range(0, max(width - 1, 1), max(2, BLOCK_NUMBERS // max(rows, 1))), width]
     parts = []
     for start, end in pairwise(edges):
         block = data.values[:, start:end].astype(np.float64)
         block[data.missing] = np.nan
-        parts.append(_moments(np.where(np.isfinite(block), block, np.nan), [name] * (end - start)))
+        parts.append(_moments(_known(block), [name] * (end - start)))
     return np.concatenate([mean for mean, _ in parts]), np.concatenate([scale for _, scale in parts])
 
 
 def _moments(known: Matrix, names: Sequence[str]) -> tuple[Matrix, Matrix]:
     """Mean and scale by column, NaN ignored: 0 and 1 for a column without a value, scale 1 for a constant one."""
     seen: Mask = np.asarray(np.isfinite(known).any(axis=0))
-    largest = np.abs(np.nan_to_num(known)).max(axis=0, initial=0.0)
+    largest = np.maximum(np.fmax.reduce(known, axis=0, initial=0.0), -np.fmin.reduce(known, axis=0, initial=0.0))
     if (largest > LARGEST).any():
         at = int(np.argmax(largest))
         hint = "Scale the column in SQL, or leave it out with exclude."
         raise DataError(f'column "{names[at]}" holds {largest[at]:g}, too large to standardise', hint=hint)
     mean, scale = np.zeros(known.shape[1]), np.ones(known.shape[1])
     if seen.any():
-        scaler = StandardScaler().fit(known[:, seen])
+        # numpy adds up each of several columns by itself, since what is chosen of them lies column by column.
+        scaler = StandardScaler().fit(known if known.shape[1] == 1 else known[:, seen])
         mean[seen], scale[seen] = scaler.mean_, scaler.scale_
     return mean, scale
 

@@ -4,7 +4,7 @@ The features lie side by side in this order: all scalars (numbers and booleans) 
 missing indicators, texts, times, arrays. An `input_shape` folds that row into an image or a sequence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -94,7 +94,7 @@ class Preprocessor:
             raise MissingError(f"the model needs column {', '.join(absent)}, which the table does not have")
         self._require_kinds(columns)
         rows = len(columns[names[0]].missing)
-        step = rows if self._requires_values else max(1, _BLOCK_NUMBERS // max(1, int(np.prod(self.input_shape))))
+        step = self.block_rows or rows
         if rows <= step:
             return self._transformed(columns, rows)
         whole = np.empty((rows, *self.input_shape), np.float32)
@@ -104,13 +104,21 @@ class Preprocessor:
         return whole
 
     def _transformed(self, columns: Columns, rows: int) -> Tensor32:
-        numbers = [columns[name].numbers() for name in self.recipe.numbers.names]
-        return self._assembled(np.column_stack(numbers) if numbers else np.empty((rows, 0)), columns)
+        names = self.recipe.numbers.names
+        raw = np.empty((len(names), rows))  # each column's values one after another: quick to fill and to scale
+        for own, name in zip(raw, names, strict=True):
+            columns[name].numbers(own)
+        return self._assembled(raw.T, columns)
 
     @property
-    def _requires_values(self) -> bool:
-        """Whether a missing value is refused: its row is counted from the first one, so all rows go at once."""
-        return bool(self.recipe.numbers.required) or any(part.required for part in self._others)
+    def block_rows(self) -> int | None:
+        """How many rows are encoded at a time.
+
+        None where a missing value is refused: its row is counted from the first one, so all rows go at once.
+        """
+        if self.recipe.numbers.required or any(part.required for part in self._others):
+            return None
+        return max(1, _BLOCK_NUMBERS // max(1, int(np.prod(self.input_shape))))
 
     def transform_rows(self, rows: Sequence[Any]) -> Tensor32:
         """The same for rows from SQL: objects, arrays in the features' order, or the single feature's values."""
@@ -144,7 +152,8 @@ class Preprocessor:
         parts = [self.recipe.numbers.apply(raw), *(part.apply(columns[part.name]) for part in self._others)]
         whole = np.hstack(parts) if len(parts) > 1 else parts[0]
         # A value beyond float32 would be infinite, and so would everything computed from it.
-        return whole.clip(-_FLOAT32_MAX, _FLOAT32_MAX).astype(np.float32).reshape(len(raw), *self.input_shape)
+        np.clip(whole, -_FLOAT32_MAX, _FLOAT32_MAX, out=whole)  # the encoders' results are nobody else's
+        return whole.astype(np.float32, order="C").reshape(len(raw), *self.input_shape)
 
     def _require_kinds(self, columns: Columns) -> None:
         """A column may have changed its type since the model was trained."""
@@ -223,9 +232,9 @@ def fit(
     Raises DataError where every feature is constant, RequestError where an option does not suit its column or
     the features do not fill `input_shape`.
     """
-    learned = {name: columns[name].take(train) for name in features}
-    options.check({name: data.kind for name, data in learned.items()})
-    scalars = [name for name in features if learned[name].kind in _SCALARS]
+    learned = _Rows(columns, features, train)
+    options.check({name: columns[name].kind for name in features})
+    scalars = [name for name in features if columns[name].kind in _SCALARS]
     texts = [
         Texts.fit(name, data, options.most_categories(name), options.rule(name, data.kind))
         for name, data in _of(learned, Kind.TEXT)
@@ -251,29 +260,63 @@ def fit(
             detail=f"The features are: {', '.join(features)}.",
         )
     fitted = Preprocessor(replace(recipe, input_shape=shape), tuple(facts for _, facts in texts))
-    _require_variety(fitted.transform(learned), features)
+    _require_variety(fitted, learned, features)
     return fitted
 
 
-def _of(learned: Columns, *kinds: Kind) -> list[tuple[str, ColumnData]]:
-    return [(name, data) for name, data in learned.items() if data.kind in kinds]
+class _Rows(Mapping[str, ColumnData]):
+    """Some rows of columns, each copied when it is asked for: all at once would take as much memory again."""
+
+    def __init__(self, columns: Columns, names: Sequence[str], rows: Rows) -> None:
+        self._columns = {name: columns[name] for name in names}
+        self._rows = rows
+
+    def __getitem__(self, name: str) -> ColumnData:
+        return self._columns[name].take(self._rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def kind(self, name: str) -> Kind:
+        """The column's kind, which takes no copy."""
+        return self._columns[name].kind
+
+    def parts(self, step: int) -> Iterator[Columns]:
+        """The rows in order, so many at a time."""
+        for start in range(0, len(self._rows), step):
+            part = self._rows[start : start + step]
+            yield {name: data.take(part) for name, data in self._columns.items()}
 
 
-def _fit_numbers(learned: Columns, names: Sequence[str], options: FeatureOptions) -> Numbers:
-    rows = len(next(iter(learned.values())).missing)
-    raw = np.column_stack([learned[name].numbers() for name in names]) if names else np.empty((rows, 0))
+def _of(learned: "_Rows", *kinds: Kind) -> Iterator[tuple[str, ColumnData]]:
+    return ((name, learned[name]) for name in learned if learned.kind(name) in kinds)
+
+
+def _fit_numbers(learned: "_Rows", names: Sequence[str], options: FeatureOptions) -> Numbers:
     # Booleans are 0 and 1 already.
-    scaled = [options.standardizes(name) and learned[name].kind is not Kind.BOOLEAN for name in names]
-    return Numbers.fit(names, raw, scaled, [options.rule(name, learned[name].kind) for name in names])
+    scaled = [options.standardizes(name) and learned.kind(name) is not Kind.BOOLEAN for name in names]
+    numbers = (learned[name].numbers() for name in names)
+    return Numbers.fit(names, numbers, scaled, [options.rule(name, learned.kind(name)) for name in names])
 
 
-def _require_variety(x: Tensor32, features: Sequence[str]) -> None:
-    if not (x != x[:1]).any():
-        raise DataError(
-            f"every feature has one value in all {len(x)} training rows: there is nothing to learn from",
-            detail=f"The features are: {', '.join(features)}.",
-            hint="Add rows that differ, or name other columns with features => '{...}'.",
-        )
+def _require_variety(fitted: Preprocessor, learned: "_Rows", features: Sequence[str]) -> None:
+    """As a rule the first rows differ already."""
+    first: Tensor32 | None = None
+    rows = 0
+    for part in learned.parts(fitted.block_rows or _BLOCK_NUMBERS):
+        x = fitted.transform(part)
+        first = x[:1] if first is None else first
+        rows += len(x)
+        if (x != first).any():
+            return
+    raise DataError(
+        f"every feature has one value in all {rows} training rows: there is nothing to learn from",
+        detail=f"The features are: {', '.join(features)}.",
+        hint="Add rows that differ, or name other columns with features => '{...}'.",
+    )
 
 
 def _check_named(target: str, features: Sequence[str], exclude: Sequence[str]) -> None:

@@ -13,13 +13,11 @@ batches.
 import hashlib
 import json
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, LiteralString, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -37,9 +35,12 @@ from indb_tensile.errors import (
 )
 from indb_tensile.job import Relation
 from indb_tensile.learning import wires
-from indb_tensile.learning.columns import Column, Table, Wire
+from indb_tensile.learning.columns import Column, ColumnData, Table, Wire
 from indb_tensile.learning.columnstore import ColumnStore
-from indb_tensile.learning.copybinary import Decoder
+from indb_tensile.learning.copybinary import BLOCK_BYTES, Decoder
+from indb_tensile.learning.copystream import blocks
+from indb_tensile.learning.footprint import Statistics
+from indb_tensile.learning.relationsql import read_statistics, statement
 from indb_tensile.sizes import size
 from indb_tensile.sql_api import readable
 from indb_tensile.sql_api.readable import Reason, missing_grants
@@ -48,10 +49,10 @@ log = logging.getLogger("trainer")
 
 Connection = psycopg.Connection[Any]
 Choose = Callable[[tuple[Column, ...]], Sequence[str]]
+_Foresee = Callable[[tuple[Column, ...], Statistics], None]
 Row = Mapping[str, Any]
 Result = TypeVar("Result")
 
-_BLOCK = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 _ATTEMPTS = 3  # how often a read begins anew because the table was changed meanwhile
 
 
@@ -135,15 +136,17 @@ def read(
     owner_oid: int | None = None,
     key: Sequence[str] | None = None,
     limits: Limits | None = None,
+    foresee: _Foresee = lambda _described, _statistics: None,
 ) -> Table:
     """The columns that `choose` takes of the described ones, in one snapshot that ends with this call.
 
     The connection is an idle one of the role `tensile_reader`, to be closed afterwards: its settings are changed.
     With `owner_oid`, that role must be able to read the columns too. `key` names the columns that tell rows apart in
-    a copy without a primary key of its own; None means the relation's primary key. `choose` is called again where the
-    relation was changed meanwhile. Raises MissingError, PrivilegeError, DataError, RequestError and its kind
-    UnreadableError for what the user can mend, TableBusyError where another session locks a table for longer than the
-    limit allows, and DatabaseError for other faults.
+    a copy without a primary key of its own; None means the relation's primary key. `foresee` is told what is known of
+    the table before it is read, and again when the first arrays have told their shapes; it may raise. `choose` and
+    `foresee` are called again where the relation was changed meanwhile. Raises MissingError, PrivilegeError,
+    DataError, RequestError and its kind UnreadableError for what the user can mend, TableBusyError where another
+    session locks a table for longer than the limit allows, and DatabaseError for other faults.
     """
     limits = limits or Limits()
 
@@ -154,7 +157,7 @@ def read(
         if owner_oid is not None:
             _require_owners_grants(connection, described.place, owner_oid, chosen)
         _require_grants(connection, described.place, (*chosen, *described.key))
-        return _copied(connection, described, chosen, limits)
+        return _copied(connection, described, chosen, limits, foresee)
 
     return _in_snapshot(connection, relation, limits, copied, key)
 
@@ -180,7 +183,7 @@ def _in_snapshot(
     if status is not TransactionStatus.IDLE:
         raise InvariantError(f"the connection that should read {relation.name} is in a transaction ({status.name})")
     with _translated(connection, relation):
-        connection.execute(_statement("settle"))
+        connection.execute(statement("settle"))
         for _ in range(_ATTEMPTS):
             place = _located(connection, relation)
             try:
@@ -244,7 +247,7 @@ def _busy(connection: Connection, place: _Place, limits: Limits) -> Iterator[Non
 
 def _busy_error(connection: Connection, place: _Place, limits: Limits) -> TableBusyError:
     oids = [row["oid"] for row in place.members]
-    holder = connection.execute(_statement("lock_holder"), {"oids": oids}).fetchone()
+    holder = connection.execute(statement("lock_holder"), {"oids": oids}).fetchone()
     schema, name, pid, role = holder or (place.schema, place.name, None, None)
     who = f"Process {pid}" + (f" of role {role}" if role else "")
     hint = f"{who} locks it: end its transaction." if pid else "End the transaction that locks it: see pg_locks."
@@ -254,7 +257,7 @@ def _busy_error(connection: Connection, place: _Place, limits: Limits) -> TableB
 
 def _located(connection: Connection, relation: Relation) -> _Place:
     asked = {"oid": relation.oid, "schema": relation.schema, "name": relation.name}
-    row = connection.execute(_statement("locate"), asked).fetchone()
+    row = connection.execute(statement("locate"), asked).fetchone()
     if row is None:
         raise InvariantError(f"locating table {relation.name} gave no row")
     exists, schema, name, named_now = row
@@ -270,7 +273,7 @@ def _located(connection: Connection, relation: Relation) -> _Place:
         raise MissingError(f"table {title} no longer exists", detail=f"Its oid was {relation.oid}.", hint=hint)
     _refuse(readable.reasons(family, ()))
     oids = [row["oid"] for row in family]
-    lockable = frozenset(oid for (oid,) in connection.execute(_statement("lockable"), {"oids": oids}))
+    lockable = frozenset(oid for (oid,) in connection.execute(statement("lockable"), {"oids": oids}))
     return _Place(oid=relation.oid, schema=schema, name=name, family=family, lockable=lockable)
 
 
@@ -278,20 +281,20 @@ def _family(connection: Connection, oid: int) -> tuple[Row, ...]:
     return tuple(_rows(connection, readable.FAMILY, str(oid)))
 
 
-def _rows(connection: Connection, statement: str, *arguments: str) -> list[Row]:
+def _rows(connection: Connection, query: str, *arguments: str) -> list[Row]:
     """The rows of a statement of `readable`, whose parameters are written as PL/Python wants them."""
     with psycopg.RawCursor(connection, row_factory=dict_row) as cursor:
-        return list(cursor.execute(statement, arguments).fetchall())
+        return list(cursor.execute(query, arguments).fetchall())
 
 
 def _lock(connection: Connection, place: _Place, limits: Limits) -> None:
     """Begin the transaction's work: lock what may be locked, before anything takes the snapshot."""
-    connection.execute(_statement("begin_snapshot"))
-    timeout = sql.SQL(_statement("set_lock_timeout")).format(milliseconds=sql.Literal(round(1000 * limits.lock_s)))
+    connection.execute(statement("begin_snapshot"))
+    timeout = sql.SQL(statement("set_lock_timeout")).format(milliseconds=sql.Literal(round(1000 * limits.lock_s)))
     connection.execute(timeout)
     tables = [sql.SQL("only {}").format(_quoted(row)) for row in place.members if row["oid"] in place.lockable]
     if tables:
-        connection.execute(sql.SQL(_statement("lock")).format(tables=sql.SQL(", ").join(tables)))
+        connection.execute(sql.SQL(statement("lock")).format(tables=sql.SQL(", ").join(tables)))
 
 
 def _quoted(row: Row) -> sql.Identifier:
@@ -332,7 +335,7 @@ def _require_unchanged(connection: Connection, place: _Place) -> None:
 
     This happens only to a table of which columns were granted: nothing but its own copy locked it.
     """
-    if connection.execute(_statement("changed"), {"oids": place.oids}).fetchone():
+    if connection.execute(statement("changed"), {"oids": place.oids}).fetchone():
         raise _ChangedError
 
 
@@ -380,7 +383,7 @@ def _require_wires(described: _Described, chosen: Sequence[str]) -> None:
 def _require_owners_grants(connection: Connection, place: _Place, role_oid: int, columns: Sequence[str]) -> None:
     """Raise PrivilegeError where the role may not read the columns of the relation; its partitions do not count."""
     asked = {"schema": place.schema, "oid": place.oid, "role": role_oid, "columns": list(columns)}
-    row = connection.execute(_statement("owner_may_read"), asked).fetchone()
+    row = connection.execute(statement("owner_may_read"), asked).fetchone()
     if row is None:
         raise MissingError(f"the owner of the job (role {role_oid}) no longer exists")
     role, may_use, may_select = row
@@ -407,17 +410,31 @@ def _require(connection: Connection, role: str, tables: Sequence[Row], subject: 
 _ANY_ROW_BYTES = 16 << 20  # a row of so many bytes is decoded before its size is judged
 
 
-def _copied(connection: Connection, described: _Described, chosen: Sequence[str], limits: Limits) -> Table:
+def _copied(
+    connection: Connection, described: _Described, chosen: Sequence[str], limits: Limits, foresee: _Foresee
+) -> Table:
     """The rows of every table, one after another."""
     place = described.place
     wires = _travelling(described, chosen)
     types = {column.name: column.type for column in described.columns}
     digest = hashlib.sha256(repr([(name, types[name]) for name in wires]).encode())
-    stored_bytes = _stored_bytes(connection, place)
+    statistics = read_statistics(connection, place.oids, wires)
+    stored_bytes = statistics.stored_bytes
     log.info("reading table %s: %d tables of %d bytes on disk", place, len(place.tables), stored_bytes)
+    foresee(described.columns, statistics)
 
     def refuse(size_bytes: int) -> NoReturn:
         raise _too_large(place, store.rows, size_bytes, stored_bytes, limits)
+
+    def judge(row_bytes: int) -> None:  # a row, or less; on the wire an array takes up to twice what it takes here
+        if row_bytes > 2 * (limits.size_bytes - store.size_bytes):
+            refuse(store.size_bytes + row_bytes)
+
+    def sink(columns: dict[str, ColumnData], rows: int) -> None:
+        shapes = {name: data.shape for name, data in columns.items() if data.shape}
+        if shapes and not store.rows:
+            foresee(described.columns, statistics.seen(shapes))
+        store.add(columns, rows)
 
     store = ColumnStore(
         wires,
@@ -426,18 +443,17 @@ def _copied(connection: Connection, described: _Described, chosen: Sequence[str]
         limit_bytes=limits.size_bytes,
         refuse=refuse,
     )
-    decoder = Decoder(tuple(wires.items()), store.add)
-    connection.execute(_statement("set_copy_timeout"))
+    decoder = Decoder(tuple(wires.items()), sink)
+    connection.execute(statement("set_copy_timeout"))
     names = sql.SQL(", ").join(map(sql.Identifier, wires))
     for table in place.tables:
         decoder.begin()
-        statement = sql.SQL(_statement("copy_table")).format(table=_quoted(table), columns=names)
-        with connection.cursor() as cursor, cursor.copy(statement) as copy:
-            for part in copy:  # a row each, or less; on the wire an array takes up to twice what it takes here
-                if len(part) > max(_ANY_ROW_BYTES, 2 * (limits.size_bytes - store.size_bytes)):
-                    refuse(store.size_bytes + len(part))
-                digest.update(part)
-                decoder.feed(part)
+        copying = sql.SQL(statement("copy_table")).format(table=_quoted(table), columns=names)
+        with connection.cursor() as cursor, cursor.copy(copying) as copy:
+            arriving = blocks(copy, connection, block_bytes=BLOCK_BYTES, large_bytes=_ANY_ROW_BYTES, judge=judge)
+            for block in arriving:
+                digest.update(block)
+                decoder.feed(block)
         decoder.end()
     _require_unchanged(connection, place)
     return Table(
@@ -456,11 +472,6 @@ def _travelling(described: _Described, chosen: Sequence[str]) -> dict[str, Wire]
     return dict(sorted(wires.items(), key=lambda item: not item[1].item))
 
 
-def _stored_bytes(connection: Connection, place: _Place) -> int:
-    row = connection.execute(_statement("stored_bytes"), {"oids": place.oids}).fetchone()
-    return int(row[0]) if row is not None else 0
-
-
 def _too_large(place: _Place, rows: int, size_bytes: int, stored_bytes: int, limits: Limits) -> DataError:
     return DataError(
         f"table {place} takes more memory than a trainer may use to read it: {size(size_bytes)}, and the limit is "
@@ -469,16 +480,3 @@ def _too_large(place: _Place, rows: int, size_bytes: int, stored_bytes: int, lim
         hint="Leave columns out with exclude, train on fewer rows, or let the administrator raise "
         "TENSILE_READ_LIMIT_BYTES.",
     )
-
-
-def _statement(name: str) -> LiteralString:
-    return _STATEMENTS[name]
-
-
-def _blocks(text: str) -> dict[str, LiteralString]:
-    """The named blocks of an SQL file."""
-    parts = _BLOCK.split(text)
-    return {name: cast(LiteralString, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
-
-
-_STATEMENTS = _blocks(Path(__file__).with_name("relation.sql").read_text())

@@ -249,7 +249,8 @@ def row_hashes(identity: Sequence[ColumnData], rows: int) -> Hashes:
     """One hash per row of these columns' values, in order."""
     hashes = np.full(rows, _IDENTITY_SEED, np.uint64)
     for column in identity:
-        hashes = _mixed(hashes ^ _hashed(column))
+        hashes ^= _hashed(column)
+        _mix(hashes)
     return hashes
 
 
@@ -263,7 +264,10 @@ def _hashed(column: ColumnData) -> Hashes:
             words = (column.values + 0.0).view(np.uint64)  # adding zero makes -0.0 equal 0.0
         case _:
             words = column.values.astype(np.int64).view(np.uint64)
-    return np.where(column.missing, np.uint64(_MISSING), _mixed(words))
+    _mix(words)
+    if column.missing.any():
+        words[column.missing] = _MISSING
+    return words
 
 
 def _texts(column: ColumnData) -> Hashes:
@@ -279,8 +283,16 @@ def _digest(value: bytes) -> int:
 
 
 def _mixed(words: Hashes) -> Hashes:
-    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
-    words = words + np.uint64(0x9E37_79B9_7F4A_7C15)  # arrays of integers wrap around silently
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return words ^ (words >> np.uint64(31))
+    mixed = words.copy()
+    _mix(mixed)
+    return mixed
+
+
+def _mix(words: Hashes) -> None:
+    """The finalizer of splitmix64 (Steele, Lea, Flood 2014), in place: every input bit reaches every output bit."""
+    spare = np.empty_like(words)
+    words += np.uint64(0x9E37_79B9_7F4A_7C15)  # arrays of integers wrap around silently
+    for shift, factor in ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)):
+        words ^= np.right_shift(words, np.uint64(shift), out=spare)
+        words *= np.uint64(factor)
+    words ^= np.right_shift(words, np.uint64(31), out=spare)

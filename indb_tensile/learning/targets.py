@@ -1,6 +1,6 @@
 """The column to predict: labels as class numbers, or a standardised value, and back."""
 
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -49,7 +49,7 @@ class Target:
             raise DataError(f'target "{self.name}" is of kind {data.kind}, the model was trained on {self.kind}')
         if self.task is Task.REGRESSION:
             return ((data.numbers() - self.mean) / self.scale).astype(np.float32)[:, None]
-        codes = np.fromiter((self._place(value) for value in data.values.tolist()), np.int64, len(data.values))
+        codes = self._codes(data)
         if (codes < 0).any():
             row = int(np.argmax(codes < 0))
             known = ", ".join(self.names[:20])
@@ -63,6 +63,14 @@ class Target:
     def restore(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Regression outputs or encoded values (rows, 1) in the target's own unit (rows,)."""
         return outputs.reshape(-1).astype(np.float64) * self.scale + self.mean
+
+    def _codes(self, data: ColumnData) -> npt.NDArray[np.int64]:
+        """The class of each row, -1 where its label is not known."""
+        if data.kind is not self.kind or self.kind is Kind.TEXT:
+            return np.fromiter((self._place(value) for value in data.values.tolist()), np.int64, len(data.values))
+        labels = np.array(self.labels)
+        codes = np.minimum(np.searchsorted(labels, data.values), len(labels) - 1)
+        return np.where(labels[codes] == data.values, codes, -1)
 
     def _place(self, value: Label) -> int:
         place = self._places.get(value, -1)
@@ -112,20 +120,29 @@ def _fit_classes(name: str, data: ColumnData, train: Rows) -> Target:
     if data.kind in (Kind.ARRAY, Kind.DATE, Kind.TIME):
         hint = "Name a text, boolean or numeric column with target => '...'."
         raise RequestError(f'target "{name}" is of kind {data.kind}, which has no classes', hint=hint)
-    values, counts = np.unique(data.values, return_counts=True)
-    labels: Sequence[Label] = values.tolist()
+    labels, counts = _distinct(data)
     if len(labels) == 1:
         raise DataError(
             f'target "{name}" has the single class {label_text(labels[0])} in all {len(data.values)} rows',
             hint="Classification needs two classes or more: add rows of another one, or name another target.",
         )
-    if counts.max() == 1 and len(labels) > 2:
+    if max(counts) == 1 and len(labels) > 2:
         hint = "Use task => 'regression' for a number, or name a target whose values repeat."
         raise DataError(f'target "{name}" has a class of its own in each of the {len(labels)} rows', hint=hint)
-    if len(np.unique(data.values[train])) == 1:
+    learned = data.values[train]
+    if (learned == learned[0]).all():
         hint = "Add rows, or change the split's seed, as in split => '{\"seed\": 1}'."
         raise DataError(f'target "{name}" has a single class in the {len(train)} training rows', hint=hint)
     return Target(name=name, task=Task.CLASSIFICATION, kind=data.kind, labels=tuple(labels))
+
+
+def _distinct(data: ColumnData) -> tuple[list[Label], list[int]]:
+    """The values in their order, and how often each occurs."""
+    if data.kind is Kind.TEXT:  # numpy would sort the rows, and compare texts one by one
+        found = Counter(data.values.tolist())
+        return sorted(found), [found[label] for label in sorted(found)]
+    values, counts = np.unique(data.values, return_counts=True)
+    return values.tolist(), counts.tolist()
 
 
 def _fit_value(name: str, data: ColumnData, train: Rows) -> Target:

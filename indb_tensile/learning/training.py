@@ -3,7 +3,7 @@
 Order of what can go wrong: the request is checked before the table is read, the table before anything is built.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,11 @@ from indb_tensile.learning.columns import Column, ColumnData, Columns, Rows, Tab
 from indb_tensile.learning.datareport import Fact, Subject, report_data
 from indb_tensile.learning.defaults import FEWEST_VALID_ROWS
 from indb_tensile.learning.earlystop import EarlyStop, check_early_stop
+from indb_tensile.learning.encoding import encode
 from indb_tensile.learning.evaluation import check_metric
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.features import Preprocessor, choose_features, fit, require_present
+from indb_tensile.learning.footprint import Footprint, Memory, Statistics, footprint
 from indb_tensile.learning.hyperparams import TrainingSettings, check_hyperparams
 from indb_tensile.learning.relation import Connection, Limits, read
 from indb_tensile.learning.requirements import Requirements, Room
@@ -96,18 +98,35 @@ def prepare(
     snapshot: Snapshot | None = None,
     room: Room | None = None,
     limits: Limits | None = None,
+    memory: Memory | None = None,
+    tell: Callable[[Footprint], None] = lambda _: None,
 ) -> Prepared:
     """Check the request, read the table in one transaction, and build what trains on it.
 
     The connection is the reader's, as for `relation.read`. With `owner_oid` that role must be able to read the
     columns too. With `snapshot` that table is read in place of the relation: its rows are the job's own, so no
-    role is asked for. Raises RequestError and its kinds for what the user can mend, and as `assemble` does.
+    role is asked for. `tell` hears how much memory the rows will need, before they are read and again when the
+    first arrays have told their shapes; where that is more than `memory` has, they are not read. Raises RequestError
+    and its kinds for what the user can mend, HostMemoryError where there is too little memory now, and as `assemble`
+    does.
     """
     if snapshot is not None:
         owner_oid = None
         exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
         spec = replace(spec, relation=snapshot.relation, exclude=exclude)
     checked = _Checked.of(spec)
+
+    def foresee(described: tuple[Column, ...], statistics: Statistics) -> None:
+        need = footprint(
+            statistics,
+            target=spec.target,
+            described=described,
+            options=checked.options,
+            test_size=checked.split.test_size,
+        )
+        tell(need)
+        if memory is not None:
+            need.check(f"{spec.relation.schema}.{spec.relation.name}", memory)
 
     def choose(described: tuple[Column, ...]) -> tuple[str, ...]:
         features = choose_features(described, spec.target, spec.features, left_out(spec), checked.options)
@@ -117,18 +136,18 @@ def prepare(
         return (*features, spec.target, *([] if divider is None else [divider]))
 
     key = None if snapshot is None else snapshot.key
-    table = read(connection, spec.relation, choose, owner_oid=owner_oid, key=key, limits=limits)
+    table = read(connection, spec.relation, choose, owner_oid=owner_oid, key=key, limits=limits, foresee=foresee)
     if snapshot is not None and table.rows != snapshot.rows:
         raise MissingError(
             f"the job's snapshot has {table.rows} rows, {snapshot.rows} were written",
             detail="A copy of the database that was restored without the rows of schema tensile_data has empty ones.",
             hint="Call tensile_train again.",
         )
-    return assemble(table, spec, room)
+    return assemble(table, spec, room, consume=True)
 
 
-def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
-    """The same from a table already read.
+def assemble(table: Table, spec: JobSpec, room: Room | None = None, *, consume: bool = False) -> Prepared:
+    """The same from a table already read; with `consume` its columns are gone afterwards, and their memory.
 
     Raises MemoryLimitError or HostMemoryError for a network that does not fit in `room`, before it is allocated.
     """
@@ -153,12 +172,15 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
     subject = Subject(
         table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=checked.options
     )
+    report = report_data(subject)
+    held_out = table.take(test)
+    encoded = _encoded(table, preprocessor, (train, valid, test), consume=consume)  # nothing reads the table after it
     return Prepared(
         module=module,
         loss=nn.CrossEntropyLoss() if spec.task is Task.CLASSIFICATION else nn.MSELoss(),
-        train=part_of(table.take(train), preprocessor),
-        valid=part_of(table.take(valid), preprocessor),
-        test=part_of(table.take(test), preprocessor),
+        train=encoded[0],
+        valid=encoded[1],
+        test=encoded[2],
         preprocessor=preprocessor,
         data_digest=table.digest,
         settings=settings,
@@ -168,10 +190,10 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None) -> Prepared:
         outputs=target.outputs,
         input_shape=preprocessor.input_shape,
         task=spec.task,
-        held_out=table.take(test),
+        held_out=held_out,
         unlabeled_rows=table.rows - len(known),
         membership=parts.rule | {"identity": list(table.identity), "keyed": table.keyed},
-        report=report_data(subject),
+        report=report,
         chosen=_left_out(spec),
     )
 
@@ -195,10 +217,14 @@ def left_out(spec: JobSpec) -> tuple[str, ...]:
     return spec.exclude
 
 
-def part_of(columns: Columns, preprocessor: Preprocessor) -> Part:
-    """These rows as tensors."""
-    y = preprocessor.target.encode(columns[preprocessor.target.name])
-    return Part(x=torch.from_numpy(preprocessor.transform(columns)), y=torch.from_numpy(y))
+def _encoded(table: Table, preprocessor: Preprocessor, parts: Sequence[Rows], *, consume: bool) -> list[Part]:
+    """The rows of each part as tensors."""
+    target = preprocessor.target
+    targets = [target.encode(table.columns[target.name].take(part)) for part in parts]
+    encoded = encode(table.columns, preprocessor, parts, consume=consume)
+    if consume:
+        table.columns.clear()  # their pages hold nothing any more
+    return [Part(x=torch.from_numpy(x), y=torch.from_numpy(y)) for x, y in zip(encoded, targets, strict=True)]
 
 
 def batch_plan(rows: int, settings: TrainingSettings) -> BatchPlan:

@@ -10,7 +10,14 @@ from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog import checkpoints, jobs, models
 from indb_tensile.catalog.jobs import Beat, Progress, Sighting
-from indb_tensile.errors import ComputationError, DatabaseError, DataError, DeviceError, LostClaimError
+from indb_tensile.errors import (
+    ComputationError,
+    DatabaseError,
+    DataError,
+    DeviceError,
+    DeviceMemoryError,
+    LostClaimError,
+)
 from indb_tensile.job import Blame, ClaimedJob, JobId, JobState, Phase
 from tests.catalog.enqueue import (
     LEASE_S,
@@ -268,6 +275,38 @@ def test_a_trainer_that_hangs_counts_from_the_second_time_in_the_same_phase_on(d
             counted.append(row[0])
             _make_due(database)
         assert counted == [0, 0, 1, 1]
+
+
+def test_a_job_whose_trainer_the_kernel_ends_for_memory_twice_in_a_row_fails_and_keeps_the_way_out(
+    database: Database,
+) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        starved = DeviceMemoryError("the kernel ended its trainer for memory", hint="Train on a sample.")
+        states = []
+        for error, blame in (
+            (starved, Blame.MEMORY),
+            (DeviceError("x"), Blame.OTHERS),
+            (starved, Blame.MEMORY),
+        ):
+            claimed = claim(connection, register(connection))
+            states.append(jobs.interrupt(connection, job, claimed.claim, error, blame))
+            _make_due(database)
+        assert states == ["queued", "queued", "failed"]
+        told = "select error_sqlstate, error_message, error_hint, faults from tensile.jobs"
+        assert alice.execute(told).fetchone() == ("53200", starved.message, starved.hint, 2)
+
+
+def test_a_job_that_saved_a_checkpoint_since_may_be_ended_for_memory_once_more(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        job = enqueue(alice)
+        starved = DeviceMemoryError("the kernel ended its trainer for memory")
+        claimed = claim(connection, register(connection))
+        jobs.interrupt(connection, job, claimed.claim, starved, Blame.MEMORY)
+        _make_due(database)
+        claimed = claim(connection, register(connection))
+        checkpoints.save_checkpoint(connection, job, claimed.claim, b"state", {"epoch": 1})
+        assert jobs.interrupt(connection, job, claimed.claim, starved, Blame.MEMORY) == "queued"
 
 
 def test_a_checkpoint_makes_up_for_all_faults_and_interruptions_before_it(database: Database) -> None:

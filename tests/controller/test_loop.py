@@ -1,4 +1,5 @@
 import os
+import re
 import select
 import signal
 import subprocess
@@ -95,15 +96,26 @@ def test_a_killed_trainer_gives_back_its_memory_and_its_job() -> None:
 
 def test_a_trainer_that_the_system_killed_for_lack_of_memory_says_so() -> None:
     kills = [0]
-    with stage(starvation=Starvation(lambda: kills[0])) as s:
+    with stage(starvation=Starvation(lambda: kills[0], memory_bytes=lambda: 4 << 30)) as s:
         job = s.records.enqueue("train")
         s.until_adopted(job)
         kills[0] = 1
         os.kill(s.pid_of(job), signal.SIGKILL)
         s.until_state(job, "requeued")
         (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
-        assert written.blame is Blame.JOB
-        assert "killed by the system for lack of memory, when it had used up to" in written.reason
+        assert written.blame is Blame.MEMORY
+        assert re.fullmatch(r"the kernel ended its trainer for memory: it had \d+ MB of 4096 MB", written.reason)
+
+
+def test_a_trainer_that_had_most_of_the_memory_was_most_probably_killed_by_the_kernel() -> None:
+    with stage(starvation=Starvation(lambda: None, memory_bytes=lambda: 1)) as s:
+        job = s.records.enqueue("train")
+        s.until_adopted(job)
+        os.kill(s.pid_of(job), signal.SIGKILL)
+        s.until_state(job, "requeued")
+        (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
+        assert written.blame is Blame.MEMORY
+        assert "most probably the kernel ended it for memory" in written.reason
 
 
 def test_a_trainer_that_crashes_has_ended_by_itself() -> None:

@@ -1,6 +1,7 @@
 """One job from its claimed row to its published version."""
 
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -19,6 +20,7 @@ from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
 from indb_tensile.job import Phase, Snapshot
+from indb_tensile.learning.footprint import Footprint, Memory
 from indb_tensile.learning.relation import Limits
 from indb_tensile.learning.requirements import Room
 from indb_tensile.learning.training import Prepared, prepare
@@ -42,8 +44,9 @@ SAMPLE_EVERY = 3  # an emulated device's operators take milliseconds: timing eve
 # Where iterations run as one graph, one that is timed does not, and takes as long as it took without.
 SAMPLE_GRAPHS_AFTER_NS = 500_000_000
 SAMPLE_GRAPHS_EVERY = 100
-# Beside the columns as they are read, a trainer keeps their rows as float32 and copies parts of them.
-_READ_SHARE = 4
+# What the rows of one training may take of all memory: beside them are the device's memory, where it is emulated, the
+# host pool, and other trainers, whose share of what is free is looked at before the rows are read.
+_READ_SHARE = 2
 
 
 class TrainingRun:
@@ -111,12 +114,22 @@ class TrainingRun:
         diary.enter(Phase.READING)
         job = self._job.job
         snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
-        # A table that somebody has locked is not waited for: the job goes back, and its trainer is free for another.
-        return session.waiting(lambda: self._read_once(snapshot), wait_for_locks=False)
 
-    def _read_once(self, snapshot: Snapshot | None) -> Prepared:
+        def tell(need: Footprint) -> None:
+            told = need.figures() | {"free_bytes": free_memory_bytes(), "limit_bytes": self._read_limit_bytes}
+            log.info("job %s: its rows need about %d bytes: %s", job, need.peak_bytes, told)
+            diary.tell("reading", told)
+
+        # A table that somebody has locked is not waited for: the job goes back, and its trainer is free for another.
+        return session.waiting(lambda: self._read_once(snapshot, tell), wait_for_locks=False)
+
+    @property
+    def _read_limit_bytes(self) -> int:
+        return self._settings.read_limit_bytes or memory().size_bytes // _READ_SHARE
+
+    def _read_once(self, snapshot: Snapshot | None, tell: Callable[[Footprint], None]) -> Prepared:
         """On a connection of its own, which ends with the read."""
-        limits = Limits(size_bytes=self._settings.read_limit_bytes or memory().size_bytes // _READ_SHARE)
+        limit_bytes = self._read_limit_bytes
         with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as connection:
             return prepare(
                 connection,
@@ -124,7 +137,11 @@ class TrainingRun:
                 owner_oid=self._job.owner_oid,
                 snapshot=snapshot,
                 room=self._room(),
-                limits=limits,
+                limits=Limits(size_bytes=limit_bytes),
+                memory=Memory(
+                    limit_bytes=limit_bytes, host_bytes=memory_with_swap_bytes(), free_bytes=free_memory_bytes()
+                ),
+                tell=tell,
             )
 
     def _room(self) -> Room | None:

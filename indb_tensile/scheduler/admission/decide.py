@@ -335,7 +335,7 @@ def _exited(draft: Draft, exit_: Exit) -> None:
 def _interrupted(exit_: Exit) -> Interrupted:
     """What the end of a trainer that had not said why means to its job."""
     match exit_.ending:
-        case Ending.STARVED:
+        case Ending.STARVED | Ending.PROBABLY_STARVED:
             return _starved(exit_)
         case Ending.OUTSIDE:
             reason = f"its trainer was killed by signal {-exit_.code} from outside"
@@ -351,17 +351,22 @@ def _interrupted(exit_: Exit) -> Interrupted:
 
 
 def _starved(exit_: Exit) -> Interrupted:
-    reason = "its trainer was killed by the system for lack of memory"
+    """The same training would meet the same end: it is tried once more, since others may have taken the memory."""
+    reason = "the kernel ended its trainer for memory"
+    if exit_.ending is Ending.PROBABLY_STARVED:
+        reason = "its trainer got SIGKILL, not from its controller: most probably the kernel ended it for memory"
     if exit_.peak_bytes:
-        reason += f", when it had used up to {size(exit_.peak_bytes)}"
+        reason += f": it had {size(exit_.peak_bytes)}"
+        reason += f" of {size(exit_.memory_bytes)}" if exit_.memory_bytes else ""
     fault = Fault(
         sqlstate=DeviceMemoryError.sqlstate,
         message=reason,
-        detail="This is memory of the host, not of the device.",
-        hint="Give the machine or its container more memory, let fewer jobs run at a time (max_jobs), or train on "
-        "fewer rows or with a smaller batch_size.",
+        detail="This is memory of the host, not of the device. The job's event reading tells what its rows need.",
+        hint="Leave columns out with exclude, train on a sample of the rows or with a smaller batch_size, let fewer "
+        "jobs run at a time (max_jobs), lower read_limit_bytes, so that such a table is refused before it is read, "
+        "or give the machine or its container more memory.",
     )
-    return Interrupted(reason=reason, fault=fault)
+    return Interrupted(reason=reason, blame=Blame.MEMORY, fault=fault)
 
 
 def _how(code: int) -> str:

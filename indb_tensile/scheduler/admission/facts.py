@@ -95,7 +95,8 @@ class Ending(StrEnum):
     """How a trainer process ended."""
 
     BY_ITSELF = "by itself"  # it returned, or crashed
-    STARVED = "starved"  # the system killed it for lack of memory
+    STARVED = "starved"  # the kernel ended it for memory, as its counters say
+    PROBABLY_STARVED = "probably starved"  # the same, as SIGKILL from outside and the memory that it had suggest
     OUTSIDE = "outside"  # a signal that neither it nor its controller sent
     STOPPED = "stopped"  # its controller ended it
     BABBLED = "babbled"  # its controller killed it for a message that is none
@@ -103,12 +104,16 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """A trainer process is gone, for whatever reason; `peak_bytes` is the most host memory that it had at once."""
+    """A trainer process is gone, for whatever reason.
+
+    `peak_bytes` is the most host memory that it had at once, `memory_bytes` what the machine or its container has.
+    """
 
     trainer: TrainerId
     code: int
     ending: Ending = Ending.BY_ITSELF
     peak_bytes: int | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1127,16 +1127,27 @@ def test_a_trainer_that_ends_without_a_word_is_put_down_to_what_ended_it(
     assert requeued == RequeueJob(job=JobId(1), claim=ClaimToken(1001), reason=reason, blame=blame)
 
 
-def test_a_trainer_that_was_killed_for_lack_of_memory_says_so_and_the_way_out() -> None:
+@pytest.mark.parametrize(
+    ("ending", "who"),
+    [
+        (Ending.STARVED, "the kernel ended its trainer for memory"),
+        (
+            Ending.PROBABLY_STARVED,
+            "its trainer got SIGKILL, not from its controller: most probably the kernel ended it for memory",
+        ),
+    ],
+)
+def test_a_trainer_that_was_killed_for_lack_of_memory_says_so_and_the_way_out(ending: Ending, who: str) -> None:
     drive = Drive(10)
     trainer = drive.start(1, 4)
-    exit_ = Exit(trainer=trainer, code=-9, ending=Ending.STARVED, peak_bytes=3 << 30)
+    exit_ = Exit(trainer=trainer, code=-9, ending=ending, peak_bytes=3 << 30, memory_bytes=4 << 30)
     (requeued,) = [o for o in drive.send(exit_) if isinstance(o, RequeueJob)]
-    reason = "its trainer was killed by the system for lack of memory, when it had used up to 3072 MB"
+    reason = f"{who}: it had 3072 MB of 4096 MB"
     assert requeued.fault is not None
-    assert (requeued.reason, requeued.blame) == (reason, Blame.JOB)
+    assert (requeued.reason, requeued.blame) == (reason, Blame.MEMORY)
     assert (requeued.fault.sqlstate, requeued.fault.message) == ("53200", reason)
-    assert "batch_size" in requeued.fault.hint
+    for way in ("exclude", "sample", "batch_size", "read_limit_bytes", "more memory"):
+        assert way in requeued.fault.hint
 
 
 def test_a_silent_spare_is_killed_and_counts_as_one_that_died_early() -> None:

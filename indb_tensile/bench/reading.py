@@ -1,0 +1,191 @@
+"""From a table of many rows to the first step: a job, from its commit on, beside the script that one would write.
+
+    tensile bench reading [--dsn "host=… user=postgres"] [--rows 1000000] [--features 20] [--rounds 3] [--json]
+
+In turns, one at a time, on the same table of float8 columns. A row for each side: the median of seconds to the first
+step, and the most memory that its process had (VmHWM: a trainer's has what it shares with the process that it was
+forked from, as the script's has torch). A job's time begins with the commit and ends when the catalog shows a step;
+the script's begins with its process, imports and all (bench/reading_plain.py). The ratio is the job's time over the
+script's: below 1 the job is sooner. The table's database is made for the run, on a server of its own unless one is
+named, whose superuser the dsn names; a controller of its own runs on an emulated device with a fast link.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from indb_tensile import config
+from indb_tensile.bench.chaos_processes import every, peak_bytes
+from indb_tensile.bench.database import fresh
+from indb_tensile.bench.ending import run
+from indb_tensile.bench.options import whole
+from indb_tensile.bench.rows import stamped
+from indb_tensile.catalog.connection import connect
+from indb_tensile.catalog.queries import parse
+from indb_tensile.config import MIB
+from indb_tensile.errors import TensileError, UnavailableError
+
+PURPOSE = "tensile bench reading"
+PATIENCE_S = 3600.0
+POLL_S = 0.01
+_LINK_BYTES_PER_S = 10**12  # not what is measured here
+_SQL = parse(Path(__file__).with_name("reading.sql").read_text(encoding="utf-8"))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a row for each side, and the ratio."""
+    given = _parser().parse_args(arguments)
+    with fresh(given.dsn, "reading") as dsn:
+        rows = measure(dsn, given.rows, given.features, given.rounds)
+    for row in rows:
+        print(stamped(row) if given.json else _line(row), flush=True)
+    told = f"ratio: {ratio(rows):.2f} of the script's time to the first step"
+    print(told, file=sys.stderr if given.json else sys.stdout)
+
+
+def measure(dsn: str, rows: int, features: int, rounds: int) -> list[dict[str, Any]]:
+    """Rows of both sides, measured in turns. `dsn` is a superuser's, to a database with the catalog."""
+    names = [f"f{number}" for number in range(features)]
+    seen: dict[str, list[tuple[float, int]]] = {"job": [], "script": []}
+    with connect(dsn, application_name=PURPOSE, callers_path=True) as connection:
+        _create(connection, names, rows)
+        with _controller(connection, dsn) as controller:
+            for _ in range(rounds):
+                seen["job"].append(_job(connection, controller))
+                seen["script"].append(_script(dsn, names))
+    return [
+        {
+            "side": side,
+            "rows": rows,
+            "features": features,
+            "rounds": rounds,
+            "seconds": round(median(seconds for seconds, _ in found), 3),
+            "peak_bytes": max(size_bytes for _, size_bytes in found),
+        }
+        for side, found in seen.items()
+    ]
+
+
+def ratio(rows: Sequence[dict[str, Any]]) -> float:
+    """A job's time over the script's."""
+    seconds = {row["side"]: float(row["seconds"]) for row in rows}
+    return seconds["job"] / seconds["script"]
+
+
+def _create(connection: psycopg.Connection, names: Sequence[str], rows: int) -> None:
+    columns = sql.SQL(", ").join(sql.SQL("random() as {}").format(sql.Identifier(name)) for name in names)
+    for role in ("tensile_worker", "tensile_reader"):
+        connection.execute(sql.SQL(_SQL["allow_login"]).format(sql.Identifier(role)))
+    connection.execute(sql.SQL(_SQL["create_table"]).format(columns=columns, rows=sql.Literal(rows)))
+    for name in ("fill_statistics", "grant_table", "grant_use"):
+        connection.execute(_SQL[name])
+
+
+@contextmanager
+def _controller(connection: psycopg.Connection, dsn: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A controller that has registered; what it writes is shown where it ends before that."""
+    directory = Path(tempfile.mkdtemp(prefix="tensile-reading-"))
+    directory.chmod(0o755)
+    (directory / "service").mkdir()
+    settings: dict[str, object] = {
+        "dsn": make_conninfo(dsn, user="tensile_worker"),
+        "device": "emulated",
+        "link_out_bytes_per_s": _LINK_BYTES_PER_S,
+        "link_in_bytes_per_s": _LINK_BYTES_PER_S,
+        "spare_trainers": 1,
+        "survey_s": 0.0,
+        "service_directory": directory / "service",
+        "state_dir": directory,
+    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX)}
+    environment |= {config.variable(key): str(value) for key, value in settings.items()}
+    log = directory / "controller.log"
+    with log.open("wb") as written:
+        command = [sys.executable, "-m", "indb_tensile.worker.controller"]
+        process = subprocess.Popen(command, env=environment, stdout=written, stderr=written)
+    try:
+        _wait(lambda: _trainers(process.pid) or _ended(process, log), "a trainer to be ready")
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(directory)
+
+
+def _ended(process: "subprocess.Popen[bytes]", log: Path) -> bool:
+    if process.poll() is not None:
+        raise UnavailableError(f"the controller ended: {log.read_text(errors='replace')[-2000:]}")
+    return False
+
+
+def _job(connection: psycopg.Connection, controller: "subprocess.Popen[bytes]") -> tuple[float, int]:
+    """Seconds from the commit to the first step, and the trainer's peak."""
+    row = connection.execute(_SQL["train"].encode()).fetchone()  # commits
+    assert row is not None
+    began_s, asked = time.perf_counter(), {"job": row[0]}
+
+    def stepped() -> bool:
+        ended = connection.execute(_SQL["ended"].encode(), asked).fetchone()
+        if ended is not None and ended[0] == "failed":
+            raise TensileError(f"the job failed: {ended[1]}")
+        step = connection.execute(_SQL["first_step"].encode(), asked).fetchone()
+        return ended is not None or (step is not None and step[0] >= 1)
+
+    _wait(stepped, "the first step")
+    seconds, peak = time.perf_counter() - began_s, max(peak_bytes(pid) for pid in _trainers(controller.pid))
+    connection.execute(_SQL["cancel"].encode(), asked)
+    _wait(lambda: connection.execute(_SQL["ended"].encode(), asked).fetchone() is not None, "the job to end")
+    return seconds, peak
+
+
+def _script(dsn: str, names: Sequence[str]) -> tuple[float, int]:
+    command = [sys.executable, "-m", "indb_tensile.bench.reading_plain", dsn, "bench_reading", "y", *names]
+    told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return told["seconds"], told["peak_bytes"]
+
+
+def _trainers(controller: int) -> list[int]:
+    return [process.pid for process in every() if process.parent == controller and process.name == "tensile trainer"]
+
+
+def _wait(condition: "Any", what: str) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > end_s:
+            raise UnavailableError(f"waited for {what} for {PATIENCE_S:g} s", hint="Give it fewer rows.")
+        time.sleep(POLL_S)
+
+
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['side']:<7} first step after {row['seconds']:7.2f} s, at most {row['peak_bytes'] / MIB:7.0f} MB; "
+        f"{row['rows']} rows of {row['features']} features"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--dsn", default="", help="of a superuser, to any database of the server")
+    parser.add_argument("--rows", type=whole(100), default=1_000_000)
+    parser.add_argument("--features", type=whole(), default=20)
+    parser.add_argument("--rounds", type=whole(), default=3)
+    parser.add_argument("--json", action="store_true", help="one object a line")
+    return parser
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,38 @@
+"""The statements of relation.sql by their names, and what they tell of a table before it is read."""
+
+import re
+from pathlib import Path
+from typing import Any, LiteralString, cast
+
+import psycopg
+
+from indb_tensile.learning.columns import Wire
+from indb_tensile.learning.footprint import ColumnStatistics, Statistics
+
+_BLOCK = re.compile(r"^-- (\w+) --$", re.MULTILINE)
+
+
+def statement(name: str) -> LiteralString:
+    """The text of a block."""
+    return _STATEMENTS[name]
+
+
+def read_statistics(connection: psycopg.Connection[Any], oids: list[int], wires: dict[str, Wire]) -> Statistics:
+    """What PostgreSQL knows of these tables together, without looking at a row."""
+    asked = {"oids": oids}
+    row = connection.execute(statement("table_statistics"), asked).fetchone()
+    assert row is not None
+    found = {
+        name: ColumnStatistics(width_bytes=width_bytes, distinct=distinct, null_share=null_share)
+        for name, width_bytes, distinct, null_share in connection.execute(statement("column_statistics"), asked)
+    }
+    return Statistics(rows=row[0], analyzed=row[1], stored_bytes=row[2], columns=found, wires=wires)
+
+
+def _blocks(text: str) -> dict[str, LiteralString]:
+    """The named blocks of an SQL file."""
+    parts = _BLOCK.split(text)
+    return {name: cast(LiteralString, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+_STATEMENTS = _blocks(Path(__file__).with_name("relation.sql").read_text())

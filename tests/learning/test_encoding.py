@@ -1,0 +1,96 @@
+"""The parts of a split, encoded block by block, have the bits that whole columns give."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.preprocessing import StandardScaler
+
+from indb_tensile.job import Task
+from indb_tensile.learning import encoding
+from indb_tensile.learning.columns import ColumnData, Columns, Kind
+from indb_tensile.learning.encoding import encode
+from indb_tensile.learning.features import FeatureOptions, Preprocessor, fit
+from indb_tensile.learning.targets import Target
+from indb_tensile.learning.training import assemble
+from tests.learning.tables import spec, table
+
+TARGET = Target(name="y", task=Task.REGRESSION, kind=Kind.FLOAT)
+
+
+def numbers(values: npt.NDArray[np.float64]) -> ColumnData:
+    return ColumnData(kind=Kind.FLOAT, values=np.where(np.isnan(values), 0.0, values), missing=np.isnan(values))
+
+
+def mixed(rows: int, seed: int, missing: float = 0.1) -> dict[str, ColumnData]:
+    draw = np.random.default_rng(seed)
+    floats = draw.normal(size=rows) * 1e3
+    floats[draw.random(rows) < missing] = np.nan
+    texts = np.array([f"c{i}" for i in draw.integers(0, 9, rows)], object)
+    return {
+        "a": numbers(floats),
+        "b": ColumnData(
+            kind=Kind.INTEGER, values=draw.integers(-9, 9, rows).astype(np.int32), missing=np.zeros(rows, np.bool_)
+        ),
+        "c": ColumnData(kind=Kind.TEXT, values=texts, missing=draw.random(rows) < missing),
+        "d": ColumnData(
+            kind=Kind.ARRAY, values=draw.normal(size=(rows, 3)).astype(np.float32), missing=np.zeros(rows, np.bool_)
+        ),
+    }
+
+
+def fitted(columns: Columns) -> Preprocessor:
+    rows = np.arange(len(columns["a"].missing))
+    return fit(columns, target=TARGET, features=tuple(columns), options=FeatureOptions.parse({}), train=rows)
+
+
+@given(st.integers(20, 300), st.integers(0, 99), st.integers(1, 64))
+@settings(max_examples=30)
+def test_blocks_give_the_bits_of_whole_columns_in_every_part(rows: int, seed: int, block_numbers: int) -> None:
+    columns = mixed(rows, seed)
+    preprocessor = fitted(columns)
+    where = np.random.default_rng(seed).integers(0, 4, rows)  # 3: in no part, as a row without a target
+    parts = [np.flatnonzero(where == part) for part in range(3)]
+    whole = preprocessor.transform(columns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoding, "BLOCK_NUMBERS", block_numbers)
+        found = encode(columns, preprocessor, parts)
+    for part, x in zip(parts, found, strict=True):
+        assert x.flags.c_contiguous
+        assert x.tobytes() == whole[part].tobytes()
+
+
+@given(st.integers(2, 3000), st.integers(1, 7), st.floats(0, 0.9), st.integers(0, 99))
+@settings(max_examples=50)
+def test_a_column_alone_has_the_mean_and_scale_that_it_has_in_a_matrix(
+    rows: int, count: int, missing: float, seed: int
+) -> None:
+    """Models of release 0.1 were fitted to matrices: the same table must give the same bits."""
+    draw = np.random.default_rng(seed)
+    raw = draw.normal(size=(rows, count)) * 10.0 ** draw.integers(-5, 9, count) + 10.0 ** draw.integers(-5, 9, count)
+    raw[draw.random(raw.shape) < missing] = np.nan
+    raw[:2] = draw.normal(size=(2, count))  # a value each, and not all the same
+    names = tuple(f"f{i}" for i in range(count))
+    columns = {name: numbers(raw[:, i]) for i, name in enumerate(names)}
+    rows_of_all = np.arange(rows)
+    recipe = fit(columns, target=TARGET, features=names, options=FeatureOptions.parse({}), train=rows_of_all).recipe
+    scaler = StandardScaler().fit(raw[:, np.isfinite(raw).any(axis=0)])
+    assert recipe.numbers.mean == tuple(scaler.mean_.tolist())
+    assert recipe.numbers.scale == tuple(scaler.scale_.tolist())
+
+
+def test_what_is_consumed_is_gone_and_what_came_of_it_is_the_same() -> None:
+    described = [("id", "bigint"), ("a", "double precision"), ("t", "text"), ("y", "double precision")]
+    rows = [(i, float(i % 91), "ab"[i % 2], None if i % 7 == 0 else i / 3) for i in range(20_000)]
+    kept, consumed = table(described, rows), table(described, rows)
+    first = assemble(kept, spec("y", Task.REGRESSION))
+    second = assemble(consumed, spec("y", Task.REGRESSION), consume=True)
+    assert list(kept.columns) == ["id", "a", "t", "y"]
+    assert not consumed.columns, "a reader of columns that are no more is told so by a KeyError"
+    for name in ("train", "valid", "test"):
+        one, other = getattr(first, name), getattr(second, name)
+        assert one.x.numpy().tobytes() == other.x.numpy().tobytes()
+        assert one.y.numpy().tobytes() == other.y.numpy().tobytes()
+    for name, data in first.held_out.items():
+        assert data.values.tolist() == second.held_out[name].values.tolist()
