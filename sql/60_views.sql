@@ -58,7 +58,7 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
 comment on view tensile.stat_jobs is 'every job that was asked for, and what became of it';
 
 create function tensile.intake() returns table (alive bigint, places bigint, jobs bigint, holdup text)
-  language sql stable security definer
+  language sql stable
   set search_path = pg_catalog, pg_temp
 as $$
   select count(*), sum(w.slots), sum(coalesce(a.jobs, 0)),

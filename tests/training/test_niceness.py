@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from indb_tensile.worker.training.niceness import PREPARING, TRAINING
+from worker.training.niceness import PREPARING, TRAINING
 
 ASK = """
 import os, threading

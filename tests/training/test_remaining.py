@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.worker.training.remaining import Position, Remaining, Work
+from worker.training.remaining import Position, Remaining, Work
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_progress.json").read_text())
 seconds = st.floats(1e-4, 1e3)

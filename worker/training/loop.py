@@ -25,7 +25,7 @@ from .diary import PROGRESS_S, Diary
 from .inbox import Inbox
 from .keeping import Keeping
 from .publication import Trained
-from .remaining import Position, Remaining, Work
+from .remaining import EVALUATION_SHARE, Position, Remaining, Work
 from .steps import Steps
 
 MEASURED_S = 1.0  # between two reports of latencies
@@ -223,7 +223,7 @@ class Loop:
     def _work(self) -> Work:
         prepared, rows = self.prepared, self.steps.evaluation_rows
         trained_ns, evaluated_ns = (sum(ns) for ns in (self.steps.latency_ns[0], self.steps.latency_ns[-1]))
-        share = evaluated_ns / trained_ns if trained_ns else Work.evaluation_share
+        share = evaluated_ns / trained_ns if trained_ns else EVALUATION_SHARE
         return Work(
             epochs=prepared.settings.epochs,
             steps=batch_plan(prepared.train.rows, prepared.settings).steps,

@@ -9,6 +9,7 @@ end of an epoch holds its validation, its checkpoint where one is due, and what 
 import math
 from dataclasses import dataclass
 
+EVALUATION_SHARE = 1 / 3  # of a training step: forward without backward and optimizer
 _HALF_LIFE_S = 8.0
 _LEAST_WEIGHT = 1e-6  # what was learned is never forgotten before something new is
 
@@ -21,7 +22,7 @@ class Work:
     steps: int  # of one epoch
     valid_batches: int
     test_batches: int
-    evaluation_share: float = 1 / 3  # forward without backward and optimizer
+    evaluation_share: float = EVALUATION_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
