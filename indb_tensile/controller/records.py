@@ -107,6 +107,7 @@ class CatalogRecords:
         lease_s: float,
         interrupted_s: float = 0.0,
         slots: int = 8,
+        threads: int = 1,
     ) -> None:
         self._session = Session(
             dsn, application_name=application_name, patience_s=0.0, lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS
@@ -118,6 +119,7 @@ class CatalogRecords:
         self._lease_s = lease_s
         self._interrupted_s = interrupted_s
         self._slots = slots
+        self._threads = threads
         self._run(install.check_version)
 
     def register(self) -> WorkerId:
@@ -131,6 +133,7 @@ class CatalogRecords:
                 device_kind=self._device_kind,
                 lease_s=self._lease_s,
                 slots=self._slots,
+                threads=self._threads,
             )
         )
 

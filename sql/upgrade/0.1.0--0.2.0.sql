@@ -12,6 +12,7 @@ create type tensile.checkpoint_store as enum ('local', 'catalog');
 
 alter table tensile.workers
   add column slots integer not null default 8,
+  add column threads integer not null default 1,
   add column beats bigint not null default 0,
   add column took_leave boolean not null default false;
 
@@ -23,6 +24,7 @@ delete from tensile.device_jobs;
 
 alter table tensile.workers
   add constraint workers_have_slots check (slots > 0),
+  add constraint workers_have_threads check (threads > 0),
   add constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$');
 
 -- Names ------------------------------------------------------------------------------------------------------
@@ -102,7 +104,8 @@ alter table tensile.jobs
   add column interruptions integer not null default 0,
   add column interrupted interval not null default '0',
   add column progress_at timestamptz,
-  add column last_death_phase text;
+  add column last_death_phase text,
+  add column threads integer;
 
 -- No worker of 0.2.0 reads more than this.
 with refused as (
@@ -128,6 +131,7 @@ alter table tensile.jobs
   add constraint jobs_idempotency_key_is_printable
     check (idempotency_key !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
   add constraint jobs_attempts_are_bounded check (max_attempts between 1 and 100 and faults between 0 and max_attempts),
+  add constraint jobs_have_threads check (threads > 0),
   add constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0');
 
 drop index tensile.jobs_active;

@@ -73,20 +73,20 @@ class Loop:
         prepared, epoch = self.prepared, self.epochs_done
         per_epoch = batch_plan(prepared.train.rows, prepared.settings).steps
         total_steps = per_epoch * prepared.settings.epochs
-        losses: list[tuple[torch.Tensor, int]] = []
+        mean = _Mean()
         for step, rows in enumerate(batches(prepared.train, epoch, prepared.settings)):
             self._follow_plans()
             started = time.monotonic()
             rate = learning_rate(prepared.settings, epoch * per_epoch + step, total_steps)
             loss = self.runner.train(prepared.train.x[rows], prepared.train.y[rows], rate)
-            losses.append((loss, len(rows)))
+            mean.add(float(loss), len(rows))
             self._rows_trained += len(rows)
             self._seconds_trained += time.monotonic() - started
             self._measure()
             first_of_all = epoch == 0 and step == 0
-            progress = self._progress(step + 1, per_epoch, _mean(losses))
+            progress = self._progress(step + 1, per_epoch, mean.value)
             self.diary.report(progress, at_once=first_of_all)
-        return _mean(losses)
+        return mean.value
 
     def _close_epoch(self, loss: float) -> None:
         """Validate, remember the best, report, and keep a checkpoint when one is due."""
@@ -247,7 +247,19 @@ class Loop:
 _BEST = "best/"  # no module path begins so: layers are numbered
 
 
-def _mean(losses: list[tuple[torch.Tensor, int]]) -> float:
-    """Mean over rows of the batches' mean losses."""
-    rows = sum(count for _, count in losses)
-    return sum(float(loss) * count for loss, count in losses) / rows if rows else float("nan")
+@dataclass(slots=True)
+class _Mean:
+    """The mean over rows of the batches' mean losses."""
+
+    total: float = 0.0
+    rows: int = 0
+
+    def add(self, loss: float, rows: int) -> None:
+        """One more batch."""
+        self.total += loss * rows
+        self.rows += rows
+
+    @property
+    def value(self) -> float:
+        """The mean so far."""
+        return self.total / self.rows if self.rows else float("nan")
