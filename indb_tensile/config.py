@@ -121,6 +121,11 @@ class Settings:
         if self.lease_s < 3 * self.beat_s:
             raise _fault("lease_s", self.lease_s, f"at least three beats of {self.beat_s} s")
 
+    @property
+    def threads(self) -> int:
+        """Those of one job: a controller has put the number in place of 0, and without one it is 1."""
+        return self.torch_threads or 1
+
     def environment(self) -> dict[str, str]:
         """The variables that give a child process these settings."""
         return {variable(f.name): str(getattr(self, f.name)) for f in fields(self)}

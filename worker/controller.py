@@ -98,7 +98,7 @@ def _run(settings: Settings) -> None:
     """Build everything, hand it to the loop, and take it down again, whatever happens."""
     chosen = _choose(settings)
     settings = _on(chosen, settings)
-    kind = kind_of(settings.device, settings.torch_threads)
+    kind = kind_of(settings.device, settings.threads)
     mailbox: Mailbox[Mail] = Mailbox()
     with ExitStack() as stack:
         refuse_pooled_sessions(settings.dsn)
@@ -225,7 +225,7 @@ def _on(chosen: Chosen, settings: Settings) -> Settings:
             settings = share_of_machine(settings, given)
         case Emulated():
             settings = within_machine(settings)
-    return replace(settings, device=named(chosen), torch_threads=settings.torch_threads or 1)
+    return replace(settings, device=named(chosen), torch_threads=settings.threads)
 
 
 def _swap(settings: Settings) -> tuple[Copying, ...]:
@@ -243,7 +243,7 @@ def _swap(settings: Settings) -> tuple[Copying, ...]:
     log.info(
         "jobs have %d bytes of memory, %d threads each, and swap to %s, at most %d bytes",
         settings.budget_bytes,
-        settings.torch_threads,
+        settings.threads,
         place,
         settings.host_pool_bytes,
     )
@@ -316,7 +316,7 @@ def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
         lease_s=settings.lease_s,
         interrupted_s=settings.interrupted_s,
         slots=settings.max_jobs,
-        threads=settings.torch_threads,
+        threads=settings.threads,
     )
 
 

@@ -41,13 +41,13 @@ def main() -> int:
     try:
         die_with_parent()
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # jobs lose next to nothing to it
-        torch.set_num_threads(settings.torch_threads)
+        torch.set_num_threads(settings.threads)
         with Session(
             settings.dsn, application_name="tensile learner", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
         ) as session:
             learn(
                 session,
-                kind_of(settings.device, settings.torch_threads),
+                kind_of(settings.device, settings.threads),
                 lambda: survey(0, device_s=settings.survey_s),
             )
     except (TensileError, psycopg.Error) as error:
