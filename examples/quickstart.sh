@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 setup
 tensile=.venv/bin/tensile
 
-say "start the embedded PostgreSQL and a controller on the emulated device"
+say "start the embedded PostgreSQL and a controller: on a GPU, else on the processor and with a file on disk to swap to"
 $tensile up --capacity 1GB --budget 360MB --policy tensile+
 
 say "load three real data sets, as the ordinary role demo"

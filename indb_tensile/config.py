@@ -5,8 +5,9 @@ A setting comes from the environment variable `TENSILE_` + its field's name in c
 the default below. Sizes are written as in PostgreSQL: a number of bytes, or a number with kB, MB, GB or TB, each
 1024 times the one before.
 
-The defaults describe the emulated device: an RTX A6000 with its clock slowed down to what a training step takes
-here (controller/pace.py). Its 2 GiB hold any one of the quickstart's jobs unplanned, and not three.
+The defaults of sizes describe the emulated device: an RTX A6000 with its clock slowed down to what a training step
+takes here (controller/pace.py). Its 2 GiB hold any one of the quickstart's jobs unplanned, and not three. Other
+devices take theirs from what the GPU or this machine has (executor/backend.py, executor/hardware.py).
 """
 
 import math
@@ -35,6 +36,13 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 class Settings:
     """What one controller, its trainers and its service run with.
 
+    `device` is `auto` (a GPU where there is one that can be used, else `cpu`), `cpu` (this machine's memory and
+    processor, at their full speed), `cuda` or `cuda:1` (that GPU and no other), or `emulated` (a GPU's stand-in, for
+    tests). On `cpu`, what is swapped out goes to a file in `swap_directory`, which must be on a disk; empty, it is
+    `swap` in `state_dir`; the disk gives up to `host_pool_bytes`. `torch_threads` are the threads of one job, and
+    change the last bits of its results: a job keeps those that it was first started with. 0 stands for half of the
+    processors on `cpu`, and for one elsewhere.
+
     The emulated device stands for the GPU that `emulate` names (scheduler/machines.py): a link's rate of 0 is that
     GPU's, slowed down as this machine is slower. `budget_bytes` is the part of the device's `capacity_bytes` that
     jobs may use together. A worker that could not beat for `lease_s` stops its own trainers; other workers take its
@@ -56,12 +64,13 @@ class Settings:
     dsn: str = ""  # empty: libpq's own defaults and PG* variables
     reader_dsn: str = ""  # of the role that reads users' tables; empty: dsn as tensile_reader, without its password
     read_limit_bytes: int = 0  # of memory, for the rows of one training; 0: half of the machine's or container's
-    device: str = "auto"  # auto: a GPU where driver and torch have CUDA; cuda, cuda:1: no other; emulated: none
-    capacity_bytes: int = 2 * GIB  # these three unset, a GPU gives what it has (executor/backend.py)
+    device: str = "auto"
+    capacity_bytes: int = 2 * GIB  # these three unset, another device than the emulated gives what it has
     budget_bytes: int = 2 * GIB
     region_bytes: int = MIB  # a multiple of a page of memory
     share_memory: bool = True  # off: each trainer has memory of its own, as much as it is granted; for debugging
     memory_directory: str = ""  # of the emulated device's memory, /dev/shm say; empty: the system's, without a bound
+    swap_directory: str = ""
     emulate: str = "a6000"
     link_out_bytes_per_s: int = 0
     link_in_bytes_per_s: int = 0
@@ -90,7 +99,7 @@ class Settings:
     log_level: str = "info"
     log_bytes: int = 10 * MIB
     log_files: int = 5
-    torch_threads: int = 1
+    torch_threads: int = 0
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -101,7 +110,9 @@ class Settings:
             if getattr(self, name) not in choices:
                 raise _fault(name, getattr(self, name), f"one of {', '.join(choices)}")
         if not _DEVICE.fullmatch(self.device):
-            raise _fault("device", self.device, "auto, emulated, cuda, or cuda: and a GPU's number, such as cuda:0")
+            raise _fault(
+                "device", self.device, "auto, cpu, emulated, cuda, or cuda: and a GPU's number, such as cuda:0"
+            )
         if self.region_bytes % PAGESIZE:
             raise _fault("region_bytes", self.region_bytes, f"a multiple of a page of {PAGESIZE} bytes")
         if self.budget_bytes > self.capacity_bytes:
@@ -110,6 +121,11 @@ class Settings:
             raise _fault("budget_bytes", self.budget_bytes, f"at least one region of {self.region_bytes} bytes")
         if self.lease_s < 3 * self.beat_s:
             raise _fault("lease_s", self.lease_s, f"at least three beats of {self.beat_s} s")
+
+    @property
+    def threads(self) -> int:
+        """Those of one job: a controller has put the number in place of 0, and without one it is 1."""
+        return self.torch_threads or 1
 
     def environment(self) -> dict[str, str]:
         """The variables that give a child process these settings."""
@@ -216,6 +232,7 @@ _KINDS: dict[str, str] = {
     "region_bytes": "a size",
     "share_memory": "true or false",
     "memory_directory": "a directory",
+    "swap_directory": "a directory",
     "emulate": "the name of a GPU",
     "link_out_bytes_per_s": "a size",
     "link_in_bytes_per_s": "a size",
@@ -268,10 +285,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "answer_s": (1, 86400),
     "interrupted_s": (0, 365 * 86400),
     "survey_s": (0, 600),
-    "torch_threads": (1, 1024),
+    "torch_threads": (0, 1024),
 }
 
-_DEVICE = re.compile(r"auto|emulated|cuda(:\d{1,2})?")
+_DEVICE = re.compile(r"auto|cpu|emulated|cuda(:\d{1,2})?")
 
 _CHOICES = {"policy": POLICIES, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}
 

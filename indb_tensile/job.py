@@ -112,6 +112,7 @@ class ClaimedJob:
     """One claimed row of `tensile.jobs`; every later write for it must carry `claim`.
 
     `owner_limit_bytes` is the device memory that all jobs of its owner may be granted together; None: no limit.
+    `threads` are those that its operators run on, from its first start on: other numbers give other last bits.
     """
 
     job: JobId
@@ -120,3 +121,4 @@ class ClaimedJob:
     owner_oid: int
     spec: JobSpec
     owner_limit_bytes: int | None = None
+    threads: int = 1

@@ -18,20 +18,22 @@ void Account::reset_high_water() {
 
 HostSupply Account::counted(HostSupply supply) {
   HostShares& shares = ledger_.host_shares();
-  return {[this, &shares, add = std::move(supply.add)](std::byte* address, std::size_t size_bytes) {
-            ledger_.check(claim_);
-            shares.take(claim_, size_bytes);
-            try {
-              add(address, size_bytes);
-            } catch (...) {
-              shares.give(claim_, size_bytes);
-              throw;
-            }
-          },
-          [this, &shares, remove = std::move(supply.remove)](std::byte* address, std::size_t size_bytes) {
-            remove(address, size_bytes);
-            shares.give(claim_, size_bytes);
-          }};
+  HostSupply counted = supply;
+  counted.add = [this, &shares, add = std::move(supply.add)](std::byte* address, std::size_t size_bytes) {
+    ledger_.check(claim_);
+    shares.take(claim_, size_bytes);
+    try {
+      add(address, size_bytes);
+    } catch (...) {
+      shares.give(claim_, size_bytes);
+      throw;
+    }
+  };
+  counted.remove = [this, &shares, remove = std::move(supply.remove)](std::byte* address, std::size_t size_bytes) {
+    remove(address, size_bytes);
+    shares.give(claim_, size_bytes);
+  };
+  return counted;
 }
 
 SlotUsage Account::usage() const {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "churn.hpp"
+#include "cpu_device.hpp"
 #include "emulated_device.hpp"
 #include "fault.hpp"
 #include "script_bindings.hpp"
@@ -118,6 +119,35 @@ void bind_emulated_device(nb::module_& module) {
   bind_device(bound);
 }
 
+void bind_cpu_device(nb::module_& module) {
+  nb::class_<CpuDevice> bound(module, "CpuDevice");
+  bound
+      .def(
+          "__init__",
+          [](CpuDevice* place, int ledger_fd, std::uint32_t slot, std::uint64_t epoch, std::uint64_t host_pool_bytes,
+             const std::string& swap_directory, std::uint64_t alignment_bytes, bool strict) {
+            new (place) CpuDevice(Ledger::attach(ledger_fd), {slot, epoch}, host_pool_bytes, swap_directory,
+                                  {alignment_bytes, strict});
+          },
+          "ledger_fd"_a, "slot"_a, "epoch"_a, "host_pool_bytes"_a, "swap_directory"_a,
+          "alignment_bytes"_a = ArenaShape{}.alignment_bytes, "strict"_a = false)
+      .def(
+          "host_write",
+          [](CpuDevice& device, std::uint64_t buffer, std::uint64_t address, std::size_t size_bytes) {
+            device.host_write(pointer(buffer), pointer(address), size_bytes);
+          },
+          "buffer"_a, "address"_a, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "host_read",
+          [](CpuDevice& device, std::uint64_t address, std::uint64_t buffer, std::size_t size_bytes) {
+            device.host_read(pointer(address), pointer(buffer), size_bytes);
+          },
+          "address"_a, "buffer"_a, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("is_direct", &CpuDevice::is_direct)
+      .def("hook_address", [](CpuDevice& device) { return reinterpret_cast<std::uint64_t>(&device.hook()); });
+  bind_device(bound);
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -133,6 +163,7 @@ NB_MODULE(_native, module) {
       "ledger_fd"_a, "slot"_a, "epoch"_a, "seed"_a, nb::call_guard<nb::gil_scoped_release>());
   bind_ledger(module);
   bind_emulated_device(module);
+  bind_cpu_device(module);
   bind_cuda(module);
   bind_script(module);
 }

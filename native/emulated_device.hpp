@@ -1,86 +1,26 @@
-// A device for machines without one: its memory is a file that all its processes map, owned region by region as the
-// shared ledger says, and its copy engines are two threads that copy no faster than the links they stand for. Where
-// the ledger has no memory, each process's is private and only the bytes are shared.
+// A GPU's stand-in on a machine without one: its copy engines are two threads that copy no faster than the links they
+// stand for, and the far side of these links is memory of the process's own.
 #pragma once
 
-#include <deque>
-#include <memory>
-#include <mutex>
-#include <unordered_map>
-
-#include "account.hpp"
-#include "arena.hpp"
-#include "device.hpp"
-#include "host_pool.hpp"
-#include "lane.hpp"
+#include "machine_device.hpp"
 
 namespace tensile {
 
-class EmulatedDevice final : public Device {
+class EmulatedDevice final : public MachineDevice {
  public:
   static constexpr std::size_t default_chunk_bytes = std::size_t{1} << 17;
 
   EmulatedDevice(Ledger ledger, const Claim& claim, std::uint64_t host_pool_bytes,
-                 std::size_t chunk_bytes = default_chunk_bytes, const ArenaShape& arena = {});
-
-  void move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) override;
-  SlotUsage usage() const override;
-  void reset_high_water() override;
-
-  // Memory in the job's regions; see Arena. To free what a queued copy still uses is refused.
-  DeviceAddress allocate(std::uint64_t size_bytes);
-  DeviceAddress allocate_at(std::uint64_t offset, std::uint64_t size_bytes);
-  void free(DeviceAddress address);
-
-  // Raises a device fault where the ledger has no memory.
-  Arena& arena() const;
-
-  // An allocator for code that knows nothing of this class; what it allocated may be touched and released for as
-  // long as the process lives.
-  const tensile_arena_hook& hook();
-
-  Ticket copy_out(std::byte* host, DeviceAddress device, std::size_t size_bytes) override;
-  Ticket copy_in(DeviceAddress device, const std::byte* host, std::size_t size_bytes) override;
-  bool done(Ticket ticket) const override;
-  bool wait_for(Ticket ticket, std::chrono::nanoseconds limit) override;
-  bool drain_for(std::chrono::nanoseconds limit) override;
-
-  std::byte* host_allocate(std::uint64_t size_bytes) override;
-  void host_free(const std::byte* host) override;
-  HostUsage host_usage() const override;
-  std::vector<HostMove> host_pack() override;
-  void host_fit(std::uint64_t free_bytes) override;
-
-  void close() noexcept override;
+                 std::size_t chunk_bytes = default_chunk_bytes, const ArenaShape& arena = {})
+      : MachineDevice(std::move(ledger), claim, host_pool_bytes, arena, in_memory(chunk_bytes)) {}
 
  private:
-  // The latest copy in each direction that uses a host buffer.
-  struct Uses {
-    std::uint64_t out = 0;
-    std::uint64_t in = 0;
-  };
-
-  // One queued copy's end in device memory.
-  struct Pending {
-    std::uint64_t number;
-    DeviceAddress begin;
-    DeviceAddress end;
-  };
-
-  void check_device(Range range) const;
-  static void note(std::deque<Pending>& pending, const Lane& lane, const Pending& copy);
-  void check_over(const std::pair<const std::byte* const, Uses>& use, const char* what) const;
-  void check_host(const std::byte* host, std::size_t size_bytes) const;
-
-  Account account_;
-  std::shared_ptr<Arena> arena_;
-  HostPool pool_;
-  std::mutex copying_;
-  std::unordered_map<const std::byte*, Uses> uses_;
-  std::deque<Pending> pending_out_;
-  std::deque<Pending> pending_in_;
-  Lane out_;  // the lanes last: their threads end before what they copy from goes
-  Lane in_;
+  static FarSide in_memory(std::size_t chunk_bytes) {
+    const auto copy = [](std::byte* to, const std::byte* from, std::size_t size_bytes) {
+      std::memcpy(to, from, size_bytes);
+    };
+    return {{}, {copy, Lane::Pace::link, chunk_bytes}, {copy, Lane::Pace::link, chunk_bytes}};
+  }
 };
 
 }  // namespace tensile

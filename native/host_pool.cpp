@@ -1,7 +1,6 @@
 #include "host_pool.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "fault.hpp"
 #include "forks.hpp"
@@ -9,15 +8,14 @@
 namespace tensile {
 namespace {
 
-constexpr std::uint64_t alignment_bytes = 64;  // a cache line, and what torch aligns its CPU tensors to
 constexpr std::uint64_t step_bytes = std::uint64_t{16} << 20;  // about 4 ms of faulting in, once per step
 
 }  // namespace
 
 HostPool::HostPool(std::uint64_t limit_bytes, HostSupply supply)
-    : limit_bytes_(limit_bytes / alignment_bytes * alignment_bytes),
-      range_(reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes()), page_bytes()))),
-      supply_(std::move(supply)),
+    : supply_(std::move(supply)),
+      limit_bytes_(limit_bytes / supply_.unit_bytes * supply_.unit_bytes),
+      range_(reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes()), page_bytes()), supply_.is_memory)),
       forks_(forks()) {}
 
 HostPool::~HostPool() {
@@ -38,7 +36,7 @@ void HostPool::prepare(std::uint64_t size_bytes) {
 std::byte* HostPool::allocate(std::uint64_t size_bytes) {
   if (size_bytes == 0) throw Fault(Fault::Kind::invariant, "a host buffer of 0 bytes");
   const std::lock_guard lock(mutex_);
-  const std::uint64_t taken_bytes = size_bytes > limit_bytes_ ? size_bytes : rounded_up(size_bytes, alignment_bytes);
+  const std::uint64_t taken_bytes = size_bytes > limit_bytes_ ? size_bytes : rounded_up(size_bytes, supply_.unit_bytes);
   std::optional<Range> found = free_.best_fit(taken_bytes);
   if (!found && grow(taken_bytes)) found = free_.best_fit(taken_bytes);
   if (!found) throw_full(taken_bytes);
@@ -73,7 +71,10 @@ std::vector<HostMove> HostPool::pack() {
   for (const auto& [buffer, size_bytes] : buffers) {
     std::byte* const from = range_.address() + (buffer - range_.address());
     std::byte* const to = range_.address() + end_bytes;
-    if (to != from) moved.push_back({from, static_cast<std::byte*>(std::memmove(to, from, size_bytes))});
+    if (to != from) {
+      supply_.move(to, from, size_bytes);
+      moved.push_back({from, to});
+    }
     live_.emplace(to, size_bytes);
     end_bytes += size_bytes;
   }

@@ -1,8 +1,9 @@
-// Host memory that copies go to and come from, faulted in before it is needed.
+// What copies go to and come from, host memory or a file, had before it is needed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <mutex>
 #include <unordered_map>
@@ -15,16 +16,21 @@ namespace tensile {
 
 struct HostUsage {
   std::uint64_t limit_bytes;
-  std::uint64_t used_bytes;  // sizes rounded up to 64 bytes
+  std::uint64_t used_bytes;  // sizes rounded up to the supply's unit
   std::uint64_t high_water_bytes;
   std::uint64_t resident_bytes;  // what has been faulted in; it stays for reuse, until `fit` gives it back
 };
 
 // Where a pool's memory comes from and goes to: whole pages, at the end of what the pool has. `add` raises a fault
-// where there is none and leaves all as it was.
+// where there is none and leaves all as it was. Buffers begin and end at multiples of `unit_bytes`. Where a supply gives
+// no memory but something else that addresses of the pool stand for, nobody else can touch it there, and `move` copies
+// a buffer down, over ranges that may overlap.
 struct HostSupply {
   std::function<void(std::byte* address, std::size_t size_bytes)> add = populate;
   std::function<void(std::byte* address, std::size_t size_bytes)> remove = discard;
+  std::function<void(std::byte* to, const std::byte* from, std::size_t size_bytes)> move = std::memmove;
+  std::uint64_t unit_bytes = 64;  // a cache line, and what torch aligns its CPU tensors to
+  bool is_memory = true;
 };
 
 // A live buffer's place before and after.
@@ -48,7 +54,7 @@ class HostPool {
   // Get this much memory now, up to the limit, so that no later call has to.
   void prepare(std::uint64_t size_bytes);
 
-  // Aligned to 64 bytes. Raises a memory fault when no free range under the limit is long enough.
+  // Aligned to the supply's unit. Raises a memory fault when no free range under the limit is long enough.
   std::byte* allocate(std::uint64_t size_bytes);
 
   // Both raise an invariant fault for what is not a live buffer of this pool.
@@ -75,9 +81,9 @@ class HostPool {
   void supply(std::uint64_t end_bytes);
   std::unordered_map<const std::byte*, std::uint64_t>::const_iterator find(const std::byte* buffer) const;
 
+  const HostSupply supply_;
   const std::uint64_t limit_bytes_;
   const Mapping range_;
-  const HostSupply supply_;
   const unsigned forks_;
   mutable std::mutex mutex_;
   std::uint64_t resident_bytes_ = 0;

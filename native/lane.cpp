@@ -7,10 +7,11 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "fault.hpp"
 #include "forks.hpp"
@@ -47,15 +48,18 @@ struct Copy {
 }  // namespace
 
 struct Lane::State {
-  State(LaneClock lane_clock, std::size_t chunk) : clock(lane_clock), chunk_bytes(chunk) {}
+  State(LaneClock lane_clock, Engine lane_engine) : clock(lane_clock), engine(std::move(lane_engine)) {}
 
   void run(const char* name);
   bool take(Copy& copy);
   void perform(const Copy& copy);
+  void perform_paced(const Copy& copy);
+  void perform_unpaced(const Copy& copy);
   void finish(std::uint64_t number);
+  void check() const;
 
   LaneClock clock;
-  const std::size_t chunk_bytes;
+  const Engine engine;
   const unsigned born_after_forks = forks();
   std::uint64_t previous_end_ns = 0;  // the thread's own
 
@@ -66,13 +70,16 @@ struct Lane::State {
   std::uint64_t latest = 0;
   bool closing = false;
   std::atomic<std::uint64_t> completed{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr failure;  // written once, before `failed`
 
   std::thread thread;
 };
 
-Lane::Lane(const char* name, LaneClock clock, std::size_t chunk_bytes)
-    : state_(std::make_unique<State>(clock, chunk_bytes)) {
+Lane::Lane(const char* name, LaneClock clock, Engine engine)
+    : state_(std::make_unique<State>(clock, std::move(engine))) {
   // A clock's nanoseconds per chunk must fit 64 bits.
+  const std::size_t chunk_bytes = state_->engine.chunk_bytes;
   if (chunk_bytes == 0 || chunk_bytes > (std::size_t{1} << 30)) {
     throw Fault(Fault::Kind::invariant, text("chunks of ", chunk_bytes, " bytes: between 1 and 2^30 are possible"));
   }
@@ -97,6 +104,7 @@ std::uint64_t Lane::submit(std::byte* to, const std::byte* from, std::size_t siz
 }
 
 bool Lane::done(std::uint64_t number) const {
+  state_->check();
   if (number <= state_->completed.load(std::memory_order_acquire)) return true;
   if (number > latest()) throw Fault(Fault::Kind::invariant, text("copy ", number, " was never queued"));
   return false;
@@ -108,12 +116,14 @@ bool Lane::wait_for(std::uint64_t number, std::chrono::nanoseconds limit) {
   const auto start = std::chrono::steady_clock::now();
   // Being woken takes tens of microseconds, and most copies that are waited for at all end within less.
   while (std::chrono::steady_clock::now() < start + std::min(limit, watched)) {
-    if (number <= state.completed.load(std::memory_order_acquire)) return true;
+    if (number <= state.completed.load(std::memory_order_acquire)) return done(number);
     std::this_thread::yield();
   }
   std::unique_lock lock(state.mutex);
-  return state.finished.wait_until(lock, start + limit,
-                                   [&] { return number <= state.completed.load(std::memory_order_relaxed); });
+  const bool ended = state.finished.wait_until(
+      lock, start + limit, [&] { return number <= state.completed.load(std::memory_order_relaxed); });
+  state.check();
+  return ended;
 }
 
 std::uint64_t Lane::latest() const {
@@ -160,14 +170,38 @@ bool Lane::State::take(Copy& copy) {
 }
 
 void Lane::State::perform(const Copy& copy) {
-  for (std::size_t offset = 0; offset < copy.size_bytes; offset += chunk_bytes) {
-    const std::size_t size_bytes = std::min(chunk_bytes, copy.size_bytes - offset);
+  if (failed.load(std::memory_order_relaxed)) return;  // what it was to follow did not happen
+  try {
+    if (engine.pace == Pace::link) {
+      perform_paced(copy);
+    } else {
+      perform_unpaced(copy);
+    }
+  } catch (...) {
+    failure = std::current_exception();
+    failed.store(true, std::memory_order_release);
+  }
+}
+
+void Lane::State::perform_paced(const Copy& copy) {
+  for (std::size_t offset = 0; offset < copy.size_bytes; offset += engine.chunk_bytes) {
+    const std::size_t size_bytes = std::min(engine.chunk_bytes, copy.size_bytes - offset);
     const std::uint64_t ready_ns = std::max(copy.queued_ns, previous_end_ns);
     previous_end_ns = clock.reserve(ready_ns, size_bytes);
-    std::memcpy(copy.to + offset, copy.from + offset, size_bytes);
+    engine.copy(copy.to + offset, copy.from + offset, size_bytes);
     if (offset + size_bytes < copy.size_bytes) LaneClock::sleep_until(previous_end_ns);
   }
   LaneClock::be_at(previous_end_ns);
+}
+
+void Lane::State::perform_unpaced(const Copy& copy) {
+  const std::uint64_t start_ns = now_ns();
+  engine.copy(copy.to, copy.from, copy.size_bytes);
+  clock.count(now_ns() - start_ns, copy.size_bytes);
+}
+
+void Lane::State::check() const {
+  if (failed.load(std::memory_order_acquire)) std::rethrow_exception(failure);
 }
 
 void Lane::State::finish(std::uint64_t number) {

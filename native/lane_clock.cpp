@@ -31,6 +31,12 @@ std::uint64_t LaneClock::reserve(std::uint64_t ready_ns, std::uint64_t size_byte
   return end_ns;
 }
 
+void LaneClock::count(std::uint64_t taken_ns, std::uint64_t size_bytes) noexcept {
+  lane_.free_ns = now_ns();
+  lane_.reserved_ns += taken_ns;
+  lane_.reserved_bytes += size_bytes;
+}
+
 void LaneClock::sleep_until(std::uint64_t until_ns) noexcept {
   if (until_ns <= now_ns()) return;
   const timespec until{static_cast<time_t>(until_ns / ns_per_s), static_cast<long>(until_ns % ns_per_s)};

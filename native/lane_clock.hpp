@@ -19,6 +19,9 @@ class LaneClock {
   // copy engine would have started them then, however late our thread woke up.
   std::uint64_t reserve(std::uint64_t ready_ns, std::uint64_t size_bytes) noexcept;
 
+  // Note a copy that took as long as it took.
+  void count(std::uint64_t taken_ns, std::uint64_t size_bytes) noexcept;
+
   static void sleep_until(std::uint64_t until_ns) noexcept;
 
   // The same to within a microsecond: the last of it awake.

@@ -134,9 +134,9 @@ void punch(int fd, Range range) {
   if (status != 0) throw_system_fault("fallocate", text("wiping ", range.size_bytes, " bytes of the device"), errno);
 }
 
-Mapping reserve_address_space(std::size_t size_bytes) {
-  void* address =
-      ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+Mapping reserve_address_space(std::size_t size_bytes, bool usable) {
+  const int protection = usable ? PROT_READ | PROT_WRITE : PROT_NONE;
+  void* address = ::mmap(nullptr, size_bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) throw_system_fault("mmap", text("reserving ", size_bytes, " bytes of address space"), errno);
   return {address, size_bytes};
 }

@@ -98,8 +98,9 @@ void reserve(int fd, Range range);
 // Give the memory of these bytes of a shared file back to the system: they read as zeros in every process.
 void punch(int fd, Range range);
 
-// Address space without memory behind it; `populate` gives it memory.
-Mapping reserve_address_space(std::size_t size_bytes);
+// Address space without memory behind it; `populate` gives it memory. Where it is not `usable`, touching it ends the
+// process: its addresses stand for something else.
+Mapping reserve_address_space(std::size_t size_bytes, bool usable = true);
 
 // Fault the pages of a private range in now, so that no later access has to. Raises a memory fault when the
 // system has none left.

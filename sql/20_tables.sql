@@ -169,6 +169,7 @@ create table tensile.workers (
   service_name text,
   lease_s double precision not null,
   slots integer not null default 8,
+  threads integer not null default 1,
   beats bigint not null default 0,
   started_at timestamptz not null default now(),
   heartbeat_at timestamptz not null default now(),
@@ -179,6 +180,7 @@ create table tensile.workers (
   constraint workers_lease_is_positive check (lease_s > 0),
   constraint workers_have_slots check (slots > 0),
   constraint workers_let_jobs_enter check (entering > 0),
+  constraint workers_have_threads check (threads > 0),
   constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$')
 ) with (fillfactor = 50);  -- and no index on heartbeat_at: every beat stays a heap-only update
 comment on table tensile.workers is 'a controller and the device it rules';
@@ -193,6 +195,7 @@ comment on column tensile.workers.lease_s is 'seconds without a heartbeat after 
 comment on column tensile.workers.beats is
   'count of its heartbeats; a controller that sees it unchanged for lease_s, on its own monotonic clock, '
   'declares the worker dead';
+comment on column tensile.workers.threads is 'threads that jobs run on which it is the first to start: see jobs.threads';
 comment on column tensile.workers.slots is 'most jobs that it has at once: what quotas divide among owners';
 comment on column tensile.workers.started_at is 'when it registered';
 comment on column tensile.workers.heartbeat_at is
@@ -227,6 +230,7 @@ create table tensile.jobs (
   interrupted interval not null default '0',
   progress_at timestamptz,
   last_death_phase text,
+  threads integer,
   claim bigint,
   worker_id bigint references tensile.workers,
   installation uuid not null default tensile.installation(),
@@ -259,6 +263,7 @@ create table tensile.jobs (
     check (idempotency_key !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
   constraint jobs_priority_is_bounded check (priority between -1000 and 1000),
   constraint jobs_attempts_are_bounded check (max_attempts between 1 and 100 and faults between 0 and max_attempts),
+  constraint jobs_have_threads check (threads > 0),
   constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0'),
   constraint jobs_have_a_worker_while_active check ((state in ('starting', 'running')) = (worker_id is not null)),
   constraint jobs_have_a_claim_while_active check (state not in ('starting', 'running') or claim is not null),
@@ -308,6 +313,8 @@ comment on column tensile.jobs.progress_at is 'when the present attempt began, o
 comment on column tensile.jobs.last_death_phase is
   'phase in which its controller last died or its trainer last hung, since its last checkpoint; the word memory where '
   'the kernel ended its trainer for memory since';
+comment on column tensile.jobs.threads is
+  'threads that its operators run on, from its first start on: other numbers give results that differ in the last bits';
 comment on column tensile.jobs.claim is 'token of the last claim; a write that carries an older one changes nothing';
 comment on column tensile.jobs.worker_id is 'worker that holds it while starting or running';
 comment on column tensile.jobs.installation is 'database it was enqueued in; workers of another one never claim it: tensile.adopt_jobs()';

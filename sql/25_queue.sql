@@ -99,6 +99,7 @@ begin
   update tensile.jobs as j
      set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = claim_job.worker,
          claim = nextval('tensile.claim_seq'),  -- every later write must carry it
+         threads = coalesce(j.threads, (select w.threads from tensile.workers as w where w.worker_id = claim_job.worker)),
          progress_at = now(), waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
    where j.job_id = next_job  -- which is locked, and still queued
   returning j.*;

@@ -144,7 +144,7 @@ grant usage on sequence tensile.claim_seq to tensile_worker;
 grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, oid[]),
   tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision), tensile.may_train(oid),
   tensile.why_not_trained(oid, name) to tensile_worker;
-grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, claim,
+grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, threads, claim,
   worker_id, cancel_requested, waits_for, error_sqlstate, error_message, error_detail, error_hint, not_before,
   started_at, finished_at, version_id) on tensile.jobs to tensile_worker;
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,

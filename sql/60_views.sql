@@ -51,7 +51,8 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
        j.enqueued_at, j.started_at, j.finished_at,
        coalesce(j.finished_at, now()) - j.started_at as duration,
        j.cancel_requested, v.number as version, v.metric_name, v.metric,
-       j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions, v.not_deployed
+       j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions, v.not_deployed,
+       j.threads
   from tensile.jobs as j
   left join tensile.model_versions as v on v.version_id = j.version_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
@@ -252,6 +253,8 @@ comment on column tensile.stat_jobs.attempt is 'how often it was begun';
 comment on column tensile.stat_jobs.faults is 'attempts since its last checkpoint that ended by its own fault';
 comment on column tensile.stat_jobs.interruptions is
   'attempts since its last checkpoint that were interrupted through no fault of its own';
+comment on column tensile.stat_jobs.threads is
+  'threads that its operators run on, from its first start on: other numbers give other last bits';
 comment on column tensile.stat_jobs.enqueued_at is 'when it was asked for';
 comment on column tensile.stat_jobs.started_at is 'when it was taken for the first time';
 comment on column tensile.stat_jobs.finished_at is 'when it ended';

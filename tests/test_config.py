@@ -24,6 +24,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         budget_bytes=1 << 29,
         region_bytes=1 << 16,
         memory_directory="/dev/shm",
+        swap_directory="/var/tmp",
         emulate="h200",
         link_out_bytes_per_s=10**9,
         link_in_bytes_per_s=2 * 10**9,
@@ -145,13 +146,15 @@ def test_a_trainer_reads_the_descriptors_it_inherited() -> None:
     assert on_gpu.descriptors == given_fds.descriptors | {"TENSILE_REGIONS_FD": 7}
 
 
-@pytest.mark.parametrize("device", ["auto", "emulated", "cuda", "cuda:0", "cuda:11"])
+@pytest.mark.parametrize("device", ["auto", "cpu", "emulated", "cuda", "cuda:0", "cuda:11"])
 def test_a_device_is_chosen_by_kind_and_number(device: str) -> None:
     assert load({"TENSILE_DEVICE": device}).device == device
 
 
 def test_a_device_of_no_kind_is_refused() -> None:
-    with pytest.raises(RequestError, match="device \\(TENSILE_DEVICE\\) is 'gpu': auto, emulated, cuda, or cuda:"):
+    with pytest.raises(
+        RequestError, match="device \\(TENSILE_DEVICE\\) is 'gpu': auto, cpu, emulated, cuda, or cuda:"
+    ):
         load({"TENSILE_DEVICE": "gpu"})
 
 

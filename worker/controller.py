@@ -35,19 +35,37 @@ from indb_tensile.controller.regions import GpuRegions, broker
 from indb_tensile.controller.service import NoService, ServiceProcess
 from indb_tensile.controller.thinking import Patience, ThinkingPlanner
 from indb_tensile.controller.trainers import Trainers
-from indb_tensile.errors import TensileError
-from indb_tensile.executor.backend import EMULATED, Emulated, choose, fitted, kind_of, named, torch_cuda
-from indb_tensile.executor.bandwidth import measure_emulated
+from indb_tensile.errors import DeviceError, TensileError
+from indb_tensile.executor.backend import (
+    CPU,
+    EMULATED,
+    Chosen,
+    Cpu,
+    Emulated,
+    choose,
+    fitted,
+    kind_of,
+    named,
+    torch_cuda,
+)
+from indb_tensile.executor.bandwidth import measure_cpu, measure_emulated
 from indb_tensile.executor.cuda import Absence, Gpu, NoGpu, probe
 from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.hardware import memory, with_host_pool, within_machine
+from indb_tensile.executor.hardware import (
+    is_in_memory,
+    memory,
+    processor,
+    share_of_machine,
+    with_host_pool,
+    within_machine,
+)
 from indb_tensile.executor.nvml import Nvml
 from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
-from indb_tensile.scheduler.link import Link, link_of, trusted
+from indb_tensile.scheduler.link import Copying, Link, link_of, trusted
 
 TRAINER = "indb_tensile.worker.trainer"
 SERVICE = "indb_tensile.worker.service"
@@ -82,7 +100,7 @@ def _run(settings: Settings) -> None:
     """Build everything, hand it to the loop, and take it down again, whatever happens."""
     chosen = _choose(settings)
     settings = _on(chosen, settings)
-    kind = kind_of(settings.device)
+    kind = kind_of(settings.device, settings.threads)
     mailbox: Mailbox[Mail] = Mailbox()
     with ExitStack() as stack:
         refuse_pooled_sessions(settings.dsn)
@@ -101,7 +119,7 @@ def _run(settings: Settings) -> None:
             regions, gauge = _gpu(chosen, settings, stack)
         environment = _environment(settings)
         # Without the shim tensors are in the ordinary memory of each trainer, and the ledger counts them.
-        ordinary = settings.device == EMULATED and not settings.share_memory
+        ordinary = not isinstance(chosen, Gpu) and not settings.share_memory
         template = environment if ordinary else preloading(environment)
         forks = stack.enter_context(closing(ForkServer(template, _modules(settings))))
         service, learner = _service(settings, forks), _learner(settings, forks)
@@ -182,35 +200,66 @@ def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[GpuRegions, Ga
     return GpuRegions(gpu, nvml, shared, mps), gauge
 
 
-def _choose(settings: Settings) -> Gpu | Emulated:
+def _choose(settings: Settings) -> Chosen:
     """The device to run on, said once in the log. Raises DeviceError where the one that is set cannot be had."""
-    found = NoGpu(why=Absence.NO_DEVICE, reason="", hint="") if settings.device == EMULATED else probe()
+    asked = settings.device not in (CPU, EMULATED)
+    found = probe() if asked else NoGpu(why=Absence.NO_DEVICE, reason="", hint="")
     chosen = choose(settings.device, found, torch_cuda())
-    if isinstance(chosen, Emulated) and isinstance(found, NoGpu) and found.is_fault:
-        log.warning("the device is emulated: %s. %s", chosen.reason, found.hint)
-    elif isinstance(chosen, Emulated):
-        log.info("the device is emulated: %s", chosen.reason)
-    else:
-        log.info("the device is %s with %d bytes", chosen.name, chosen.memory_bytes)
+    match chosen:
+        case Gpu():
+            log.info("the device is %s with %d bytes", chosen.name, chosen.memory_bytes)
+        case Emulated():
+            log.info("the device is emulated: %s", chosen.reason)
+        case Cpu() if isinstance(found, NoGpu) and found.is_fault:
+            log.warning("the device is this machine's %s: %s. %s", processor(), chosen.reason, found.hint)
+        case Cpu():
+            log.info("the device is this machine's %s: %s", processor(), chosen.reason)
     return chosen
 
 
-def _on(chosen: Gpu | Emulated, settings: Settings) -> Settings:
+def _on(chosen: Chosen, settings: Settings) -> Settings:
     """The settings for that device, which every process of this controller gets."""
-    if isinstance(chosen, Gpu):
-        settings = with_host_pool(fitted(settings, chosen, config.given(os.environ)), memory())
-    else:
-        settings = within_machine(settings)
-    return replace(settings, device=named(chosen))
+    given = config.given(os.environ)
+    match chosen:
+        case Gpu():
+            settings = with_host_pool(fitted(settings, chosen, given), memory())
+        case Cpu():
+            settings = share_of_machine(settings, given)
+        case Emulated():
+            settings = within_machine(settings)
+    return replace(settings, device=named(chosen), torch_threads=settings.threads)
+
+
+def _swap(settings: Settings) -> tuple[Copying, ...]:
+    """The disk beyond the links, as it is measured in a directory that is there from now on. Raises DeviceError."""
+    place = Path(settings.swap_directory)
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise DeviceError(
+            f"swap_directory ({config.variable('swap_directory')}) {place} cannot be made: {error.strerror}",
+            hint="Name a directory on a disk that the controller may write to.",
+        ) from error
+    if is_in_memory(settings.swap_directory):
+        log.warning("swap_directory %s is in memory: what is swapped there saves none. Name one on a disk.", place)
+    log.info(
+        "jobs have %d bytes of memory, %d threads each, and swap to %s, at most %d bytes",
+        settings.budget_bytes,
+        settings.threads,
+        place,
+        settings.host_pool_bytes,
+    )
+    return measure_cpu(settings.swap_directory)
 
 
 def _link(settings: Settings, records: CatalogRecords) -> Link:
-    """A GPU's link as it is measured, where no rate is set, or the one that is emulated."""
+    """The link of a GPU or to a disk as it is measured, where no rate is set, or the one that is emulated."""
     environment = _environment(settings)
     if settings.device == EMULATED:
         link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), environment))
     else:
-        copies = measured_copies(settings.device, _worker("link"), environment)
+        on_disk = settings.device == CPU
+        copies = _swap(settings) if on_disk else measured_copies(settings.device, _worker("link"), environment)
         records.save_links(copies, None)
         link = link_of(copies)
         link = replace(
@@ -243,7 +292,7 @@ def _ledger(settings: Settings) -> Ledger:
     )
 
 
-def _reload_budget(mailbox: Mailbox[Mail], chosen: Gpu | Emulated, capacity_bytes: int) -> None:
+def _reload_budget(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) -> None:
     """Read the settings anew; only the budget may change while the controller runs."""
     try:
         budget_bytes = _on(chosen, config.load(os.environ)).budget_bytes
@@ -270,6 +319,7 @@ def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
         interrupted_s=settings.interrupted_s,
         slots=settings.max_jobs,
         entering=_entering_jobs(settings),
+        threads=settings.threads,
     )
 
 
@@ -302,7 +352,7 @@ def _service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoServic
 
 
 def _learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoService:
-    if not settings.survey_s or settings.device != EMULATED:  # what it measures are the processor's operators
+    if not settings.survey_s or settings.device not in (CPU, EMULATED):  # it measures the processor's operators
         return NoService()
     return LearnerProcess(forks=forks, module=LEARNER)
 

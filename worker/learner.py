@@ -19,7 +19,8 @@ from indb_tensile.catalog import predictors
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.catalog.predictors import StoredPredictor
 from indb_tensile.errors import DataError, TensileError
-from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
+from indb_tensile.executor.backend import kind_of
+from indb_tensile.executor.hardware import PROCESSOR_SPEED
 from indb_tensile.executor.predictor import Sample, read_samples, train, usable, write_samples
 from indb_tensile.executor.survey import survey
 from indb_tensile.log import start_log
@@ -40,11 +41,15 @@ def main() -> int:
     try:
         die_with_parent()
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # jobs lose next to nothing to it
-        torch.set_num_threads(settings.torch_threads)
+        torch.set_num_threads(settings.threads)
         with Session(
             settings.dsn, application_name="tensile learner", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
         ) as session:
-            learn(session, emulated_kind(), lambda: survey(0, device_s=settings.survey_s))
+            learn(
+                session,
+                kind_of(settings.device, settings.threads),
+                lambda: survey(0, device_s=settings.survey_s),
+            )
     except (TensileError, psycopg.Error) as error:
         log.error("no predictor was trained: %s", error)  # noqa: TRY400 - one line says it all
         return error.exit_code if isinstance(error, TensileError) else 1
@@ -65,7 +70,7 @@ def learn(session: Session, kind: str, measure: Callable[[], Iterable[Sample]]) 
         log.info("measuring operators to learn from")
         drawn = list(measure())
     measured = [sample for row in session.run(lambda c: predictors.history(c, kind)) if (sample := _sample(*row))]
-    predictor = train([*drawn, *measured], EMULATED_SPEED)
+    predictor = train([*drawn, *measured], PROCESSOR_SPEED)
     renewed = StoredPredictor(
         model=predictor.to_bytes(),
         survey=zlib.compress(write_samples(drawn).encode()),

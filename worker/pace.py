@@ -29,7 +29,7 @@ def main() -> int:
     start_log("pace", settings.log_level.upper())
     try:
         die_with_parent()
-        torch.set_num_threads(settings.torch_threads)
+        torch.set_num_threads(settings.threads)
         pace = measure_pace(machine(settings.emulate))
         with Session(settings.dsn, application_name="tensile pace", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS) as session:
             session.run(lambda c: paces.save_pace(c, emulated_kind(), settings.emulate, pace))

@@ -55,8 +55,8 @@ def main() -> int:
         start_log("service", mine.shared.log_level.upper())
         die_with_parent(signal.SIGTERM)
         with closing(nursery()) as forks:  # while this process is as it was forked
-            torch.set_num_threads(mine.shared.torch_threads)
-            with Store(mine.shared.dsn, "service", mine.shared.device) as store:
+            torch.set_num_threads(mine.shared.threads)
+            with Store(mine.shared.dsn, "service", mine.shared.device, mine.shared.threads) as store:
                 asyncio.run(_serve(mine, store, forks))
     except TensileError as error:
         print(f"tensile service: {error.message}", file=sys.stderr)  # noqa: T201 - what a person reads
@@ -130,7 +130,9 @@ class _Loader:
 
     def _load(self, version: ModelVersionId) -> Loaded:
         if not hasattr(self._own, "store"):
-            self._own.store = Store(self._mine.shared.dsn, "service loader", self._mine.shared.device)
+            self._own.store = Store(
+                self._mine.shared.dsn, "service loader", self._mine.shared.device, self._mine.shared.threads
+            )
             self._stores.append(self._own.store)
         store: Store = self._own.store
         return store.load(version)

@@ -38,7 +38,6 @@ def main() -> int:
     start_log("trainer", settings.log_level.upper())
     die_with_parent()
     niceness.prepare()
-    torch.set_num_threads(settings.torch_threads)
     try:
         regions = _mapped(settings, inherited)
     except TensileError as error:
@@ -69,6 +68,7 @@ def _serve(
     assigned: Assign,
 ) -> int:
     job = assigned.job.job
+    torch.set_num_threads(assigned.job.threads)
     try:
         TrainingRun(settings, device_fd, link, inbox, assigned, regions).go()
     except LostClaimError as error:

@@ -29,7 +29,7 @@ from indb_tensile.bench import forecast, networks
 from indb_tensile.bench.ending import run
 from indb_tensile.executor.calibrate import kernels
 from indb_tensile.executor.capture import CapturedStep, capture_training
-from indb_tensile.executor.hardware import EMULATED_SPEED
+from indb_tensile.executor.hardware import PROCESSOR_SPEED
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.predictor import Predictor, Sample, train
 from indb_tensile.executor.record import Call
@@ -145,7 +145,7 @@ def main() -> None:
 
 def rows(drawn: tuple[Sample, ...], measured: Sequence[Measured]) -> Iterator[dict[str, Any]]:
     """Train and judge once for each network left out, then tell what predicting costs."""
-    first = train(drawn, EMULATED_SPEED)
+    first = train(drawn, PROCESSOR_SPEED)
     judged = []
     for left_out in measured:
         one = _judge(left_out, [m for m in measured if m is not left_out], drawn, first)
@@ -220,9 +220,9 @@ def _judge(left_out: Measured, others: Sequence[Measured], drawn: tuple[Sample, 
     if not descriptions:
         return Judged(name=left_out.name, kinds=(), measured=np.empty(0), found={})
     found = {
-        "r2": train(training, EMULATED_SPEED).predict(descriptions),
+        "r2": train(training, PROCESSOR_SPEED).predict(descriptions),
         "r2_survey": first.predict(descriptions),
-        "r2_roofline": rooflines_ns(descriptions, EMULATED_SPEED),
+        "r2_roofline": rooflines_ns(descriptions, PROCESSOR_SPEED),
     }
     return Judged(
         name=left_out.name,
@@ -235,7 +235,7 @@ def _judge(left_out: Measured, others: Sequence[Measured], drawn: tuple[Sample, 
 
 def _linear(training: Sequence[Sample], descriptions: Sequence[Description]) -> Logs:
     """Least squares for each kind; the estimate where a kind has fewer samples than would fix its weights."""
-    found = np.log(rooflines_ns(descriptions, EMULATED_SPEED))
+    found = np.log(rooflines_ns(descriptions, PROCESSOR_SPEED))
     alone = [sample for sample in training if sample.utilisation == 0]
     for kind in {description.name for description in descriptions}:
         known = [sample for sample in alone if sample.description.name == kind]
@@ -255,7 +255,7 @@ def _terms(descriptions: Sequence[Description]) -> Logs:
     sizes = [
         (d.flops, sum(t.size_bytes for t in d.inputs), sum(t.size_bytes for t in d.outputs)) for d in descriptions
     ]
-    estimate = np.log(rooflines_ns(descriptions, EMULATED_SPEED))
+    estimate = np.log(rooflines_ns(descriptions, PROCESSOR_SPEED))
     return np.column_stack([np.log1p(np.array(sizes, dtype=np.float64)), estimate, np.ones(len(sizes))])
 
 
@@ -292,7 +292,7 @@ def _crowded(drawn: tuple[Sample, ...]) -> dict[str, Any]:
     last = [sample for sample in drawn[cut:] if sample.utilisation > 0]
     if not last:
         return {}
-    predictor = train(drawn[:cut], EMULATED_SPEED)
+    predictor = train(drawn[:cut], PROCESSOR_SPEED)
     descriptions = [sample.description for sample in last]
     measured = np.log([max(1, sample.latency_ns) for sample in last])
     told, untold = (np.log(predictor.predict(descriptions, utilisation)) for utilisation in (1.0, 0.0))
@@ -304,7 +304,7 @@ def _crowded(drawn: tuple[Sample, ...]) -> dict[str, Any]:
 
 def _cost(drawn: tuple[Sample, ...], measured: Sequence[Measured]) -> dict[str, Any]:
     started_s = perf_counter()
-    predictor = train([*drawn, *(s for m in measured for s in m.samples.values())], EMULATED_SPEED)
+    predictor = train([*drawn, *(s for m in measured for s in m.samples.values())], PROCESSOR_SPEED)
     training_s = perf_counter() - started_s
     order = [m.samples[signature].description for m in measured for signature in m.order]
     graph = list(islice(cycle(order), _GRAPH_OPERATORS))

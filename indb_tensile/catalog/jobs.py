@@ -88,7 +88,7 @@ def claim_job(
     row = connection.execute(query("claim_job"), {"worker": worker, "passed_over": list(passed_over)}).fetchone()
     if row is None:
         return None
-    job, claim, attempt, owner_oid, limit_bytes, spec = row
+    job, claim, attempt, owner_oid, limit_bytes, threads, spec = row
     decoded = _decoded(job, spec)
     if isinstance(decoded, RequestError):
         return Unreadable(job=JobId(job), claim=ClaimToken(claim), owner_oid=owner_oid, error=decoded)
@@ -99,6 +99,7 @@ def claim_job(
         owner_oid=owner_oid,
         spec=decoded,
         owner_limit_bytes=limit_bytes,
+        threads=threads,
     )
 
 
@@ -111,10 +112,12 @@ def register_worker(
     lease_s: float,
     slots: int = 8,
     entering: int = 2,
+    threads: int = 1,
 ) -> WorkerId:
     """A new worker, whose first heartbeat this is.
 
-    `slots` is how many jobs it runs at once, `entering` how many of one owner it prepares at once.
+    `slots` is how many jobs it runs at once, `entering` how many of one owner it prepares at once. `threads` are
+    those that jobs run on which it is the first to start.
 
     Where the database is a copy of another one, what came with it goes to the roles of the same names here.
     """
@@ -128,6 +131,7 @@ def register_worker(
         "lease_s": lease_s,
         "slots": slots,
         "entering": entering,
+        "threads": threads,
     }
     return WorkerId(_only(connection, "register_worker", parameters))
 

@@ -47,8 +47,8 @@ select pg_catalog.set_config('tensile.probe', %(mark)s, false)
 select coalesce(pg_catalog.current_setting('tensile.probe', true), '')
 
 -- register_worker --
-insert into tensile.workers (host, pid, device, version, lease_s, slots, entering)
-values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s, %(entering)s)
+insert into tensile.workers (host, pid, device, version, lease_s, slots, entering, threads)
+values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s, %(entering)s, %(threads)s)
 returning worker_id
 
 -- record_holdup --
@@ -113,7 +113,7 @@ select tensile.installation()::text,
 set local lock_timeout = '2s'
 
 -- claim_job --
-select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.quota_of(j.owner_oid) as q), j.spec::text
+select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.quota_of(j.owner_oid) as q), j.threads, j.spec::text
   from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j
 
 -- foreign_jobs --

@@ -27,13 +27,14 @@ NOUNS = {
     "queue": "Measure how fast workers empty the queue, and that no job is claimed twice.",
     "checkpoints": "Compare checkpoints in files and in the catalog: seconds, WAL, and the space that stays behind.",
     "predict": "Measure predictions from SQL, one row and many.",
+    "cpu": "Compare a training without a GPU with a plain script, and the memory of planned and unplanned ones.",
     "start": "Measure how long trainers and the service take until ready, forked and started anew, and their memory.",
     "soak": "Kill trainers at random moments: no region of the device lost, shared or left with a dead owner.",
     "chaos": "Disturb jobs of several owners by kills, full disks, lost connections, clocks and locks: none is lost.",
 }
 
 # These need a server: the one that --dsn names, or else a private one that is made for the run.
-SERVED = ("queue", "checkpoints", "reading", "start")
+SERVED = ("queue", "checkpoints", "reading", "start", "cpu")
 _SAID = ("--dsn", "-h", "--help")
 
 

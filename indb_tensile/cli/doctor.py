@@ -29,9 +29,18 @@ from indb_tensile.cli.output import Row, out, plain, print_json
 from indb_tensile.cli.place import find_place
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import TensileError
-from indb_tensile.executor.backend import Emulated, choose, fitted, torch_cuda
+from indb_tensile.executor.backend import Cpu, Emulated, choose, fitted, torch_cuda
 from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu
-from indb_tensile.executor.hardware import address_fault, directory_fault, room_bytes
+from indb_tensile.executor.hardware import (
+    address_fault,
+    directory_fault,
+    disk_free_bytes,
+    is_in_memory,
+    memory,
+    processor,
+    room_bytes,
+    share_of_machine,
+)
 from indb_tensile.scheduler.link import BORNE_OUT, Copying, Way, link_of
 
 FOUND_FAULTS = 1
@@ -159,7 +168,7 @@ def _gpu() -> tuple[bool, str, str]:
         mend = "take a GPU whose driver can map memory (virtual memory management)"
         return False, f"{names}, {version}: its memory cannot be mapped in regions", mend
     if has_cuda is None:
-        mend = "install a build of torch with CUDA (https://pytorch.org/get-started/locally); until then emulated"
+        mend = "install a build of torch with CUDA (https://pytorch.org/get-started/locally); until then it is cpu"
         return True, f"{names}, {version}, not used: the installed torch has no CUDA", mend
     return True, f"{names}, {version}, torch for CUDA {has_cuda}", ""
 
@@ -216,11 +225,43 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
         chosen = choose(settings.device, _probed(), torch_cuda())
         if isinstance(chosen, Gpu):
             fitted(settings, chosen, config.given(environ))
+        if isinstance(chosen, Cpu):
+            settings = share_of_machine(settings, config.given(environ))
     except TensileError as error:
         yield _check("device", False, error.message, error.hint)
         return
-    if isinstance(chosen, Emulated):  # a GPU has memory of its own
-        yield _emulated_memory(settings)
+    match chosen:
+        case Cpu():
+            yield from _processor(chosen, settings)
+        case Emulated():
+            yield _check("device", True, f"an emulated GPU, not this machine's own speed: {chosen.reason}", "")
+            yield _emulated_memory(settings)
+        case Gpu():  # it has memory of its own
+            yield _check("device", True, f"{chosen.name}, as cuda:{chosen.ordinal}", "")
+
+
+def _processor(chosen: Cpu, settings: config.Settings) -> Iterator[Row]:
+    """What this machine's own device has, and what is swapped out beside it."""
+    threads = f"{settings.torch_threads} thread{'s' * (settings.torch_threads != 1)}"
+    yield _check("device", True, f"this machine's {processor()}, {threads} a job: {chosen.reason}", "")
+    most = memory()
+    yield _check(
+        "device memory",
+        settings.budget_bytes < most.size_bytes,
+        f"{settings.budget_bytes // config.MIB} MB of the {most.size_bytes // config.MIB} MB of {most.whose}; "
+        "the rest is for the database and the trainers",
+        "lower the budget: tensile up --budget SIZE",
+    )
+    place, free = settings.swap_directory, disk_free_bytes(settings.swap_directory)
+    used = settings.host_pool_bytes
+    found = f"{free // config.MIB} MB free on the disk of {place}, of which up to {used // config.MIB} MB are used"
+    if is_in_memory(place):
+        yield _check("swap directory", False, f"{place} is in memory: what is swapped there saves none", _SWAP_MEND)
+    else:
+        yield _check("swap directory", free >= used, found, f"free some space, or {_SWAP_MEND}")
+
+
+_SWAP_MEND = f"name a directory on a disk with {config.variable('swap_directory')}"
 
 
 def _emulated_memory(settings: config.Settings) -> Row:

@@ -25,6 +25,7 @@ from indb_tensile.cli.statements import statement
 from indb_tensile.cluster import DATABASE, UNFINISHED, Cluster
 from indb_tensile.controller import housekeeping
 from indb_tensile.errors import RequestError, TensileError, UnavailableError
+from indb_tensile.executor.backend import EMULATED
 from indb_tensile.scheduler.machines import MACHINES
 
 _READY_S = 90.0
@@ -34,7 +35,8 @@ _OLDER_LOGS = ("controller.log.", "postgres.log.")
 
 
 @click.command()
-@size_option("--capacity", "capacity_bytes", help="memory of the emulated device, such as 2GB")
+@click.option("--device", help="auto (the default), cpu, cuda, cuda:N, or emulated")
+@size_option("--capacity", "capacity_bytes", help="memory of the device, such as 2GB")
 @size_option("--budget", "budget_bytes", help="the part of it that jobs may use together")
 @click.option("--policy", type=click.Choice(config.POLICIES), help="how memory is planned")
 @click.option("--emulate", type=click.Choice(tuple(MACHINES)), help="the GPU that the emulated device stands for")
@@ -61,6 +63,7 @@ def up(as_json: bool, **given: Any) -> None:
         text = _settings_text(place.settings, options)
         environ = variables(os.environ, options)
         settings = _check_settings(text, place.settings, environ)
+        _warn_of_imitation(settings, given)
         cluster = place.cluster()
         _bring_up(cluster)
         _prepare_database(cluster, place)
@@ -70,8 +73,7 @@ def up(as_json: bool, **given: Any) -> None:
         "database": cluster.dsn(user="demo"),
         "controller": controller.pid,
         "policy": settings.policy,
-        "budget_bytes": settings.budget_bytes,
-        "capacity_bytes": settings.capacity_bytes,
+        **_device_of(cluster, controller.pid, settings),
         "state": str(place.directory),
         "log": str(place.controller_log),
     }
@@ -100,6 +102,19 @@ def down(purge: bool, as_json: bool) -> None:
     warn("stopped" if stopped else "nothing was running")
     if removed:
         warn(f"removed {place.directory}")
+
+
+def _warn_of_imitation(settings: config.Settings, given: dict[str, Any]) -> None:
+    """Options of the emulated device do nothing on another."""
+    idle = [name for name in _IMITATING if given.get(name) is not None]
+    if idle and settings.device != EMULATED:
+        options = ", ".join(_IMITATING[name] for name in idle)
+        warn(
+            f"{options}: for the emulated device alone, and the device is {settings.device}; --device emulated has it"
+        )
+
+
+_IMITATING = {"emulate": "--emulate", "link_out_bytes_per_s": "--link-out", "link_in_bytes_per_s": "--link-in"}
 
 
 def _stop(place: Place) -> bool:
@@ -219,6 +234,18 @@ def _wait_until_ready(place: Place, cluster: Cluster, pid: int, since: int) -> N
             time.sleep(_POLL_S)
 
 
+def _device_of(cluster: Cluster, pid: int, settings: config.Settings) -> dict[str, Any]:
+    """The device that the controller has chosen, and its memory: as set, until it has said what it has."""
+    with _connect(cluster.dsn()) as connection:
+        row = connection.execute(statement("device_of_worker"), {"pid": pid}).fetchone()
+    device, budget_bytes, capacity_bytes = row or (settings.device, None, None)
+    return {
+        "device": device,
+        "budget_bytes": budget_bytes or settings.budget_bytes,
+        "capacity_bytes": capacity_bytes or settings.capacity_bytes,
+    }
+
+
 def _not_ready(place: Place, fault: str, since: int) -> TensileError:
     return UnavailableError(
         fault,
@@ -233,7 +260,7 @@ def _ready(connection: Connection, pid: int) -> bool:
 
 def _check_ours(directory: Path) -> None:
     """Removing is final: only a directory that holds what `tensile up` made is removed."""
-    ours = {"data", "run", "service", "lock", "postgres.log", "pg_ctl.log", "checkpoints"}
+    ours = {"data", "run", "service", "lock", "postgres.log", "pg_ctl.log", "checkpoints", "swap"}
     ours |= {"controller.pid", "controller.toml", "controller.log", "settings.toml", "settings.new"}
     names = sorted(path.name for path in directory.iterdir())
     strangers = [name for name in names if name not in ours and not name.startswith((UNFINISHED, *_OLDER_LOGS))]

@@ -40,6 +40,12 @@ select 1 from tensile.workers
  where pid = %(pid)s and stopped_at is null and service_name is not null
    and heartbeat_at > now() - make_interval(secs => lease_s);  -- an earlier one of that number may have been killed
 
+-- device_of_worker --
+select w.device, d.budget_bytes, d.capacity_bytes
+  from tensile.workers as w left join tensile.devices as d on d.worker_id = w.worker_id
+ where w.pid = %(pid)s and w.stopped_at is null
+ order by w.worker_id desc limit 1
+
 -- check --
 select c.item, c.ok, c.detail, c.hint from public.tensile_check() as c;
 

@@ -112,6 +112,7 @@ class CatalogRecords:
         interrupted_s: float = 0.0,
         slots: int = 8,
         entering: int = 2,
+        threads: int = 1,
     ) -> None:
         self._session = Session(
             dsn, application_name=application_name, patience_s=0.0, lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS
@@ -124,6 +125,7 @@ class CatalogRecords:
         self._interrupted_s = interrupted_s
         self._slots = slots
         self._entering = entering
+        self._threads = threads
         self._run(install.check_version)
 
     def register(self) -> WorkerId:
@@ -138,6 +140,7 @@ class CatalogRecords:
                 lease_s=self._lease_s,
                 slots=self._slots,
                 entering=self._entering,
+                threads=self._threads,
             )
         )
 

@@ -1,8 +1,10 @@
 """Chooses the device that a controller and its processes run on, and says what it is like.
 
-`auto` takes a GPU where the driver sees one that maps its memory and the installed torch has CUDA; everywhere
-else the device is emulated, and `Emulated.reason` says why. Torch's CUDA is read off its own version file: importing
-torch takes seconds, and a controller never does. No GPU has been chosen by this on a real machine yet.
+`auto` takes a GPU where the driver sees one that maps its memory and the installed torch has CUDA; everywhere else
+the device is this machine's own memory and processor, and `Cpu.reason` says why. The emulated device, for tests and
+for figures that are to mean something for a GPU, is one that must be asked for. Torch's CUDA is read off its own
+version file: importing torch takes seconds, and a controller never does. No GPU has been chosen by this on a real
+machine yet.
 """
 
 import ast
@@ -15,38 +17,57 @@ from typing import Final
 from indb_tensile.config import GIB, MIB, Settings, variable
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.cuda import Gpu, Gpus, NoGpu, ordinal, probe
-from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
+from indb_tensile.executor.hardware import PROCESSOR_SPEED, cpu_kind, emulated_kind
 from indb_tensile.scheduler.latency import DeviceSpeed
 
 EMULATED: Final = "emulated"
+CPU: Final = "cpu"
 GPU_REGION_BYTES: Final = 64 * MIB  # the unit of grants on a GPU: 1,280 of them on one of 80 GB
 HEADROOM_BYTES: Final = 2 * GIB  # of a GPU, left to contexts, loaded kernels, and what torch takes beside its plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Emulated:
-    """No GPU is used."""
+class Cpu:
+    """No GPU is used, but this machine's own memory and processor."""
 
     reason: str
     hint: str = ""
 
 
-def choose(setting: str, found: Gpus | NoGpu, torch_cuda: str | None) -> Gpu | Emulated:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulated:
+    """A GPU's stand-in."""
+
+    reason: str
+
+
+Chosen = Gpu | Cpu | Emulated
+
+
+def choose(setting: str, found: Gpus | NoGpu, torch_cuda: str | None) -> Chosen:
     """The device for the setting `device`. Raises DeviceError where a GPU is asked for and cannot be used."""
     if setting == EMULATED:
         return Emulated(reason=f"{variable('device')} is {EMULATED}")
+    if setting == CPU:
+        return Cpu(reason=f"{variable('device')} is {CPU}")
     chosen = _usable(ordinal(setting), found, torch_cuda)
-    if isinstance(chosen, Emulated) and setting != "auto":
+    if isinstance(chosen, Cpu) and setting != "auto":
         raise DeviceError(
             f"device ({variable('device')}) is {setting!r}, and {chosen.reason}",
-            hint=chosen.hint or f"Set {variable('device')} to auto or {EMULATED}.",
+            hint=chosen.hint or f"Set {variable('device')} to auto or {CPU}.",
         )
     return chosen
 
 
-def named(chosen: Gpu | Emulated) -> str:
+def named(chosen: Chosen) -> str:
     """The setting that chooses the same again: what the processes of a controller get."""
-    return EMULATED if isinstance(chosen, Emulated) else f"cuda:{chosen.ordinal}"
+    match chosen:
+        case Emulated():
+            return EMULATED
+        case Cpu():
+            return CPU
+        case Gpu():
+            return f"cuda:{chosen.ordinal}"
 
 
 def fitted(settings: Settings, gpu: Gpu, given: frozenset[str]) -> Settings:
@@ -69,16 +90,18 @@ def fitted(settings: Settings, gpu: Gpu, given: frozenset[str]) -> Settings:
     return replace(settings, region_bytes=region_bytes, capacity_bytes=capacity_bytes, budget_bytes=budget_bytes)
 
 
-def kind_of(device: str) -> str:
-    """Under which name the catalog remembers operators of a device that was `named`."""
+def kind_of(device: str, threads: int = 1) -> str:
+    """Under which name the catalog remembers operators of a device that was `named`, run on so many threads."""
     gpu = _gpu(device)
-    return emulated_kind() if gpu is None else f"cuda:{gpu.name}"
+    if gpu is not None:
+        return f"cuda:{gpu.name}"
+    return cpu_kind(threads) if device == CPU else emulated_kind()
 
 
 def speed_of(device: str) -> DeviceSpeed:
     """A first guess of its speed; it only has to rank operators until they are measured."""
     gpu = _gpu(device)
-    return EMULATED_SPEED if gpu is None else roofline(gpu)
+    return PROCESSOR_SPEED if gpu is None else roofline(gpu)
 
 
 def roofline(gpu: Gpu) -> DeviceSpeed:
@@ -116,16 +139,16 @@ def _torch() -> Path | None:
     return None if found is None or found.origin is None else Path(found.origin).parent
 
 
-def _usable(number: int, found: Gpus | NoGpu, torch_cuda: str | None) -> Gpu | Emulated:
+def _usable(number: int, found: Gpus | NoGpu, torch_cuda: str | None) -> Gpu | Cpu:
     if isinstance(found, NoGpu):
-        return Emulated(reason=found.reason, hint=found.hint)
+        return Cpu(reason=found.reason, hint=found.hint)
     gpu = next((one for one in found.devices if one.ordinal == number), None)
     if gpu is None:
-        return Emulated(reason=f"the driver sees {len(found.devices)} GPUs and none of number {number}")
+        return Cpu(reason=f"the driver sees {len(found.devices)} GPUs and none of number {number}")
     if not gpu.virtual_memory:
-        return Emulated(reason=f"{gpu.name} cannot map its memory in regions")
+        return Cpu(reason=f"{gpu.name} cannot map its memory in regions")
     if torch_cuda is None:
-        return Emulated(
+        return Cpu(
             reason=f"there is {gpu.name}, but the installed torch has no CUDA",
             hint="Install a build of torch with CUDA: https://pytorch.org/get-started/locally",
         )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import Protocol
 
-from indb_tensile.executor.device import EmulatedDevice, HostBuffer, Ledger, Ticket
+from indb_tensile.executor.device import REGION_BYTES, CpuDevice, EmulatedDevice, HostBuffer, Ledger, Ticket
 from indb_tensile.scheduler.link import Copying, Link, Way, link_of, trusted
 
 SIZES_BYTES = tuple(1 << bits for bits in range(12, 26, 2))  # 4 KB to 16 MB
@@ -80,6 +80,19 @@ def measure_emulated(ledger: Ledger, nominal: Link) -> tuple[Copying, ...]:
         ledger.release_slot(slot)
 
 
+def measure_cpu(swap_directory: str, most_bytes: int = SIZES_BYTES[-1]) -> tuple[Copying, ...]:
+    """Copies between this machine's memory and a file in that directory, which is gone afterwards.
+
+    Raises DeviceError where there can be none, or the disk has no room for it.
+    """
+    size_bytes = 4 * max(most_bytes, REGION_BYTES)
+    with Ledger.create(size_bytes, REGION_BYTES, 1, 1, host_bytes=size_bytes) as ledger:
+        slot, epoch = ledger.claim_slot(os.getpid())
+        ledger.grant(slot, size_bytes)
+        with CpuDevice(ledger.fd, slot, epoch, size_bytes, swap_directory) as device:
+            return measure_copies(device, most_bytes)
+
+
 def _faster(*measured: Iterable[Copying]) -> tuple[Copying, ...]:
     """Of each kind of copies the fastest; only kinds that the first measurement has."""
     first, *others = ({(row.way, row.beside, row.size_bytes): row for row in rows} for rows in measured)
@@ -113,8 +126,9 @@ class _Buffers:
         self.size_bytes = size_bytes
         self._there = {way: device.allocate(size_bytes) for way in Way}
         self._here = {way: device.host_allocate(size_bytes) for way in Way}
-        for way in (Way.IN, Way.OUT):  # memory is set aside on its first use, which nobody shall measure
-            self.wait(self.copy(way))
+        for way in Way:  # memory is set aside on its first use, and a file that was never written is not read
+            device.wait(device.copy_out(self._here[way], self._there[way], size_bytes))
+        self.wait(self.copy(Way.IN))
 
     def copy(self, way: Way) -> Ticket:
         if way is Way.OUT:

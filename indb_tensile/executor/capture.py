@@ -146,6 +146,14 @@ def capture_evaluation(
     return _assemble(recorder, final, stored, Kind.EVALUATION, int(x.shape[0]))
 
 
+def loaded_by_host(step: CapturedStep) -> CapturedStep:
+    """The step for a device whose memory is the host's: the batch is written by operators, and crosses no link."""
+    graph = step.graph
+    operators = tuple(replace(o, stage=Stage.FORWARD) if o.stage is Stage.UPLOAD else o for o in graph.operators)
+    signature = _signature(step.kind, graph.tensors, operators)
+    return replace(step, graph=replace(graph, operators=operators, signature=signature))
+
+
 def _own(recorder: Recorder, output: torch.Tensor) -> torch.Tensor:
     """An output that is a parameter or buffer is copied: what is returned is read where it is written."""
     role = recorder.storages[recorder.key_of(output)].role

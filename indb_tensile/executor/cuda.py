@@ -14,7 +14,9 @@ from indb_tensile.executor.device import (
     Ticket,
     native_arena_range,
     native_arena_usage,
+    native_host_read,
     native_host_usage,
+    native_host_write,
     native_usage,
 )
 
@@ -129,10 +131,13 @@ class CudaDevice(_native.CudaDevice):
     ) -> None:
         super().__init__(ledger_fd, slot, epoch, host_pool_bytes, device, regions, chunk_bytes)
 
+    is_host = False
     arena_range = property(native_arena_range)
     arena_usage = native_arena_usage
     usage = native_usage
     host_usage = native_host_usage
+    host_write = native_host_write
+    host_read = native_host_read
 
     def compute_after(self, ticket: Ticket) -> int:
         """The computing stream waits, and the host goes on."""

@@ -6,11 +6,12 @@ nothing of plans, and `move` nothing of addresses. Each `move` tells the arena w
 arena keeps the most by which it held more: 0 bytes unaccounted for says that no step used memory that its plan did
 not know.
 
-One interface, several back ends behind it: the emulated device of the native library, a GPU, and a small
-in-memory fake for tests, which run through the same suite.
+One interface, several back ends behind it: this machine's own memory with a file on disk beyond the links, the
+emulated device, a GPU, and a small in-memory fake for tests, which run through the same suite.
 """
 
 import atexit
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,7 +25,7 @@ from indb_tensile.job import Slot
 REGION_BYTES: Final = 1 << 20  # the unit of grants on an emulated device
 
 Ticket = NewType("Ticket", int)
-HostBuffer = NewType("HostBuffer", int)  # an address in the pinned host pool
+HostBuffer = NewType("HostBuffer", int)  # an address in the host pool; of a file on disk only a name
 Clock = Callable[[], int]  # monotonic nanoseconds
 
 
@@ -42,6 +43,11 @@ class Device(Protocol):
 
     Addresses and sizes are plain integers: the library below links neither torch nor CUDA.
     """
+
+    @property
+    def is_host(self) -> bool:
+        """Whether its memory is the host's, which writes there itself: only swaps are copied over a link."""
+        ...
 
     def move(self, freed_bytes: int, taken_bytes: int) -> None:
         """Give bytes back, then take bytes; raises DeviceMemoryError beyond the job's grant."""
@@ -69,6 +75,14 @@ class Device(Protocol):
 
     def host_free(self, buffer: HostBuffer) -> None:
         """Give a buffer back to the host pool."""
+        ...
+
+    def host_write(self, buffer: HostBuffer, address: int, size_bytes: int) -> None:
+        """Put these bytes of this process into a buffer that no queued copy uses."""
+        ...
+
+    def host_read(self, address: int, buffer: HostBuffer, size_bytes: int) -> None:
+        """Put the bytes of a buffer, which no queued copy writes, into memory of this process."""
         ...
 
     def host_pack(self) -> dict[HostBuffer, HostBuffer]:
@@ -160,12 +174,12 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUsage:
-    """One process's bytes in the host pool; sizes count rounded up to 64 bytes."""
+    """One process's bytes in the host pool; sizes count rounded up to 64 bytes, in a file on disk to 4,096."""
 
     limit_bytes: int
     used_bytes: int
     high_water_bytes: int
-    resident_bytes: int  # faulted in; stays for reuse until `host_fit`
+    resident_bytes: int  # faulted in, or reserved on disk; stays for reuse until `host_fit`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,8 +273,36 @@ def native_host_usage(self: _Native) -> HostUsage:
     )
 
 
+def native_host_write(_: object, buffer: HostBuffer, address: int, size_bytes: int) -> None:
+    """Put these bytes of this process into a buffer in host memory."""
+    ctypes.memmove(buffer, address, size_bytes)
+
+
+def native_host_read(_: object, address: int, buffer: HostBuffer, size_bytes: int) -> None:
+    """Put the bytes of a buffer in host memory elsewhere."""
+    ctypes.memmove(address, buffer, size_bytes)
+
+
+class _Allocating(Protocol):
+    def allocate(self, size_bytes: int) -> int: ...
+    def free(self, address: int) -> None: ...
+
+
+def machine_prove(self: _Allocating, size_bytes: int) -> None:
+    """Raise DeviceLostError where the machine has not the memory for so much more, whatever was granted."""
+    taken = []
+    try:
+        for _ in range(0, size_bytes, REGION_BYTES):
+            taken.append(self.allocate(REGION_BYTES))
+    except DeviceMemoryError:
+        pass  # the job's regions are full: the machine is not to blame
+    finally:
+        for address in taken:
+            self.free(address)
+
+
 class EmulatedDevice(_native.EmulatedDevice):
-    """A device for machines without one: memory in a file that all map, copies by two threads at the links' rates.
+    """A GPU's stand-in: memory in a file that all map, copies by two threads at the links' rates.
 
     Bound to one claim of the ledger behind `ledger_fd`, which stays the caller's and may be closed afterwards.
     Raises DeviceError when the claim's epoch is over, here and at every move. Beyond the protocol: `done(ticket)`
@@ -287,27 +329,62 @@ class EmulatedDevice(_native.EmulatedDevice):
         super().__init__(ledger_fd, slot, epoch, host_pool_bytes, chunk_bytes, alignment_bytes, strict)
         _open_devices.add(self)
 
+    is_host = False  # as a GPU's is not
     arena_range = property(native_arena_range)
     arena_usage = native_arena_usage
     usage = native_usage
     host_usage = native_host_usage
+    host_write = native_host_write
+    host_read = native_host_read
+    prove = machine_prove
 
     compute_after = _native.EmulatedDevice.wait  # computation is the calling thread
 
     def trim(self) -> None:
         """Nothing: its memory is everybody's."""
 
-    def prove(self, size_bytes: int) -> None:
-        """Raise DeviceLostError where the machine has not the memory for so much more, whatever was granted."""
-        taken = []
-        try:
-            for _ in range(0, size_bytes, REGION_BYTES):
-                taken.append(self.allocate(REGION_BYTES))
-        except DeviceMemoryError:
-            pass  # the job's regions are full: the machine is not to blame
-        finally:
-            for address in taken:
-                self.free(address)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class CpuDevice(_native.CpuDevice):
+    """The machine's own memory and processor at their full speed, with a file on disk beyond the links.
+
+    As the emulated device but for the links: copies take as long as the disk takes, and a buffer of the host pool is
+    a place in a file without a name in `swap_directory`, which is gone with this process however that ends. Its
+    addresses name such places: nothing can be read or written there but by this class. A disk that is full, or fails,
+    is a DeviceLostError where the pool grows, or where a copy is waited for. `is_direct()` says whether copies pass
+    the page cache by.
+    """
+
+    def __init__(
+        self,
+        ledger_fd: int,
+        slot: int,
+        epoch: int,
+        host_pool_bytes: int,
+        swap_directory: str,
+        *,
+        alignment_bytes: int = 64,
+        strict: bool = False,
+    ) -> None:
+        super().__init__(ledger_fd, slot, epoch, host_pool_bytes, swap_directory, alignment_bytes, strict)
+        _open_devices.add(self)
+
+    is_host = True
+    arena_range = property(native_arena_range)
+    arena_usage = native_arena_usage
+    usage = native_usage
+    host_usage = native_host_usage
+    prove = machine_prove
+
+    compute_after = _native.CpuDevice.wait  # computation is the calling thread
+
+    def trim(self) -> None:
+        """Nothing: its memory is everybody's."""
 
     def __enter__(self) -> Self:
         return self
@@ -453,7 +530,7 @@ def _lane_usage(row: tuple[int, int, int, int]) -> LaneUsage:
     return LaneUsage(bytes_per_s=bytes_per_s, free_ns=free_ns, reserved_ns=reserved_ns, reserved_bytes=reserved_bytes)
 
 
-_open_devices: "WeakSet[EmulatedDevice]" = WeakSet()
+_open_devices: "WeakSet[EmulatedDevice | CpuDevice]" = WeakSet()
 
 
 @atexit.register

@@ -1,8 +1,8 @@
 """What kind of device this is, under which the catalog remembers operators, a first guess of its speed, and its
 memory.
 
-An emulated device's memory is the machine's own, set aside when a region is first used: settings that name more than
-there is would be believed until a job needs it.
+The memory of an emulated device and of the processor's own is the machine's, set aside when a region is first used:
+settings that name more than there is would be believed until a job needs it.
 """
 
 import logging
@@ -21,14 +21,33 @@ from indb_tensile.scheduler.latency import DeviceSpeed
 
 log = logging.getLogger("controller")
 
+_MOST_REGIONS = 8192  # their words are read one by one whenever a process looks for new ones: 10 us
+
 # One core of a server CPU: what its vector units and its share of the memory give a float32 kernel. It only has to
 # rank operators until they are measured, which a calibration does before anything is planned.
-EMULATED_SPEED = DeviceSpeed(flops_per_s=100_000_000_000, bytes_per_s=10_000_000_000, launch_ns=5_000)
+PROCESSOR_SPEED = DeviceSpeed(flops_per_s=100_000_000_000, bytes_per_s=10_000_000_000, launch_ns=5_000)
 
 
 def emulated_kind() -> str:
     """`emulated:` and the processor's name: operators take as long as the processor makes them."""
-    return f"emulated:{_processor()}"
+    return f"emulated:{processor()}"
+
+
+def cpu_kind(threads: int) -> str:
+    """`cpu:`, the processor's name and the threads that an operator runs on: what its time depends on."""
+    return f"cpu:{processor()}, {threads} thread{'s' * (threads != 1)}"
+
+
+def cores() -> int:
+    """How many processors this process may use: those it is bound to, or as much time as its control group has."""
+    bound = len(os.sched_getaffinity(0))
+    quota = cgroup.processors()
+    return bound if quota is None else max(1, min(bound, int(quota)))
+
+
+def half_of_cores() -> int:
+    """The threads of a job where nothing is set: the others are for the database, and for other jobs."""
+    return max(1, cores() // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +79,38 @@ def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
     machine_bytes = told.get("MemAvailable", memory().size_bytes)
     group_bytes = machine_bytes if limit is None else cgroup.free_bytes(limit)
     return min(machine_bytes, group_bytes) + swap_bytes
+
+
+def swap_directory(settings: Settings) -> str:
+    """Where what is swapped out is kept: on the disk of `state_dir` where nothing else is set."""
+    return settings.swap_directory or str(Path(settings.state_dir) / "swap")
+
+
+def disk_free_bytes(directory: str) -> int:
+    """What the disk of a directory, which need not be there yet, has free; 0 where nobody says."""
+    place = Path(directory).absolute()
+    for one in (place, *place.parents):
+        try:
+            found = os.statvfs(one)
+        except OSError:
+            continue
+        return found.f_bavail * found.f_frsize
+    return 0
+
+
+def is_in_memory(directory: str) -> bool:
+    """Whether a directory is of a file system that is itself in memory: swapping to it saves none."""
+    place, found = Path(directory).absolute(), ("", "")
+    try:
+        lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        _, mounted, kind, *_ = line.split(" ")
+        root = mounted.replace("\\040", " ")
+        if place.is_relative_to(root) and len(root) >= len(found[0]):
+            found = (root, kind)
+    return found[1] in ("tmpfs", "ramfs")
 
 
 def _meminfo_bytes(path: Path) -> dict[str, int]:
@@ -108,6 +159,50 @@ def address_fault(settings: Settings, limit_bytes: int | None = None) -> str | N
     )
 
 
+_SWAPPED_SHARE = 2  # of what the disk has free
+
+
+def share_of_machine(
+    settings: Settings,
+    given: frozenset[str],
+    measure: Callable[[], Memory] = memory,
+    free: Callable[[str], int] = disk_free_bytes,
+) -> Settings:
+    """The settings of the processor's own device: what is not `given` comes from what there is.
+
+    Half of the memory is the device's, and the rest is for the database, the tables that trainers read, and the
+    trainers themselves. Half of what the disk has free may be swapped to. Raises RequestError for a budget beyond
+    what there is.
+    """
+    most = measure()
+    region_bytes, capacity_bytes = settings.region_bytes, settings.capacity_bytes
+    if "capacity_bytes" not in given:
+        capacity_bytes = max(MIB, most.size_bytes // 2, settings.budget_bytes if "budget_bytes" in given else 0)
+    if "region_bytes" not in given:
+        while capacity_bytes // region_bytes > _MOST_REGIONS:
+            region_bytes *= 2
+    capacity_bytes = max(region_bytes, capacity_bytes - capacity_bytes % region_bytes)
+    budget_bytes = settings.budget_bytes if "budget_bytes" in given else capacity_bytes
+    if budget_bytes > most.size_bytes:
+        raise RequestError(
+            f"budget_bytes ({variable('budget_bytes')}) is {budget_bytes}: at most {most.size_bytes} is needed, the "
+            f"memory of {most.whose}, of which this device takes its own",
+            hint="Set a budget that leaves memory for the database and the trainers, or give it more memory.",
+        )
+    pool_bytes = settings.host_pool_bytes
+    if "host_pool_bytes" not in given:
+        pool_bytes = max(MIB, min(pool_bytes, free(swap_directory(settings)) // _SWAPPED_SHARE))
+    return replace(
+        settings,
+        region_bytes=region_bytes,
+        capacity_bytes=capacity_bytes,
+        budget_bytes=min(budget_bytes, capacity_bytes),
+        host_pool_bytes=pool_bytes,
+        swap_directory=swap_directory(settings),
+        torch_threads=settings.torch_threads or half_of_cores(),
+    )
+
+
 def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -> Settings:
     """The settings of an emulated device with as much host memory as there can be beside its own.
 
@@ -153,7 +248,8 @@ def with_host_pool(settings: Settings, most: Memory, taken_bytes: int = 0) -> Se
     return replace(settings, host_pool_bytes=left_bytes)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,6 +1,7 @@
 """Opens one job's device in a trainer, and says where torch's tensors are while its step program runs.
 
-On the emulated device they are CPU tensors that the preloaded shim places (serving.py). On a GPU they are CUDA
+On this machine's own device, and on the emulated one, they are CPU tensors that the preloaded shim places
+(serving.py). On a GPU they are CUDA
 tensors, and torch's pluggable allocator asks the same script for their addresses. Neither back end is known to who
 runs the program. That torch computes on a GPU here has not been tried yet; the rest runs on a double of the driver.
 """
@@ -18,9 +19,10 @@ import torch
 from indb_tensile import _native
 from indb_tensile.config import variable
 from indb_tensile.errors import DeviceError
+from indb_tensile.executor.backend import CPU
 from indb_tensile.executor.calibrate import calibrate_on
 from indb_tensile.executor.cuda import CudaDevice, CudaRegions, ordinal
-from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.executor.device import CpuDevice, EmulatedDevice
 from indb_tensile.executor.graphs import CudaGraphs, Graphs, TorchCapture, set_libraries_up
 from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timing import EventClock
@@ -37,7 +39,7 @@ class Opened:
     iterations where the device can.
     """
 
-    device: EmulatedDevice | CudaDevice
+    device: EmulatedDevice | CpuDevice | CudaDevice
     serving: Serving | None
     torch_device: torch.device
     clock: EventClock | None = None
@@ -66,18 +68,24 @@ def open_device(
     regions: CudaRegions | None,
     place: torch.device,
     strict_for: str | None = None,
+    swap_directory: str = "",
 ) -> Iterator[Opened]:
     """The device of that name for a claim: the ledger's descriptor, slot and epoch.
 
-    On a GPU it must come before anything in the process uses CUDA. On the emulated device strict mode may be had,
-    for a job of this name.
+    On a GPU it must come before anything in the process uses CUDA. On the others strict mode may be had, for a job
+    of this name. `swap_directory` is where the machine's own device keeps what is swapped out.
     """
     if not name.startswith("cuda"):
-        with EmulatedDevice(*claim, host_pool_bytes, strict=strict_for is not None) as emulated:
-            serving = Serving.of(emulated.hook_address())
+        strict = strict_for is not None
+        with (
+            CpuDevice(*claim, host_pool_bytes, swap_directory, strict=strict)
+            if name == CPU
+            else EmulatedDevice(*claim, host_pool_bytes, strict=strict)
+        ) as device:
+            serving = Serving.of(device.hook_address())
             if strict_for is not None:
                 _be_strict(serving, strict_for)
-            yield Opened(device=emulated, serving=serving, torch_device=place, prove=emulated.prove)
+            yield Opened(device=device, serving=serving, torch_device=place, prove=device.prove)
         return
     with CudaDevice(*claim, host_pool_bytes, device=ordinal(name), regions=regions) as gpu:
         try:

@@ -39,7 +39,8 @@ class Program:
 
     `idle` are persistent tensors of the plan's graph that it never accesses.
     `validated` and `invalidated` are the host copies that an iteration makes and makes stale. `buffers` are the host
-    copies of tensors that do not persist, `staging` those of the batch and constants.
+    copies of tensors that do not persist, `staging` those of the batch and constants. Where the device's memory is
+    the host's, these are `ready` as they are, and an upload writes them there.
     """
 
     step: CapturedStep
@@ -54,6 +55,7 @@ class Program:
     constants: tuple[Any, ...]
     buffers: dict[TensorId, HostBuffer] = field(default_factory=dict)
     staging: dict[str, HostBuffer] = field(default_factory=dict)
+    ready: dict[str, torch.Tensor] = field(default_factory=dict)
     plain: Iterate | None = None
     timed: Iterate | None = None
 
@@ -71,15 +73,17 @@ def _pieces(wiring: Wiring, tensors: Iterable[TensorId]) -> frozenset[Piece]:
     return frozenset(wiring.pieces[t] for t in tensors if t in wiring.pieces)
 
 
-def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False) -> Program:
+def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False, on_host: bool = False) -> Program:
     """Write both variants; nothing is allocated. `located` ones say at which position they are.
+
+    `on_host` is for a device whose memory is the host's: what is uploaded is written there.
 
     Raises InvariantError where the plan breaks its own rules, GraphError where its order would change a result.
     """
     timeline = unroll(step.graph, plan)
     wiring = wire(step, plan, timeline.home)
-    plain = _Writer(step, plan, timeline, wiring, timed=False, located=located)
-    timed = _Writer(step, plan, timeline, wiring, timed=True, located=located)
+    plain = _Writer(step, plan, timeline, wiring, timed=False, located=located, on_host=on_host)
+    timed = _Writer(step, plan, timeline, wiring, timed=True, located=located, on_host=on_host)
     return Program(
         step=step,
         plan=plan,
@@ -119,6 +123,7 @@ def bind(
         "copy_in": lanes.copy_in,
         "clock": clock,
         "at": position,
+        "ready": program.ready,
         "set_grad": torch.set_grad_enabled,
         "movable": _movable,
         "cut": _cut,
@@ -209,7 +214,9 @@ class _Writer:
         *,
         timed: bool,
         located: bool,
+        on_host: bool,
     ) -> None:
+        self._on_host = on_host
         self._step = step
         self._plan = plan
         self._timeline = timeline
@@ -305,6 +312,9 @@ class _Writer:
         """Copy what the operator has made room for, and wait for it: what a plan's foretold time counts on."""
         (name,) = turn.step.kernel.makes
         for tensor, local in turn.arrived:
+            if self._on_host:
+                self._emit(f"{local}.copy_(ready[{name!r}])")
+                continue
             self._emit(f"stall += wait(copy_in({local}.data_ptr(), u_{name}, {self._size(tensor)}))")
 
     def _call(self, function: str, line: Line) -> None:

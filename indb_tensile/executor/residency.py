@@ -1,7 +1,5 @@
 """Moves the state between the homes of two programs, and keeps the host buffers that plans need."""
 
-import ctypes
-
 import torch
 
 from indb_tensile.executor.device import Device, Ticket
@@ -9,13 +7,16 @@ from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.pieces import Piece
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.program import Program
-from indb_tensile.executor.state import HOST, State, bytes_of, host_bytes
+from indb_tensile.executor.state import HOST, State, bytes_of
 from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.host_memory import pooled_bytes
 
 
 class Residency:
-    """Where each piece of a state is. Between programs first everything goes out, then everything comes in."""
+    """Where each piece of a state is. Between programs first everything goes out, then everything comes in.
+
+    A state's first bytes come to the device by way of the host pool; where its memory is the host's, by themselves.
+    """
 
     def __init__(self, device: Device, lanes: Lanes, state: State, placer: Placer) -> None:
         self._device = device
@@ -51,6 +52,7 @@ class Residency:
             self._cut(tensor, pieces)
         self._placer.arrange(program, state)
         self._bring_in(sorted(home - state.resident))
+        self._sow()
         for piece in sorted((program.pieces(program.timeline.copied) & state.resident) - state.valid):
             self._copy_out(piece)
         self._lanes.drain()
@@ -104,14 +106,14 @@ class Residency:
         """Give up a host buffer; bytes that are nowhere else go where those of a state without a plan are."""
         state = self._state
         if piece in state.pieces[piece.tensor] and piece not in state.resident:
-            state.seeds[piece] = host_bytes(state.host[piece], piece.size_bytes).clone()
+            state.seeds[piece] = self._lanes.read(state.host[piece], piece.size_bytes)
         self._drop_buffer(piece)
 
     def _coming_bytes(self, programs: tuple[Program, ...]) -> int:
         """What the programs' host buffers take, and what of the state passes through the pool at a time."""
         passing_bytes = max((stored.size_bytes for stored in self._state.layout), default=0)
         kept = [piece.size_bytes for piece in self._wanted.difference(self._state.host)]
-        sizes = [size for program in programs for size in _buffers(program).values()]
+        sizes = [size for program in programs for size in self._buffers(program).values()]
         return sum(map(pooled_bytes, [passing_bytes, *kept, *sizes]))
 
     def _retire(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
@@ -121,8 +123,8 @@ class Residency:
                 state.seeds[piece] = bytes_of(state.storage(piece)).to(HOST, copy=True)
                 state.storage(piece).resize_(0)
                 state.resident.discard(piece)
-            elif piece in state.host:
-                state.seeds[piece] = host_bytes(state.host[piece], piece.size_bytes).clone()
+            elif piece in state.valid:
+                state.seeds[piece] = self._lanes.read(state.host[piece], piece.size_bytes)
 
     def _send_out(self, leaving: list[Piece]) -> None:
         state = self._state
@@ -145,21 +147,38 @@ class Residency:
         for together in _batches(coming):
             for piece in together:
                 self._placer.take(piece, state.storage(piece))
+                if self._device.is_host and piece not in state.valid:
+                    self._plant(piece)
+                    continue
                 self._buffer(piece)
                 self._lanes.copy_in(state.storage(piece).data_ptr(), state.host[piece], piece.size_bytes)
             self._lanes.drain()
             state.resident.update(together)
             for piece in together:
-                if piece not in self._wanted:
+                if piece not in self._wanted and piece in state.host:
                     self._drop_buffer(piece)
+
+    def _plant(self, piece: Piece) -> None:
+        """Write bytes that are nowhere yet to the device's memory, which is the host's."""
+        memory, seed = bytes_of(self._state.storage(piece)), self._state.seeds.pop(piece, None)
+        if seed is None:
+            memory.zero_()
+        else:
+            memory.copy_(seed)
+
+    def _sow(self) -> None:
+        """What is not at home and has no place yet goes to its buffer."""
+        state = self._state
+        for piece in sorted(self._wanted - state.resident - state.valid):
+            if piece in state.pieces[piece.tensor]:
+                self._seed(piece)
 
     def _seed(self, piece: Piece) -> None:
         state = self._state
         seed = state.seeds.pop(piece, None)
         if seed is None:
-            ctypes.memset(state.host[piece], 0, piece.size_bytes)
-        else:
-            ctypes.memmove(state.host[piece], seed.data_ptr(), piece.size_bytes)
+            seed = torch.zeros(piece.size_bytes, dtype=torch.uint8)
+        self._lanes.write(state.host[piece], seed)
         state.valid.add(piece)
 
     def _copy_out(self, piece: Piece) -> Ticket:
@@ -169,11 +188,11 @@ class Residency:
         return self._lanes.copy_out(state.host[piece], state.storage(piece).data_ptr(), piece.size_bytes)
 
     def _buffer(self, piece: Piece) -> None:
-        """A host buffer; what is nowhere else yet puts its bytes there."""
+        """A host buffer; what is nowhere else yet puts its bytes there, unless it may come to be on the device."""
         state = self._state
         if piece not in state.host:
             state.host[piece] = self._device.host_allocate(piece.size_bytes)
-            if piece not in state.resident and piece in state.pieces[piece.tensor]:
+            if not self._device.is_host and piece not in state.resident and piece in state.pieces[piece.tensor]:
                 self._seed(piece)
 
     def _drop_buffer(self, piece: Piece) -> None:
@@ -181,32 +200,35 @@ class Residency:
         self._state.valid.discard(piece)
 
     def _allocate(self, program: Program) -> None:
-        for owner, size_bytes in _buffers(program).items():
+        for owner, size_bytes in self._buffers(program).items():
             buffer = self._device.host_allocate(size_bytes)
             if isinstance(owner, str):
                 program.staging[owner] = buffer
             else:
                 program.buffers[owner] = buffer
         for name, constant in program.step.constants.items():
-            fill(program, name, constant)
+            self.fill(program, name, constant)
 
-
-def fill(program: Program, name: str, tensor: torch.Tensor) -> None:
-    """Put what an upload will copy into its host buffer; an empty one has none."""
-    if name in program.staging:
+    def fill(self, program: Program, name: str, tensor: torch.Tensor) -> None:
+        """Keep ready what an upload will copy: in its host buffer, which an empty one has not."""
         dense = tensor.detach().contiguous()
-        ctypes.memmove(program.staging[name], dense.data_ptr(), dense.nbytes)
+        if self._device.is_host:
+            program.ready[name] = dense
+        elif name in program.staging:
+            self._lanes.write(program.staging[name], dense)
 
+    def _buffers(self, program: Program) -> dict[TensorId | str, int]:
+        """The sizes of a program's own host buffers: of tensors that it moves, and, by name, of what it uploads.
 
-def _buffers(program: Program) -> dict[TensorId | str, int]:
-    """The sizes of a program's own host buffers: of tensors that it moves, and of values that it uploads, by name."""
-    step = program.step
-    sizes: dict[TensorId | str, int] = {}
-    for tensor in sorted(program.timeline.swapped.difference(program.wiring.pieces)):
-        sizes[tensor] = program.wiring.graph.tensors[tensor].size_bytes
-    for name in _uploads(program):
-        sizes[name] = step.graph.tensors[step.tensor_of[step.values[name].storage]].size_bytes
-    return sizes
+        Where the device's memory is the host's, uploads need none.
+        """
+        step = program.step
+        sizes: dict[TensorId | str, int] = {}
+        for tensor in sorted(program.timeline.swapped.difference(program.wiring.pieces)):
+            sizes[tensor] = program.wiring.graph.tensors[tensor].size_bytes
+        for name in () if self._device.is_host else _uploads(program):
+            sizes[name] = step.graph.tensors[step.tensor_of[step.values[name].storage]].size_bytes
+        return sizes
 
 
 def _batches(pieces: list[Piece]) -> list[list[Piece]]:
@@ -236,3 +258,4 @@ def _free_buffers(device: Device, programs: tuple[Program, ...]) -> None:
             device.host_free(buffer)
         program.buffers.clear()
         program.staging.clear()
+        program.ready.clear()

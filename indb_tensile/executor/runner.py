@@ -18,7 +18,7 @@ from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.program import Program, bind, compile_program, empty_carried
 from indb_tensile.executor.repeats import Repeats, Results
 from indb_tensile.executor.replay import INPUTS
-from indb_tensile.executor.residency import Residency, fill
+from indb_tensile.executor.residency import Residency
 from indb_tensile.executor.state import State
 from indb_tensile.executor.timing import EventClock
 from indb_tensile.scheduler.plan import Plan
@@ -112,7 +112,8 @@ class Runner:
             raise InvariantError(f"{len(plans)} plans were given for {len(self._steps)} steps")
         located = self._placer.position is not None
         programs = tuple(
-            compile_program(s, plan, located=located) for s, plan in zip(self._steps, plans, strict=True)
+            compile_program(s, plan, located=located, on_host=self._device.is_host)
+            for s, plan in zip(self._steps, plans, strict=True)
         )
         self._leave()
         if self._repeats is not None:
@@ -191,7 +192,7 @@ class Runner:
         if program is not self._current or self._state.changed:
             self._leave()
             self._enter(program)
-        _stage(program, (x, y))
+        self._stage(program, (x, y))
         rate = lr if self._rate is None else self._rate.fill_(lr)
         self._state.whole = False
         with self._naming_culprits(program):
@@ -208,6 +209,16 @@ class Runner:
         self._state.whole = True
         self._residency.finished(program)
         return returned
+
+    def _stage(self, program: Program, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        for name, tensor in zip(INPUTS, batch, strict=True):
+            shape = program.step.values[name]
+            if tuple(tensor.shape) != shape.shape or tensor.dtype != shape.dtype:
+                raise InvariantError(
+                    f"batch {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
+                    f"the step was captured for {shape.dtype} of shape {shape.shape}"
+                )
+            self._residency.fill(program, name, tensor)
 
     def _run_itself(self, program: Program, rate: float | torch.Tensor, *, timed: bool) -> Results:
         """Operator by operator."""
@@ -301,17 +312,6 @@ def _check_sized(steps: tuple[CapturedStep, ...]) -> None:
                 f"the size of {min(step.opaque)} has not been measured",
                 hint="Calibrate the steps, or apply what is known, before they run.",
             )
-
-
-def _stage(program: Program, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    for name, tensor in zip(INPUTS, batch, strict=True):
-        shape = program.step.values[name]
-        if tuple(tensor.shape) != shape.shape or tensor.dtype != shape.dtype:
-            raise InvariantError(
-                f"batch {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
-                f"the step was captured for {shape.dtype} of shape {shape.shape}"
-            )
-        fill(program, name, tensor)
 
 
 def _result(step: CapturedStep, name: str, *, pinned: bool) -> torch.Tensor:

@@ -4,7 +4,6 @@ Each persistent storage is on the device or in a host buffer, or both; before th
 is in neither and waits as a host tensor. Views stay valid throughout: what moves is the storage's memory.
 """
 
-import ctypes
 from collections.abc import Collection, Mapping
 
 import torch
@@ -142,11 +141,12 @@ class State:
         return self._place_of(piece).cpu()
 
     def _place_of(self, piece: Piece) -> torch.Tensor:
-        """Its bytes where they are."""
+        """Its bytes where they are; of what is beyond the link a copy."""
         if piece in self.resident:
             return bytes_of(self.storage(piece))
-        if piece in self.host:
-            return host_bytes(self.host[piece], piece.size_bytes)
+        if piece in self.valid:
+            assert self.lanes is not None
+            return self.lanes.read(self.host[piece], piece.size_bytes)
         seed = self.seeds.get(piece)
         return torch.zeros(piece.size_bytes, dtype=torch.uint8) if seed is None else seed
 
@@ -154,14 +154,15 @@ class State:
         """Give a storage these bytes, wherever its pieces are."""
         for piece in self.pieces[tensor]:
             part = memory[piece.start_bytes : piece.stop_bytes]
-            if piece in self.resident or piece in self.host:
-                self._place_of(piece).copy_(part)
-            else:
-                self.seeds[piece] = part
             if piece in self.resident:
+                bytes_of(self.storage(piece)).copy_(part)
                 self.valid.discard(piece)
-            elif piece in self.host:
+            elif piece in self.host and self.lanes is not None and not self.lanes.is_host:
+                self.lanes.write(self.host[piece], part)
                 self.valid.add(piece)
+            else:  # whoever moves it next puts it where it belongs
+                self.seeds[piece] = part
+                self.valid.discard(piece)
 
     def _settle(self) -> None:
         if self.lanes is not None:
@@ -184,11 +185,6 @@ def restore_rng_state(saved: torch.Tensor, device: torch.device = HOST) -> None:
         torch.set_rng_state(saved)
     else:
         torch.cuda.set_rng_state(saved, device)
-
-
-def host_bytes(buffer: HostBuffer, size_bytes: int) -> torch.Tensor:
-    """A host buffer as a tensor of bytes; it is a view, valid as long as the buffer is."""
-    return torch.frombuffer((ctypes.c_char * size_bytes).from_address(buffer), dtype=torch.uint8)
 
 
 def _value_in(memory: torch.Tensor, value: Value) -> torch.Tensor:

@@ -14,6 +14,7 @@ create type tensile.checkpoint_store as enum ('local', 'catalog');
 
 alter table tensile.workers
   add column slots integer not null default 8,
+  add column threads integer not null default 1,
   add column beats bigint not null default 0,
   add column took_leave boolean not null default false,
   add column entering integer not null default 2,
@@ -28,6 +29,7 @@ delete from tensile.device_jobs;
 alter table tensile.workers
   add constraint workers_have_slots check (slots > 0),
   add constraint workers_let_jobs_enter check (entering > 0),
+  add constraint workers_have_threads check (threads > 0),
   add constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$');
 
 -- Names ------------------------------------------------------------------------------------------------------
@@ -111,7 +113,8 @@ alter table tensile.jobs
   add column interruptions integer not null default 0,
   add column interrupted interval not null default '0',
   add column progress_at timestamptz,
-  add column last_death_phase text;
+  add column last_death_phase text,
+  add column threads integer;
 
 alter table tensile.job_progress add column eta_earliest timestamptz;
 
@@ -139,6 +142,7 @@ alter table tensile.jobs
   add constraint jobs_idempotency_key_is_printable
     check (idempotency_key !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
   add constraint jobs_attempts_are_bounded check (max_attempts between 1 and 100 and faults between 0 and max_attempts),
+  add constraint jobs_have_threads check (threads > 0),
   add constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0');
 
 drop index tensile.jobs_active;

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from indb_tensile.bench.predictor import Measured, rows
-from indb_tensile.executor.hardware import EMULATED_SPEED
+from indb_tensile.executor.hardware import PROCESSOR_SPEED
 from indb_tensile.executor.predictor import Sample
 from indb_tensile.scheduler.features import Description, rooflines_ns
 from tests.scheduler.descriptions import dense, elementwise
@@ -17,7 +17,7 @@ from tests.scheduler.descriptions import dense, elementwise
 def _sample(description: Description, factor: float = 1.0, utilisation: float = 0.0) -> Sample:
     """Products take four times their roofline, the rest twice; more where others run."""
     slower = (4 if description.name == "aten.mm.default" else 2) * (1 + utilisation) * factor
-    latency_ns = round(slower * float(rooflines_ns([description], EMULATED_SPEED)[0]))
+    latency_ns = round(slower * float(rooflines_ns([description], PROCESSOR_SPEED)[0]))
     return Sample(description=description, latency_ns=latency_ns, utilisation=utilisation)
 
 

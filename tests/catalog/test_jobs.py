@@ -79,6 +79,23 @@ def test_a_long_queue_slows_neither_an_enqueue_nor_a_claim_whatever_the_statisti
         assert rows_read(connection) - enqueued < 10
 
 
+def test_a_job_keeps_the_threads_of_the_worker_that_starts_it_first(database: Database) -> None:
+    with database.connect("tensile_worker") as worker, database.connect() as owner:
+        first, second = (
+            jobs.register_worker(worker, host="host", pid=1, device_kind="cpu:test", lease_s=LEASE_S, threads=threads)
+            for threads in (3, 5)
+        )
+        enqueue(owner)
+        claimed = claim(worker, first)
+        assert claimed.threads == 3
+        jobs.requeue(worker, claimed.job, claimed.claim, "its controller stops")
+        owner.execute("update tensile.jobs set not_before = null")
+        assert claim(worker, second).threads == 3
+        enqueue(owner)
+        assert claim(worker, second).threads == 5
+        assert owner.execute("select threads from tensile.stat_jobs order by job_id").fetchall() == [(3,), (5,)]
+
+
 def test_higher_priority_goes_first_then_the_older_job(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         order = [enqueue(alice, priority=priority) for priority in (0, 5, 0, 5)]

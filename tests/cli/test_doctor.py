@@ -125,14 +125,31 @@ def test_a_reader_that_may_not_log_in_is_told_with_what_mends_it(tensile: Tensil
             "correct the environment",
         ),
         ({"DEVICE": "cuda:7"}, "device", "device (TENSILE_DEVICE) is 'cuda:7', and ", ""),
-        ({"CAPACITY_BYTES": "1000GB"}, "device memory", "the budget is 1024000 MB", "lower the budget"),
         (
-            {"MEMORY_DIRECTORY": "/nowhere"},
+            {"BUDGET_BYTES": "1000GB", "CAPACITY_BYTES": "1000GB"},
+            "device",
+            "budget_bytes (TENSILE_BUDGET_BYTES) is 1073",
+            "leaves memory",
+        ),
+        ({"SWAP_DIRECTORY": "/dev/shm"}, "swap directory", "/dev/shm is in memory", "TENSILE_SWAP_DIRECTORY"),
+        (
+            {"DEVICE": "emulated", "CAPACITY_BYTES": "1000GB"},
+            "device memory",
+            "the budget is 1024000 MB",
+            "lower the budget",
+        ),
+        (
+            {"DEVICE": "emulated", "MEMORY_DIRECTORY": "/nowhere"},
             "device memory",
             "it cannot be made in memory_directory /nowhere: No such file or directory",
             "name a directory in memory that you may write to, such as /dev/shm, or leave it empty",
         ),
-        ({"MEMORY_DIRECTORY": "/proc"}, "device memory", "memory_directory /proc: Operation not supported", "name a"),
+        (
+            {"DEVICE": "emulated", "MEMORY_DIRECTORY": "/proc"},
+            "device memory",
+            "memory_directory /proc: Operation not supported",
+            "name a",
+        ),
     ],
 )
 def test_what_a_controller_would_refuse_at_its_start_is_foreseen(

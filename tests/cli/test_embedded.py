@@ -24,7 +24,7 @@ from tests.cli.conftest import Tensile, ended, until
 pytestmark = pytest.mark.postgres
 
 LINKS = ("--link-out", "400MB", "--link-in", "400MB")  # given, nothing is measured
-OPTIONS = ("--capacity", "64MB", "--spare-trainers", "1", *LINKS)
+OPTIONS = ("--device", "emulated", "--capacity", "64MB", "--spare-trainers", "1", *LINKS)
 
 
 @pytest.fixture(scope="module")

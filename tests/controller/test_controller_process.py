@@ -54,6 +54,7 @@ def restartable(cluster: Cluster, template: str) -> Iterator[Database]:
 def controller(database: Database, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
     values: dict[str, Any] = {
         "dsn": database.dsn("tensile_worker"),
+        "device": "emulated",
         "capacity_bytes": 64 << 20,
         "budget_bytes": 64 << 20,
         "link_out_bytes_per_s": 400_000_000,

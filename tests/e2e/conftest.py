@@ -123,6 +123,7 @@ def service_on(database: Database) -> Iterator[Service]:
         "TENSILE_DSN": database.dsn("tensile_worker"),
         "TENSILE_SERVICE_DIRECTORY": str(directory / "service"),
         "TENSILE_STATE_DIR": str(directory),
+        "TENSILE_DEVICE": "emulated",
         "TENSILE_CAPACITY_BYTES": str(64 * MIB),
         "TENSILE_LINK_OUT_BYTES_PER_S": "400000000",
         "TENSILE_LINK_IN_BYTES_PER_S": "400000000",

@@ -1,4 +1,4 @@
-"""The devices that one suite runs on: the emulated one and the tests' own fake, or a GPU's back end.
+"""The devices that one suite runs on: the emulated one, the processor's and the tests' own fake, or a GPU's back end.
 
 Which, is said by TENSILE_TEST_DEVICES: a process that has asked for a driver is not to be forked and used on, so the
 suite of a GPU, or of its driver's double (tests/native/test_cuda.py), runs in a process of its own:
@@ -8,15 +8,16 @@ suite of a GPU, or of its driver's double (tests/native/test_cuda.py), runs in a
 
 import ctypes
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from indb_tensile.executor.cuda import CudaDevice, Gpus, probe
-from indb_tensile.executor.device import REGION_BYTES, ArenaDevice, EmulatedDevice, HostBuffer, Ledger
+from indb_tensile.executor.device import REGION_BYTES, ArenaDevice, CpuDevice, EmulatedDevice, HostBuffer, Ledger
 from tests.executor.fake_device import FakeDevice
 
-BACK_ENDS = os.environ.get("TENSILE_TEST_DEVICES", "emulated fake").split()
+BACK_ENDS = os.environ.get("TENSILE_TEST_DEVICES", "emulated cpu fake").split()
 GRANTED_REGIONS = 4
 POOL_BYTES = 8 << 20
 CHUNK_BYTES = 4096
@@ -32,6 +33,7 @@ class Devices:
 
     region_bytes: int
     alignment_bytes: int
+    unit_bytes: int = 64  # sizes in the host pool are multiples of
     make: Callable[[], tuple[ArenaDevice, tuple[_Closable, ...]]]
     opened: list[_Closable]
 
@@ -65,6 +67,8 @@ def devices(kind: str) -> Devices:
         )
     if kind == "emulated":
         return Devices(region_bytes=REGION_BYTES, alignment_bytes=64, make=_emulated, opened=[])
+    if kind == "cpu":
+        return Devices(region_bytes=REGION_BYTES, alignment_bytes=64, unit_bytes=4096, make=_cpu, opened=[])
     found = probe()
     assert isinstance(found, Gpus), found.reason
     region_bytes = found.devices[0].granularity_bytes
@@ -74,7 +78,8 @@ def devices(kind: str) -> Devices:
 def put(device: ArenaDevice, address: int, content: bytes) -> None:
     """Write there, by way of the host: what a GPU has can be touched in no other."""
     host = device.host_allocate(len(content))
-    _bytes_at(host, len(content))[:] = content
+    held = ctypes.create_string_buffer(content, len(content))
+    device.host_write(host, ctypes.addressof(held), len(content))
     device.wait(device.copy_in(address, host, len(content)))
     device.host_free(host)
 
@@ -83,18 +88,27 @@ def got(device: ArenaDevice, address: int, size_bytes: int) -> bytes:
     """What is there."""
     host = device.host_allocate(size_bytes)
     device.wait(device.copy_out(host, address, size_bytes))
-    content = bytes(_bytes_at(host, size_bytes))
+    content = buffered(device, host, size_bytes)
     device.host_free(host)
     return content
 
 
-def _bytes_at(host: HostBuffer, size_bytes: int) -> memoryview:
-    return memoryview((ctypes.c_char * size_bytes).from_address(host)).cast("B")
+def buffered(device: ArenaDevice, host: HostBuffer, size_bytes: int) -> bytes:
+    """What is in a buffer of the host pool."""
+    held = ctypes.create_string_buffer(size_bytes)
+    device.host_read(ctypes.addressof(held), host, size_bytes)
+    return held.raw
 
 
 def _emulated() -> tuple[ArenaDevice, tuple[_Closable, ...]]:
     ledger, (slot, epoch) = _ledger(REGION_BYTES)
     device = EmulatedDevice(ledger.fd, slot, epoch, POOL_BYTES, chunk_bytes=CHUNK_BYTES)
+    return device, (ledger, device)
+
+
+def _cpu() -> tuple[ArenaDevice, tuple[_Closable, ...]]:
+    ledger, (slot, epoch) = _ledger(REGION_BYTES)
+    device = CpuDevice(ledger.fd, slot, epoch, POOL_BYTES, tempfile.gettempdir())
     return device, (ledger, device)
 
 

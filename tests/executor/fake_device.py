@@ -9,6 +9,8 @@ from indb_tensile.executor.device import REGION_BYTES, ArenaUsage, HostBuffer, T
 class FakeDevice:
     """One job alone, with a fixed grant."""
 
+    is_host = False
+
     def __init__(self, granted_bytes: int, host_pool_bytes: int) -> None:
         self.granted_bytes = granted_bytes
         self.host_pool_bytes = host_pool_bytes
@@ -114,6 +116,14 @@ class FakeDevice:
     def host_free(self, buffer: HostBuffer) -> None:
         self._check(buffer, 1)
         del self._buffers[buffer]
+
+    def host_write(self, buffer: HostBuffer, address: int, size_bytes: int) -> None:
+        self._check(buffer, size_bytes)
+        ctypes.memmove(buffer, address, size_bytes)
+
+    def host_read(self, address: int, buffer: HostBuffer, size_bytes: int) -> None:
+        self._check(buffer, size_bytes)
+        ctypes.memmove(address, buffer, size_bytes)
 
     def host_pack(self) -> dict[HostBuffer, HostBuffer]:
         return {}

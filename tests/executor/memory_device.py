@@ -12,7 +12,8 @@ class MemoryDevice:
     The latest moment at which a copy may be done is the one that finds a wait that is missing.
     """
 
-    def __init__(self, granted_bytes: int = 1 << 40) -> None:
+    def __init__(self, granted_bytes: int = 1 << 40, *, is_host: bool = False) -> None:
+        self.is_host = is_host
         self.granted_bytes = granted_bytes
         self.used_bytes = 0
         self.high_water_bytes = 0
@@ -53,6 +54,12 @@ class MemoryDevice:
 
     def compute_after(self, ticket: Ticket) -> int:
         return self.wait(ticket)
+
+    def host_write(self, buffer: HostBuffer, address: int, size_bytes: int) -> None:
+        ctypes.memmove(buffer, address, size_bytes)
+
+    def host_read(self, address: int, buffer: HostBuffer, size_bytes: int) -> None:
+        ctypes.memmove(address, buffer, size_bytes)
 
     def host_allocate(self, size_bytes: int) -> HostBuffer:
         buffer = ctypes.create_string_buffer(size_bytes)

@@ -7,9 +7,19 @@ import pytest
 
 from indb_tensile.config import GIB, MIB, Settings
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.backend import Emulated, choose, fitted, kind_of, named, roofline, speed_of, torch_cuda
+from indb_tensile.executor.backend import (
+    Cpu,
+    Emulated,
+    choose,
+    fitted,
+    kind_of,
+    named,
+    roofline,
+    speed_of,
+    torch_cuda,
+)
 from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu
-from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
+from indb_tensile.executor.hardware import PROCESSOR_SPEED, emulated_kind
 
 A6000 = Gpu(
     ordinal=0,
@@ -52,12 +62,12 @@ def test_a_gpu_is_taken_where_driver_and_torch_have_cuda(setting: str, chosen: G
         ),
     ],
 )
-def test_where_it_cannot_be_used_the_device_is_emulated_or_the_demand_refused(
+def test_where_it_cannot_be_used_the_device_is_the_processor_or_the_demand_refused(
     found: Gpus | NoGpu, cuda: str | None, reason: str
 ) -> None:
-    emulated = choose("auto", found, cuda)
-    assert isinstance(emulated, Emulated)
-    assert (emulated.reason, named(emulated)) == (reason, "emulated")
+    chosen = choose("auto", found, cuda)
+    assert isinstance(chosen, Cpu)
+    assert (chosen.reason, named(chosen)) == (reason, "cpu")
     with pytest.raises(DeviceError) as refused:
         choose("cuda", found, cuda)
     assert refused.value.message == f"device (TENSILE_DEVICE) is 'cuda', and {reason}"
@@ -71,6 +81,10 @@ def test_a_number_that_no_gpu_has_is_named() -> None:
 
 def test_an_emulated_device_is_taken_where_it_is_asked_for_whatever_there_is() -> None:
     assert isinstance(choose("emulated", TWO, "12.8"), Emulated)
+
+
+def test_the_processor_is_taken_where_it_is_asked_for_whatever_there_is() -> None:
+    assert choose("cpu", TWO, "12.8") == Cpu(reason="TENSILE_DEVICE is cpu")
 
 
 def test_a_gpu_gives_all_it_has_but_its_headroom() -> None:
@@ -93,7 +107,14 @@ def test_a_gpus_first_guess_is_its_data_sheet() -> None:
 
 
 def test_an_emulated_device_keeps_its_kind_and_guess() -> None:
-    assert (kind_of("emulated"), speed_of("emulated")) == (emulated_kind(), EMULATED_SPEED)
+    assert (kind_of("emulated"), speed_of("emulated")) == (emulated_kind(), PROCESSOR_SPEED)
+
+
+def test_a_processor_with_so_many_threads_is_a_kind_of_its_own() -> None:
+    assert len({kind_of("emulated"), kind_of("cpu", 1), kind_of("cpu", 2)}) == 3
+    assert kind_of("cpu", 1).endswith(", 1 thread")
+    assert kind_of("cpu", 2).endswith(", 2 threads")
+    assert speed_of("cpu") == PROCESSOR_SPEED
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """A link is found to be what it was set to, and measuring it leaves nothing behind."""
 
-from indb_tensile.executor.bandwidth import SIZES_BYTES, measure_copies, measure_emulated
+from pathlib import Path
+
+from indb_tensile.executor.bandwidth import SIZES_BYTES, measure_copies, measure_cpu, measure_emulated
 from indb_tensile.executor.device import Ledger, RegionState
 from indb_tensile.scheduler.link import Copying, Link, Way, link_of
 from tests.executor.fake_link import FakeLink
@@ -48,3 +50,9 @@ def test_what_does_not_come_up_to_its_link_is_tried_again_and_is_no_faster_then(
         found = measure_emulated(ledger, nominal)
     assert len({(row.way, row.beside, row.size_bytes) for row in found}) == len(found)
     assert link_of(found).out_bytes_per_s <= OUT_BYTES_PER_S
+
+
+def test_a_disk_is_measured_and_nothing_is_left_on_it(tmp_path: Path) -> None:
+    link = link_of(measure_cpu(str(tmp_path), MIB))
+    assert min(link.out_bytes_per_s, link.in_bytes_per_s) > 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,5 @@
 """What every device must do: devices.py says which are tried."""
 
-import ctypes
 import itertools
 import random
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from indb_tensile.executor.device import (
     Ticket,
     Usage,
 )
-from tests.executor.devices import BACK_ENDS, CHUNK_BYTES, POOL_BYTES, Devices, devices, got, put
+from tests.executor.devices import BACK_ENDS, CHUNK_BYTES, POOL_BYTES, Devices, buffered, devices, got, put
 from tests.remains import nothing_remains
 
 
@@ -127,7 +126,7 @@ def test_many_copies_at_once_arrive_whole(openers: Devices, sizes: list[int], se
     tickets = [device.copy_out(host, tensor, size) for host, tensor, size in zip(hosts, tensors, sizes, strict=True)]
     assert tickets == sorted(set(tickets))
     device.wait(tickets[-1])  # one lane: the last is done when all are
-    assert [ctypes.string_at(host, size) for host, size in zip(hosts, sizes, strict=True)] == contents
+    assert [buffered(device, host, size) for host, size in zip(hosts, sizes, strict=True)] == contents
 
 
 def test_a_copy_follows_one_that_wrote_what_it_reads(device: ArenaDevice) -> None:
@@ -153,11 +152,12 @@ def test_a_ticket_that_was_never_given_is_refused(device: Device) -> None:
         device.wait(Ticket(1_000_000))
 
 
-def test_the_host_pool_has_a_limit_and_room_again_after_a_free(device: Device) -> None:
+def test_the_host_pool_has_a_limit_and_room_again_after_a_free(openers: Devices) -> None:
+    device = openers.open()
     all_of_it = device.host_allocate(POOL_BYTES)
     with pytest.raises(
         DeviceMemoryError,
-        match=f"no 64 bytes in one piece: {POOL_BYTES} of its limit of {POOL_BYTES} bytes are in use",
+        match=f"no {openers.unit_bytes} bytes in one piece: {POOL_BYTES} of its limit of {POOL_BYTES} bytes",
     ):
         device.host_allocate(1)
     device.host_free(all_of_it)
@@ -177,11 +177,13 @@ def test_a_buffer_is_freed_once(device: Device) -> None:
         device.host_free(host)
 
 
-def test_a_copy_is_between_a_live_buffer_and_no_more_than_its_size(device: ArenaDevice) -> None:
-    tensor = device.allocate(1000)
+def test_a_copy_is_between_a_live_buffer_and_no_more_than_its_size(openers: Devices) -> None:
+    device = openers.open()
+    tensor = device.allocate(10_000)
     host = device.host_allocate(100)
-    with pytest.raises(InvariantError, match="a copy of 1000 bytes and a host buffer of 128"):
-        device.copy_out(host, tensor, 1000)
+    size_bytes = -(-100 // openers.unit_bytes) * openers.unit_bytes
+    with pytest.raises(InvariantError, match=f"a copy of 10000 bytes and a host buffer of {size_bytes}"):
+        device.copy_out(host, tensor, 10_000)
     with pytest.raises(InvariantError, match="a copy of 0 bytes"):
         device.copy_out(host, tensor, 0)
     with pytest.raises(InvariantError, match="is no buffer of the host pool"):

@@ -5,13 +5,19 @@ import pytest
 
 from indb_tensile.config import GIB, MIB, Settings
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.cgroup import Limit, free_bytes, memory_limit
+from indb_tensile.executor.cgroup import Limit, free_bytes, memory_limit, processors
 from indb_tensile.executor.hardware import (
     Memory,
     address_fault,
+    cores,
+    disk_free_bytes,
     free_memory_bytes,
+    half_of_cores,
+    is_in_memory,
     memory,
     memory_with_swap_bytes,
+    share_of_machine,
+    swap_directory,
     with_host_pool,
     within_machine,
 )
@@ -130,3 +136,60 @@ def test_what_a_group_has_left_counts_the_page_cache_as_free_and_shared_memory_a
     (tmp_path / usage).write_text("600\n")
     (tmp_path / "memory.stat").write_text(statistics)
     assert free_bytes(Limit(size_bytes=1000, path=tmp_path / limit)) == 550
+
+
+def test_the_processors_own_device_takes_half_of_the_memory_and_of_the_free_disk_and_of_the_processors() -> None:
+    found = share_of_machine(Settings(), frozenset(), lambda: machine(24 * GIB), lambda _: 10 * GIB)
+    assert (found.capacity_bytes, found.budget_bytes, found.host_pool_bytes) == (12 * GIB, 12 * GIB, 5 * GIB)
+    assert found.region_bytes == 2 * MIB  # so that there are not too many to look at
+    assert found.swap_directory == ".tensile/swap"
+    assert found.torch_threads == half_of_cores() == max(1, cores() // 2)
+
+
+def test_what_is_set_of_the_processors_own_device_stays() -> None:
+    names = frozenset({"capacity_bytes", "budget_bytes", "host_pool_bytes", "region_bytes"})
+    asked = Settings(
+        capacity_bytes=3 * GIB, budget_bytes=GIB, host_pool_bytes=MIB, swap_directory="/var/tmp", torch_threads=3
+    )
+    assert share_of_machine(asked, names, lambda: machine(24 * GIB), lambda _: 0) == asked
+    with pytest.raises(RequestError, match="at most 1073741824 is needed, the memory of this machine"):
+        share_of_machine(
+            Settings(capacity_bytes=2 * GIB), frozenset({"capacity_bytes"}), lambda: machine(GIB), lambda _: 0
+        )
+
+
+def test_a_budget_that_is_set_alone_makes_the_device_no_smaller() -> None:
+    found = share_of_machine(
+        Settings(capacity_bytes=8 * GIB, budget_bytes=7 * GIB),
+        frozenset({"budget_bytes"}),
+        lambda: machine(8 * GIB),
+        lambda _: GIB,
+    )
+    assert (found.capacity_bytes, found.budget_bytes) == (7 * GIB, 7 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "text", "share"),
+    [
+        ("0::/job", "job/cpu.max", "150000 100000", 1.5),
+        ("0::/job", "job/cpu.max", "max 100000", None),
+        ("0::/job/inner", "job/cpu.max", "200000 100000", 2.0),
+        ("3:cpu,cpuacct:/job", "cpu/job/cpu.cfs_quota_us", "50000", 0.5),
+        ("3:cpu,cpuacct:/job", "cpu/job/cpu.cfs_quota_us", "-1", None),
+    ],
+)
+def test_a_control_group_may_have_less_time_than_there_are_processors(
+    tmp_path: Path, line: str, name: str, text: str, share: float | None
+) -> None:
+    membership = write(tmp_path / "cgroup", line)
+    write(tmp_path / "mounted" / name, text)
+    write(tmp_path / "mounted/cpu/job/cpu.cfs_period_us", "100000")
+    assert processors(membership, tmp_path / "mounted") == share
+
+
+def test_what_is_swapped_is_kept_beside_the_state_unless_another_place_is_set() -> None:
+    assert swap_directory(Settings(state_dir="/var/lib/tensile")) == "/var/lib/tensile/swap"
+    assert swap_directory(Settings(swap_directory="/mnt/fast")) == "/mnt/fast"
+    assert is_in_memory("/dev/shm/not/there/yet")
+    assert not is_in_memory("/")
+    assert disk_free_bytes("/not/there/yet") > 0

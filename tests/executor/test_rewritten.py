@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from indb_tensile.errors import GraphError
-from indb_tensile.executor.capture import CapturedStep
+from indb_tensile.executor.capture import CapturedStep, loaded_by_host
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import Passes
 from indb_tensile.executor.program import compile_program
@@ -76,11 +76,16 @@ def test_batches_in_parts_and_half_precision_run_in_other_orders_too(kind: str) 
         assert device.high_water_bytes == _peak(steps, chosen)
 
 
+@pytest.mark.parametrize("is_host", [False, True])
 @pytest.mark.parametrize("kind", ["wide", "cnn", "lstm", "transformer"])
-def test_plans_of_many_orders_in_turn_change_nothing_and_never_exceed_the_larger_peak(kind: str) -> None:
+def test_plans_of_many_orders_in_turn_change_nothing_and_never_exceed_the_larger_peak(
+    kind: str, is_host: bool
+) -> None:
     job, steps = prepared(kind, settings=SETTINGS[0])
     eager = Eager(job)
-    device, state = MemoryDevice(), job.state()
+    device, state = MemoryDevice(is_host=is_host), job.state()
+    if is_host:
+        steps = tuple(map(loaded_by_host, steps))
     runner = Runner(device, state, steps)
     sequence = [_rewritten(steps, seed, share=seed % 2) for seed in range(20, 26)]
     plain = [tuple(random_plan(step.graph, seed) for step in steps) for seed in (1, 2)]
@@ -97,11 +102,14 @@ def test_plans_of_many_orders_in_turn_change_nothing_and_never_exceed_the_larger
         before = _peak(steps, chosen)
 
 
+@pytest.mark.parametrize("is_host", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_checkpoint_loaded_under_a_plan_in_parts_replaces_every_piece(seed: int) -> None:
+def test_a_checkpoint_loaded_under_a_plan_in_parts_replaces_every_piece(seed: int, is_host: bool) -> None:
     job, steps = prepared("wide", settings=SETTINGS[0])
     eager, state = Eager(job), job.state()
-    runner = Runner(MemoryDevice(), state, steps)
+    if is_host:
+        steps = tuple(map(loaded_by_host, steps))
+    runner = Runner(MemoryDevice(is_host=is_host), state, steps)
     initial = state.export()
     runner.adopt(_rewritten(steps, seed, share=1.0), 1)
     drive(runner, job)

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,8 +13,9 @@ import pytest
 import torch
 
 from indb_tensile.errors import ComputationError, DeviceMemoryError, InvariantError
-from indb_tensile.executor.device import REGION_BYTES, Device, EmulatedDevice, Ledger, Ticket
-from indb_tensile.executor.hardware import EMULATED_SPEED
+from indb_tensile.executor.capture import loaded_by_host
+from indb_tensile.executor.device import REGION_BYTES, CpuDevice, Device, EmulatedDevice, Ledger, Ticket
+from indb_tensile.executor.hardware import PROCESSOR_SPEED
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import Passes
 from indb_tensile.executor.runner import Runner
@@ -109,6 +111,14 @@ def _emulated(link_bytes_per_s: int) -> Iterator[Device]:
             yield device
 
 
+def _cpu() -> Iterator[Device]:
+    with Ledger.create(64 * REGION_BYTES, REGION_BYTES, 1, 1) as ledger:
+        slot, epoch = ledger.claim_slot(os.getpid())
+        ledger.grant(slot, 32 * REGION_BYTES)
+        with CpuDevice(ledger.fd, slot, epoch, 1 << 24, tempfile.gettempdir()) as device:
+            yield device
+
+
 def _in_memory() -> Iterator[Device]:
     yield FakeDevice(1 << 24, 1 << 24)
 
@@ -116,6 +126,7 @@ def _in_memory() -> Iterator[Device]:
 # A slow link makes copies late everywhere, a fast one almost nowhere.
 DEVICES: dict[str, Callable[[], Iterator[Device]]] = {
     "fake": _in_memory,
+    "cpu": _cpu,
     "slow link": partial(_emulated, 20_000_000),
     "fast link": partial(_emulated, 20_000_000_000),
 }
@@ -128,6 +139,8 @@ def test_every_device_gives_the_same_bits_at_the_same_peak(kind: str, name: str)
     eager = Eager(job)
     expected_seen = bits(drive(eager, job))
     with contextmanager(DEVICES[name])() as device:
+        if device.is_host:
+            steps = tuple(map(loaded_by_host, steps))
         for seed in (1, 2):
             chosen = tuple(random_plan(step.graph, seed, share=1.0) for step in steps)
             state = job.state()
@@ -197,7 +210,7 @@ def test_the_planners_plans_keep_their_budget_and_the_bits(kind: str, seed: int,
     liveness = [peak(graph, LIVENESS) for graph in graphs]
     budget_bytes = max(floors) + round(share * (max(liveness) - max(floors)))
     workload = Workload(
-        job=JobId(1), graphs=graphs, latency_ns=tuple(estimate(graph, EMULATED_SPEED) for graph in graphs)
+        job=JobId(1), graphs=graphs, latency_ns=tuple(estimate(graph, PROCESSOR_SPEED) for graph in graphs)
     )
     link = Link(out_bytes_per_s=400_000_000, in_bytes_per_s=400_000_000)
     planned = plan_jobs([workload], budget_bytes=budget_bytes, link=link)
@@ -211,6 +224,17 @@ def test_the_planners_plans_keep_their_budget_and_the_bits(kind: str, seed: int,
     assert device.high_water_bytes == planned[0].peak_bytes <= budget_bytes
 
 
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_where_memory_is_the_hosts_nothing_is_copied_over_a_link_without_need(kind: str) -> None:
+    job, steps = prepared(kind)
+    steps = tuple(map(loaded_by_host, steps))
+    device, eager = MemoryDevice(is_host=True), Eager(job)
+    runner = Runner(device, job.state(), steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    assert bits(drive(runner, job)) == bits(drive(eager, job))
+    assert (device.copied_bytes, device.buffers) == (0, {})
+
+
 def test_nothing_is_on_the_device_before_a_plan_is_adopted() -> None:
     job, steps = prepared("mlp")
     device = MemoryDevice()
@@ -220,11 +244,14 @@ def test_nothing_is_on_the_device_before_a_plan_is_adopted() -> None:
         runner.train(*job.batches[0], 0.1)
 
 
+@pytest.mark.parametrize("is_host", [False, True])
 @pytest.mark.parametrize("kind", ["cnn", "lstm"])
-def test_new_plans_in_mid_training_change_nothing_and_never_exceed_the_larger_peak(kind: str) -> None:
+def test_new_plans_in_mid_training_change_nothing_and_never_exceed_the_larger_peak(kind: str, is_host: bool) -> None:
     job, steps = prepared(kind)
+    if is_host:
+        steps = tuple(map(loaded_by_host, steps))
     eager = Eager(job)
-    device, state = MemoryDevice(), job.state()
+    device, state = MemoryDevice(is_host=is_host), job.state()
     runner = Runner(device, state, steps)
     sequence = [(LIVENESS,) * 3, *(_plans(steps, seed) for seed in range(20, 26)), (VANILLA,) * 3]
     before = 0
@@ -289,11 +316,12 @@ def test_a_job_goes_on_from_its_checkpoint_with_equal_bits(kind: str) -> None:
     assert state_bits(second.export()) == state_bits(first.export())
 
 
+@pytest.mark.parametrize("is_host", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_checkpoint_loaded_under_an_adopted_plan_replaces_every_host_copy(seed: int) -> None:
+def test_a_checkpoint_loaded_under_an_adopted_plan_replaces_every_host_copy(seed: int, is_host: bool) -> None:
     job, steps = prepared("mlp")
     eager, state = Eager(job), job.state()
-    runner = Runner(MemoryDevice(), state, steps)
+    runner = Runner(MemoryDevice(is_host=is_host), state, steps)
     runner.adopt(_plans(steps, seed), 1)
     initial = state.export()
     drive(runner, job)

@@ -5,10 +5,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <thread>
 #include <vector>
 
 #include "check.hpp"
+#include "fault.hpp"
 #include "lane.hpp"
 
 using namespace tensile;
@@ -17,6 +19,10 @@ using namespace std::chrono_literals;
 namespace {
 
 layout::Lane link_of(std::uint64_t bytes_per_s) { return {bytes_per_s, 0, 0, 0}; }
+
+void copy(std::byte* to, const std::byte* from, std::size_t size_bytes) { std::memcpy(to, from, size_bytes); }
+
+Lane::Engine paced(std::size_t chunk_bytes) { return {copy, Lane::Pace::link, chunk_bytes}; }
 
 std::vector<std::byte> pattern(std::size_t size_bytes) {
   std::vector<std::byte> bytes(size_bytes);
@@ -28,7 +34,7 @@ std::vector<std::byte> pattern(std::size_t size_bytes) {
 
 TEST(copies_arrive_whole_whatever_their_size) {
   layout::Lane link = link_of(1'000'000'000'000);
-  Lane lane("test", LaneClock(link), 1000);
+  Lane lane("test", LaneClock(link), paced(1000));
   std::uint64_t total_bytes = 0;
   for (const std::size_t size_bytes : {1UL, 7UL, 999UL, 1000UL, 1001UL, 123457UL}) {
     const std::vector<std::byte> from = pattern(size_bytes);
@@ -42,7 +48,7 @@ TEST(copies_arrive_whole_whatever_their_size) {
 
 TEST(copies_are_done_first_in_first_out_at_the_links_rate) {
   layout::Lane link = link_of(100'000'000);
-  Lane lane("test", LaneClock(link), 4096);
+  Lane lane("test", LaneClock(link), paced(4096));
   const std::vector<std::byte> from = pattern(100'000);
   std::vector<std::byte> to(from.size());
   const std::uint64_t start_ns = now_ns();
@@ -62,7 +68,7 @@ TEST(copies_are_done_first_in_first_out_at_the_links_rate) {
 
 TEST(a_link_that_never_idles_loses_no_time_between_copies) {
   layout::Lane link = link_of(100'000'000);
-  Lane lane("test", LaneClock(link), 4096);
+  Lane lane("test", LaneClock(link), paced(4096));
   const std::vector<std::byte> from = pattern(4096);
   std::vector<std::byte> to(from.size());
   const std::uint64_t before_ns = now_ns();
@@ -80,8 +86,8 @@ TEST(two_lanes_on_one_link_share_its_time) {
   std::vector<std::byte> to_b(from.size());
   const std::uint64_t start_ns = now_ns();
   {
-    Lane a("a", LaneClock(link), 10'000);
-    Lane b("b", LaneClock(link), 10'000);
+    Lane a("a", LaneClock(link), paced(10'000));
+    Lane b("b", LaneClock(link), paced(10'000));
     a.submit(to_a.data(), from.data(), from.size());
     b.submit(to_b.data(), from.data(), from.size());
   }
@@ -104,7 +110,7 @@ TEST(the_clock_starts_at_what_was_ready_or_at_what_was_reserved) {
 
 TEST(many_threads_may_queue_and_wait) {
   layout::Lane link = link_of(1'000'000'000'000);
-  Lane lane("test", LaneClock(link), 512);
+  Lane lane("test", LaneClock(link), paced(512));
   const std::vector<std::byte> from = pattern(2000);
   std::vector<std::vector<std::byte>> to(4, std::vector<std::byte>(from.size()));
   std::vector<std::thread> threads;
@@ -122,7 +128,7 @@ TEST(many_threads_may_queue_and_wait) {
 
 TEST(a_closed_lane_has_finished_and_refuses_more) {
   layout::Lane link = link_of(100'000'000);
-  Lane lane("test", LaneClock(link), 1000);
+  Lane lane("test", LaneClock(link), paced(1000));
   const std::vector<std::byte> from = pattern(50'000);
   std::vector<std::byte> to(from.size());
   const std::uint64_t number = lane.submit(to.data(), from.data(), from.size());
@@ -135,16 +141,16 @@ TEST(a_closed_lane_has_finished_and_refuses_more) {
 
 TEST(wrong_copies_are_refused) {
   layout::Lane link = link_of(1);
-  Lane lane("test", LaneClock(link), 1000);
+  Lane lane("test", LaneClock(link), paced(1000));
   std::byte byte{};
   CHECK_FAULT(invariant, "a copy of 0 bytes", lane.submit(&byte, &byte, 0));
-  CHECK_FAULT(invariant, "chunks of 0 bytes", Lane("test", LaneClock(link), 0));
+  CHECK_FAULT(invariant, "chunks of 0 bytes", Lane("test", LaneClock(link), paced(0)));
   CHECK(lane.done(0));
 }
 
 TEST(a_forked_child_lets_go_of_its_parents_lane) {
   layout::Lane link = link_of(1'000'000);
-  auto lane = std::make_unique<Lane>("test", LaneClock(link), 1000);
+  auto lane = std::make_unique<Lane>("test", LaneClock(link), paced(1000));
   const std::vector<std::byte> from = pattern(20'000);
   std::vector<std::byte> to(from.size());
   const std::uint64_t number = lane->submit(to.data(), from.data(), from.size());
@@ -164,4 +170,32 @@ TEST(a_forked_child_lets_go_of_its_parents_lane) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   CHECK(lane->wait_for(number, 60s));
   CHECK(to == from);
+}
+
+TEST(an_unpaced_lane_copies_as_fast_as_it_can_and_counts_what_that_took) {
+  layout::Lane link = link_of(1);  // a byte a second: whoever kept to that would not come to an end
+  Lane lane("test", LaneClock(link), {copy, Lane::Pace::none});
+  const std::vector<std::byte> from = pattern(1'000'000);
+  std::vector<std::byte> to(from.size());
+  CHECK(lane.wait_for(lane.submit(to.data(), from.data(), from.size()), 60s));
+  CHECK(to == from);
+  CHECK_EQUAL(link.reserved_bytes.load(), from.size());
+  CHECK(link.reserved_ns.load() > 0);
+}
+
+TEST(a_copy_that_fails_is_told_to_whoever_waits_and_to_everybody_after) {
+  layout::Lane link = link_of(1'000'000'000);
+  int copies = 0;
+  const auto refuse = [&](std::byte*, const std::byte*, std::size_t) {
+    if (++copies == 2) throw Fault(Fault::Kind::lost, "the disk is full");
+  };
+  Lane lane("test", LaneClock(link), {refuse, Lane::Pace::none});
+  std::byte here{}, there{};
+  CHECK(lane.wait_for(lane.submit(&there, &here, 1), 60s));
+  const std::uint64_t failing = lane.submit(&there, &here, 1);
+  const std::uint64_t after = lane.submit(&there, &here, 1);
+  CHECK_FAULT(lost, "the disk is full", lane.wait_for(failing, 60s));
+  CHECK_FAULT(lost, "the disk is full", lane.wait_for(after, 60s));
+  CHECK_FAULT(lost, "the disk is full", lane.done(failing));
+  CHECK_EQUAL(copies, 2);
 }

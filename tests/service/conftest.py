@@ -61,6 +61,8 @@ class Service:
             **{
                 f"TENSILE_LINK_{way}_BYTES_PER_S": "400000000" for way in ("OUT", "IN")
             },  # a controller's hand them on
+            "TENSILE_DEVICE": "emulated",
+            "TENSILE_TORCH_THREADS": "1",
             "TENSILE_WORKER_ID": str(self.worker),
             "TENSILE_SERVICE_PEER_UID": "" if self.peer_uid is None else str(self.peer_uid),
         }

@@ -7,7 +7,7 @@ import pytest
 
 from indb_tensile.config import GIB, MIB, Settings
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.hardware import EMULATED_SPEED
+from indb_tensile.executor.hardware import PROCESSOR_SPEED
 from indb_tensile.executor.predictor import Predictor, Sample, train
 from indb_tensile.job import JobSpec, Relation, Task
 from tests.scheduler.descriptions import elementwise
@@ -120,7 +120,7 @@ def test_what_is_not_measured_is_predicted_where_a_predictor_is_trained() -> Non
             for k in range(20)
             for name in ("aten.relu.default", "aten.mm.default", "aten.addmm.default")
         ],
-        EMULATED_SPEED,
+        PROCESSOR_SPEED,
     )
     rows = explain(predictor=slow)
     assert rows[-1]["note"].endswith("measured on this kind of device, the others predicted")

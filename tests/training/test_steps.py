@@ -8,7 +8,7 @@ import torch
 from indb_tensile.catalog import predictors
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.predictors import StoredPredictor
-from indb_tensile.executor.hardware import EMULATED_SPEED, emulated_kind
+from indb_tensile.executor.hardware import PROCESSOR_SPEED, emulated_kind
 from indb_tensile.executor.predictor import Predictor, Sample, foretell, train
 from indb_tensile.scheduler.features import read_description
 from indb_tensile.scheduler.latency import estimate
@@ -28,7 +28,7 @@ def session(database: Database) -> Iterator[Session]:
 
 def _predictor() -> Predictor:
     return train(
-        [Sample(description=elementwise(1 << k % 20), latency_ns=9_000 << k % 20) for k in range(60)], EMULATED_SPEED
+        [Sample(description=elementwise(1 << k % 20), latency_ns=9_000 << k % 20) for k in range(60)], PROCESSOR_SPEED
     )
 
 
@@ -41,11 +41,11 @@ def _steps(session: Session) -> Steps:
 def test_operators_are_estimated_until_a_predictor_is_stored_and_measured_once_known(session: Session) -> None:
     steps = _steps(session)
     graph, described = steps.graphs[0], steps.captured[0].descriptions
-    assert steps.latency_ns == (estimate(graph, EMULATED_SPEED),)
+    assert steps.latency_ns == (estimate(graph, PROCESSOR_SPEED),)
     found = _predictor()
     stored = StoredPredictor(model=found.to_bytes(), survey=b"", samples=60, history=0)
     session.run(lambda c: predictors.save_predictor(c, emulated_kind(), stored))
-    foretold = foretell(graph, described, EMULATED_SPEED, found)
+    foretold = foretell(graph, described, PROCESSOR_SPEED, found)
     assert _steps(session).latency_ns == (foretold,)
 
     steps = _steps(session)

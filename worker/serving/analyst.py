@@ -38,8 +38,11 @@ def main() -> int:
     os.nice(_NICENESS)
     mine = settings.load(os.environ).shared
     start_log("analyst", mine.log_level.upper())
-    torch.set_num_threads(mine.torch_threads)
-    with socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link, Store(mine.dsn, "analyst", mine.device) as store:
+    torch.set_num_threads(mine.threads)
+    with (
+        socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link,
+        Store(mine.dsn, "analyst", mine.device, mine.threads) as store,
+    ):
         _serve(link, Desk(Explainer(store.latencies, store.latency_predictor, mine)).answer)
     return 0
 

@@ -189,7 +189,7 @@ def _workload(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predi
     workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in measured.items()}
     graphs = tuple(step.with_measured(workspace).graph for step in steps)
     latency_ns = tuple(
-        _latencies(graph, foretell(graph, step.descriptions, hardware.EMULATED_SPEED, predictor), measured)
+        _latencies(graph, foretell(graph, step.descriptions, hardware.PROCESSOR_SPEED, predictor), measured)
         for graph, step in zip(graphs, steps, strict=True)
     )
     return Workload(job=_JOB, graphs=graphs, latency_ns=latency_ns)

@@ -34,8 +34,9 @@ class Loaded:
 class Store:
     """Loads versions. Belongs to one thread at a time."""
 
-    def __init__(self, dsn: str, purpose: str, device: str = backend.EMULATED) -> None:
+    def __init__(self, dsn: str, purpose: str, device: str = backend.EMULATED, threads: int = 1) -> None:
         self._device = device
+        self._threads = threads
         self.session = Session(
             dsn,
             application_name=f"tensile {purpose}",
@@ -58,12 +59,12 @@ class Store:
 
     def latencies(self, signatures: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Nanoseconds and workspace bytes of the operators that have run on this kind of device."""
-        kind = backend.kind_of(self._device)
+        kind = backend.kind_of(self._device, self._threads)
         return self._run(lambda connection: plans.known_latencies(connection, kind, signatures), "latencies")
 
     def latency_predictor(self) -> predictor.Predictor | None:
         """Foretells operators that have not run on this kind of device; None where none is trained yet."""
-        kind = backend.kind_of(self._device)
+        kind = backend.kind_of(self._device, self._threads)
         stored = self._run(lambda connection: predictors.load_predictor(connection, kind), "the latency predictor")
         return None if stored is None else predictor.usable(stored.model)
 

@@ -104,7 +104,15 @@ class TrainingRun:
         claim = (self._device_fd, assigned.slot, assigned.epoch)
         strict_for = f"job {self._job.job}" if self._settings.strict else None
         place = torch_device(name)
-        return open_device(name, claim, self._settings.host_pool_bytes, self._regions, place, strict_for)
+        return open_device(
+            name,
+            claim,
+            self._settings.host_pool_bytes,
+            self._regions,
+            place,
+            strict_for,
+            self._settings.swap_directory,
+        )
 
     @property
     def _name(self) -> str:
@@ -160,7 +168,7 @@ class TrainingRun:
 
     def _capture(self, session: Steady, diary: Diary, prepared: Prepared) -> Steps:
         diary.enter(Phase.CAPTURING)
-        steps = Steps.capture(prepared, self._settings.device)
+        steps = Steps.capture(prepared, self._settings.device, torch.get_num_threads())
         steps.look_up(session)
         return steps
 
@@ -196,6 +204,8 @@ class TrainingRun:
     ) -> Trained:
         device = opened.device
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
+        for parameter in prepared.module.parameters():  # the state has them now, and their memory is a network's
+            parameter.untyped_storage().resize_(0)
         scripted = add_scripts(steps.captured)
         torch.manual_seed(prepared.settings.seed)
         placer = Placer(opened.serving, region_bytes=self._settings.region_bytes, prove=opened.prove)

@@ -7,9 +7,9 @@ import torch
 from indb_tensile.catalog import plans, predictors
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.plans import OpMeasurement
-from indb_tensile.executor.backend import EMULATED, kind_of, speed_of
+from indb_tensile.executor.backend import CPU, EMULATED, kind_of, speed_of
 from indb_tensile.executor.calibrate import apply_known, calibrate, unknown_signatures
-from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
+from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training, loaded_by_host
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import Passes
 from indb_tensile.executor.predictor import Predictor, foretell, usable
@@ -22,16 +22,18 @@ from indb_tensile.scheduler.graph import StepGraph
 class Steps:
     """The training step, the last smaller batch where there is one, and the validation pass, in this order."""
 
-    def __init__(self, captured: tuple[CapturedStep, ...], evaluation_rows: int, device: str = EMULATED) -> None:
+    def __init__(
+        self, captured: tuple[CapturedStep, ...], evaluation_rows: int, device: str = EMULATED, threads: int = 1
+    ) -> None:
         self.captured = captured
-        self.kind = kind_of(device)
+        self.kind = kind_of(device, threads)
         self._speed = speed_of(device)
         self.evaluation_rows = evaluation_rows
         self._known: dict[str, tuple[int, int]] = {}
         self._predictor: Predictor | None = None
 
     @classmethod
-    def capture(cls, prepared: Prepared, device: str = EMULATED) -> "Steps":
+    def capture(cls, prepared: Prepared, device: str = EMULATED, threads: int = 1) -> "Steps":
         """Every graph that the job's epochs run, on the device of that name (executor/backend.py)."""
         settings = optimizer_settings(prepared.settings)
         plan = batch_plan(prepared.train.rows, prepared.settings)
@@ -41,7 +43,10 @@ class Steps:
         trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings, passes) for rows in sizes]
         rows = plan.full_rows
         evaluated = capture_evaluation(module, loss, part.x[:rows], part.y[:rows], settings)
-        return cls((*trained, evaluated), rows, device)
+        captured = (*trained, evaluated)
+        if device == CPU:
+            captured = tuple(map(loaded_by_host, captured))
+        return cls(captured, rows, device, threads)
 
     @property
     def graphs(self) -> tuple[StepGraph, ...]:

@@ -1,4 +1,4 @@
-#include "emulated_device.hpp"
+#include "machine_device.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -16,43 +16,43 @@ constexpr bool is_in(Ticket ticket) { return (ticket & 1) != 0; }
 
 }  // namespace
 
-EmulatedDevice::EmulatedDevice(Ledger ledger, const Claim& claim, std::uint64_t host_pool_bytes,
-                               std::size_t chunk_bytes, const ArenaShape& arena)
+MachineDevice::MachineDevice(Ledger ledger, const Claim& claim, std::uint64_t host_pool_bytes,
+                             const ArenaShape& arena, FarSide far_side)
     : account_(Ledger::attach(ledger.fd()), claim),
       arena_(ledger.words().header.memory_offset == 0 ? nullptr
                                                       : std::make_shared<Arena>(std::move(ledger), claim, arena)),
-      pool_(host_pool_bytes, account_.counted({})),
-      out_("tensile-out", LaneClock(account_.out_lane()), chunk_bytes),
-      in_("tensile-in", LaneClock(account_.in_lane()), chunk_bytes) {}
+      pool_(host_pool_bytes, account_.counted(std::move(far_side.supply))),
+      out_("tensile-out", LaneClock(account_.out_lane()), std::move(far_side.out)),
+      in_("tensile-in", LaneClock(account_.in_lane()), std::move(far_side.in)) {}
 
-void EmulatedDevice::move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
+void MachineDevice::move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
   const std::uint64_t used_bytes = account_.move(freed_bytes, taken_bytes);
   if (arena_) arena_->expect(used_bytes);
 }
 
-SlotUsage EmulatedDevice::usage() const { return account_.usage(); }
+SlotUsage MachineDevice::usage() const { return account_.usage(); }
 
-void EmulatedDevice::reset_high_water() {
+void MachineDevice::reset_high_water() {
   account_.reset_high_water();
   if (arena_) arena_->reset_high_water();
 }
 
-DeviceAddress EmulatedDevice::allocate(std::uint64_t size_bytes) {
+DeviceAddress MachineDevice::allocate(std::uint64_t size_bytes) {
   return reinterpret_cast<DeviceAddress>(arena().allocate(size_bytes));
 }
 
-DeviceAddress EmulatedDevice::allocate_at(std::uint64_t offset, std::uint64_t size_bytes) {
+DeviceAddress MachineDevice::allocate_at(std::uint64_t offset, std::uint64_t size_bytes) {
   return reinterpret_cast<DeviceAddress>(arena().allocate_at(offset, size_bytes));
 }
 
-void EmulatedDevice::free(DeviceAddress address) {
+void MachineDevice::free(DeviceAddress address) {
   const auto* start = reinterpret_cast<const std::byte*>(address);
   const std::lock_guard lock(copying_);
   if (const std::optional<Range> range = arena().around(start)) check_device({address, range->size_bytes});
   arena().free(start);
 }
 
-Arena& EmulatedDevice::arena() const {
+Arena& MachineDevice::arena() const {
   if (!arena_) {
     throw Fault(Fault::Kind::device, "the device has no memory of its own: each process's is private",
                 "Create the ledger with memory.");
@@ -60,7 +60,7 @@ Arena& EmulatedDevice::arena() const {
   return *arena_;
 }
 
-const tensile_arena_hook& EmulatedDevice::hook() {
+const tensile_arena_hook& MachineDevice::hook() {
   // What was allocated by the hook can outlive this object, so the arena must: on purpose it is never destroyed.
   static auto* const kept = new std::vector<std::shared_ptr<Arena>>();
   static std::mutex keeping;
@@ -70,38 +70,38 @@ const tensile_arena_hook& EmulatedDevice::hook() {
   return hooked.hook();
 }
 
-Ticket EmulatedDevice::copy_out(std::byte* host, DeviceAddress device, std::size_t size_bytes) {
+Ticket MachineDevice::copy_out(std::byte* host, DeviceAddress device, std::size_t size_bytes) {
   const std::lock_guard lock(copying_);
-  check_host(host, size_bytes);
+  check_buffer(host, size_bytes);
   const std::uint64_t number = out_.submit(host, reinterpret_cast<const std::byte*>(device), size_bytes);
   uses_[host].out = number;
   note(pending_out_, out_, {number, device, device + size_bytes});
   return out_ticket(number);
 }
 
-Ticket EmulatedDevice::copy_in(DeviceAddress device, const std::byte* host, std::size_t size_bytes) {
+Ticket MachineDevice::copy_in(DeviceAddress device, const std::byte* host, std::size_t size_bytes) {
   const std::lock_guard lock(copying_);
-  check_host(host, size_bytes);
+  check_buffer(host, size_bytes);
   const std::uint64_t number = in_.submit(reinterpret_cast<std::byte*>(device), host, size_bytes);
   uses_[host].in = number;
   note(pending_in_, in_, {number, device, device + size_bytes});
   return in_ticket(number);
 }
 
-bool EmulatedDevice::done(Ticket ticket) const { return (is_in(ticket) ? in_ : out_).done(ticket >> 1); }
+bool MachineDevice::done(Ticket ticket) const { return (is_in(ticket) ? in_ : out_).done(ticket >> 1); }
 
-bool EmulatedDevice::wait_for(Ticket ticket, std::chrono::nanoseconds limit) {
+bool MachineDevice::wait_for(Ticket ticket, std::chrono::nanoseconds limit) {
   return (is_in(ticket) ? in_ : out_).wait_for(ticket >> 1, limit);
 }
 
-bool EmulatedDevice::drain_for(std::chrono::nanoseconds limit) {
+bool MachineDevice::drain_for(std::chrono::nanoseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   return out_.wait_for(out_.latest(), limit) && in_.wait_for(in_.latest(), end - std::chrono::steady_clock::now());
 }
 
-std::byte* EmulatedDevice::host_allocate(std::uint64_t size_bytes) { return pool_.allocate(size_bytes); }
+std::byte* MachineDevice::host_allocate(std::uint64_t size_bytes) { return pool_.allocate(size_bytes); }
 
-void EmulatedDevice::host_free(const std::byte* host) {
+void MachineDevice::host_free(const std::byte* host) {
   const std::lock_guard lock(copying_);
   const auto used = uses_.find(host);
   if (used != uses_.end()) {
@@ -111,29 +111,29 @@ void EmulatedDevice::host_free(const std::byte* host) {
   pool_.free(host);
 }
 
-HostUsage EmulatedDevice::host_usage() const { return pool_.usage(); }
+HostUsage MachineDevice::host_usage() const { return pool_.usage(); }
 
-std::vector<HostMove> EmulatedDevice::host_pack() {
+std::vector<HostMove> MachineDevice::host_pack() {
   const std::lock_guard lock(copying_);
   for (const auto& use : uses_) check_over(use, "moved");
   uses_.clear();
   return pool_.pack();
 }
 
-void EmulatedDevice::host_fit(std::uint64_t free_bytes) { pool_.fit(free_bytes); }
+void MachineDevice::host_fit(std::uint64_t free_bytes) { pool_.fit(free_bytes); }
 
-void EmulatedDevice::close() noexcept {
+void MachineDevice::close() noexcept {
   out_.close();
   in_.close();
 }
 
 // Copies of one lane end in the order in which they were queued.
-void EmulatedDevice::note(std::deque<Pending>& pending, const Lane& lane, const Pending& copy) {
+void MachineDevice::note(std::deque<Pending>& pending, const Lane& lane, const Pending& copy) {
   while (!pending.empty() && lane.done(pending.front().number)) pending.pop_front();
   pending.push_back(copy);
 }
 
-void EmulatedDevice::check_device(Range range) const {
+void MachineDevice::check_device(Range range) const {
   const auto uses = [&](const Lane& lane) {
     return [&](const Pending& copy) {
       return copy.begin < range.end() && copy.end > range.offset && !lane.done(copy.number);
@@ -146,13 +146,13 @@ void EmulatedDevice::check_device(Range range) const {
   }
 }
 
-void EmulatedDevice::check_over(const std::pair<const std::byte* const, Uses>& use, const char* what) const {
+void MachineDevice::check_over(const std::pair<const std::byte* const, Uses>& use, const char* what) const {
   if (out_.done(use.second.out) && in_.done(use.second.in)) return;
   throw Fault(Fault::Kind::invariant, text("host buffer ", static_cast<const void*>(use.first), " is ", what,
                                            " while a copy still uses it"));
 }
 
-void EmulatedDevice::check_host(const std::byte* host, std::size_t size_bytes) const {
+void MachineDevice::check_buffer(const std::byte* host, std::size_t size_bytes) const {
   const std::uint64_t buffer_bytes = pool_.size_bytes(host);
   if (size_bytes > buffer_bytes) {
     throw Fault(Fault::Kind::invariant, text("a copy of ", size_bytes, " bytes and a host buffer of ", buffer_bytes));

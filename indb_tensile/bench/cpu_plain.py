@@ -1,0 +1,126 @@
+"""The script that somebody would write in place of `tensile_train`: read a table, encode, train, evaluate, save.
+
+    python -m indb_tensile.bench.cpu_plain DSN TABLE TARGET THREADS EPOCHS BATCH DIRECTORY
+
+Psycopg's binary COPY and numpy, the same encoding as a default training (numbers, truth values standardised or as
+they are, frequent texts as columns of 0 and 1, times as a number and the place in month and week), the same split,
+network, optimizer, schedule and number of steps, in a plain loop of PyTorch. Prints the seconds of each part as a
+line of JSON; what importing takes is a part of its own.
+"""
+
+import json
+import math
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+_BEGAN_S = time.perf_counter()
+
+import numpy as np  # noqa: E402 - what importing takes is measured
+import psycopg  # noqa: E402
+import torch  # noqa: E402
+from psycopg import sql  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
+from torch import nn  # noqa: E402
+
+_CATEGORIES = 64
+_HELD_OUT = 0.1  # for validation, and as much for the test
+_DAY_S = 86_400.0
+Matrix = Any  # numpy's own types are long here
+
+
+def main(arguments: list[str]) -> None:
+    """Do all of it; print what each part took."""
+    dsn, table, target, threads, epochs, batch, directory = arguments
+    torch.set_num_threads(int(threads))
+    marks = {"import": time.perf_counter()}
+    columns = _read(dsn, table)
+    marks["read"] = time.perf_counter()
+    x, y = _encode(columns, target)
+    marks["encode"] = time.perf_counter()
+    module, score = _train(x, y, int(epochs), int(batch))
+    marks["train"] = time.perf_counter()
+    save_file(module.state_dict(), Path(directory) / "plain.safetensors")
+    marks["save"] = time.perf_counter()
+    taken, before = {}, _BEGAN_S
+    for part, at_s in marks.items():
+        taken[part], before = round(at_s - before, 3), at_s
+    print(json.dumps(taken | {"r2": round(score, 4), "features": x.shape[1]}))
+
+
+def _read(dsn: str, table: str) -> dict[str, list[Any]]:
+    with psycopg.connect(dsn) as connection, connection.cursor(binary=True) as cursor:
+        cursor.execute(sql.SQL("select * from {}").format(sql.Identifier(*table.split("."))))
+        names = [column.name for column in cursor.description or ()]
+        return dict(zip(names, map(list, zip(*cursor.fetchall(), strict=True)), strict=True))
+
+
+def _encode(columns: dict[str, list[Any]], target: str) -> tuple[torch.Tensor, torch.Tensor]:
+    parts = [_column(values) for name, values in columns.items() if name != target]
+    y = np.array(columns[target], np.float64)
+    x = np.hstack(parts).astype(np.float32)
+    return torch.from_numpy(x), torch.from_numpy(((y - y.mean()) / y.std()).astype(np.float32))[:, None]
+
+
+def _column(values: list[Any]) -> Matrix:
+    known = next(value for value in values if value is not None)
+    if isinstance(known, str):
+        frequent = sorted(name for name, _ in Counter(v for v in values if v is not None).most_common(_CATEGORIES))
+        place = {name: position for position, name in enumerate(frequent)} | {None: len(frequent) + 1}
+        hot = np.zeros((len(values), len(frequent) + 2))
+        hot[np.arange(len(values)), [place.get(value, len(frequent)) for value in values]] = 1.0
+        return hot
+    if hasattr(known, "timetuple"):
+        return _times(np.array(values, "datetime64[s]").astype(np.float64))
+    if isinstance(known, bool):
+        return np.array([float("nan") if value is None else value for value in values], np.float64)[:, None]
+    numbers = np.array([float("nan") if value is None else float(value) for value in values])
+    filled = np.where(np.isnan(numbers), np.nanmean(numbers), numbers)
+    return ((filled - filled.mean()) / (filled.std() or 1.0))[:, None]
+
+
+def _times(seconds: Matrix) -> Matrix:
+    year = 2 * math.pi * seconds / (365.25 * _DAY_S)
+    week = 2 * math.pi * seconds / (7 * _DAY_S)
+    scaled = (seconds - seconds.mean()) / (seconds.std() or 1.0)
+    return np.stack([scaled, np.sin(year), np.cos(year), np.sin(week), np.cos(week)], axis=1)
+
+
+def _train(x: torch.Tensor, y: torch.Tensor, epochs: int, batch: int) -> tuple[nn.Module, float]:
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    held = int(len(x) * _HELD_OUT)
+    test, valid, train = order[:held], order[held : 2 * held], order[2 * held :]
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Linear(x.shape[1], 128), nn.ReLU(), nn.Dropout(0.1),
+        nn.Linear(128, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1),
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3, weight_decay=1e-2, fused=True)
+    steps = epochs * -(-len(train) // batch)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    x_train, y_train = x[train], y[train]
+    for _ in range(epochs):
+        shuffled = torch.randperm(len(train))
+        for start in range(0, len(train), batch):
+            rows = shuffled[start : start + batch]
+            loss = nn.functional.mse_loss(module(x_train[rows]), y_train[rows])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+        _score(module, x[valid], y[valid], batch)
+    return module, _score(module, x[test], y[test], batch)
+
+
+def _score(module: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> float:
+    module.eval()
+    with torch.no_grad():
+        found = torch.cat([module(x[start : start + batch]) for start in range(0, len(x), batch)])
+    module.train()
+    return 1 - float(((found - y) ** 2).mean() / y.var())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
