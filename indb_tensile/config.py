@@ -49,15 +49,16 @@ class Settings:
     jobs over. `drift_threshold` is TENSILE's |s' - s| / s. A trainer that was started, or sent a plan, and has said
     nothing for `answer_s` hangs: it is killed, and its job goes on from its last checkpoint. So does one in
     mid-training that has given no sign of life for `answer_s`, or for 50 times its longest iteration where that is
-    more. A job fails that interruptions through no fault of its own have cost more than `interrupted_s` since its
-    last checkpoint; 0 sets no limit. `service_directory` is where the service puts its socket; empty starts no
-    service. `survey_s` of the device's time are spent measuring operators where it is met for the first time; 0
-    trains no latency predictor. `cuda_graphs` lets a GPU run an iteration as one recorded graph where its plan
-    allows it; the results are the same without. `checkpoint_store` says where checkpoints are kept: `local`, in
-    files below `state_dir`, which only this host can read; `catalog`, in the database; `auto`, in files, and every
-    `checkpoint_catalog_s` in the catalog as well, while a controller of another host is alive or the files cannot be
-    written. However short `checkpoint_s` is, checkpoints take at most a tenth of the training time. The logs of
-    `tensile up` in `state_dir` are rotated at `log_bytes`, and `log_files` older ones are kept.
+    more. A controller that starts waits up to `start_patience_s` for a database that does not answer; a database that
+    is starting up is waited for longer. A job fails that interruptions through no fault of its own have cost more
+    than `interrupted_s` since its last checkpoint; 0 sets no limit. `service_directory` is where the service puts its
+    socket; empty starts no service. `survey_s` of the device's time are spent measuring operators where it is met for
+    the first time; 0 trains no latency predictor. `cuda_graphs` lets a GPU run an iteration as one recorded graph
+    where its plan allows it; the results are the same without. `checkpoint_store` says where checkpoints are kept:
+    `local`, in files below `state_dir`, which only this host can read; `catalog`, in the database; `auto`, in files,
+    and every `checkpoint_catalog_s` in the catalog as well, while a controller of another host is alive or the files
+    cannot be written. However short `checkpoint_s` is, checkpoints take at most a tenth of the training time. The
+    logs of `tensile up` in `state_dir` are rotated at `log_bytes`, and `log_files` older ones are kept.
     Raises RequestError where a value is out of range.
     """
 
@@ -88,6 +89,7 @@ class Settings:
     checkpoint_catalog_s: float = 600.0  # under auto: 148 MB every 10 min are 21 GB of WAL a day
     stop_grace_s: float = 5.0  # between SIGTERM and SIGKILL
     answer_s: float = 600.0  # longer than one iteration, and than a trainer takes to start, on any machine
+    start_patience_s: float = 60.0  # longer than a server that is being restarted is away
     interrupted_s: float = 86_400.0  # a day: longer than any outage that somebody works on
     service_directory: str = ""
     state_dir: str = ".tensile"
@@ -250,6 +252,7 @@ _KINDS: dict[str, str] = {
     "checkpoint_catalog_s": "a number of seconds",
     "stop_grace_s": "a number of seconds",
     "answer_s": "a number of seconds",
+    "start_patience_s": "a number of seconds",
     "interrupted_s": "a number of seconds",
     "service_directory": "a directory",
     "state_dir": "a directory",
@@ -283,6 +286,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "log_files": (1, 100),
     "stop_grace_s": (0, 600),
     "answer_s": (1, 86400),
+    "start_patience_s": (0, 86400),
     "interrupted_s": (0, 365 * 86400),
     "survey_s": (0, 600),
     "torch_threads": (0, 1024),

@@ -42,6 +42,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         checkpoint_catalog_s=60.0,
         stop_grace_s=1.0,
         answer_s=60.0,
+        start_patience_s=5.0,
         interrupted_s=3600.0,
         service_directory="/run/tensile",
         state_dir="/var/lib/tensile",

@@ -10,11 +10,13 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 from indb_tensile import config
+from indb_tensile.catalog.connection import UnreachableError, answers
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
@@ -71,6 +73,7 @@ TRAINER = "indb_tensile.worker.trainer"
 SERVICE = "indb_tensile.worker.service"
 LEARNER = "indb_tensile.worker.learner"
 
+_START_PAUSE_S = 2.0
 _LEAST_ENTERING = 2  # so that a job that waits for a lock or for memory holds up no other of its owner
 
 log = logging.getLogger("controller")
@@ -82,7 +85,7 @@ def main() -> int:
     try:
         settings = config.load(os.environ)
         logging.getLogger().setLevel(settings.log_level.upper())
-        _run(settings)
+        _run_patiently(settings)
     except TensileError as error:
         log.error("%s", _sentences(error))  # noqa: TRY400 - it says all there is to know
         return error.exit_code
@@ -94,6 +97,26 @@ def main() -> int:
 
 def _sentences(error: TensileError) -> str:
     return " ".join(f"{part.rstrip('.')}." for part in (error.message, error.detail, error.hint) if part)
+
+
+def _run_patiently(settings: Settings) -> None:
+    """Run; where the database goes away before all is built, wait for it and begin anew.
+
+    A server that starts up or shuts down is waited for as long as that takes, one that does not answer for
+    `start_patience_s`. One that accepts connections and still refuses this role, password or database is not.
+    """
+    silent_s, refusals = 0.0, 0
+    while True:
+        try:
+            return _run(settings)
+        except UnreachableError as error:
+            answer = answers(settings.dsn)
+            silent_s = silent_s + _START_PAUSE_S if answer is None else 0.0
+            refusals += answer is True  # the first may be of a server that has just come back
+            if silent_s > settings.start_patience_s or refusals > 1:
+                raise
+            log.warning("%s Trying again until the database answers.", _sentences(error))
+        time.sleep(_START_PAUSE_S)
 
 
 def _run(settings: Settings) -> None:

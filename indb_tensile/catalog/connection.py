@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import PGconn, Ping
 
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError, RequestError
@@ -167,6 +168,15 @@ def _lift_statement_timeout(connection: Connection) -> None:
         hint=f'As a superuser: alter role "{user}" reset statement_timeout; '
         f'alter database "{connection.info.dbname}" reset statement_timeout;',
     ) from canceled
+
+
+def answers(dsn: str) -> bool | None:
+    """Whether the server accepts connections: False while it starts or stops, None where nothing answers.
+
+    Neither a role nor a password is needed for it: True says nothing of whether these are right.
+    """
+    state = PGconn.ping(dsn.encode())
+    return {Ping.OK: True, Ping.REJECT: False}.get(state)
 
 
 def retrying(

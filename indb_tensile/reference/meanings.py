@@ -169,6 +169,7 @@ SETTINGS: dict[str, str] = {
     "checkpoint_catalog_s": "With `auto`: the least time between two checkpoints in the catalog.",
     "stop_grace_s": "How long a process that is asked to end has until it is killed.",
     "answer_s": "How long a trainer may be silent before it is killed and its job goes on from its last checkpoint.",
+    "start_patience_s": "How long a controller that starts waits for a database that does not answer.",
     "interrupted_s": "How much time interruptions that are not its fault may cost a job before it fails. 0: no "
     "limit.",
     "service_directory": "Where the service that predicts puts its socket. Empty: no service.",

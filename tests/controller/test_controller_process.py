@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psycopg
 import pytest
@@ -51,7 +51,10 @@ def restartable(cluster: Cluster, template: str) -> Iterator[Database]:
 
 
 @contextmanager
-def controller(database: Database, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
+def controller(
+    database: Database, *, output: IO[str] | None = None, **settings: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """What it logs goes to `output`, or to where the test's own output goes."""
     values: dict[str, Any] = {
         "dsn": database.dsn("tensile_worker"),
         "device": "emulated",
@@ -69,7 +72,7 @@ def controller(database: Database, **settings: Any) -> Iterator[subprocess.Popen
     values |= settings
     environment = os.environ | Settings(**values).environment()
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, cwd=ROOT, stderr=output)
     try:
         yield process
     finally:
@@ -306,9 +309,27 @@ def test_a_job_that_kills_its_controllers_fails(database: Database) -> None:
         assert row == (1, 1, 2)
 
 
-def test_without_a_database_the_exit_code_and_the_message_say_so(database: Database) -> None:
-    dsn = "host=/nonexistent dbname=x"
-    with controller(database, dsn=dsn) as process:
+def test_a_controller_waits_for_a_database_that_is_not_there_yet(restartable: Database, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    restartable.cluster.stop()
+    try:
+        with log.open("w") as output, controller(restartable, output=output) as process:
+            until(lambda: "Trying again until the database answers" in log.read_text())
+            assert process.poll() is None
+            restartable.cluster.start()
+            with restartable.connect() as connection:
+                job = enqueue(connection, "train")
+                until(lambda: adopted(connection, job))
+    finally:
+        restartable.cluster.start()
+
+
+@pytest.mark.parametrize("dsn", ["host=/nonexistent dbname=x", None])
+def test_a_controller_whose_database_never_answers_or_refuses_it_ends_with_4(
+    database: Database, dsn: str | None
+) -> None:
+    refused = database.cluster.dsn(database="absent", user="tensile_worker")
+    with controller(database, dsn=dsn or refused, start_patience_s=1.0) as process:
         assert process.wait(timeout=DEADLINE_S) == 4
 
 
