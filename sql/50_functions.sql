@@ -101,22 +101,20 @@ declare  -- no SET clause: a procedure that has one may not commit. So every nam
   told pg_catalog.text;
   committed pg_catalog.bool;
 begin
-  if pg_catalog.pg_has_role('tensile_user', 'usage') then  -- others are told what they lack by tensile_train
-    call tensile.try_commit(committed);
-    if not committed then
-      raise exception 'tensile_train_and_wait commits, which a transaction block or a function does not let it do'
-        using errcode := 'invalid_transaction_termination',
-              hint := 'Call it outside of both; or use tensile_train(...), commit, and then tensile_wait(job).';
-    end if;
-  end if;
   job := public.tensile_train(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
       snapshot);
+  call tensile.try_commit(committed);  -- the job exists from here on
+  if not committed then
+    raise exception 'tensile_train_and_wait commits, which a transaction block or a function does not let it do'
+      using errcode := 'invalid_transaction_termination',
+            hint := 'Call it outside of both; or use tensile_train(...), commit, and then tensile_wait(job).';
+  end if;
   loop
-    commit;  -- the job exists from here on, and between polls no snapshot holds back the queue
     told := tensile.follow_job(job, told);
     exit when told is null;
+    commit;  -- between polls no snapshot holds back the queue
     perform pg_catalog.pg_sleep(0.1::pg_catalog.float8);
   end loop;
 end

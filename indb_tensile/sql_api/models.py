@@ -77,7 +77,8 @@ select m.owner_oid = tensile.current_role_oid() and m.installation = tensile.ins
        m.definition::text as definition, m.last_spec::text as last_spec, m.last_job_id,
        (select b.bundle #>> '{preprocessor,target,kind}'
           from tensile.model_versions as v join tensile.version_bundles as b on b.version_id = v.version_id
-         where v.model_id = m.model_id and v.job_id = m.last_job_id) as target_kind
+         where v.model_id = m.model_id and v.job_id = m.last_job_id
+         order by v.version_id desc limit 1) as target_kind
   from tensile.models as m where m.name = $1::text and m.dropped_at is null"""
 VERSION = """
 select v.version_id, v.number, v.target, v.metrics::text as metrics

@@ -19,7 +19,8 @@ def publish(database: Database) -> int:
     with database.connect("demo") as demo, database.connect("tensile_worker") as worker:
         job = enqueue(demo, "m")
         claimed = claim(worker, register(worker))
-        models.publish_version(worker, claimed, publication())
+        incumbent = models.deployed_version(worker, "m")
+        models.publish_version(worker, claimed, publication(incumbent=incumbent, incumbent_metric=0.5))
     return job
 
 

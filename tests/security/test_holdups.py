@@ -204,7 +204,9 @@ def _deeds(owner: Connection, worker: Connection, victim: Estate) -> dict[str, C
         "report": lambda: jobs.report_progress(
             worker, running.job, running.claim, Progress(epoch=1, epochs=2, step=2, steps=3)
         ),
-        "publish": lambda: models.publish_version(worker, running, publication()),
+        "publish": lambda: models.publish_version(
+            worker, running, publication(incumbent=ModelVersionId(victim.version_id), incumbent_metric=0.5)
+        ),
         "load a version": lambda: models.load_version(worker, ModelVersionId(victim.version_id)),
         "record the device": lambda: plans.record_device(worker, here, use, [share]),
     }

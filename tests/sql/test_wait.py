@@ -130,6 +130,25 @@ def test_training_and_waiting_returns_the_job(alice: Connection, database: Datab
     assert row == (value(alice, "select job_id from tensile.jobs"),)
 
 
+def test_training_and_waiting_tells_why_a_version_is_not_deployed(alice: Connection, database: Database) -> None:
+    publish = """insert into tensile.model_versions (model_id, number, task, target, architecture, parameters,
+                     weights_bytes, not_deployed)
+                 select model_id, 2, 'classification', 'species', '{"type": "mlp"}', 1, 4, 'deploy is never'
+                   from tensile.models where name = 'flowers'"""
+    succeed = """update tensile.jobs set state = 'succeeded', finished_at = now(),
+                     version_id = (select max(version_id) from tensile.model_versions)"""
+    told: list[tuple[str | None, str | None]] = []
+    alice.add_notice_handler(lambda notice: told.append((notice.message_primary, notice.message_hint)))
+
+    with in_the_background(database, publish, succeed, once=ENDED):
+        alice.execute("call tensile_train_and_wait('flowers', 'iris', target => 'species')")
+
+    assert told[-1] == (
+        f"job {value(alice, 'select job_id from tensile.jobs')}: version 2 is not deployed: deploy is never",
+        "With deploy => 'always' a training deploys its version, whatever that is compared with.",
+    )
+
+
 def test_training_and_waiting_tells_of_a_cancellation(alice: Connection, database: Database) -> None:
     with in_the_background(database, "update tensile.jobs set cancel_requested = true", once=ENDED):
         error = refused(alice, "call tensile_train_and_wait('flowers', 'iris', target => 'species')")

@@ -364,7 +364,7 @@ def test_a_job_that_does_not_fit_beside_the_others_waits_and_says_for_what() -> 
             job=JobId(2),
             claim=ClaimToken(1002),
             text="at least 5.0 MB of device memory, held by job 1 (8.0 MB): 3.0 MB more than the budget of 8.0 MB; "
-            "0.0 MB are free",
+            "0 B are free",
         ),
     )
     drive.send(Finish(trainer=first))
@@ -1142,7 +1142,7 @@ def test_a_trainer_that_was_killed_for_lack_of_memory_says_so_and_the_way_out(en
     trainer = drive.start(1, 4)
     exit_ = Exit(trainer=trainer, code=-9, ending=ending, peak_bytes=3 << 30, memory_bytes=4 << 30)
     (requeued,) = [o for o in drive.send(exit_) if isinstance(o, RequeueJob)]
-    reason = f"{who}: it had 3072 MB of 4096 MB"
+    reason = f"{who}: it had 3.00 GB of 4.00 GB"
     assert requeued.fault is not None
     assert (requeued.reason, requeued.blame) == (reason, Blame.MEMORY)
     assert (requeued.fault.sqlstate, requeued.fault.message) == ("53200", reason)
