@@ -4,10 +4,12 @@
 
 In turns, one at a time, on the same table of float8 columns. A row for each side: the median of seconds to the first
 step, and the most memory that its process had (VmHWM: a trainer's has what it shares with the process that it was
-forked from, as the script's has torch). A job's time begins with the commit and ends when the catalog shows a step;
-the script's begins with its process (bench/reading_plain.py), whose imports are told apart, too: a trainer is forked
-from a process that has made its own. The ratio is the job's time over the script's: below 1 the job is sooner. The table's database is made for the run, on a server of its own unless one is
-named, whose superuser the dsn names; a controller of its own runs on an emulated device with a fast link.
+forked from, as the script's has torch). A job's time begins with the commit and ends when the catalog shows a step.
+The script's begins with its process (bench/reading_plain.py), whose imports are told apart, too: a trainer is forked
+from a process that has made its own. The ratio is the job's time over the script's: below 1 the job is sooner.
+
+The table's database is made for the run, on a server of its own unless one is named, whose superuser the dsn names; a
+controller of its own runs on an emulated device with a fast link.
 """
 
 import argparse
