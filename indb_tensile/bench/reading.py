@@ -45,11 +45,7 @@ PURPOSE = "tensile bench reading"
 PATIENCE_S = 3600.0
 POLL_S = 0.01
 _LINK_BYTES_PER_S = 10**12  # not what is measured here
-_AS_NICE = (
-    "nice",
-    "-n",
-    "5",
-)  # as a trainer (worker/trainer.py): beside other work it would have less of a processor
+_AS_NICE = ("nice", "-n", "5")  # as a trainer is (worker/trainer.py), so that other work slows both alike
 _SQL = parse(Path(__file__).with_name("reading.sql").read_text(encoding="utf-8"))
 
 
