@@ -23,7 +23,7 @@ from indb_tensile.learning.features import FeatureOptions
 _MIB = 1024 * 1024
 _ROW_BYTES = 8 + 8 + 8 + 8  # the hash, and positions: of rows with a target, of each part's, and while one is made
 _TARGET_BYTES = 8
-_WORK_BYTES = 64 * _MIB  # blocks in decoding and encoding, and what the C library keeps
+_WORK_BYTES = 64 * _MIB  # at most: blocks in decoding and encoding, and what the C library keeps
 _TIME_NUMBERS = 8  # that a moment becomes, at most: its epoch, circles of month, weekday and hour, an indicator
 _FIT_BYTES = (
     40  # for each training row of the one column that an encoder is fitted to: float64 and what is made of it
@@ -91,8 +91,8 @@ class Footprint:
         """The most at once: while encoders are fitted, when encoding begins, or when it ends."""
         begun = self.columns_bytes + self.held_out_bytes
         ended = self.kept_bytes + self.encoded_bytes + self.held_out_bytes
-        rows = self.statistics.rows * _ROW_BYTES
-        return max(self.columns_bytes + self.fit_bytes, begun, ended) + rows + _WORK_BYTES
+        work = min(_WORK_BYTES, self.columns_bytes + self.encoded_bytes)
+        return max(self.columns_bytes + self.fit_bytes, begun, ended) + self.statistics.rows * _ROW_BYTES + work
 
     def figures(self) -> dict[str, Any]:
         """For the job's history."""

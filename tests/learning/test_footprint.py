@@ -76,6 +76,10 @@ def test_columns_and_tensors_are_never_both_there_in_full() -> None:
     assert found.peak_bytes < found.columns_bytes + found.encoded_bytes + found.held_out_bytes
 
 
+def test_a_small_table_needs_little() -> None:
+    assert need({"a": FLOAT, "y": FLOAT}, rows=1000).peak_bytes < 200 * 1000
+
+
 @pytest.mark.parametrize(
     ("memory", "error", "message", "hint"),
     [

@@ -1,0 +1,43 @@
+"""What preparing takes of memory beside the columns that were read: little, since tensors take the columns' place."""
+
+from pathlib import Path
+
+import numpy as np
+
+from indb_tensile.job import Task
+from indb_tensile.learning.columns import Column, ColumnData, Kind, Table, Wire
+from indb_tensile.learning.splits import row_hashes
+from indb_tensile.learning.training import assemble
+from tests.learning.tables import spec
+
+ROWS, COLUMNS = 400_000, 20
+FLOAT = Wire(kind=Kind.FLOAT, item=">f8")
+
+
+def drawn(rows: int) -> Table:
+    """A table as it is read: no column has a NULL, so none has a mask of its own."""
+    draw = np.random.default_rng(7)
+    names = [*(f"f{i}" for i in range(COLUMNS)), "y"]
+    missing = np.broadcast_to(np.False_, rows)
+    columns = {name: ColumnData(kind=Kind.FLOAT, values=draw.random(rows), missing=missing) for name in names}
+    described = tuple(Column(name=name, type="double precision", wire=FLOAT) for name in names)
+    hashes = row_hashes([columns["f0"]], rows)
+    return Table(columns=columns, described=described, rows=rows, row_hash=hashes, digest="")
+
+
+def memory_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def test_preparing_takes_less_beside_the_columns_than_the_columns_themselves() -> None:
+    asked = spec("y", Task.REGRESSION, architecture={"type": "mlp"})
+    assemble(drawn(1000), asked, consume=True)  # imports
+    table = drawn(ROWS)
+    columns_bytes = sum(data.values.nbytes for data in table.columns.values())
+    before_bytes = memory_bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    prepared = assemble(table, asked, consume=True)
+    assert memory_bytes("VmHWM") - before_bytes < 0.6 * columns_bytes  # what follows one another took four times them
+    assert memory_bytes("VmRSS") < before_bytes, "tensors and held-out rows take less than what is gone"
+    assert prepared.train.rows + prepared.valid.rows + prepared.test.rows == ROWS
