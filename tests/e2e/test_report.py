@@ -130,7 +130,7 @@ def test_every_type_of_key_and_value_is_told_apart_as_in_the_training(
     report = reported(alice, bare)
     assert report[("split", None, "decided by")][0] == "a hash of the row's values, as there is no primary key"
     assert parts(alice, "'bare'") == Counter(rows_of(report))
-    assert int(report[("rows", None, "equal to another row in features and target")][0]) == 400 - 360
+    assert int(report[("rows", None, "equal to another row in features and target")][0]) == 400 - 80
     assert "the metric flatters" in str(report[("rows", None, "of the test part equal to a training row")][1])
 
 
