@@ -86,23 +86,17 @@ def report_result(
     fact = Fact(section="result", subject=metric, fact="on the test rows", value=f"{values[metric]:.4g}")
     if constant is None:
         return (fact,)
-    classifies = preprocessor.target.task is Task.CLASSIFICATION
-    answer = "the shares of the classes in the training rows" if classifies else "the mean of the training rows"
     warning: str | None = None
     if _no_better(metric, values[metric], constant, len(test)):
-        level = "the level of the commonest class" if metric == "accuracy" else f"that of always answering {answer}"
+        classifies = preprocessor.target.task is Task.CLASSIFICATION
+        answer = "the commonest class" if metric == "accuracy" else "the shares of the classes"
         warning = (
-            f"{metric} {values[metric]:.4g} is at {level} ({constant:.4g}): the model has learned nothing that helps "
-            "to predict the test rows"
+            f"{metric} {values[metric]:.4g} is no better than always answering "
+            f"{answer if classifies else 'the mean'} of the training rows ({constant:.4g}): the model has learned "
+            "nothing that helps to predict the test rows"
         )
-    below = Fact(
-        section="result",
-        subject=metric,
-        fact=f"of always answering {answer}",
-        value=f"{constant:.4g}",
-        warning=warning,
-    )
-    return (fact, below)
+    value = f"{constant:.4g}"
+    return (fact, Fact(section="result", subject=metric, fact="of a constant answer", value=value, warning=warning))
 
 
 def _rows(subject: Subject) -> Iterator[Fact]:
@@ -244,7 +238,7 @@ def _columns(subject: Subject) -> Iterator[Fact]:
         column.name for column in subject.table.described if column.name not in (*recipe.features, recipe.target.name)
     ]
     if left:
-        yield Fact(section="columns", fact="no features", value=", ".join(left[:_MOST_CLASSES]))
+        yield Fact(section="columns", fact="left out of the features", value=", ".join(left[:_MOST_CLASSES]))
 
 
 def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
