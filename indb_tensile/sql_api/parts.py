@@ -8,7 +8,7 @@ The answer comes in pages: the first call opens a cursor, whose number the follo
 import itertools
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import DENIED, INVALID, MISSING_COLUMN, MISSING_TABLE, NOT_READY, RefusalError
@@ -128,7 +128,7 @@ def _read(value: Any, form: str) -> Any:
 
 
 def _statement(
-    plpy: Plpy, described: dict[str, Row], identity: Sequence[str], target: str, decisive: str | None
+    plpy: Plpy, described: Mapping[str, Row], identity: Sequence[str], target: str, decisive: str | None
 ) -> str:
     quoted = {name: f"t.{plpy.quote_ident(name)}" for name in (*identity, target, *([decisive] if decisive else []))}
     values = {name: _SENT[_form(described[name])].format(column) for name, column in quoted.items()}
