@@ -544,7 +544,7 @@ begin
   loop
     page := tensile.call('split', reading) -> 'rows';
     exit when jsonb_array_length(page) = 0;
-    return query select r.value -> 0, r.value ->> 1 from jsonb_array_elements(page) as r;
+    return query select (r.value ->> 0)::jsonb, r.value ->> 1 from jsonb_array_elements(page) as r;
   end loop;
 end
 $$;

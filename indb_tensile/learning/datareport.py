@@ -14,7 +14,7 @@ import numpy as np
 
 from indb_tensile.job import Task
 from indb_tensile.learning import leakage
-from indb_tensile.learning.columns import ColumnData, Kind, Rows, Table
+from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows, Table
 from indb_tensile.learning.encoders import Texts
 from indb_tensile.learning.evaluation import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.features import FeatureOptions, Preprocessor
@@ -26,6 +26,7 @@ _LONGEST_LABEL = 60
 _FEW_TEST_ROWS = 30
 _RARE = 0.1  # a commonest class with all but this share of the rows is said to dominate
 _MOSTLY = 0.5
+_BLOCK_ROWS = 1 << 15  # hashed at once: in the processor's cache that is several times as fast
 _SLIGHT = 0.01  # of a regression's figure: less is no difference
 
 
@@ -85,23 +86,17 @@ def report_result(
     fact = Fact(section="result", subject=metric, fact="on the test rows", value=f"{values[metric]:.4g}")
     if constant is None:
         return (fact,)
-    classifies = preprocessor.target.task is Task.CLASSIFICATION
-    answer = "the shares of the classes in the training rows" if classifies else "the mean of the training rows"
     warning: str | None = None
     if _no_better(metric, values[metric], constant, len(test)):
-        level = "the level of the commonest class" if metric == "accuracy" else f"that of always answering {answer}"
+        classifies = preprocessor.target.task is Task.CLASSIFICATION
+        answer = "the commonest class" if metric == "accuracy" else "the shares of the classes"
         warning = (
-            f"{metric} {values[metric]:.4g} is at {level} ({constant:.4g}): the model has learned nothing that helps "
-            "to predict the test rows"
+            f"{metric} {values[metric]:.4g} is no better than always answering "
+            f"{answer if classifies else 'the mean'} of the training rows ({constant:.4g}): the model has learned "
+            "nothing that helps to predict the test rows"
         )
-    below = Fact(
-        section="result",
-        subject=metric,
-        fact=f"of always answering {answer}",
-        value=f"{constant:.4g}",
-        warning=warning,
-    )
-    return (fact, below)
+    value = f"{constant:.4g}"
+    return (fact, Fact(section="result", subject=metric, fact="of a constant answer", value=value, warning=warning))
 
 
 def _rows(subject: Subject) -> Iterator[Fact]:
@@ -116,10 +111,11 @@ def _rows(subject: Subject) -> Iterator[Fact]:
         section="rows", subject=name, fact="left out, as the target is NULL", value=str(dropped), warning=warning
     )
     values = _value_hashes(subject)
-    equal = known - len(np.unique(values))
+    ordered = np.sort(values)  # several times as fast as np.unique and np.isin
+    equal = int((ordered[1:] == ordered[:-1]).sum())
     yield Fact(section="rows", fact="equal to another row in features and target", value=str(equal))
-    test, train = values[subject.parts.test], values[subject.parts.train]
-    twins = int(np.isin(test, train).sum())
+    test, train = values[subject.parts.test], np.sort(values[subject.parts.train])
+    twins = int((train[np.searchsorted(train, test).clip(max=len(train) - 1)] == test).sum())
     if not twins:
         return
     warning = f"{_share(twins, len(test))} of the test rows are also in the training part: the metric flatters"
@@ -127,11 +123,16 @@ def _rows(subject: Subject) -> Iterator[Fact]:
 
 
 def _value_hashes(subject: Subject) -> Hashes:
+    """A hash of features and target for each row with a target."""
     table, names = subject.table, subject.preprocessor.recipe.features
     identity = sorted({*names, subject.preprocessor.target.name})
     if list(table.identity) == identity:
         return table.row_hash[subject.known]
-    return row_hashes([table.columns[name].take(subject.known) for name in identity], len(subject.known))
+    columns = [table.columns[name] for name in identity]
+    starts = range(0, table.rows, _BLOCK_ROWS)
+    blocks = [[column.part(start, start + _BLOCK_ROWS) for column in columns] for start in starts]
+    hashes = np.concatenate([row_hashes(block, len(block[0].missing)) for block in blocks])
+    return hashes[subject.known]
 
 
 def _split(subject: Subject) -> Iterator[Fact]:
@@ -237,7 +238,7 @@ def _columns(subject: Subject) -> Iterator[Fact]:
         column.name for column in subject.table.described if column.name not in (*recipe.features, recipe.target.name)
     ]
     if left:
-        yield Fact(section="columns", fact="no features", value=", ".join(left[:_MOST_CLASSES]))
+        yield Fact(section="columns", fact="left out of the features", value=", ".join(left[:_MOST_CLASSES]))
 
 
 def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
@@ -254,17 +255,19 @@ def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
 
 def _values(name: str, data: ColumnData, train: Rows, text: Texts | None) -> Iterator[Fact]:
     """What the training rows have in a column; of arrays only which are missing, as looking at them takes memory."""
-    few = data.take(train) if data.kind is not Kind.ARRAY else None
-    absent = int((data.missing[train] if few is None else few.absent()).sum())
+    gone = data.missing if data.kind is Kind.ARRAY else data.absent()
+    absent = int(gone[train].sum())
     if absent:
         share = _share(absent, len(train))
         warning = f"{share} of the training rows have no value" if absent > _MOSTLY * len(train) else None
         yield Fact(section="columns", subject=name, fact="missing in the training rows", value=share, warning=warning)
-    if few is not None and _is_constant(few):
+    if data.kind is Kind.ARRAY or absent == len(train):
+        return
+    if _is_constant(data, gone, train):
         warning = "it has one value in all training rows: nothing is learned from it"
         yield Fact(section="columns", subject=name, fact="different values", value="1", warning=warning)
-    elif few is not None and text is not None:
-        yield _categories(text, few)
+    elif text is not None:
+        yield _categories(text, data.take(train))
 
 
 def _categories(part: Texts, data: ColumnData) -> Fact:
@@ -281,9 +284,13 @@ def _categories(part: Texts, data: ColumnData) -> Fact:
     return Fact(section="columns", subject=part.name, fact="categories", value=value, warning=warning)
 
 
-def _is_constant(data: ColumnData) -> bool:
-    present = data.values[~data.absent()]
-    return len(present) > 0 and bool((present == present[0]).all())
+def _is_constant(data: ColumnData, gone: Mask, train: Rows) -> bool:
+    """Whether a value that some training row has is that of all that have one. A few rows tell that most are not."""
+    for rows in (train[:_BLOCK_ROWS], train):
+        present = data.values[rows[~gone[rows]]]
+        if len(present) and not (present == present[0]).all():
+            return False
+    return True
 
 
 def _words(kind: str, target: str) -> tuple[str, str, str]:

@@ -218,7 +218,10 @@ def _translated(connection: Connection, relation: Relation) -> Iterator[None]:
 
 
 _AGAIN_HINT = "Call tensile_train again to train on the table that has this name now."
-_PROTECTED_HINT = "Train on a table of your own: create table ... as select ... from it, as a role that may read it."
+_PROTECTED_HINT = (
+    "Train on a table of your own: create table ... as select ... from it, as a role that may read it, and give it a "
+    "primary key, which is not copied."
+)
 
 
 def _first_line(error: psycopg.Error) -> str:
@@ -353,7 +356,8 @@ def _refuse(reasons: tuple[Reason, ...]) -> None:
             way = f"Leave it out: exclude => '{{{reason.column}}}'. Or train" if not reason.key else "Train"
             raise UnreadableError(
                 f"table {subject} cannot be copied as it stands: {reason.text}",
-                hint=f"{way} on a copy of it, made with create table ... as select.",
+                hint=f"{way} on a copy of it, made with create table ... as select; give it a primary key, which is "
+                "not copied.",
                 reasons=reasons,
             )
         case readable.TEMPORARY:
@@ -362,7 +366,10 @@ def _refuse(reasons: tuple[Reason, ...]) -> None:
             raise UnreadableError(message, hint=hint, reasons=reasons)
         case _:
             what = reason.type or f"a {reason.code}"
-            hint = "Store its rows in a table with create table ... as select, and train on that."
+            hint = (
+                "Store its rows in a table with create table ... as select, give it a primary key, which is not "
+                "copied, and train on that."
+            )
             message = f"{subject} is {what}; training reads ordinary and partitioned tables"
             raise UnreadableError(message, hint=hint, reasons=reasons)
 

@@ -8,7 +8,7 @@ The answer comes in pages: the first call opens a cursor, whose number the follo
 import itertools
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import DENIED, INVALID, MISSING_COLUMN, MISSING_TABLE, NOT_READY, RefusalError
@@ -27,7 +27,10 @@ _DOUBLE = ("_float8", "_numeric", "_int4", "_int8")
 
 
 def split(plpy: Plpy, request: Json) -> Json:
-    """The number of a new reading, or the next page of an open one: pairs of key and part; the last page is empty."""
+    """The number of a new reading, or the next page of an open one: pairs of key, as JSON, and part.
+
+    The last page is empty.
+    """
     number = read_integer(request, "reading")
     if number is None:
         reading = _Reading(plpy, request)
@@ -71,11 +74,11 @@ class _Reading:
         with callers_path(plpy, self._path):
             self._cursor: Cursor = plpy.cursor(f"{statement} from {qualified(plpy, table.schema, table.name)} as t")
 
-    def page(self, plpy: Plpy) -> list[tuple[Any, str | None]]:
+    def page(self, plpy: Plpy) -> list[tuple[str, str | None]]:
         """The next rows. Where the relation is a view, the caller's own functions run here."""
         with callers_path(plpy, self._path):
             rows = list(self._cursor.fetch(_PAGE_ROWS))
-        return [(json.loads(row["key"]), self._part(row)) for row in rows]
+        return [(row["key"], self._part(row)) for row in rows]
 
     def _part(self, row: Row) -> str | None:
         if not row["takes_part"]:
@@ -125,7 +128,7 @@ def _read(value: Any, form: str) -> Any:
 
 
 def _statement(
-    plpy: Plpy, described: dict[str, Row], identity: Sequence[str], target: str, decisive: str | None
+    plpy: Plpy, described: Mapping[str, Row], identity: Sequence[str], target: str, decisive: str | None
 ) -> str:
     quoted = {name: f"t.{plpy.quote_ident(name)}" for name in (*identity, target, *([decisive] if decisive else []))}
     values = {name: _SENT[_form(described[name])].format(column) for name, column in quoted.items()}

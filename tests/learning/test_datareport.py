@@ -58,7 +58,7 @@ def test_a_report_says_what_was_read_left_out_divided_and_encoded() -> None:
         ("city", "categories", "2 of 3"),
         ("one", "encoding", "a standardised number"),
         ("one", "different values", "1"),
-        (None, "no features", "id"),
+        (None, "left out of the features", "id"),
     ]
     told = warnings_of(report)
     assert 'are one category "(other)": preprocess => \'{"categories": 3}\' keeps them apart' in told["city"]
@@ -114,14 +114,15 @@ def test_a_metric_at_the_level_of_a_constant_answer_is_said_in_words() -> None:
     poor = report_result("accuracy", {"accuracy": share}, prepared.preprocessor, trained, y)
     good = report_result("accuracy", {"accuracy": 0.99}, prepared.preprocessor, trained, y)
 
-    assert f"accuracy {share:.4g} is at the level of the commonest class ({share:.4g})" in str(poor[1].warning)
+    assert f"accuracy {share:.4g} is no better than always answering the commonest class of the training rows" in str(
+        poor[1].warning
+    )
     assert [fact.warning for fact in good] == [None, None]
 
 
 def test_a_regression_no_better_than_the_mean_is_said_in_words() -> None:
     prepared = assemble(sample("diabetes"), spec("target", Task.REGRESSION))
-    told = report_result(
-        "r2", {"r2": 0.004}, prepared.preprocessor, prepared.train.y.numpy(), prepared.test.y.numpy()
-    )
-    assert "r2 0.004 is at that of always answering the mean of the training rows" in str(told[1].warning)
+    trained, tested = prepared.train.y.numpy(), prepared.test.y.numpy()
+    told = report_result("r2", {"r2": 0.004}, prepared.preprocessor, trained, tested)
+    assert "r2 0.004 is no better than always answering the mean of the training rows" in str(told[1].warning)
     assert report_result("roc_auc", {}, prepared.preprocessor, [], [])[0].value == "undefined"

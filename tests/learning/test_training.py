@@ -230,3 +230,22 @@ def test_a_table_in_postgresql_is_prepared_as_the_same_table_in_memory(database:
 
 def fields_of(asked: Any) -> dict[str, Any]:
     return {name: getattr(asked, name) for name in type(asked).__dataclass_fields__}
+
+
+def test_the_column_that_divides_the_rows_is_no_feature_unless_it_orders_them_and_is_named() -> None:
+    described = [("id", "bigint"), ("x", "int"), ("at", "int"), ("tested", "boolean"), ("y", "double precision")]
+    read = table(described, [[row, row % 7, row, row % 4 == 0, float(row % 5)] for row in range(80)])
+
+    def features(**given: Any) -> tuple[str, ...]:
+        return assemble(read, spec("y", Task.REGRESSION, **given)).preprocessor.recipe.features
+
+    last, column = {"last": 0.2, "by": "at"}, {"column": "tested"}
+    assert features(split=last) == ("x", "tested")
+    assert features(split=last, features=("x", "at")) == ("x", "at")
+    assert features(split=column) == ("x", "at")
+    with pytest.raises(RequestError, match='"tested" says which rows test, and is also a feature'):
+        features(split=column, features=("x", "tested"))
+    with pytest.raises(RequestError, match='column "y" is the target'):
+        features(split={"last": 0.2, "by": "y"})
+    with pytest.raises(MissingError, match='split: column "gone" does not exist'):
+        features(split={"last": 0.2, "by": "gone"}, features=("x",))

@@ -6,8 +6,10 @@ import pytest
 
 from indb_tensile.catalog.queries import query
 from indb_tensile.cli.statements import statement
-from indb_tensile.sql_api import evaluations, spi
+from indb_tensile.sql_api import divider, doubts, evaluations, parts, spi
+from indb_tensile.sql_api.relation import Column, Table
 from tests.conftest import Database
+from tests.sql_api.fakes import FakePlpy
 
 PINNED = "search_path=pg_catalog, pg_temp"
 _KEYWORDS = {
@@ -27,6 +29,7 @@ _KEYWORDS = {
     "when",
 }
 _KEYWORDS |= {"coalesce", "greatest", "least", "nullif", "operator", "select", "from", "where", "within", "filter"}
+_KEYWORDS |= {"all", "any", "extract", "then"}  # grammar: extract is pg_catalog's whatever the path
 
 
 def unqualified(text: str) -> list[str]:
@@ -78,6 +81,23 @@ def test_statements_of_the_bridge_under_the_callers_path_are_qualified() -> None
     for text in (spi.CURRENT_PATH, spi.SET_PATH, evaluations.RELATION_NAME):
         assert unqualified(text) == []
     assert unqualified(evaluations.ROWS) == []
+
+
+def test_statements_on_a_callers_relation_are_qualified() -> None:
+    columns = [
+        Column(name=name, type="t", kind=kind, key=False)
+        for name, kind in (("a", "integer"), ("b", "float"), ("c", "boolean"), ("d", "text"), ("e", "time"))
+    ]
+    table = Table(oid=1, schema="public", name="t", columns=tuple(columns))
+    plpy = FakePlpy({"sample": [{}], "doubted": [{f"c{place}": [] for place in range(5)}]})
+    divider._look(plpy, table, {"target": "a"}, "c")
+    doubts._first_rows(plpy, table, columns)
+    bases = ("int4", "numeric", "bool", "uuid", "date", "timestamp", "timestamptz", "_float4", "_float8")
+    described = {f"c{place}": {"base": base} for place, base in enumerate(bases)}
+    read = parts._statement(plpy, described, list(described), "c0", "c1")
+    for text in (*(text for text, _ in plpy.executed), f"{read} from public.t as t"):
+        plain = text.replace('"', "").replace("collate pg_catalog.C", "").replace("epoch from", "")
+        assert unqualified(plain) == [], text
 
 
 @pytest.mark.postgres
