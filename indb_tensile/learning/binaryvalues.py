@@ -3,8 +3,8 @@
 A cast in the statement that reads a table would be resolved, and might run a function, as the role that reads. So
 values travel in their binary form (each type's send function, backend/utils/adt) and are converted here:
 `numeric_floats` is `numeric::float8`, but refuses no value, and a function of `TEXT_FORMS` is `::text` of its type,
-with the server's default settings (`IntervalStyle` postgres, `bytea_output` hex). Tests compare each with the casts
-of the server.
+with the server's default settings (`IntervalStyle` postgres, `bytea_output` hex). Tests compare each with the
+server's own casts.
 """
 
 import struct

@@ -1,6 +1,7 @@
 """How good a model is: metrics by scikit-learn, each with the direction in which it is better."""
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,9 @@ METRICS: dict[Task, tuple[str, ...]] = {
 
 Array = npt.NDArray[Any]
 
+_BLOCK_NUMBERS = 1 << 20  # of outputs: what is computed at once
+_MOST_IN_MEMORY = 1 << 25  # chances: 256 MB
+
 
 def evaluate(task: Task, outputs: Array, targets: Array, preprocessor: Preprocessor) -> dict[str, float]:
     """Every metric that these rows define, regression in the target's own unit.
@@ -41,7 +45,7 @@ def evaluate(task: Task, outputs: Array, targets: Array, preprocessor: Preproces
     if not len(targets):
         return {}
     if task is Task.CLASSIFICATION:
-        return _classification(outputs.astype(np.float64), targets)
+        return _classification(outputs, targets)
     target = preprocessor.target
     return _regression(target.restore(outputs), target.restore(targets))
 
@@ -70,16 +74,45 @@ def better(metric: str, new: Mapping[str, float], old: Mapping[str, float]) -> b
 
 
 def probabilities(outputs: Array) -> npt.NDArray[np.float64]:
-    """Softmax of each row."""
+    """Softmax of each row. What is too large for memory is kept in a file without a name."""
+    if outputs.size <= _BLOCK_NUMBERS:
+        return _softmax(outputs)
+    if outputs.size <= _MOST_IN_MEMORY:
+        chance = np.empty(outputs.shape)
+    else:
+        with tempfile.TemporaryFile(prefix="tensile-chance-") as file:  # the mapping outlives it
+            chance = np.memmap(file, np.float64, "w+", shape=outputs.shape)
+    for rows in _blocks(outputs):
+        chance[rows] = _softmax(outputs[rows])
+    return chance
+
+
+def _softmax(outputs: Array) -> npt.NDArray[np.float64]:
     shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
     normal: npt.NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
     return normal
 
 
+def _blocks(outputs: Array) -> Iterator[slice]:
+    """All rows, some at a time."""
+    step = max(1, _BLOCK_NUMBERS // max(1, outputs.shape[1]))
+    return (slice(start, start + step) for start in range(0, len(outputs), step))
+
+
+def _log_loss(chance: Array, targets: Array) -> float:
+    """The mean of -log of the chance that each row's own class has, as scikit-learn's `log_loss` has it.
+
+    That makes some copies of all chances.
+    """
+    least = np.finfo(np.float64).eps
+    own = np.array(chance[np.arange(len(targets)), targets], np.float64)
+    return float(-np.log(own.clip(least, 1 - least)).mean())
+
+
 def _classification(outputs: Array, targets: Array) -> dict[str, float]:
-    if not np.isfinite(outputs).all():
+    if not all(np.isfinite(outputs[rows]).all() for rows in _blocks(outputs)):
         # A network that diverged tells nothing apart; scikit-learn would refuse it.
-        outputs = np.zeros_like(outputs)
+        outputs = np.broadcast_to(np.zeros((1, outputs.shape[1]), np.float32), outputs.shape)
     chance = probabilities(outputs)
     said = outputs.argmax(axis=1)
     present = np.unique(targets)
@@ -90,7 +123,7 @@ def _classification(outputs: Array, targets: Array) -> dict[str, float]:
             metrics.recall_score(targets, said, labels=present, average="macro", zero_division=0)
         ),
         "f1_macro": float(metrics.f1_score(targets, said, average="macro", zero_division=0)),
-        "log_loss": float(metrics.log_loss(targets, chance, labels=np.arange(outputs.shape[1]))),
+        "log_loss": _log_loss(chance, targets),
     }
     if len(present) > 1:
         # Of two classes the second one alone is asked for: the first one's figure is the same.

@@ -44,8 +44,8 @@ def named(row: Any, names: Sequence[str], *, single_array: bool) -> dict[str, An
         fields = row.fields if isinstance(row, Record) else None
         if fields is not None:
             return _placed(fields, names, single_array=single_array and len(fields) > 1)
-        hint = f"The model's features are: {', '.join(names)}. Give NULL for what is not known."
-        raise RequestError(f"the row has no column {', '.join(absent[:10])}", hint=hint)
+        hint = f"The model's features are: {_listed(names)}. Give NULL for what is not known."
+        raise RequestError(f"the row has no column {_listed(absent, 10)}", hint=hint)
     if isinstance(row, list):
         return _placed(row, names, single_array=single_array)
     return _placed([row], names, single_array=False)
@@ -58,10 +58,16 @@ def _placed(values: list[Any], names: Sequence[str], *, single_array: bool) -> d
     if len(values) == len(names):
         return dict(zip(names, values, strict=True))
     count = f"{len(values)} values" if len(values) != 1 else "one value"
-    hint = f"Give them in this order, or as a row or a jsonb object with these names: {', '.join(names)}."
+    hint = f"Give them in this order, or as a row or a jsonb object with these names: {_listed(names)}."
     raise RequestError(
         f"{count} given for the model's {len(names)} feature{'' if len(names) == 1 else 's'}", hint=hint
     )
+
+
+def _listed(names: Sequence[str], most: int = 50) -> str:
+    """The names, of many the first ones."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def column_of(name: str, kind: Kind, values: Sequence[Any]) -> ColumnData:

@@ -93,12 +93,20 @@ def _look(plpy: Plpy, table: Table, target: Column, arrays: Sequence[Column], li
         f", pg_catalog.max(pg_catalog.array_dims(c{place + 1})) as most_{place}"
         for place in range(len(arrays))
     )
-    text = 'c0::pg_catalog.text collate pg_catalog."C"'
+    least, most = _edges(target)
     statement = f"""select pg_catalog.count(*) as rows, pg_catalog.count(c0) as known,
-        pg_catalog.min({text}) as value, pg_catalog.max({text}) as last_value,
+        {least} as value, {most} as last_value,
         pg_catalog.count(*) filter (where {infinite if target.kind == "float" else "false"}) as infinite{shapes}
         from (select {named} from {source} limit {limit}) as sample"""
     return next(iter(plpy.execute(statement)))
+
+
+def _edges(target: Column) -> tuple[str, str]:
+    """The least and the greatest value of c0 as text. Numbers are compared as such: as text they may lose digits."""
+    if target.kind in ("integer", "float"):
+        return "tensile.key_text(pg_catalog.min(c0))", "tensile.key_text(pg_catalog.max(c0))"
+    text = 'c0::pg_catalog.text collate pg_catalog."C"'
+    return f"pg_catalog.min({text})", f"pg_catalog.max({text})"
 
 
 def _refuse_one_value(subject: str, task: str, look: Row) -> None:

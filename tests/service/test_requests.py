@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError
 from indb_tensile.job import JobSpec, ModelVersionId, Relation, Task
+from indb_tensile.learning.jsonrows import Record
 from worker.serving.frames import ProtocolError
 from worker.serving.requests import (
     VERBS,
@@ -104,3 +105,19 @@ def test_an_error_is_told_with_sqlstate_detail_and_hint() -> None:
         "ok": False,
         "error": {"sqlstate": "22000", "message": "row 3: no", "detail": "a is missing", "hint": "give a"},
     }
+
+
+@pytest.mark.parametrize("number", ["1e400", "1" + "0" * 400 + ".5", "1" + "0" * 5000])
+def test_a_number_beyond_double_precision_is_infinite(number: str) -> None:
+    for verb in ("predict", "evaluate"):
+        request = parse(f'{{"verb": "{verb}", "version": 3, "rows": [{{"a": {number}, "b": -{number}}}]}}'.encode())
+        assert isinstance(request, Predict | Evaluate)
+        assert request.rows == [{"a": math.inf, "b": -math.inf}]
+
+
+def test_records_are_told_from_objects() -> None:
+    rows = '"rows": [{"f1": 1}, [2], 3]'
+    for told, kinds in ((', "unnamed": true', (Record, list, int)), ("", (dict, list, int))):
+        request = parse(f'{{"verb": "predict", "version": 3, {rows}{told}}}'.encode())
+        assert isinstance(request, Predict)
+        assert tuple(map(type, request.marked_rows)) == kinds

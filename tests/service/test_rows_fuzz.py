@@ -1,6 +1,7 @@
 """Any JSON as a row, through the bridge's encoding, the service's decoding and a real model."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -51,6 +52,7 @@ ROWS = st.one_of(
 @example(rows=[GOOD | {"b": "\ud800"}])
 @example(rows=[GOOD | {"b": "\x00", "a": "\x00"}])
 @example(rows=[GOOD | {"a": 10**300}])
+@example(rows=[{"f1": 1, "f2": "x", "f3": [1, 2, 3], "f4": None}])
 @example(rows=['{"a": 1e400}', '{"a": NaN}', "[" * 10_000])
 def test_a_row_is_predicted_or_refused_by_its_number(answers: Answers, rows: list[Any]) -> None:
     check(answers, rows)
@@ -69,19 +71,25 @@ def check(answers: Answers, rows: list[Any]) -> None:
     unsent: Any = None
     try:
         for number, row in enumerate(rows, 1):
-            sent.append(predictions._encoded(row, False, number))
+            form = "literal" if isinstance(row, str) else "value"
+            with suppress(RecursionError):  # nested so deep, a row has no number that is not finite
+                row = predictions.storable(row)
+            sent.append(predictions._encoded(json.dumps(row).encode(), form, number))
     except RefusalError as refusal:
         unsent = refusal.error
     if unsent is not None:
-        assert unsent["sqlstate"] in ("22023", "22P02")
+        assert unsent["sqlstate"] == "22P02"
         assert f"row {len(sent) + 1}" in unsent["message"]
         return
-    for verb, kind in (("predict", "label"), ("evaluate", SCORE)):
-        body = b'{"verb": "%b", "version": 1, "rows": [%b]}' % (verb.encode(), b", ".join(sent))
+    for verb, kind, more in (("predict", "label", b""), ("predict", "label", _UNNAMED), ("evaluate", SCORE, b"")):
+        body = b'{"verb": "%b", "version": 1, "rows": [%b]%b}' % (verb.encode(), b", ".join(sent), more)
         refused = _refusal(answers, body, kind)
         if isinstance(refused, RowError):
             assert 0 <= refused.row < len(rows)
         assert refused is None or refused.sqlstate[:2] in ("22", "42", "08")
+
+
+_UNNAMED = b', "unnamed": true'
 
 
 def _refusal(answers: Answers, body: bytes, kind: str) -> RequestError | None:
@@ -89,7 +97,8 @@ def _refusal(answers: Answers, body: bytes, kind: str) -> RequestError | None:
     try:
         request = parse(body)
         assert isinstance(request, Predict | Evaluate)
-        found = answers.predict_rows(request.rows, kind)
+        rows = request.marked_rows if isinstance(request, Predict) else request.rows
+        found = answers.predict_rows(rows, kind)
     except RequestError as error:
         return error
     assert len(found) == len(request.rows)
@@ -101,8 +110,6 @@ def _refusal(answers: Answers, body: bytes, kind: str) -> RequestError | None:
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("a", 10**400, 'column "a": 100000000000000000000000000... is beyond the range of double precision'),
-        ("c", [1, 10**400], 'column "c": [1, 100000000000000000... is beyond the range of double precision'),
         ("c", [[[1]]], 'column "c" holds arrays of shape 1 x 1 x 1; the model was trained on 3'),
         ("t", [1] * 1_000_000, "is not a date or timestamp in ISO form"),
         ("y", "perhaps", 'target "y": the model does not know the label perhaps'),

@@ -249,8 +249,9 @@ def test_an_evaluation_that_would_take_too_much_memory_is_refused_with_numbers(
         error = evaluate(client, 1, 20, last=False)["error"]
     assert (error["sqlstate"], error["message"]) == (
         "54000",
-        "an evaluation of 40 rows with 1 outputs each exceeds the 30 numbers that one may have",
+        "the relation has more rows than the 30 that one evaluation may have of a model with 1 output",
     )
+    assert error["hint"].startswith("Name a sample of it with relation => '...'")
 
 
 def test_a_row_that_is_nested_too_deep_is_refused(running: Running) -> None:

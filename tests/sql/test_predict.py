@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Database
+
 from .conftest import Connection, Refused, Serve, refused, value
 from .fakes import result
 
@@ -497,3 +499,93 @@ def test_an_evaluation_goes_in_parts(alice: Connection, serve: Serve) -> None:
         (2, True),
     ]
     assert len({request["evaluation"] for request in asked}) == 1
+
+
+@pytest.mark.usefixtures("published")
+def test_a_batch_and_an_evaluation_end_at_a_timeout_between_their_parts(alice: Connection, serve: Serve) -> None:
+    answered: list[Json] = []
+
+    def fall_silent(request: Json) -> Json | None:
+        if answered and answered[-1]["verb"] == request["verb"]:
+            return None
+        answered.append(request)
+        return result({"values": [1.0] * len(request["rows"]), "rows": 0})
+
+    serve(fall_silent)
+    alice.execute(
+        """create table long as select n as id, repeat('x', 1000) as petal, 'setosa' as species
+             from generate_series(1, 3000) as n;
+           set statement_timeout = '3s'"""
+    )
+
+    for asked in (
+        "select tensile_predict_batch('flowers', array_agg(x)) from (select * from long) as x",
+        "select * from tensile_evaluate('flowers', 'long')",
+    ):
+        assert refused(alice, asked).sqlstate == "57014"
+    assert [request["verb"] for request in answered] == ["predict", "evaluate"]
+
+
+@pytest.mark.usefixtures("published")
+def test_a_model_that_is_dropped_between_two_parts_is_told_as_such(
+    alice: Connection, database: Database, serve: Serve
+) -> None:
+    def drop(request: Json) -> Json:
+        with database.connect("alice") as another:
+            another.execute("select tensile_drop_model('flowers')")
+        return result({"values": [1.0] * len(request["rows"])})
+
+    serve(drop)
+
+    error = refused(
+        alice,
+        "select tensile_predict_batch('flowers', array_agg(x)) from (select n from generate_series(1, 9999) n) x",
+    )
+    assert (error.sqlstate, error.message) == ("42704", 'there is no model "flowers"')
+
+
+@pytest.mark.usefixtures("published")
+def test_columns_that_a_role_may_read_are_enough(alice: Connection, bob: Connection, serve: Serve) -> None:
+    service = serve(echo)
+    alice.execute("select tensile_grant_model('flowers', 'bob'); grant select (id, petal) on iris to bob")
+
+    found = value(
+        bob,
+        "select tensile_predict_batch('flowers', array_agg(x)) from (select petal from iris where id < 3 order by id) x",
+    )
+
+    assert found == [0.5, 1.5]
+    assert service.requests[0]["rows"] == [{"petal": 1}, {"petal": 2}]
+    denied = refused(bob, "select tensile_predict_batch('flowers', array_agg(i)) from iris as i")
+    assert denied.sqlstate == "42501"
+
+
+@pytest.mark.usefixtures("published")
+def test_an_evaluation_of_nothing_names_the_argument(alice: Connection, admin: Connection, serve: Serve) -> None:
+    serve(echo)
+    alice.execute("create table unknown as select petal, null::text as species from iris")
+
+    error = refused(alice, "select * from tensile_evaluate('flowers', 'unknown')")
+    assert (error.sqlstate, error.message) == (
+        "22000",
+        'relation public.unknown has no row to evaluate on: none whose target "species" is known',
+    )
+    assert "relation => '...'" in (error.hint or "")
+    admin.execute("update tensile.model_versions set metrics = '{}'")
+    error = refused(alice, "select * from tensile_evaluate('flowers')")
+    assert (error.sqlstate, error.message) == (
+        "55000",
+        'version 1 of model "flowers" has no metrics: no rows were held out of its training',
+    )
+    assert "relation => 'table'" in (error.hint or "")
+
+
+@pytest.mark.usefixtures("published")
+def test_dropped_columns_are_not_sent(alice: Connection, serve: Serve) -> None:
+    service = serve(echo)
+    alice.execute("create table less as select 1 as a, 2 as b, 3 as c; alter table less drop column b")
+
+    value(alice, "select tensile_predict('flowers', l) from less as l")
+    value(alice, "select tensile_predict_batch('flowers', array_agg(l)) from less as l")
+
+    assert [request["rows"] for request in service.requests] == [[{"a": 1, "c": 3}]] * 2

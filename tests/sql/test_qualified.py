@@ -20,6 +20,7 @@ _KEYWORDS = {
     "case",
     "exists",
     "in",
+    "lateral",
     "loop",
     "not",
     "or",
@@ -44,7 +45,13 @@ def unqualified(text: str) -> list[str]:
     relations = re.findall(r"\b(?:from|join|into|update)\s+(\w+)(?![\w.(])", text, flags=re.IGNORECASE)
     signs = text.replace("::", " ").replace(":=", " ").replace("=>", " ")
     operators = re.findall(r"[-+*/<>=~!@#%^&|]+", re.sub(r"\(\s*\*\s*\)|\.\*|select \*", " ", signs))
-    return [*names, *types, *declared, *(r for r in relations if r.lower() != "pg_catalog"), *operators]
+    return [
+        *names,
+        *types,
+        *declared,
+        *(r for r in relations if r.lower() not in {"pg_catalog", "lateral"}),
+        *operators,
+    ]
 
 
 @pytest.mark.parametrize(

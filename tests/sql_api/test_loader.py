@@ -59,8 +59,9 @@ def test_a_module_imports_its_neighbours_and_the_standard_library(path: Path) ->
 
 
 def test_an_interpreter_that_has_nothing_installed_runs_it() -> None:
-    arguments = "SD, GD, plpy, verb, request, rows = {}, {}, None, 'nothing', None, None"
-    program = f"{body()}\n{arguments}\nprint(procedure())"
+    program = (
+        f"{body()}\nSD, GD, plpy, verb, request, rows = {{}}, {{}}, None, 'nothing', None, None\nprint(procedure())"
+    )
 
     # -I -S: no environment, no current directory, no site-packages. From stdin, as an argument has 128 kB at most.
     command = [sys.executable, "-I", "-S", "-"]

@@ -160,7 +160,8 @@ def parse(body: bytes) -> AnyRequest:
         except msgspec.ValidationError as error:
             if "out of range" not in str(error):
                 raise
-            return msgspec.convert(_with_infinities(body), AnyRequest)
+            lenient: AnyRequest = msgspec.convert(_with_infinities(body), AnyRequest)
+            return lenient
     except (*_UNREADABLE, ValueError) as error:
         raise _unreadable(f"a request {verb}", body, error) from error
 
