@@ -114,9 +114,9 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
                                       then format('its turn: %s before it', q.place - 1 + ahead.jobs) end,
                            case when intake.jobs >= intake.places
                                 then format('a place: all %s are taken by jobs', intake.places)
-                                else coalesce(intake.holdup,
-                                              case when q.place + ahead.jobs <= 1
-                                                   then 'a controller to look at the queue: each does so every second' end)
+                                when intake.holdup is not null then intake.holdup
+                                when q.place + ahead.jobs <= 1
+                                then 'a controller to look at the queue: each does so at least every poll_s seconds'
                                 end) end as waits_for,
        j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting
   from tensile.jobs as j

@@ -77,7 +77,7 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
     assert "process 7 on elsewhere, gpu: version 0.0.9, not 0.2.0" in found["controller 1"]["found"]
 
     assert found["link of cpu on here"]["found"] == (
-        "1000.0 MB/s out, 1000.0 MB/s in, 50% of it both at once, measured 2026-11-21 10:00"
+        "1000.0 MB/s out, 1000.0 MB/s in, 50% of that with copies both ways at once, measured 2026-11-21 10:00"
     )
     assert found["link of slow cpu on here"]["found"].endswith("10:00: 50% of what it is set to")
 
@@ -196,8 +196,8 @@ def test_a_person_reads_a_mark_what_was_found_and_the_mend(tensile: Tensile, dat
 LINK: dict[str, Any] = {
     "check": "link of emulated:AMD EPYC on a-host-of-mine",
     "ok": False,
-    "found": "191.0 MB/s out, 190.2 MB/s in, 99% of it both at once, measured 2026-11-21 10:00: 50% of what "
-    "it is set to",
+    "found": "191.0 MB/s out, 190.2 MB/s in, 99% of that with copies both ways at once, measured 2026-11-21 10:00: "
+    "50% of what it is set to",
     "mend": "start the controller again while this machine has less to do: it measures its link then",
 }
 

@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from indb_tensile.cli.reference import reference
 from indb_tensile.config import setting_rules
 from indb_tensile.errors import InvariantError
 from indb_tensile.reference import meanings
@@ -17,6 +19,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 
 def test_the_page_is_what_its_command_makes_now() -> None:
     assert PAGE.read_text(encoding="utf-8") == page() + "\n", f"make it again: {COMMAND}"
+
+
+def test_the_command_line_prints_the_page() -> None:
+    assert CliRunner().invoke(reference).output == page() + "\n"
 
 
 def test_every_name_is_on_the_page() -> None:

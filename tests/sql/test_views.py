@@ -101,14 +101,18 @@ def test_a_queued_job_says_what_holds_it_up(alice: Connection, bob: Connection, 
     worker = _worker(admin, holdup="a trainer to start")
     assert value(alice, WAITS) == "a trainer to start"
     admin.execute("update tensile.workers set holdup = null")
-    assert value(alice, WAITS) == "a controller to look at the queue: each does so every second"
+    assert value(alice, WAITS) == "a controller to look at the queue: each does so at least every poll_s seconds"
     other = _worker(admin, holdup="a device that works")
-    assert value(alice, WAITS) == "a controller to look at the queue: each does so every second", "the first takes it"
+    assert value(alice, WAITS) == "a controller to look at the queue: each does so at least every poll_s seconds", (
+        "the first takes it"
+    )
     admin.execute("update tensile.workers set stopped_at = now() where worker_id = %s", (other,))
 
     _give(admin, first, worker, "starting")
     second, third = value(alice, TRAIN), value(alice, TRAIN)
-    assert alice.execute(WAITS).fetchall()[0] == ("a controller to look at the queue: each does so every second",)
+    assert alice.execute(WAITS).fetchall()[0] == (
+        "a controller to look at the queue: each does so at least every poll_s seconds",
+    )
     _give(admin, second, worker, "starting")
     assert value(alice, WAITS) == (
         "one of the 2 jobs of its owner that are being read and captured to begin training: a controller prepares at "

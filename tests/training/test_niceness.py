@@ -8,19 +8,19 @@ from worker.training.niceness import PREPARING, TRAINING
 ASK = """
 import os, threading
 from indb_tensile.worker.training import niceness
-go, told = threading.Event(), []
+began, go, told = threading.Event(), threading.Event(), []
 def here():
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 own = here()
 niceness.prepare()
 def beside():
     told.append(here() - own)
+    began.set()
     go.wait()
     told.append(here() - own)
 thread = threading.Thread(target=beside)
 thread.start()
-while not told:
-    pass
+began.wait()
 niceness.train()
 go.set()
 thread.join()
