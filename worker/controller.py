@@ -280,9 +280,12 @@ def _link(settings: Settings, records: CatalogRecords) -> Link:
     environment = _environment(settings)
     if settings.device == EMULATED:
         link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), environment))
+    elif settings.device == CPU:  # a disk is as fast as it is, whatever rate is set
+        copies = _swap(settings)
+        records.save_links(copies, None)
+        link = link_of(copies)
     else:
-        on_disk = settings.device == CPU
-        copies = _swap(settings) if on_disk else measured_copies(settings.device, _worker("link"), environment)
+        copies = measured_copies(settings.device, _worker("link"), environment)
         records.save_links(copies, None)
         link = link_of(copies)
         link = replace(

@@ -29,6 +29,9 @@ REQUEST_BYTES = 1 << 16  # a request is one datagram
 DESCRIPTORS = 8  # that come with a request, at most
 ANSWER = struct.Struct("=qi")  # the copy's number and its process id, 0 where it could not be forked
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+# Turns of libgomp's loop before a thread that waits for the others of its team sleeps: 300,000 by default, so that on
+# a machine with more to do than processors a team's first thread keeps its last one from the processor.
+_SPINS = "10000"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,7 +207,11 @@ def _start(environment: Mapping[str, str], modules: Sequence[str]) -> Server:
     with theirs:
         process = subprocess.Popen(
             (sys.executable, "-m", "indb_tensile.worker.forkserver", str(theirs.fileno()), *modules),
-            env={**environment, "OPENBLAS_NUM_THREADS": "1"},  # a process with threads is no template
+            env={
+                "GOMP_SPINCOUNT": _SPINS,
+                **environment,
+                "OPENBLAS_NUM_THREADS": "1",
+            },  # a process with threads is no template
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
