@@ -175,7 +175,7 @@ def answers(dsn: str) -> bool | None:
 
     Neither a role nor a password is needed for it: True says nothing of whether these are right.
     """
-    state = PGconn.ping(dsn.encode())
+    state = Ping(PGconn.ping(dsn.encode()))
     return {Ping.OK: True, Ping.REJECT: False}.get(state)
 
 

@@ -17,7 +17,8 @@ from indb_tensile.learning import leakage
 from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows, Table
 from indb_tensile.learning.encoders import Texts
 from indb_tensile.learning.evaluation import HIGHER_IS_BETTER, evaluate
-from indb_tensile.learning.features import FeatureOptions, Preprocessor
+from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.features import Preprocessor
 from indb_tensile.learning.splits import PARTS, Hashes, Parts, Split, row_hashes
 
 _MOST_FACTS = 1000  # of one section

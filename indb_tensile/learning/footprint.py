@@ -18,7 +18,7 @@ from indb_tensile.errors import HostMemoryError, MemoryLimitError
 from indb_tensile.learning.columns import Column, Kind, Wire
 from indb_tensile.learning.columnstore import stored_bytes
 from indb_tensile.learning.encoders import BLOCK_NUMBERS
-from indb_tensile.learning.features import FeatureOptions
+from indb_tensile.learning.feature_options import FeatureOptions
 
 _MIB = 1024 * 1024
 _ROW_BYTES = 8 + 8 + 8 + 8  # the hash, and positions: of rows with a target, of each part's, and while one is made
@@ -203,11 +203,12 @@ def _elements(statistics: Statistics, name: str) -> int:
 
 def _width(statistics: Statistics, name: str, options: FeatureOptions) -> int:
     """How many numbers of a row's tensor come of this column."""
-    told = statistics.columns.get(name)
-    indicator = int(options.rule(name) == "indicator")
-    match statistics.wires[name].kind:
+    told, kind = statistics.columns.get(name), statistics.wires[name].kind
+    indicator = int(options.rule(name, kind) == "indicator")
+    match kind:
         case Kind.TEXT:
-            return 2 + (options.categories if told is None else min(options.categories, round(told.distinct)))
+            most = options.most_categories(name)
+            return 2 + (most if told is None else min(most, round(told.distinct)))
         case Kind.INTEGER | Kind.FLOAT | Kind.BOOLEAN:
             return 1 + indicator
         case Kind.ARRAY:

@@ -11,7 +11,8 @@ from indb_tensile.job import Task
 from indb_tensile.learning import encoding
 from indb_tensile.learning.columns import ColumnData, Columns, Kind
 from indb_tensile.learning.encoding import encode
-from indb_tensile.learning.features import FeatureOptions, Preprocessor, fit
+from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.features import Preprocessor, fit
 from indb_tensile.learning.targets import Target
 from indb_tensile.learning.training import assemble
 from tests.learning.tables import spec, table

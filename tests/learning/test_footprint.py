@@ -8,7 +8,7 @@ import pytest
 from indb_tensile.errors import HostMemoryError, MemoryLimitError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.columns import Column, Kind, Wire
-from indb_tensile.learning.features import FeatureOptions
+from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.footprint import ColumnStatistics, Footprint, Memory, Statistics, footprint
 from indb_tensile.learning.training import prepare
 from tests.conftest import Database
