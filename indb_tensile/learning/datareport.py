@@ -174,7 +174,7 @@ def _of_part(part: str, rows: int, subject: Subject) -> str | None:
 def _random_in_time(subject: Subject) -> str | None:
     """Which column orders the rows in time, where they are divided as if none did."""
     for name, data in subject.table.columns.items():
-        if data.kind is Kind.TIME and leakage.increases(data.take(subject.known)):
+        if data.kind in (Kind.DATE, Kind.TIME) and leakage.increases(data.take(subject.known)):
             offer = f'split => \'{{"last": {subject.split.test_size:g}, "by": "{name}"}}\''
             return (
                 f'"{name}" increases with the rows, and test rows lie between training rows in time: '

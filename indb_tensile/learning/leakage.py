@@ -27,7 +27,7 @@ MISSING_WITH = "missing with"  # missing with certain values of the target, and 
 _LOOKED_AT = 10_000  # rows at first
 _FEWEST_ROWS = 20  # fewer may be unique or in order for no reason
 _LOG_ACCIDENT = math.log(1e-6)  # a finding that is more probable than this by accident is none
-_NUMERIC = (Kind.INTEGER, Kind.FLOAT, Kind.TIME)
+_NUMERIC = (Kind.INTEGER, Kind.FLOAT, Kind.DATE, Kind.TIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ SPLIT: dict[str, Specification] = {
     "column": {"type": "text", "default": None},
 }
 PARTS = ("train", "valid", "test")
-ORDERED = (Kind.TIME, Kind.INTEGER, Kind.FLOAT)  # what "by" may be
+ORDERED = (Kind.DATE, Kind.TIME, Kind.INTEGER, Kind.FLOAT)  # what "by" may be
 NAMING = (Kind.BOOLEAN, Kind.TEXT)  # what "column" may be
 
 _IDENTITY_SEED = 0x7E45_11E0_7E45_11E0  # any constant: it makes row hashes ours

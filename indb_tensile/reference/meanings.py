@@ -5,8 +5,10 @@ Types, ranges and defaults do not belong here: the page takes them from those ta
 """
 
 HYPERPARAMS: dict[str, str] = {
-    "epochs": "How often training passes over the training rows, at most; early stopping may end it sooner.",
-    "batch_size": "Rows of one training step. The last step of an epoch takes the rows that are left.",
+    "epochs": "How often training passes over the training rows, at most; early stopping may end it sooner. "
+    "Null: chosen by the number of training rows. Where it is given, early stopping has to be asked for.",
+    "batch_size": "Rows of one training step. The last step of an epoch takes the rows that are left. Null: chosen by "
+    "the number of training rows.",
     "micro_batch_size": "Rows that a step computes at once; the gradients of the parts add up to that of the batch. "
     "Null: the whole batch. Smaller parts take less memory and more time.",
     "precision": "The type of the computation. With bfloat16 whatever tolerates it is computed in 16 bits; "
@@ -96,23 +98,28 @@ LAYER: dict[str, str] = {
 }
 
 PREPROCESS: dict[str, str] = {
-    "standardize": "Whether numbers are centred and scaled by the training rows; an object such as "
-    '`{"price": false}` says so for single columns. On unless said otherwise.',
+    "standardize": "Whether numbers are centred and scaled by the training rows.",
     "categories": "How many values of a text column become a category of their own, the most frequent ones; the rest "
-    "share one. An integer.",
-    "missing": "What becomes of NULL and of numbers that are not finite, by column: `mean` (unless said otherwise), "
-    "`median`, `zero`, `indicator` (the mean, and a further feature that says so), `error`, or a number. "
-    'An object such as `{"price": "zero"}`. A missing text is a category of its own.',
+    "share one.",
+    "missing": "What becomes of NULL and of numbers that are not finite: their mean, their median, zero, the mean with "
+    "a further feature that says so, or an error. A missing text is a category of its own.",
 }
 
 SPLIT: dict[str, str] = {
     "test_size": "The share of rows held out for the metric that decides about deployment.",
     "valid_size": "The share of rows that is evaluated after each epoch, for early stopping.",
     "seed": "The seed of the choice. A row keeps its part as long as its key, or without a key its values, stay.",
+    "last": "The share of rows held out, taken from the end of the order of `by` in place of a random `test_size`.",
+    "by": "With `last`: the date, timestamp or number that orders the rows. It is no feature unless `features` names "
+    "it. Null: the only date or timestamp of the table.",
+    "column": "A column that says which rows are held out: a boolean that is true for them, or a text that is `train`, "
+    "`valid` or `test`. It is no feature.",
 }
 
 EARLY_STOP: dict[str, str] = {
-    "patience": "Epochs without an improvement after which training ends; the best epoch's weights are published.",
+    "on": "Whether training may end early. False stands alone, and trains all epochs.",
+    "patience": "Epochs without an improvement after which training ends; the best epoch's weights are published. Null: "
+    "chosen by the number of epochs.",
     "min_delta": "The least gain that counts as an improvement.",
     "metric": "What is watched on the validation rows: `loss`, or a metric of the task.",
 }
@@ -122,7 +129,8 @@ METRICS: dict[str, str] = {
     "balanced_accuracy": "The mean over the classes of the share of its rows that are right. Higher is better.",
     "f1_macro": "The mean over the classes of the F1 score. Higher is better.",
     "log_loss": "The mean negative logarithm of the probability given to the right label. Lower is better.",
-    "roc_auc": "The area under the receiver operating characteristic. Higher is better.",
+    "roc_auc": "The area under the receiver operating characteristic; for more than two classes the mean over the "
+    "classes of that of each against the rest. Higher is better.",
     "r2": "The share of the variance that is explained. Higher is better.",
     "rmse": "The root of the mean squared error, in the target's unit. Lower is better.",
     "mae": "The mean absolute error, in the target's unit. Lower is better.",
@@ -140,8 +148,8 @@ SETTINGS: dict[str, str] = {
     "reader_dsn": "How trainers log in to read tables. Empty: as `dsn`, in the role tensile_reader, without its "
     "password.",
     "read_limit_bytes": "The most memory for the columns of one table. 0: a quarter of the machine's or container's.",
-    "device": "What trains: `auto` takes a GPU where the driver and torch have CUDA, `cuda` or `cuda:1` that one and "
-    "no other, `emulated` none.",
+    "device": "What trains: `auto` takes a GPU where the driver and torch have CUDA, else the processor; `cpu` is the "
+    "processor; `cuda` or `cuda:1` is that GPU and no other; `emulated` is an imitation of a GPU, for tests.",
     "capacity_bytes": "Memory of the emulated device. A GPU has its own.",
     "budget_bytes": "The part of the device's memory that all jobs may use together; all of it where only the "
     "capacity is given. May change while the controller runs (SIGHUP).",
@@ -152,7 +160,9 @@ SETTINGS: dict[str, str] = {
     "link_out_bytes_per_s": "The rate of copies from the device to the host. 0: that of the emulated GPU, slowed "
     "down as this machine is slower; on a GPU, the measured one.",
     "link_in_bytes_per_s": "The rate of copies from the host to the device. 0: as above.",
-    "host_pool_bytes": "The most host memory for what is away from the device.",
+    "host_pool_bytes": "The most host memory for what is away from the device; on `cpu`, the most disk.",
+    "swap_directory": "On `cpu`, where the file is made that takes what is swapped out; it must be on a disk. Empty: "
+    "`swap` in `state_dir`.",
     "lease_s": "How long a controller may be silent before others take its jobs over; at least three beats.",
     "beat_s": "How often a controller shows that it is alive, and hears of cancellations.",
     "poll_s": "How often a controller looks at the queue without being notified.",
@@ -180,5 +190,6 @@ SETTINGS: dict[str, str] = {
     "log_level": "The least severe records that are logged.",
     "log_bytes": "The size at which the logs of `tensile up` are rotated.",
     "log_files": "How many older files of each log are kept.",
-    "torch_threads": "Threads of one trainer's arithmetic.",
+    "torch_threads": "Threads of one job's arithmetic, which a job keeps from its first start on. 0: half of the "
+    "processors on `cpu`, one elsewhere.",
 }

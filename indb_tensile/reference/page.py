@@ -12,7 +12,6 @@ from indb_tensile import config
 from indb_tensile.catalog import install
 from indb_tensile.config import GIB, MIB, SettingRule
 from indb_tensile.errors import InvariantError
-from indb_tensile.learning import layers
 from indb_tensile.reference import meanings
 from indb_tensile.sql_api import options
 
@@ -59,20 +58,23 @@ def _architectures() -> Iterator[str]:
     _check_parameters("parameters of architectures", options.ARCHITECTURES, meanings.ARCHITECTURE)
     yield from _types(options.ARCHITECTURES, meanings.ARCHITECTURES, meanings.ARCHITECTURE)
 
-    table = options.LAYERS if isinstance(options.LAYERS, Mapping) else layers.LAYERS
     yield from _section(
         "Layers",
         'The elements of `{"type": "layers", "layers": [{"type": "linear", "out": 64}, {"type": "relu"}, '
         '{"type": "linear"}]}`. '
-        f"All levels together have at most {layers.MOST_LAYERS} layers.",
+        f"All levels together have at most {options.MOST_LAYERS} layers.",
     )
-    _check("layers", table, meanings.LAYERS)
-    _check_parameters("parameters of layers", table, meanings.LAYER)
-    yield from _types(table, meanings.LAYERS, meanings.LAYER)
+    _check("layers", options.LAYERS, meanings.LAYERS)
+    _check_parameters("parameters of layers", options.LAYERS, meanings.LAYER)
+    yield from _types(options.LAYERS, meanings.LAYERS, meanings.LAYER)
 
 
 def _rows_and_judgement() -> Iterator[str]:
-    yield from _section("Preprocessing", '`preprocess => \'{"missing": {"age": "median"}}\'`.')
+    yield from _section(
+        "Preprocessing",
+        '`preprocess => \'{"missing": {"age": "median"}}\'`. A value holds for every column, an object by '
+        "columns' names for these alone.",
+    )
     yield from _parameters("preprocess", options.PREPROCESS, meanings.PREPROCESS)
     yield from _section("Split", "`split => '{\"test_size\": 0.2}'`.")
     yield from _parameters("split", options.SPLIT, meanings.SPLIT)
@@ -131,7 +133,7 @@ def takes(rule: Mapping[str, Any]) -> str:
     kind, rest = str(rule.get("type", "")), dict(rule)
     rest.pop("type", None)
     rest.pop("default", None)
-    values = rest.pop("values", None)
+    values, kinds = rest.pop("values", None), rest.pop("kinds", None)
     text = _NOUNS.get(kind, kind)
     if kind == "choice":
         text = ""
@@ -141,6 +143,8 @@ def takes(rule: Mapping[str, Any]) -> str:
         text += f", {few} of them" if few == many else f", {few} to {many} of them"
     if values is not None:
         text += (" or " if text else "") + ", ".join(f"`{value}`" for value in values)
+    if kinds is not None:
+        text += f"; for columns of kind {', '.join(kinds)}"
     return text + "".join(f"; {key}: {_shown(value)}" for key, value in rest.items())
 
 
@@ -152,16 +156,14 @@ _NOUNS = {
     "integers": "list of integers",
     "numbers": "list of numbers",
     "layers": "list of layers",
+    "rule": "number",
 }
 _BOUNDS = (("minimum", "from"), ("above", "above"), ("maximum", "to"), ("below", "below"))
 
 
-def _parameters(subject: str, rules: Rules | Iterable[str], words: Mapping[str, str]) -> Iterator[str]:
-    """A table of parameters; of those that have no rules yet, names and meanings."""
+def _parameters(subject: str, rules: Rules, words: Mapping[str, str]) -> Iterator[str]:
+    """A table of parameters."""
     _check(subject, rules, words)
-    if not isinstance(rules, Mapping):
-        yield from _table(("name", "meaning"), [(f"`{name}`", words[name]) for name in rules])
-        return
     rows = [(f"`{name}`", takes(rule), _default(rule), words[name]) for name, rule in rules.items()]
     yield from _table(("name", "takes", "default", "meaning"), rows)
 

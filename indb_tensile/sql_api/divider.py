@@ -11,7 +11,7 @@ from .request import read_names
 from .spi import Json, Plpy, Row, qualified
 
 _ROWS = 10_000  # that are looked at; the worker looks at all
-_KINDS = {"by": ("time", "integer", "float"), "column": ("boolean", "text")}
+_KINDS = {"by": ("date", "time", "integer", "float"), "column": ("boolean", "text")}
 _WANTED = {
     "by": "Name a date, timestamp or numeric column, by which the rows are in order.",
     "column": "Name a boolean column, true for rows that test, or a text column of 'train', 'valid' and 'test'.",
@@ -73,7 +73,9 @@ def read_shares(plpy: Plpy, table: Table, spec: Json) -> Json | None:
 
 
 def _only_moment(plpy: Plpy, table: Table, spec: Json, last: float) -> str:
-    names = [column.name for column in table.columns if column.kind == "time" and column.name != spec["target"]]
+    names = [
+        column.name for column in table.columns if column.kind in ("date", "time") and column.name != spec["target"]
+    ]
     if len(names) == 1:
         plpy.notice(f'split is by "{names[0]}", the only date or timestamp of {table}')
         return names[0]

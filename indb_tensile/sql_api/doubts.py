@@ -33,6 +33,7 @@ _FORMS = {
     "float": "{}::pg_catalog.float8",
     "boolean": "{}::pg_catalog.bool",
     "text": 'pg_catalog.hashtextextended({}::pg_catalog.text collate pg_catalog."C", 0)',
+    "date": "extract(epoch from {})::pg_catalog.float8",
     "time": "extract(epoch from {})::pg_catalog.float8",
 }
 
@@ -41,7 +42,7 @@ def notice_doubts(plpy: Plpy, table: Table, spec: Json) -> None:
     """Tell what is doubtful of the features, one NOTICE a kind."""
     features = [column for column in used_columns(table, spec) if column.kind in _FORMS]
     divided = divider_of(spec["split"]) is not None
-    moments = [] if divided else [column for column in table.columns if column.kind == "time"]
+    moments = [] if divided else [column for column in table.columns if column.kind in ("date", "time")]
     target = table.column(spec["target"], "target")
     asked = list(dict.fromkeys([*features, *moments, target]))
     if asked == [target] or target.kind not in _FORMS:
@@ -110,7 +111,7 @@ def suspicions(column: Column, values: Sequence[Any], target: Column, goal: Sequ
     ):
         return [*found, EQUAL]
     in_order = _sorts if task == "regression" else _separates
-    if column.kind in ("integer", "float", "time") and in_order(present, places):
+    if column.kind in ("integer", "float", "date", "time") and in_order(present, places):
         return [*found, ORDERING]
     return [*found, DETERMINING] if _determines(present, places) else found
 

@@ -143,8 +143,9 @@ PREPROCESS: dict[str, Json] = {
         "type": "rule",
         "values": ["mean", "median", "zero", "indicator", "error"],
         "default": "mean",
-        "kinds": ["integer", "float", "boolean", "text", "time", "array"],
+        "kinds": ["integer", "float", "boolean", "text", "date", "time", "array"],
     },
 }
-RULES: dict[str, tuple[str, ...]] = {"text": ("error",), "time": ("mean", "indicator", "error")}
+_OF_MOMENTS = ("mean", "indicator", "error")
+RULES: dict[str, tuple[str, ...]] = {"text": ("error",), "date": _OF_MOMENTS, "time": _OF_MOMENTS}
 DEPLOY = ("if_better", "always", "never")
