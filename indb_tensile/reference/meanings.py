@@ -7,8 +7,8 @@ Types, ranges and defaults do not belong here: the page takes them from those ta
 HYPERPARAMS: dict[str, str] = {
     "epochs": "How often training passes over the training rows, at most; early stopping may end it sooner. "
     "Null: chosen by the number of training rows. Where it is given, early stopping has to be asked for.",
-    "batch_size": "Rows of one training step. The last step of an epoch takes the rows that are left. Null: chosen by "
-    "the number of training rows.",
+    "batch_size": "Rows of one training step. The last step of an epoch takes the rows that are left. Null: chosen "
+    "by the number of training rows.",
     "micro_batch_size": "Rows that a step computes at once; the gradients of the parts add up to that of the batch. "
     "Null: the whole batch. Smaller parts take less memory and more time.",
     "precision": "The type of the computation. With bfloat16 whatever tolerates it is computed in 16 bits; "
@@ -101,8 +101,8 @@ PREPROCESS: dict[str, str] = {
     "standardize": "Whether numbers are centred and scaled by the training rows.",
     "categories": "How many values of a text column become a category of their own, the most frequent ones; the rest "
     "share one.",
-    "missing": "What becomes of NULL and of numbers that are not finite: their mean, their median, zero, the mean with "
-    "a further feature that says so, or an error. A missing text is a category of its own.",
+    "missing": "What becomes of NULL and of numbers that are not finite: their mean, their median, zero, the mean "
+    "with a further feature that says so, or an error. A missing text is a category of its own.",
 }
 
 SPLIT: dict[str, str] = {
@@ -112,14 +112,14 @@ SPLIT: dict[str, str] = {
     "last": "The share of rows held out, taken from the end of the order of `by` in place of a random `test_size`.",
     "by": "With `last`: the date, timestamp or number that orders the rows. It is no feature unless `features` names "
     "it. Null: the only date or timestamp of the table.",
-    "column": "A column that says which rows are held out: a boolean that is true for them, or a text that is `train`, "
-    "`valid` or `test`. It is no feature.",
+    "column": "A column that says which rows are held out: a boolean that is true for them, or a text that is "
+    "`train`, `valid` or `test`. It is no feature.",
 }
 
 EARLY_STOP: dict[str, str] = {
     "on": "Whether training may end early. False stands alone, and trains all epochs.",
-    "patience": "Epochs without an improvement after which training ends; the best epoch's weights are published. Null: "
-    "chosen by the number of epochs.",
+    "patience": "Epochs without an improvement after which training ends; the best epoch's weights are published. "
+    "Null: chosen by the number of epochs.",
     "min_delta": "The least gain that counts as an improvement.",
     "metric": "What is watched on the validation rows: `loss`, or a metric of the task.",
 }
@@ -148,8 +148,8 @@ SETTINGS: dict[str, str] = {
     "reader_dsn": "How trainers log in to read tables. Empty: as `dsn`, in the role tensile_reader, without its "
     "password.",
     "read_limit_bytes": "The most memory for the columns of one table. 0: a quarter of the machine's or container's.",
-    "device": "What trains: `auto` takes a GPU where the driver and torch have CUDA, else the processor; `cpu` is the "
-    "processor; `cuda` or `cuda:1` is that GPU and no other; `emulated` is an imitation of a GPU, for tests.",
+    "device": "What trains: `auto` takes a GPU where the driver and torch have CUDA, else the processor; `cpu` is "
+    "the processor; `cuda` or `cuda:1` is that GPU and no other; `emulated` is an imitation of a GPU, for tests.",
     "capacity_bytes": "Memory of the emulated device. A GPU has its own.",
     "budget_bytes": "The part of the device's memory that all jobs may use together; all of it where only the "
     "capacity is given. May change while the controller runs (SIGHUP).",
