@@ -261,7 +261,7 @@ def _hashed(column: ColumnData) -> Hashes:
         case Kind.ARRAY:
             words = np.fromiter((_digest(row.tobytes()) for row in column.values), np.uint64, len(column.values))
         case Kind.FLOAT | Kind.DATE | Kind.TIME:
-            words = (column.values + 0.0).view(np.uint64)  # adding zero makes -0.0 equal 0.0
+            words = (column.values.astype(np.float64, copy=False) + 0.0).view(np.uint64)  # adding zero makes -0.0 0.0
         case _:
             words = column.values.astype(np.int64).view(np.uint64)
     _mix(words)

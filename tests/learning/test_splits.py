@@ -175,3 +175,13 @@ def test_sizes_that_leave_nothing_to_train_on_are_refused() -> None:
     with pytest.raises(RequestError, match='"column" and "last" contradict each other'):
         Split.parse({"column": "part", "last": 0.5, "by": "at"})
     assert Split.parse({"seed": 4}) == Split(test_size=0.15, valid_size=0.15, seed=4)
+
+
+def test_numbers_that_are_kept_in_four_bytes_have_the_hashes_of_wide_ones() -> None:
+    floats = np.array([0.5, -0.0, 3.25, 0.0], np.float32)
+    missing = np.array([False, False, False, True])
+    wholes = np.array([1, -2, 2**31 - 1, 0], np.int32)
+    for kind, narrow, wide in ((Kind.FLOAT, floats, np.float64), (Kind.INTEGER, wholes, np.int64)):
+        kept = ColumnData(kind=kind, values=narrow, missing=missing)
+        sent = ColumnData(kind=kind, values=narrow.astype(wide), missing=missing)
+        assert row_hashes([kept], 4).tolist() == row_hashes([sent], 4).tolist()
