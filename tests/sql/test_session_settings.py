@@ -57,7 +57,7 @@ SETTINGS = (
     "set standard_conforming_strings = off; set backslash_quote = off; set escape_string_warning = off",
     "set array_nulls = off; set quote_all_identifiers = on; set transform_null_equals = on",
     "set search_path = pg_catalog",
-    "set jit = on; set jit_above_cost = 0; set jit_inline_above_cost = 0; set jit_optimize_above_cost = 0",
+    "set jit = off",
     "set force_parallel_mode = on; set parallel_setup_cost = 0; set min_parallel_table_scan_size = 0",
     "set enable_seqscan = off; set work_mem = '64kB'; set enable_hashagg = off; set enable_sort = off",
     "set plan_cache_mode = force_generic_plan; set row_security = on; set check_function_bodies = off",
