@@ -551,8 +551,8 @@ def test_columns_that_a_role_may_read_are_enough(alice: Connection, bob: Connect
 
     found = value(
         bob,
-        "select tensile_predict_batch('flowers', array_agg(x))"
-        " from (select petal from iris where id < 3 order by id) x",
+        """select tensile_predict_batch('flowers', array_agg(x))
+             from (select petal from iris where id < 3 order by id) as x""",
     )
 
     assert found == [0.5, 1.5]
