@@ -186,6 +186,9 @@ def load(environ: Mapping[str, str]) -> Settings:
     values = _given(environ)
     if "capacity_bytes" in values and "budget_bytes" not in values:
         values["budget_bytes"] = values["capacity_bytes"]
+    if "budget_bytes" in values and "capacity_bytes" not in values and values.get("device") != "emulated":
+        # The device's memory is found out later: what a budget is held against is not the emulated device's.
+        values["capacity_bytes"] = max(Settings().capacity_bytes, values["budget_bytes"])
     return Settings(**values)
 
 

@@ -40,4 +40,13 @@ PrivateArena::PrivateArena(std::uint64_t limit_bytes)
   ::madvise(whole, limit_bytes, MADV_DONTFORK);
 }
 
+void PrivateArena::trim(const tensile_arena_hook& hook) {
+  const HostUsage usage = static_cast<const HostPool*>(hook.context)->usage();
+  if (usage.used_bytes != 0 || usage.resident_bytes == 0) return;
+  // Shared memory is given back by a hole in it, not by forgetting pages.
+  if (::madvise(reinterpret_cast<void*>(hook.begin), rounded_up(usage.resident_bytes, page_bytes()), MADV_REMOVE) != 0) {
+    throw_system_fault("madvise", text("giving back ", usage.resident_bytes, " bytes of a private arena"), errno);
+  }
+}
+
 }  // namespace tensile

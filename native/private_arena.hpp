@@ -16,6 +16,9 @@ class PrivateArena {
 
   const tensile_arena_hook* hook() const noexcept { return &hook_; }
 
+  // Give the memory of such a hook's arena back to the system if nothing is in it: it comes again when it is used.
+  static void trim(const tensile_arena_hook& hook);
+
  private:
   HostPool pool_;
   tensile_arena_hook hook_;

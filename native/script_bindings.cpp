@@ -46,6 +46,10 @@ std::uint64_t private_arena(std::uint64_t limit_bytes) {
 
 void bind_script(nb::module_& module) {
   module.def("private_arena", &private_arena, "limit_bytes"_a);
+  module.def(
+      "trim_private_arena",
+      [](std::uint64_t hook) { PrivateArena::trim(*reinterpret_cast<const tensile_arena_hook*>(hook)); },
+      "hook_address"_a);
   nb::class_<Sheet>(module, "Sheet")
       .def(
           "__init__",

@@ -217,7 +217,7 @@ class _Place:
                 process=process, connection=connection, log=log, mark=f"TENSILE_STATE_DIR={self.directory}"
             )
             try:
-                made.until(lambda: made.ask("ready")[0] > 0, "the controller to register")
+                made.until(lambda: made.ask("ready")[0] > 0, "the controller to register", starting=True)
                 yield made
             finally:
                 connection.execute(_SQL["cancel"])
@@ -279,11 +279,11 @@ class _Controller:
                 found += sum("/swap/" in link and link.endswith("(deleted)") for link in links)
         return found
 
-    def until(self, condition: Any, what: str) -> None:
+    def until(self, condition: Any, what: str, *, starting: bool = False) -> None:
         """Poll until it holds. Raises UnavailableError where that takes too long, or the controller has ended."""
         end_s = time.monotonic() + _PATIENCE_S
         while not condition():
-            if time.monotonic() > end_s:
+            if time.monotonic() > end_s or (starting and self.process.poll()):
                 raise UnavailableError(f"waited in vain for {what}", hint=f"See {self.log}.")
             time.sleep(_POLL_S)
 

@@ -101,6 +101,7 @@ def add_scripts(steps: tuple[CapturedStep, ...]) -> tuple[CapturedStep, ...]:
         scripts = {signature: _record(serving, *one)[0] for signature, one in missing.items()}
     finally:
         torch.set_rng_state(before)
+        serving.trim()
     return _with_scripts(steps, scripts)
 
 
@@ -176,7 +177,7 @@ def _needed_bytes(step: CapturedStep, call: Call) -> int:
 
 @cache
 def _arena() -> Serving | None:
-    """One for the process: what it serves is never given back to the system."""
+    """One for the process: what it has served goes back to the system with `trim`."""
     return Serving.private() if _gpu is None else _gpu[1]
 
 

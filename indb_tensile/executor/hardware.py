@@ -5,6 +5,8 @@ The memory of an emulated device and of the processor's own is the machine's, se
 settings that name more than there is would be believed until a job needs it.
 """
 
+import contextlib
+import ctypes
 import logging
 import os
 import platform
@@ -131,6 +133,12 @@ def room_bytes(settings: Settings) -> int:
     except OSError:
         return 0
     return min(found.f_bavail * found.f_frsize, memory().size_bytes)
+
+
+def trim_heap() -> None:
+    """Give memory that was freed back to the machine: the C library keeps some of it for what may be asked next."""
+    with contextlib.suppress(AttributeError):  # glibc's own
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def directory_fault(settings: Settings) -> str | None:

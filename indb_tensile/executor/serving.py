@@ -80,6 +80,7 @@ class Serving:
 
     def __init__(self, hook_address: int, shim_address: int, pieces_address: int = 0) -> None:
         self.alone = pieces_address != 0
+        self._private_address = 0
         self._script = _native.Script.create(hook_address, shim_address, pieces_address)
         word = (ctypes.c_uint64 * 1).from_address(self._script.position_address())
         self.position = memoryview(word).cast("B").cast("Q")
@@ -97,7 +98,17 @@ class Serving:
     def private(cls) -> "Serving | None":
         """Serve from an arena of this process alone; None where the shim is not preloaded."""
         shim_address = _exported("tensile_shim_serve")
-        return None if shim_address is None else cls(_native.private_arena(_PRIVATE_BYTES), shim_address)
+        if shim_address is None:
+            return None
+        address = _native.private_arena(_PRIVATE_BYTES)
+        serving = cls(address, shim_address)
+        serving._private_address = address
+        return serving
+
+    def trim(self) -> None:
+        """Give the memory of an arena of this process alone back to the machine, if nothing is in it."""
+        if self._private_address:
+            _native.trim_private_arena(self._private_address)
 
     def be_strict(self, who: str) -> None:
         """From now on whoever touches what is away, in the block, ends the process by SIGSEGV.

@@ -10,6 +10,7 @@ from indb_tensile.catalog import plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.errors import InvariantError
+from indb_tensile.executor.hardware import trim_heap
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
@@ -157,6 +158,7 @@ class Loop:
             if not isinstance(message, Adopt):
                 raise InvariantError(f"the controller sent {type(message).__name__} to a job that trains")
             self.runner.adopt(message.plans, message.generation, message.grant_bytes)
+            trim_heap()
             self.link.send(Adopted(job=self.diary.job.job, generation=message.generation))
 
     def _measure(self) -> None:

@@ -14,7 +14,7 @@ from indb_tensile.errors import OvertakenError
 from indb_tensile.executor.calibrate import add_scripts
 from indb_tensile.executor.cuda import CudaRegions
 from indb_tensile.executor.device import Device
-from indb_tensile.executor.hardware import free_memory_bytes, memory, memory_with_swap_bytes
+from indb_tensile.executor.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
 from indb_tensile.executor.opening import Opened, capturing_on, open_device, torch_device
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Runner
@@ -223,6 +223,7 @@ class TrainingRun:
         )
         try:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
+            trim_heap()  # what capturing took, and the state before it was on the device
             self._link.send(Adopted(job=self._job.job, generation=first.generation))
             diary.start()
             niceness.train()
