@@ -20,4 +20,6 @@ $bin/lint-imports >.cache/imports.log || { kill $native; cat .cache/imports.log;
 wait $native || { cat .cache/native.log; exit 1; }
 grep "tests passed" .cache/native.log
 say "suite"
-exec $bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
+processes=$(($(nproc) + 1))  # one more than processors: tests often wait for PostgreSQL and for other processes
+[ "$processes" -le 4 ] || processes=4
+exec $bin/python -m pytest --numprocesses "$processes" --dist loadfile --no-loadscope-reorder "$@"

@@ -96,6 +96,6 @@ def test_the_tail_of_a_log_that_was_rotated_meanwhile_begins_in_the_older_file(h
     since = daemon.size(log)
     with log.open("ab", buffering=0) as file:
         file.write(b"one\n")
-        assert rotate(log, 1, 5)
+        assert rotate(log, 10, 5)
         file.write(b"two\n")
     assert daemon.tail(log, since=since) == "one\ntwo"

@@ -61,8 +61,8 @@ def test_every_command_exists_and_says_what_it_is_for(name: str) -> None:
             assert isinstance(parameter, click.Argument) or (isinstance(parameter, click.Option) and parameter.help)
 
 
-# Beside what runs on: `bench` hands its arguments on, and what `graph` prints has tests of its own.
-@pytest.mark.parametrize("name", sorted(set(main.COMMANDS) - {"controller", "psql", "bench", "graph"}))
+# Beside what runs on: `bench` hands its arguments on, `graph` prints a document and `reference` a page.
+@pytest.mark.parametrize("name", sorted(set(main.COMMANDS) - {"controller", "psql", "bench", "graph", "reference"}))
 def test_every_command_that_prints_prints_json(name: str) -> None:
     command = main.tensile.get_command(click.Context(main.tensile), name)
     assert command is not None

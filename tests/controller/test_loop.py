@@ -104,7 +104,7 @@ def test_a_trainer_that_the_system_killed_for_lack_of_memory_says_so() -> None:
         s.until_state(job, "requeued")
         (written,) = [w for w in s.records.written if isinstance(w, RequeueJob)]
         assert written.blame is Blame.MEMORY
-        assert re.fullmatch(r"the kernel ended its trainer for memory: it had \d+ MB of 4096 MB", written.reason)
+        assert re.fullmatch(r"the kernel ended its trainer for memory: it had [\d.]+ MB of 4\.00 GB", written.reason)
 
 
 def test_a_trainer_that_had_most_of_the_memory_was_most_probably_killed_by_the_kernel() -> None:

@@ -74,7 +74,7 @@ def test_a_changed_target_has_a_task_of_its_own_and_replaces_no_good_model(
         (2, "regression", False, stays + 'predicts "y" by classification, this one by regression'),
         (3, "classification", False, stays + "knows 2 classes and this one 3, of which 2 are the same"),
     ]
-    assert told == [
+    assert [text for text in told if not text.startswith("features that")] == [
         'task "classification" of job 1 is not taken over, as target "y" has type double precision and had values of '
         "kind text then",
         'task is regression, as target "y" has type double precision',

@@ -107,7 +107,7 @@ def test_a_trainer_that_the_kernel_ends_for_memory_is_tried_once_more_and_then_t
     assert service.connection.execute(told, [job]).fetchone() == (2, 2, "53200")
     message = service.value("select error_message from tensile.jobs where job_id = %s", job)
     assert "the kernel ended its trainer for memory: it had " in message
-    assert message.endswith(f" MB of {LIMIT_BYTES // MIB} MB")
+    assert message.endswith(f" MB of {LIMIT_BYTES // MIB}.0 MB")
     hint = service.value("select error_hint from tensile.jobs where job_id = %s", job)
     for way in ("exclude", "sample", "read_limit_bytes", "more memory"):
         assert way in hint

@@ -84,8 +84,9 @@ def test_training_stops_early_unless_epochs_are_given_or_few_rows_validate(
 def test_early_stopping_without_validation_rows_is_refused() -> None:
     with pytest.raises(RequestError, match="early_stop needs validation rows, and the split's valid_size is 0"):
         assemble(IRIS, spec("target", early_stop={}, split={"valid_size": 0}))
+    few = table([("a", "double precision"), ("y", "double precision")], [(1.0, 1.0), (2.0, 2.0), (3.0, 4.0)])
     with pytest.raises(DataError, match="none of the rows falls to the validation part") as caught:
-        assemble(IRIS, spec("target", early_stop={"patience": 2}, split={"valid_size": 1e-9}))
+        assemble(few, spec("y", Task.REGRESSION, early_stop={"patience": 2}))
     assert '{"on": false}' in caught.value.hint
     assemble(IRIS, spec("target", early_stop={"on": False}, split={"valid_size": 0}))
 

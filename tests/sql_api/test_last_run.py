@@ -41,6 +41,7 @@ def test_what_is_no_argument_is_no_default(last: str) -> None:
         ({"architecture": {"type": "foo"}}, {"architecture": "mlp"}),
         ({"architecture": {}}, {"architecture": "mlp"}),
         ({"split": {"test_size": 2}}, {"split": {}}),
+        ({"split": {"last": 0.2, "by": [1]}}, {"split": {}}),
     ],
 )
 def test_an_object_of_the_last_run_is_checked_as_if_given_now(last: Any, explicit: Any) -> None:
@@ -143,6 +144,11 @@ def test_a_task_that_was_asked_for_is_inherited_by_the_same_target() -> None:
             'column "colour"',
         ),
         (
+            {"split": {"last": 0.2, "by": "created_at"}},
+            'split {"last": 0.2, "by": "created_at"} of job 5 is not taken over, as table "public.iris" has no '
+            'column "created_at"',
+        ),
+        (
             {"early_stop": {"metric": "r2"}},
             'early_stop {"metric": "r2"} of job 5 is not taken over, as classification has no such metric',
         ),
@@ -154,11 +160,3 @@ def test_what_does_not_fit_the_relation_is_not_inherited_and_that_is_told(last: 
     trained(plpy, LABEL)
 
     assert notice in plpy.notices
-
-
-def test_early_stopping_on_a_metric_needs_validation_rows() -> None:
-    given = LABEL | {"early_stop": {"metric": "accuracy"}, "split": {"valid_size": 0}}
-
-    error = sql_api.handle(plpy_with(), "train", given)["error"]
-
-    assert error["message"] == 'early_stop: "accuracy" is measured on the validation rows, and valid_size is 0'

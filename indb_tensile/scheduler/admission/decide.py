@@ -356,7 +356,8 @@ def _starved(exit_: Exit) -> Interrupted:
     if exit_.ending is Ending.PROBABLY_STARVED:
         reason = "its trainer got SIGKILL, not from its controller: most probably the kernel ended it for memory"
     if exit_.peak_bytes:
-        reason += f": it had {size(exit_.peak_bytes)}"
+        # Its peak counts pages that it shares with other processes, so it may pass the memory that there is.
+        reason += f": it had {size(min(exit_.peak_bytes, exit_.memory_bytes or exit_.peak_bytes))}"
         reason += f" of {size(exit_.memory_bytes)}" if exit_.memory_bytes else ""
     fault = Fault(
         sqlstate=DeviceMemoryError.sqlstate,
