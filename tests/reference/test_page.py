@@ -65,7 +65,7 @@ def test_a_meaning_of_what_no_table_has_is_named(monkeypatch: pytest.MonkeyPatch
         ({"type": "numbers", "length": [2, 2]}, "list of numbers, 2 of them"),
         ({"type": "choice", "values": ["a", "b"]}, "`a`, `b`"),
         ({"type": "rule", "values": ["mean"], "kinds": ["text"]}, "number or `mean`; for columns of kind text"),
-        ({"type": "text", "pattern": "a+"}, 'text; pattern: `a+`'),
+        ({"type": "text", "pattern": "a+"}, "text; pattern: `a+`"),
     ],
 )
 def test_a_rule_is_told_in_words_and_nothing_of_it_is_left_out(rule: dict[str, Any], text: str) -> None:
