@@ -17,11 +17,8 @@ begin
     execute format('alter routine %s set timezone = %L', routine, 'UTC');
     execute format('alter routine %s set bytea_output = hex', routine);
   end loop;
-  for routine in  -- what they tell of a column names its type
-    select p.oid::regprocedure from pg_proc as p
-     where p.pronamespace = 'tensile'::regnamespace and p.proname in ('train', 'explain')
-  loop
-    execute format('alter routine %s set quote_all_identifiers = off', routine);
-  end loop;
 end
 $$;
+
+-- What a training's notices tell of a column names its type.
+alter function tensile.call(text, jsonb, jsonb[]) set quote_all_identifiers = off;

@@ -173,6 +173,7 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None, *, consume: 
         table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=checked.options
     )
     report = report_data(subject)
+    membership = parts.rule | {"identity": list(table.identity), "keyed": table.keyed}
     held_out = table.take(test)
     encoded = _encoded(table, preprocessor, (train, valid, test), consume=consume)  # nothing reads the table after it
     return Prepared(
@@ -192,7 +193,7 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None, *, consume: 
         task=spec.task,
         held_out=held_out,
         unlabeled_rows=table.rows - len(known),
-        membership=parts.rule | {"identity": list(table.identity), "keyed": table.keyed},
+        membership=membership,
         report=report,
         chosen=_left_out(spec),
     )

@@ -114,11 +114,6 @@ def _misfit_preprocess(given: Any, table: Table, target: Column, task: str) -> s
     return _misfit_columns(named, table, target, task)
 
 
-def _misfit_split(given: Any, table: Table, target: Column, task: str) -> str:
-    named = [given.get("by"), given.get("column")]  # whatever else is there is refused as if given now
-    return _misfit_columns([name for name in named if isinstance(name, str)], table, target, task)
-
-
 def _misfit_metric(metric: Any, table: Table, target: Column, task: str) -> str:
     return "" if metric in METRICS[task] else f"{task} has no such metric"
 
@@ -170,7 +165,6 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
 _MISFITS: dict[str, Callable[[Any, Table, Column, str], str]] = {
     "features": _misfit_columns,
     "preprocess": _misfit_preprocess,
-    "split": _misfit_split,
     "metric": _misfit_metric,
     "early_stop": _misfit_early_stop,
 }

@@ -38,6 +38,7 @@ def service(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Ite
     driver = build(tmp_path_factory.mktemp("driver"))
     with service_on(database) as made:
         made.settings |= {
+            "TENSILE_DEVICE": "auto",
             "LD_LIBRARY_PATH": f"{driver.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}",
             "FAKE_CUDA_HOST_COMPUTES": "1",
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),

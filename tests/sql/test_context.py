@@ -25,7 +25,7 @@ def test_an_error_is_followed_by_few_lines_of_context(alice: Connection, stateme
         alice.execute(statement.encode())
     context = (caught.value.diag.context or "").splitlines()
     assert len(context) == lines, context
-    assert context[0].startswith("PL/pgSQL function tensile.call(text,jsonb) line ")
+    assert context[0].startswith("PL/pgSQL function tensile.call(text,jsonb,jsonb[]) line ")
 
 
 @pytest.mark.parametrize(

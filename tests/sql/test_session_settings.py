@@ -120,7 +120,7 @@ def test_every_session_sends_the_same_values(alice: Connection, database: Databa
         assert sent == usual, settings
     assert usual is not None
     assert len(usual[0]) > 8 * 30
-    assert usual[0][0]["rows"][0]["instant"] == "2001-02-06T05:08:09.789016+00:00"
+    assert usual[0][0]["rows"][0]["instant"] == "2001-02-06T05:07:09.789016+00:00"
 
 
 def test_a_snapshot_has_the_same_keys_whatever_the_settings(alice: Connection, admin: Connection) -> None:

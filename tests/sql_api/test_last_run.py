@@ -144,11 +144,6 @@ def test_a_task_that_was_asked_for_is_inherited_by_the_same_target() -> None:
             'column "colour"',
         ),
         (
-            {"split": {"last": 0.2, "by": "created_at"}},
-            'split {"last": 0.2, "by": "created_at"} of job 5 is not taken over, as table "public.iris" has no '
-            'column "created_at"',
-        ),
-        (
             {"early_stop": {"metric": "r2"}},
             'early_stop {"metric": "r2"} of job 5 is not taken over, as classification has no such metric',
         ),
