@@ -150,12 +150,14 @@ SETTINGS: dict[str, str] = {
     "read_limit_bytes": "The most memory for the columns of one table. 0: a quarter of the machine's or container's.",
     "device": "What trains: `auto` takes a GPU where the driver and torch have CUDA, else the processor; `cpu` is "
     "the processor; `cuda` or `cuda:1` is that GPU and no other; `emulated` is an imitation of a GPU, for tests.",
-    "capacity_bytes": "Memory of the emulated device. A GPU has its own.",
+    "capacity_bytes": "Memory of the device. Unset, a GPU has its own, and the processor half of the machine's "
+    "or its container's.",
     "budget_bytes": "The part of the device's memory that all jobs may use together; all of it where only the "
     "capacity is given. May change while the controller runs (SIGHUP).",
     "region_bytes": "The unit in which memory goes from job to job; a multiple of a page.",
     "share_memory": "Off, each trainer has memory of its own, as much as it is granted; for debugging.",
-    "memory_directory": "Where the emulated device's memory is made, such as /dev/shm. Empty: anonymous memory.",
+    "memory_directory": "Where the memory of the processor's or the emulated device is made, such as /dev/shm. Empty: "
+    "anonymous memory.",
     "emulate": "The GPU that the emulated device stands for.",
     "link_out_bytes_per_s": "The rate of copies from the device to the host. 0: that of the emulated GPU, slowed "
     "down as this machine is slower; on a GPU, the measured one.",
