@@ -1,6 +1,6 @@
 """A machine without a GPU: a training in the database beside a plain script, and the memory that plans save.
 
-    tensile bench cpu [--dsn "host=… user=postgres"] [--rows 300000] [--epochs 2] [--rounds 3] [--threads N] [--json]
+    tensile bench cpu [--dsn "host=… user=postgres"] [--rows 300000] [--epochs N] [--rounds 3] [--threads N] [--json]
 
 Speed: a table of 25 mixed columns is trained on from SQL, from the commit of `tensile_train` to the published
 model, and by a plain script of PyTorch (cpu_plain.py) with the same network, steps and threads, in turns. Each part
@@ -14,6 +14,7 @@ Then a trainer and the controller are killed: nothing may be left of the files t
 
 import argparse
 import json
+import math
 import os
 import re
 import signal
@@ -42,12 +43,13 @@ from indb_tensile.catalog.queries import parse
 from indb_tensile.config import GIB, MIB
 from indb_tensile.errors import TensileError, UnavailableError
 from indb_tensile.executor.hardware import half_of_cores
+from indb_tensile.learning import defaults
 
 Row = dict[str, Any]
 
 PURPOSE = "tensile bench cpu"
 JOBS = 4
-_BATCH = 64  # the default, which the script is told
+_TRAINED_SHARE = 0.7  # of the rows: the others validate and test
 _WIDE_BATCH = 128
 _POLL_S = 0.02
 _PATIENCE_S = 3600.0
@@ -71,10 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _measured(place: "_Place", given: argparse.Namespace) -> Iterator[Row]:
     if "speed" in given.parts:
         with place.controller() as controller:
-            _train(controller, "warm", epochs=1)  # operators are measured once, and that is what the catalog keeps
+            asked = _defaults(given.rows, given.epochs)
+            # Operators are measured once, and that is what the catalog keeps.
+            _train(controller, "warm", asked | {"epochs": 1})
             for number in range(given.rounds):
-                yield _train(controller, f"mixed{number}", given.epochs)
-                yield _plain(place, given.epochs)
+                yield _train(controller, f"mixed{number}", asked)
+                yield _plain(place, asked)
     if "memory" in given.parts:
         yield from _memory(place, given.width)
 
@@ -82,9 +86,15 @@ def _measured(place: "_Place", given: argparse.Namespace) -> Iterator[Row]:
 # --- speed ---------------------------------------------------------------------------------------------------------
 
 
-def _train(controller: "_Controller", model: str, epochs: int) -> Row:
+def _defaults(rows: int, epochs: int | None) -> Row:
+    """What a training without settings would choose for this table, given to both so that neither stops early."""
+    trained = round(_TRAINED_SHARE * rows)
+    batch_size = defaults.batch_size(trained)
+    return {"epochs": epochs or defaults.epochs(math.ceil(trained / batch_size)), "batch_size": batch_size}
+
+
+def _train(controller: "_Controller", model: str, hyperparams: Row) -> Row:
     """From commit to published model; what each phase took is the time in which it was seen."""
-    hyperparams = {"epochs": epochs}
     started_s = time.perf_counter()
     job = controller.enqueue(model, "public.mixed", hyperparams)
     phases: dict[str, float] = {}
@@ -104,9 +114,10 @@ def _train(controller: "_Controller", model: str, epochs: int) -> Row:
     return {"part": "speed", "way": "sql", "seconds": round(seen_s - started_s, 3), "r2": score} | parts
 
 
-def _plain(place: "_Place", epochs: int) -> Row:
+def _plain(place: "_Place", asked: Row) -> Row:
     command = [sys.executable, "-m", "indb_tensile.bench.cpu_plain"]
-    command += [place.dsn, "public.mixed", "y", str(place.threads), str(epochs), str(_BATCH), str(place.directory)]
+    command += [place.dsn, "public.mixed", "y", str(place.threads), str(asked["epochs"]), str(asked["batch_size"])]
+    command.append(str(place.directory))
     started_s = time.perf_counter()
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     seconds = time.perf_counter() - started_s
@@ -314,7 +325,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dsn", required=True, help="a superuser's connection to any database of the server")
     parser.add_argument("--rows", type=whole(1000), default=300_000, help="of the table that is trained on")
-    parser.add_argument("--epochs", type=whole(), default=2, help="of each training")
+    parser.add_argument(
+        "--epochs", type=whole(), default=None, help="of each training; by default as many as it would choose"
+    )
     parser.add_argument("--rounds", type=whole(), default=3, help="turns of the two trainings")
     parser.add_argument("--threads", type=whole(), default=half_of_cores(), help="of each training")
     parser.add_argument("--width", type=whole(), default=3072, help="of the layers of the networks that are weighed")

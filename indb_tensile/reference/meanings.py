@@ -156,7 +156,7 @@ SETTINGS: dict[str, str] = {
     "capacity is given. May change while the controller runs (SIGHUP).",
     "region_bytes": "The unit in which memory goes from job to job; a multiple of a page.",
     "share_memory": "Off, each trainer has memory of its own, as much as it is granted; for debugging.",
-    "memory_directory": "Where the memory of the processor's or the emulated device is made, such as /dev/shm. Empty: "
+    "memory_directory": "Where the processor's or the emulated device's memory is made, such as /dev/shm. Empty: "
     "anonymous memory.",
     "emulate": "The GPU that the emulated device stands for.",
     "link_out_bytes_per_s": "The rate of copies from the device to the host. 0: that of the emulated GPU, slowed "
