@@ -2,7 +2,7 @@
 
     python -m indb_tensile.bench.cpu_plain DSN TABLE TARGET THREADS EPOCHS BATCH DIRECTORY
 
-Psycopg's binary COPY and numpy, the same encoding as a default training (numbers, truth values standardised or as
+Psycopg's rows in binary form and numpy, the same encoding as a default training (numbers, truth values standardised or as
 they are, frequent texts as columns of 0 and 1, times as a number and the place in month and week), the same split,
 network, optimizer, schedule and number of steps, in a plain loop of PyTorch. Prints the seconds of each part as a
 line of JSON; what importing takes is a part of its own.
@@ -25,8 +25,8 @@ from psycopg import sql  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from torch import nn  # noqa: E402
 
-_CATEGORIES = 64
-_HELD_OUT = 0.1  # for validation, and as much for the test
+_CATEGORIES = 32  # as a default training
+_HELD_OUT = 0.15  # for validation, and as much for the test, as a default training
 _DAY_S = 86_400.0
 Matrix = Any  # numpy's own types are long here
 
