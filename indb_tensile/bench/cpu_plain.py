@@ -2,10 +2,10 @@
 
     python -m indb_tensile.bench.cpu_plain DSN TABLE TARGET THREADS EPOCHS BATCH DIRECTORY
 
-Psycopg's rows in binary form and numpy, the same encoding as a default training (numbers, truth values standardised or as
-they are, frequent texts as columns of 0 and 1, times as a number and the place in month and week), the same split,
-network, optimizer, schedule and number of steps, in a plain loop of PyTorch. Prints the seconds of each part as a
-line of JSON; what importing takes is a part of its own.
+Psycopg's rows in binary form and numpy, the same encoding as a default training (numbers, truth values standardised
+or as they are, frequent texts as columns of 0 and 1, times as a number and the place in month and week), the same
+split, network, optimizer, schedule and number of steps, in a plain loop of PyTorch. Prints the seconds of each part
+as a line of JSON; what importing takes is a part of its own.
 """
 
 import json
