@@ -22,6 +22,7 @@ DEADLINE_S = 120.0
 COMMAND = (sys.executable, "-m", "indb_tensile.bench", "chaos", "--lease", "6", "--kinds", "cheap", "--json")
 
 
+@pytest.mark.nightly
 def test_no_job_is_lost_or_changed_by_a_short_storm(tmp_path: Path) -> None:
     log = tmp_path / "events"
     command = [*COMMAND, "--events", str(len(CHEAP) + 1), "--jobs", "4", "--seed", "1", "--log", str(log)]

@@ -12,6 +12,8 @@ from tests.native.cuda_double import ROOT, build, environment
 
 Rows = list[dict[str, Any]]
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:

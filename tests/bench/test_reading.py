@@ -8,6 +8,7 @@ from tests.conftest import Database
 MIB = 1 << 20
 
 
+@pytest.mark.nightly
 @pytest.mark.postgres
 def test_a_job_and_the_script_take_their_first_step_on_the_same_table(database: Database) -> None:
     rows = measure(database.dsn(), rows=2000, features=3, rounds=1)

@@ -1,8 +1,11 @@
 """A short soak: trainers killed at random moments beside one that trains on."""
 
+import pytest
+
 from indb_tensile.bench.soak import is_clean, soak
 
 
+@pytest.mark.nightly
 def test_nothing_is_lost_shared_or_changed_where_trainers_are_killed() -> None:
     row = soak(8, at_once=3, survivors=1, seed=1)
     assert is_clean(row), row

@@ -20,7 +20,7 @@ from indb_tensile.cluster import passing
 from tests.conftest import ROLES, Database
 from tests.controller.test_controller_process import adopted, controller, enqueue, scalar, until
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
 
 LIBRARY = "libfaketimeMT.so.1"
 LEASE_S = 8.0

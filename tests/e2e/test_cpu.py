@@ -68,6 +68,7 @@ def test_the_processors_device_gives_the_emulated_ones_bits_planned_or_not_and_l
     assert _open_swap_files(service.directory) == 0
 
 
+@pytest.mark.nightly
 def test_a_job_keeps_the_threads_that_it_was_first_started_with(service: Service) -> None:
     _on(service, "cpu", threads=2)
     with service.database.connect("demo") as demo:
