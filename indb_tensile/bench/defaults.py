@@ -208,7 +208,7 @@ def _spec(table: Sample, seed: int, hyperparams: dict[str, int]) -> JobSpec:
 
 
 def _boosting(table: Sample, seed: int) -> Score:
-    """From columns as they are: numbers, and texts as categories."""
+    """Gradient boosting of the columns without encoding: numbers, and texts as categories."""
     columns = {name: data for name, data in table.table.columns.items() if name not in ("id", table.target)}
     x = np.column_stack([_for_boosting(data) for data in columns.values()])
     texts = [name for name, data in columns.items() if data.kind is Kind.TEXT]
@@ -224,7 +224,7 @@ def _boosting(table: Sample, seed: int) -> Score:
 
 
 def _linear(table: Sample, seed: int) -> Score:
-    """From the columns as the networks see them."""
+    """A linear model of the encoded features that the networks are trained on."""
     prepared = assemble(table.table, _spec(table, seed, {}))
     parts = (prepared.train, prepared.valid)
     x = torch.cat([part.x.flatten(1) for part in parts]).numpy()

@@ -50,7 +50,7 @@ _SQL = parse(Path(__file__).with_name("reading.sql").read_text(encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a row for each side, and the ratio."""
+    """Print one row for the job and one for the plain script, and the ratio of their times."""
     given = _parser().parse_args(arguments)
     with fresh(given.dsn, "reading") as dsn:
         rows = measure(dsn, given.rows, given.features, given.rounds)
@@ -138,7 +138,7 @@ def _ended(process: "subprocess.Popen[bytes]", log: Path) -> bool:
 
 
 def _job(connection: psycopg.Connection, controller: "subprocess.Popen[bytes]") -> dict[str, float]:
-    """Seconds from the commit to the first step, and the trainer's peak."""
+    """Seconds from the job's commit to its first training step, and the trainer's peak memory in bytes."""
     row = connection.execute(_SQL["train"].encode()).fetchone()  # commits
     assert row is not None
     began_s, asked = time.perf_counter(), {"job": row[0]}

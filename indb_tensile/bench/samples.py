@@ -32,7 +32,7 @@ class Sample:
 
 
 def sample(name: str) -> Sample:
-    """One of NAMES. Raises MissingError for another."""
+    """The sample table of this name, one of NAMES. Raises MissingError for any other name."""
     if name in _SYNTHETIC:
         columns, task = _SYNTHETIC[name](np.random.default_rng(_SEED))
         return Sample(name=name, table=tabled(columns), target="target", task=task)

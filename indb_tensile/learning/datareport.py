@@ -4,7 +4,6 @@ A report is a list of facts in words. It names columns and classes and has no ot
 spreads of a target are the only figures made of values.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -15,7 +14,7 @@ import numpy as np
 from indb_tensile.job import Task
 from indb_tensile.learning import leakage
 from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows, Table
-from indb_tensile.learning.encoders import Texts
+from indb_tensile.learning.encoders import TextFacts
 from indb_tensile.learning.evaluation import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.features import Preprocessor
@@ -230,7 +229,7 @@ def _columns(subject: Subject) -> Iterator[Fact]:
         yield Fact(section="columns", subject=finding.column, fact=fact, value=value, warning=warning)
     told = {(finding.column, finding.kind) for finding in found}
     encodings = dict(_encodings(subject.preprocessor))
-    texts = {part.name: part for part in recipe.texts if (part.name, leakage.KEY) not in told}
+    texts = {facts.name: facts for facts in subject.preprocessor.text_facts if (facts.name, leakage.KEY) not in told}
     train = subject.rows("train")
     for name in recipe.features:
         yield Fact(section="columns", subject=name, fact="encoding", value=encodings[name])
@@ -254,7 +253,7 @@ def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
             yield part.name, f"{kind}: {len(part.outputs)} numbers"
 
 
-def _values(name: str, data: ColumnData, train: Rows, text: Texts | None) -> Iterator[Fact]:
+def _values(name: str, data: ColumnData, train: Rows, text: TextFacts | None) -> Iterator[Fact]:
     """What the training rows have in a column; of arrays only which are missing, as looking at them takes memory."""
     gone = data.missing if data.kind is Kind.ARRAY else data.absent()
     absent = int(gone[train].sum())
@@ -268,21 +267,19 @@ def _values(name: str, data: ColumnData, train: Rows, text: Texts | None) -> Ite
         warning = "it has one value in all training rows: nothing is learned from it"
         yield Fact(section="columns", subject=name, fact="different values", value="1", warning=warning)
     elif text is not None:
-        yield _categories(text, data.take(train))
+        yield _categories(text)
 
 
-def _categories(part: Texts, data: ColumnData) -> Fact:
-    counts = Counter(data.values[~data.missing].tolist())
-    kept = set(part.categories)
-    others = sum(count for text, count in counts.items() if text not in kept)
+def _categories(facts: TextFacts) -> Fact:
     warning = None
-    if others:
+    if facts.other_rows:
+        share = _share(facts.other_rows, facts.rows)
         warning = (
-            f"{len(counts) - len(kept)} rarer texts, in {_share(others, len(data.missing))} of the training rows, "
-            f'are one category "(other)": preprocess => \'{{"categories": {len(counts)}}}\' keeps them apart'
+            f"{facts.distinct - facts.categories} rarer texts, in {share} of the training "
+            f'rows, are one category "(other)": preprocess => \'{{"categories": {facts.distinct}}}\' keeps them apart'
         )
-    value = f"{len(kept)} of {len(counts)}"
-    return Fact(section="columns", subject=part.name, fact="categories", value=value, warning=warning)
+    value = f"{facts.categories} of {facts.distinct}"
+    return Fact(section="columns", subject=facts.name, fact="categories", value=value, warning=warning)
 
 
 def _is_constant(data: ColumnData, gone: Mask, train: Rows) -> bool:

@@ -152,7 +152,7 @@ class Preprocessor:
         parts = [self.recipe.numbers.apply(raw), *(part.apply(columns[part.name]) for part in self._others)]
         whole = np.hstack(parts) if len(parts) > 1 else parts[0]
         # A value beyond float32 would be infinite, and so would everything computed from it.
-        np.clip(whole, -_FLOAT32_MAX, _FLOAT32_MAX, out=whole)  # the encoders' results are nobody else's
+        np.clip(whole, -_FLOAT32_MAX, _FLOAT32_MAX, out=whole)  # in place: no other code holds this array
         return whole.astype(np.float32, order="C").reshape(len(raw), *self.input_shape)
 
     def _require_kinds(self, columns: Columns) -> None:
@@ -303,7 +303,7 @@ def _fit_numbers(learned: "_Rows", names: Sequence[str], options: FeatureOptions
 
 
 def _require_variety(fitted: Preprocessor, learned: "_Rows", features: Sequence[str]) -> None:
-    """As a rule the first rows differ already."""
+    """Raise DataError where all training rows are equal; almost always the first block of rows shows a difference."""
     first: Tensor32 | None = None
     rows = 0
     for part in learned.parts(fitted.block_rows or _BLOCK_NUMBERS):

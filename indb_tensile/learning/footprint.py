@@ -21,16 +21,17 @@ from indb_tensile.learning.encoders import BLOCK_NUMBERS
 from indb_tensile.learning.feature_options import FeatureOptions
 
 _MIB = 1024 * 1024
-_ROW_BYTES = 8 + 8 + 8 + 8  # the hash, and positions: of rows with a target, of each part's, and while one is made
+# Of each row: its hash, its position among the rows with a target, its position in its part, and temporary memory.
+_ROW_BYTES = 8 + 8 + 8 + 8
 _TARGET_BYTES = 8
 _WORK_BYTES = 64 * _MIB  # at most: blocks in decoding and encoding, and what the C library keeps
-_TIME_NUMBERS = 8  # that a moment becomes, at most: its epoch, circles of month, weekday and hour, an indicator
-_FIT_BYTES = (
-    40  # for each training row of the one column that an encoder is fitted to: float64 and what is made of it
-)
-_FIT_ELEMENT_BYTES = 8  # for each element of a vector's training rows, and
-_FIT_BLOCK_BYTES = 32  # for each that is looked at together
-_FIT_WHOLE_BYTES = 24  # for each element of the training rows of arrays that have one mean for all their elements
+# Features of a timestamp, at most: the epoch, sine and cosine of month, weekday and hour, and an indicator.
+_TIME_NUMBERS = 8
+# Temporary memory while an encoder is fitted. Encoders are fitted one column at a time.
+_FIT_BYTES = 40  # of each training row of a scalar column: its float64 value and intermediate results
+_FIT_ELEMENT_BYTES = 8  # of each element of a column of vectors: the copy of the training rows
+_FIT_BLOCK_BYTES = 32  # of each element of the one block whose means are being computed
+_FIT_WHOLE_BYTES = 24  # of each element of arrays with two or more dimensions, which have one common mean
 _TEXT_BYTES = 57  # of a str beside its characters
 _SHARED_TEXTS = 65_536  # so many different texts are kept once each (copybinary.py)
 _ARRAY_HEADER_BYTES = 24  # as an array of one dimension is stored

@@ -54,9 +54,7 @@ def _architectures() -> Iterator[str]:
         '`\'{"type": "mlp", "hidden": [512, 512]}\'`. A network has at most '
         f"{options.MOST_PARAMETERS:,} parameters.",
     )
-    _check("architectures", options.ARCHITECTURES, meanings.ARCHITECTURES)
-    _check_parameters("parameters of architectures", options.ARCHITECTURES, meanings.ARCHITECTURE)
-    yield from _types(options.ARCHITECTURES, meanings.ARCHITECTURES, meanings.ARCHITECTURE)
+    yield from _types("architectures", options.ARCHITECTURES, meanings.ARCHITECTURES, meanings.ARCHITECTURE)
 
     yield from _section(
         "Layers",
@@ -64,9 +62,7 @@ def _architectures() -> Iterator[str]:
         '{"type": "linear"}]}`. '
         f"All levels together have at most {options.MOST_LAYERS} layers.",
     )
-    _check("layers", options.LAYERS, meanings.LAYERS)
-    _check_parameters("parameters of layers", options.LAYERS, meanings.LAYER)
-    yield from _types(options.LAYERS, meanings.LAYERS, meanings.LAYER)
+    yield from _types("layers", options.LAYERS, meanings.LAYERS, meanings.LAYER)
 
 
 def _rows_and_judgement() -> Iterator[str]:
@@ -168,8 +164,12 @@ def _parameters(subject: str, rules: Rules, words: Mapping[str, str]) -> Iterato
     yield from _table(("name", "takes", "default", "meaning"), rows)
 
 
-def _types(types: Mapping[str, Rules], words: Mapping[str, str], parameters: Mapping[str, str]) -> Iterator[str]:
+def _types(
+    subject: str, types: Mapping[str, Rules], words: Mapping[str, str], parameters: Mapping[str, str]
+) -> Iterator[str]:
     """A table of types, each with its parameters below it. `linear.out` in `parameters` goes before `out`."""
+    _check(subject, types, words)
+    _check_parameters(f"parameters of {subject}", types, parameters)
     rows = []
     for name, rules in types.items():
         rows.append((f"**`{name}`**", "", "", words[name]))
