@@ -1,5 +1,8 @@
 #include "script.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -32,6 +35,17 @@ bool Script::reserve(std::uint64_t size_bytes, bool gathers) {
   if (!resized) window_.resize(before_bytes);
   if (guard_) guard_->cover(window_.size_bytes());
   return resized;
+}
+
+void Script::discard(std::uintptr_t address, std::uint64_t size_bytes) {
+  const std::lock_guard lock(changing_);
+  if (!is_planned(address)) return;
+  if (!is_free(address, size_bytes))
+    throw Fault(Fault::Kind::invariant, text("a tensor lies in the ", size_bytes, " bytes that are to be given back"));
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = (address + page - 1) / page * page;
+  const std::uintptr_t end = (address + size_bytes) / page * page;
+  if (first < end) ::madvise(reinterpret_cast<void*>(first), end - first, MADV_REMOVE);
 }
 
 void Script::be_strict(std::string who) {

@@ -79,6 +79,10 @@ class Script {
   }
   std::uintptr_t block() const noexcept { return window_.begin(); }
 
+  // Give the machine back the whole pages of a range in which no tensor lies; they read as zeros then. Nothing for a
+  // range outside the block. Only where the block is this machine's memory. A page that cannot be given back stays.
+  void discard(std::uintptr_t address, std::uint64_t size_bytes);
+
   // From now on what is not there cannot be touched in the block; `who` says whose it is (see Guard).
   void be_strict(std::string who);
 

@@ -73,7 +73,7 @@ def measure(dsn: str, directory: Path, size_bytes: int, rounds: int) -> dict[str
         for _ in range(rounds):
             data = os.urandom(size_bytes)
             local.append(_cost(connection, partial(_save_file, connection, job, files, data)))
-            save = partial(checkpoints.save_checkpoint, connection, job.job, job.claim, data, {})
+            save = partial(checkpoints.save_checkpoint, connection, job.job, job.claim, [data], {})
             catalog.append(_cost(connection, save))
             connection.execute(_SQL["vacuum"])
         kept_bytes, fsync = (connection.execute(_SQL[name]).fetchone() or (0,) for name in ("kept", "fsync"))
@@ -100,12 +100,13 @@ def _claimed(connection: Connection) -> ClaimedJob:
 
 
 def _save_file(connection: Connection, job: ClaimedJob, files: CheckpointFiles, data: bytes) -> None:
+    written = files.write(job.job, [data])
     stored = StoredCheckpoint(
         store=CheckpointStore.LOCAL,
         host=socket.gethostname(),
         position={},
-        size_bytes=len(data),
-        digest=files.write(job.job, data),
+        size_bytes=written.size_bytes,
+        digest=written.digest,
     )
     checkpoints.record_checkpoint(connection, job.job, job.claim, stored)
     files.keep_only(job.job, stored.digest)

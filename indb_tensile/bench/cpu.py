@@ -8,7 +8,8 @@ of both is a column; the ratio is of the medians, with the script's imports and 
 
 Memory: four networks at once, unplanned (`liveness`) with room for all, and planned with half of what they took. Of
 the trainers' memory that counts which is theirs beyond that of the same processes before they had a job
-(proportional bytes, the most that was seen while all trained), beside what the ledger says that they were granted.
+(proportional bytes; the median while all trained, and the most, which is while a tensor is copied for a checkpoint or
+a new plan), beside what the ledger says that they were granted.
 Then a trainer and the controller are killed: nothing may be left of the files that they swapped to.
 """
 
@@ -151,14 +152,15 @@ def _weighed(place: "_Place", width: int, *, policy: str, budget_bytes: int) -> 
             granted.append(controller.ask("memory")[0])
             time.sleep(0.1)
         swapped_bytes, recomputed = controller.ask("swapped", jobs=jobs)
-        held_bytes = max(granted)
+        held_bytes, own_bytes = max(granted), round(median(own))
         row: Row = {
             "part": "memory",
             "policy": policy,
             "budget_bytes": budget_bytes,
             "granted_bytes": held_bytes,
-            "own_bytes": max(own),
-            "of_ledger": round(max(own) / held_bytes, 3),
+            "own_bytes": own_bytes,
+            "most_bytes": max(own),
+            "of_ledger": round(own_bytes / held_bytes, 3),
             "swapped_bytes": int(swapped_bytes),
             "recomputed": int(recomputed),
             "swap_files": controller.swap_files(),
@@ -330,7 +332,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=whole(), default=3, help="turns of the two trainings")
     parser.add_argument("--threads", type=whole(), default=half_of_cores(), help="of each training")
-    parser.add_argument("--width", type=whole(), default=3072, help="of the layers of the networks that are weighed")
+    parser.add_argument("--width", type=whole(), default=5120, help="of the layers of the networks that are weighed")
     parser.add_argument("--directory", default=None, help="on the disk that is swapped to")
     parser.add_argument("--parts", nargs="+", choices=("speed", "memory"), default=["speed", "memory"])
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")

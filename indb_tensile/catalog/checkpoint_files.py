@@ -9,10 +9,12 @@ import os
 import re
 import stat
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
 
-from indb_tensile.catalog.checkpoints import digest_of
+from indb_tensile.catalog.checkpoints import Summed, digest_of
+from indb_tensile.catalog.chunks import Part
 from indb_tensile.errors import StorageError
 from indb_tensile.job import JobId
 
@@ -33,28 +35,27 @@ class CheckpointFiles:
         folder = _UNSAFE.sub("_", host) or "_"
         self.directory = state_directory.absolute() / FOLDER / str(installation) / folder
 
-    def write(self, job: JobId, data: bytes) -> str:
-        """Write the bytes durably and return their digest; other checkpoints of the job stay.
+    def write(self, job: JobId, parts: Iterable[Part]) -> Summed:
+        """Write the parts durably, one after the other; returns their sum. Other checkpoints of the job stay.
 
         Raises StorageError where the disk is full or the directory cannot be written.
         """
-        digest = digest_of(data)
-        path = self._path(job, digest)
-        unfinished = self.directory / f"{_UNFINISHED}{path.name}.{os.getpid()}"
+        summed = Summed(parts)
+        unfinished = self.directory / f"{_UNFINISHED}job-{int(job)}.{os.getpid()}"
         try:
             self._make_directory()
-            _write_durably(unfinished, data)
-            unfinished.rename(path)
+            _write_durably(unfinished, summed)
+            unfinished.rename(self._path(job, summed.digest))
             _sync(self.directory)
         except OSError as error:
             with contextlib.suppress(OSError):
                 unfinished.unlink(missing_ok=True)
             raise StorageError(
                 f"the checkpoint of job {job} cannot be written to {self.directory}: {error.strerror or error}",
-                detail=f"It has {len(data)} bytes.",
+                detail=f"{summed.size_bytes} bytes of it were written.",
                 hint="Free space there, or set TENSILE_STATE_DIR to another directory.",
             ) from error
-        return digest
+        return summed
 
     def read(self, job: JobId, digest: str, size_bytes: int) -> bytes:
         """The bytes of that checkpoint. Raises StorageError where the file is lost or damaged."""
@@ -120,10 +121,11 @@ class CheckpointFiles:
             _sync(directory.parent)
 
 
-def _write_durably(path: Path, data: bytes) -> None:
+def _write_durably(path: Path, parts: Iterable[Part]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+        for part in parts:
+            file.write(part)
         file.flush()
         os.fsync(file.fileno())
 

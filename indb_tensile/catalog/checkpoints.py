@@ -1,14 +1,14 @@
 """Where checkpoints are: a row for each store of a job, and the bytes of those that are in the catalog."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from indb_tensile.catalog.chunks import read_chunks, write_chunks
+from indb_tensile.catalog.chunks import Part, read_chunks, write_chunks
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.jobs import lost_claim
 from indb_tensile.catalog.queries import query
@@ -25,6 +25,26 @@ class StoredCheckpoint:
     position: Mapping[str, Any]
     size_bytes: int
     digest: str
+
+
+class Summed:
+    """Parts that are counted, and whose SHA-256 digest is computed, while they are gone through."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self._parts = parts
+        self._digest = hashlib.sha256()
+        self.size_bytes = 0
+
+    def __iter__(self) -> Iterator[Part]:
+        for part in self._parts:
+            self._digest.update(part)
+            self.size_bytes += len(memoryview(part))
+            yield part
+
+    @property
+    def digest(self) -> str:
+        """Of the parts so far, as hexadecimal digits."""
+        return self._digest.hexdigest()
 
 
 def digest_of(data: bytes) -> str:
@@ -57,18 +77,23 @@ def record_checkpoint(connection: Connection, job: JobId, claim: ClaimToken, sto
 
 
 def save_checkpoint(
-    connection: Connection, job: JobId, claim: ClaimToken, data: bytes, position: Mapping[str, Any]
+    connection: Connection, job: JobId, claim: ClaimToken, parts: Iterable[Part], position: Mapping[str, Any]
 ) -> None:
     """Replace the job's checkpoint in the catalog, all or nothing. Raises LostClaimError."""
-    stored = StoredCheckpoint(
-        store=CheckpointStore.CATALOG, host="", position=position, size_bytes=len(data), digest=digest_of(data)
-    )
     with connection.transaction():
         if connection.execute(query("lock_claimed"), {"job": job, "claim": claim}).fetchone() is None:
             raise lost_claim(job, claim)
-        record_checkpoint(connection, job, claim, stored)
         connection.execute(query("delete_checkpoint_chunks"), {"job": job})
-        write_chunks(connection, "insert_checkpoint_chunk", job, data)
+        summed = Summed(parts)
+        write_chunks(connection, "insert_checkpoint_chunk", job, summed)
+        stored = StoredCheckpoint(
+            store=CheckpointStore.CATALOG,
+            host="",
+            position=position,
+            size_bytes=summed.size_bytes,
+            digest=summed.digest,
+        )
+        record_checkpoint(connection, job, claim, stored)
 
 
 def load_checkpoint(connection: Connection, job: JobId, stored: StoredCheckpoint) -> bytes:

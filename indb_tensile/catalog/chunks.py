@@ -1,18 +1,20 @@
 """Large values in the catalog: weights and checkpoints, in chunks of bounded size."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import LiteralString
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError
 
+Part = bytes | memoryview  # of a large value; the parts follow one another
+
 CHUNK_BYTES = 8 * 1024 * 1024  # a bytea value is built in memory several times over on its way
 
 
-def write_chunks(connection: Connection, name: LiteralString, owner: int, data: bytes) -> None:
-    """Insert the bytes chunk by chunk, by the statement of that name."""
-    for chunk_no, chunk in enumerate(_chunks(memoryview(data))):
+def write_chunks(connection: Connection, name: LiteralString, owner: int, parts: Iterable[Part]) -> None:
+    """Insert the bytes of all parts, chunk by chunk, by the statement of that name."""
+    for chunk_no, chunk in enumerate(_chunks(parts)):
         connection.execute(query(name), {"owner": owner, "chunk_no": chunk_no, "chunk": chunk})
 
 
@@ -33,6 +35,17 @@ def read_chunks(connection: Connection, name: LiteralString, owner: int, size_by
     return bytes(data)
 
 
-def _chunks(view: memoryview) -> Iterator[bytes]:
-    for start in range(0, len(view), CHUNK_BYTES):
-        yield bytes(view[start : start + CHUNK_BYTES])
+def _chunks(parts: Iterable[Part]) -> Iterator[bytes]:
+    """All of one size but the last, whatever the sizes of the parts."""
+    chunk = bytearray()
+    for part in parts:
+        view = memoryview(part)
+        while len(view):
+            taken = view[: CHUNK_BYTES - len(chunk)]
+            chunk += taken
+            view = view[len(taken) :]
+            if len(chunk) == CHUNK_BYTES:
+                yield bytes(chunk)
+                chunk.clear()
+    if chunk:
+        yield bytes(chunk)

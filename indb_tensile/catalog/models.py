@@ -95,7 +95,7 @@ def publish_version(connection: Connection, claimed: ClaimedJob, publication: Pu
             event = {**keys, "kind": "not_deployed", "detail": Jsonb({"reason": obstacle})}
             connection.execute(query("record_event"), event)
         version = _insert_version(connection, claimed, publication, job, model=model, not_deployed=obstacle)
-        write_chunks(connection, "insert_version_chunk", version, publication.weights)
+        write_chunks(connection, "insert_version_chunk", version, [publication.weights])
         if publication.report:
             jobs.save_report(connection, claimed.job, claimed.claim, publication.report)
         connection.execute(query("remember_spec"), {"model": model, "job": claimed.job})

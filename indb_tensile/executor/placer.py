@@ -78,13 +78,13 @@ class Placer:
         anew, self._anew = self._anew, False
         kept_bytes = self._serving.kept(block_bytes, gathers=anew) if before is not None else 0
         astray = [piece for piece in sorted(state.resident) if self._is_astray(piece, state, kept_bytes)]
-        lifted = {piece: _lift(state.storage(piece)) for piece in astray}
+        lifted = {piece: self._lift(state.storage(piece)) for piece in astray}
         fits = self._grant_bytes is None or block_bytes <= self._grant_bytes
         if not fits or not self._serving.reserve(block_bytes, gathers=anew):
             self._do_without(block_bytes, lifted, state)
-        for piece, memory in lifted.items():
+        for piece in sorted(lifted):
             self.take(piece, state.storage(piece))
-            bytes_of(state.storage(piece)).copy_(memory)
+            bytes_of(state.storage(piece)).copy_(lifted.pop(piece))
 
     def take(self, piece: Piece, storage: torch.UntypedStorage) -> None:
         """Give a storage that is nowhere its memory on the device."""
@@ -127,13 +127,21 @@ class Placer:
         On a GPU they are all over the regions all the same: there is nowhere else.
         """
         assert self._serving is not None
-        lifted |= {piece: _lift(state.storage(piece)) for piece in sorted(state.resident - lifted.keys())}
+        lifted |= {piece: self._lift(state.storage(piece)) for piece in sorted(state.resident - lifted.keys())}
         self._serving.reserve(0)
         self._placed, self._current = [], None
         if self._prove is not None:
             self._prove(block_bytes)
         where = "anywhere in the job's regions" if self._serving.alone else "in ordinary memory"
         log.warning("the device has no room for the plan's %d bytes: tensors are %s", block_bytes, where)
+
+    def _lift(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        """A copy in ordinary memory in place of the storage's own, so that its bytes are never held twice."""
+        assert self._serving is not None
+        memory, address = bytes_of(storage).to(HOST, copy=True), storage.data_ptr()
+        storage.resize_(0)
+        self._serving.discard(address, memory.numel())
+        return memory
 
 
 class _Placed:
@@ -154,9 +162,3 @@ class _Placed:
             if known.start_bytes <= piece.start_bytes and piece.stop_bytes <= known.stop_bytes:
                 return offset + piece.start_bytes - known.start_bytes
         return None
-
-
-def _lift(storage: torch.UntypedStorage) -> torch.Tensor:
-    memory = bytes_of(storage).to(HOST, copy=True)
-    storage.resize_(0)
-    return memory

@@ -2,6 +2,7 @@
 
 import torch
 
+from indb_tensile.errors import DeviceMemoryError
 from indb_tensile.executor.device import Device, Ticket
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.pieces import Piece
@@ -28,16 +29,25 @@ class Residency:
     def exchange(self, old: tuple[Program, ...], new: tuple[Program, ...]) -> None:
         """Take the host buffers of new programs, after giving back those that only the old ones needed.
 
-        At no time does the pool hold more than the programs that it holds the more for: bytes that only the old ones
-        kept there wait in ordinary memory for their place on the device.
+        The bytes of a piece that only the old programs kept in its buffer must come to the device. Where the pool is
+        pinned memory, it has room for one set of programs, the old or the new, so these bytes wait in ordinary
+        memory. Where the pool is a file, they wait in the file, unless its limit leaves no room for both.
         """
         _free_buffers(self._device, old)
         self._wanted = frozenset[Piece]().union(*(p.pieces(p.timeline.swapped) for p in new))
-        for piece in sorted(set(self._state.host) - self._wanted):
-            self._put_aside(piece)
-        moved = self._device.host_pack()
-        self._state.host = {piece: moved.get(buffer, buffer) for piece, buffer in self._state.host.items()}
-        self._device.host_fit(self._coming_bytes(new))
+        unwanted = sorted(set(self._state.host) - self._wanted)
+        waiting = [piece for piece in unwanted if self._device.is_host and self._is_only_in_buffer(piece)]
+        for piece in unwanted:
+            if piece not in waiting:
+                self._put_aside(piece)
+        try:
+            self._fit(new)
+        except DeviceMemoryError:
+            if not waiting:
+                raise
+            for piece in waiting:
+                self._put_aside(piece)
+            self._fit(new)
         for piece in sorted(self._wanted):
             self._buffer(piece)
         for program in new:
@@ -101,6 +111,16 @@ class Residency:
         for piece in old:
             if piece in self._state.host and piece not in self._wanted and piece not in pieces:
                 self._drop_buffer(piece)
+
+    def _fit(self, programs: tuple[Program, ...]) -> None:
+        """Make the pool as large as these programs and what is in it need. Raises DeviceMemoryError."""
+        moved = self._device.host_pack()
+        self._state.host = {piece: moved.get(buffer, buffer) for piece, buffer in self._state.host.items()}
+        self._device.host_fit(self._coming_bytes(programs))
+
+    def _is_only_in_buffer(self, piece: Piece) -> bool:
+        state = self._state
+        return piece in state.valid and piece in state.pieces[piece.tensor] and piece not in state.resident
 
     def _put_aside(self, piece: Piece) -> None:
         """Give up a host buffer; bytes that are nowhere else go where those of a state without a plan are."""

@@ -151,6 +151,14 @@ class Serving:
         """How many bytes from the block's start stay as they are when it is reserved with another size."""
         return self._script.kept(size_bytes, gathers)
 
+    def discard(self, address: int, size_bytes: int) -> None:
+        """Give the machine back the memory of a range that no tensor has, if it is in the block and not a GPU's.
+
+        Raises InvariantError where a tensor lies in it.
+        """
+        if not self.alone:
+            self._script.discard(address, size_bytes)
+
     @property
     def block(self) -> int:
         """The block's address, whatever its size."""

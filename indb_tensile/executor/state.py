@@ -65,7 +65,7 @@ class State:
         if not self.whole:
             raise InvariantError(f"the state is of no iteration: the one after {self.steps} failed half way")
         self._settle()
-        exported = {STEPS_NAME: torch.tensor(self.steps)} if names is None else {}
+        exported = {STEPS_NAME: torch.tensor(self.steps)} if names is None or STEPS_NAME in names else {}
         for position, one in enumerate(self.layout):
             wanted = [value for value in one.values if names is None or value.name in names]
             memory = self._bytes(TensorId(position)) if wanted else torch.empty(0)

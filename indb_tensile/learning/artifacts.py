@@ -1,9 +1,9 @@
 """What is stored of a model: weights and checkpoints as safetensors, everything else as JSON. No pickle."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -19,9 +19,39 @@ from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Columns
 from indb_tensile.learning.evaluation import evaluate, probabilities
 from indb_tensile.learning.features import Preprocessor
+from indb_tensile.learning.tensorstream import TensorSpec, stream
 
 FORMAT = 1  # of the stored model; a reader refuses a newer one
 _LARGEST_BATCH_ROWS = 4096  # of a prediction: bounds what its activations take
+
+
+class Saving(Protocol):
+    """What a store of checkpoints needs of one that is to be saved."""
+
+    @property
+    def position(self) -> Mapping[str, Any]:
+        """Where in the training it was taken: plain JSON."""
+        ...
+
+    def parts(self) -> Iterator[memoryview]:
+        """Its bytes; each part may be overwritten once the next is asked for. Equal each time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CheckpointView:
+    """A checkpoint of a state that is read tensor by tensor while it is saved: the state is not copied as a whole.
+
+    Names are `part/name` as in `Checkpoint`. Nothing may change the state before it is saved.
+    """
+
+    specs: Mapping[str, TensorSpec]
+    read: Callable[[str], Tensor]
+    position: Mapping[str, Any]
+
+    def parts(self) -> Iterator[memoryview]:
+        """As safetensors, the position in its metadata."""
+        return stream(self.specs, self.read, {"position": json.dumps(dict(self.position))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,15 +63,16 @@ class Checkpoint:
     random: dict[str, Tensor]
     position: dict[str, Any] = field(default_factory=dict)
 
-    def to_bytes(self) -> bytes:
+    def parts(self) -> Iterator[memoryview]:
         """As safetensors, the position in its metadata."""
         parts = {"weights": self.weights, "optimizer": self.optimizer, "random": self.random}
         tensors = {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
-        return pack(tensors, {"position": json.dumps(self.position)})
+        specs = {name: TensorSpec.of(tensor) for name, tensor in tensors.items()}
+        return CheckpointView(specs=specs, read=tensors.__getitem__, position=self.position).parts()
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "Checkpoint":
-        """Raises DatabaseError for anything that `to_bytes` did not write."""
+        """Raises DatabaseError for anything that `parts` did not give."""
         tensors, metadata = unpack(stored)
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "random": {}}
         for name, tensor in tensors.items():
@@ -201,15 +232,8 @@ class Predictor:
 
 def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     """Tensors of any device and layout as safetensors; those that share a storage are written twice."""
-    host: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        own = tensor.detach().to("cpu").contiguous()
-        address = own.untyped_storage().data_ptr()
-        host[name] = own.clone() if address in seen else own
-        seen.add(address)
-    packed: bytes = safetensors.torch.save(host, dict(metadata))
-    return packed
+    specs = {name: TensorSpec.of(tensor) for name, tensor in tensors.items()}
+    return b"".join(stream(specs, tensors.__getitem__, metadata))
 
 
 def unpack(stored: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -29,7 +29,7 @@ def names(files: CheckpointFiles) -> list[str]:
 
 
 def test_what_is_written_is_read_again_and_nobody_else_may(files: CheckpointFiles) -> None:
-    digest = files.write(JOB, b"state")
+    digest = files.write(JOB, [b"state"]).digest
     assert digest == digest_of(b"state")
     assert files.read(JOB, digest, 5) == b"state"
     assert names(files) == [f"job-3-{digest}.ckpt"]
@@ -39,15 +39,15 @@ def test_what_is_written_is_read_again_and_nobody_else_may(files: CheckpointFile
 
 
 def test_the_previous_one_stays_until_it_is_let_go(files: CheckpointFiles) -> None:
-    old, new = files.write(JOB, b"old"), files.write(JOB, b"new")
-    other = files.write(JobId(4), b"old")
+    old, new = files.write(JOB, [b"old"]).digest, files.write(JOB, [b"new"]).digest
+    other = files.write(JobId(4), [b"old"]).digest
     assert files.read(JOB, old, 3) == b"old"
     files.keep_only(JOB, new)
     assert names(files) == sorted([f"job-3-{new}.ckpt", f"job-4-{other}.ckpt"])
 
 
 def test_a_file_that_is_lost_cut_short_or_changed_is_not_loaded(files: CheckpointFiles) -> None:
-    digest = files.write(JOB, b"state")
+    digest = files.write(JOB, [b"state"]).digest
     path = files.directory / names(files)[0]
     path.write_bytes(b"stat")
     with pytest.raises(StorageError, match="has 4 bytes, not 5"):
@@ -72,7 +72,7 @@ def test_no_digest_of_the_catalog_leads_out_of_the_folder(files: CheckpointFiles
 
 
 def test_stale_files_go_and_those_that_count_or_are_under_way_stay(files: CheckpointFiles) -> None:
-    counted, ended, fresh = (files.write(JobId(n), b"%d" % n) for n in (1, 2, 3))
+    counted, ended, fresh = (files.write(JobId(n), [b"%d" % n]).digest for n in (1, 2, 3))
     unfinished = files.directory / "new-job-9-x"
     unfinished.write_bytes(b"half")
     (files.directory / "README").write_bytes(b"a user's own file")
@@ -85,10 +85,10 @@ def test_stale_files_go_and_those_that_count_or_are_under_way_stay(files: Checkp
 
 
 def test_hosts_that_share_a_directory_leave_each_others_files_alone(files: CheckpointFiles, tmp_path: Path) -> None:
-    digest = files.write(JOB, b"state")
+    digest = files.write(JOB, [b"state"]).digest
     os.utime(files.directory / names(files)[0], (1, 1))
     other = CheckpointFiles(tmp_path / "state", INSTALLATION, "../host.example/..")
-    other.keep_only(JOB, other.write(JOB, b"other"))
+    other.keep_only(JOB, other.write(JOB, [b"other"]).digest)
     assert other.directory.parent == files.directory.parent
     assert other.remove_stale(frozenset()) == 0
     assert files.read(JOB, digest, 5) == b"state"
@@ -101,7 +101,7 @@ def test_without_a_folder_there_is_nothing_stale(files: CheckpointFiles) -> None
 def test_a_directory_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
     with pytest.raises(StorageError, match="the checkpoint of job 3 cannot be written to") as caught:
-        CheckpointFiles(tmp_path / "state", INSTALLATION, "host.example").write(JOB, b"state")
+        CheckpointFiles(tmp_path / "state", INSTALLATION, "host.example").write(JOB, [b"state"])
     assert "TENSILE_STATE_DIR" in caught.value.hint
 
 
@@ -113,11 +113,11 @@ from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.errors import StorageError
 from indb_tensile.job import JobId
 files = CheckpointFiles(Path(sys.argv[1]), UUID(int=7), "host")
-kept = files.write(JobId(3), b"kept")
+kept = files.write(JobId(3), [b"kept"]).digest
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
-    files.write(JobId(3), bytes(8192))
+    files.write(JobId(3), [bytes(8192)])
 except StorageError as error:
     print(error.sqlstate, files.read(JobId(3), kept, 4), len(list(files.directory.iterdir())))
 """

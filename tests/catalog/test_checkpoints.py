@@ -42,11 +42,11 @@ def test_a_checkpoint_is_replaced_as_a_whole_and_outlives_a_requeue(database: Da
         claimed = _running(connection)
         assert checkpoints.checkpoints(connection, job) == ()
         long = b"x" * (2 * CHUNK_BYTES + 1)
-        checkpoints.save_checkpoint(connection, job, claimed.claim, long, {"epochs_done": 1})
+        checkpoints.save_checkpoint(connection, job, claimed.claim, [long], {"epochs_done": 1})
         (stored,) = checkpoints.checkpoints(connection, job)
         assert stored == _in_catalog(long, 1)
         assert checkpoints.load_checkpoint(connection, job, stored) == long
-        checkpoints.save_checkpoint(connection, job, claimed.claim, b"short", {"epochs_done": 2})
+        checkpoints.save_checkpoint(connection, job, claimed.claim, [b"short"], {"epochs_done": 2})
         jobs.requeue(connection, job, claimed.claim, "the controller stops")
         (stored,) = checkpoints.checkpoints(connection, job)
         assert stored == _in_catalog(b"short", 2)
@@ -60,7 +60,7 @@ def test_each_host_has_a_row_and_the_catalog_one_and_all_go_when_the_job_ends(da
         claimed = _running(connection)
         for host in ("one", "two", "one"):
             checkpoints.record_checkpoint(connection, job, claimed.claim, _local(host))
-        checkpoints.save_checkpoint(connection, job, claimed.claim, b"state", {"epochs_done": 1})
+        checkpoints.save_checkpoint(connection, job, claimed.claim, [b"state"], {"epochs_done": 1})
         assert set(map(repr, checkpoints.checkpoints(connection, job))) == set(
             map(repr, (_local("one"), _local("two"), _in_catalog(b"state", 1)))
         )
@@ -75,7 +75,7 @@ def test_damaged_bytes_are_not_loaded(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
         claimed = _running(connection)
-        checkpoints.save_checkpoint(connection, job, claimed.claim, b"state", {})
+        checkpoints.save_checkpoint(connection, job, claimed.claim, [b"state"], {})
         connection.execute("update tensile.checkpoint_chunks set chunk = 'wrong'")
         (stored,) = checkpoints.checkpoints(connection, job)
         with pytest.raises(DatabaseError, match=f"the checkpoint of job {job} in the catalog is damaged"):
@@ -108,7 +108,7 @@ def test_checkpoints_of_one_job_leave_the_weights_of_models_alone_and_space_to_t
         data = bytes(range(256)) * 4096
         with database.connect() as postgres:
             for epoch in range(12):
-                checkpoints.save_checkpoint(connection, job, claimed.claim, data, {"epochs_done": epoch})
+                checkpoints.save_checkpoint(connection, job, claimed.claim, [data], {"epochs_done": epoch})
                 postgres.execute("vacuum tensile.checkpoint_chunks")
             row = postgres.execute(
                 "select pg_total_relation_size('tensile.artifacts') < 65536,"

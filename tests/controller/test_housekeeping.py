@@ -59,7 +59,7 @@ def test_files_of_ended_jobs_old_rows_and_long_logs_go(database: Database, tmp_p
         for _ in range(2):
             enqueue(alice)
             claimed = claim(worker, number)
-            digests.append(files.write(claimed.job, b"state"))
+            digests.append(files.write(claimed.job, [b"state"]).digest)
             stored = StoredCheckpoint(
                 store=CheckpointStore.LOCAL, host=host, position={}, size_bytes=5, digest=digests[-1]
             )

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "fault.hpp"
 #include "private_arena.hpp"
 #include "script.hpp"
 
@@ -72,6 +73,30 @@ TEST(another_size_than_planned_takes_any_place_and_shifts_nothing) {
   CHECK_EQUAL(usage.planned, 1U);
   CHECK_EQUAL(usage.unplanned, 1U);
   CHECK_EQUAL(usage.mismatched, 1U);
+}
+
+TEST(pages_of_the_block_without_a_tensor_are_given_back_whole) {
+  Driven driven;
+  constexpr std::uint64_t page = 4096;
+  CHECK(driven.script.reserve(4 * page));
+  const Sheet plan{{0, 2}, {{2 * page + 100, 0}, {page, 3 * page}}};
+  driven.script.serve(&plan);
+  const std::uintptr_t first = driven.allocate(2 * page + 100);
+  const std::uintptr_t second = driven.allocate(page);
+  auto* const bytes = reinterpret_cast<volatile unsigned char*>(first);
+  for (std::uint64_t k = 0; k < 4 * page; ++k) bytes[k] = 7;
+  driven.release(first);
+  driven.script.discard(first, 2 * page + 100);
+  CHECK_EQUAL(int{bytes[0]} + int{bytes[2 * page - 1]}, 0);
+  CHECK_EQUAL(int{bytes[2 * page]} + int{bytes[3 * page]}, 14);  // a part of a page, and the other tensor
+  bool refused = false;
+  try {
+    driven.script.discard(second, page);
+  } catch (const Fault&) {
+    refused = true;
+  }
+  CHECK(refused);
+  driven.script.discard(0, page);  // not in the block: nothing
 }
 
 TEST(what_still_lies_at_a_planned_address_is_left_there) {

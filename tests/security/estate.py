@@ -85,7 +85,11 @@ def _own(
     share = JobUse(job=running.job, granted_bytes=1, used_bytes=1, high_water_bytes=1)
     plans.record_device(connection, worker, use, [share])
     checkpoints.save_checkpoint(
-        connection, running.job, running.claim, f"secret_state_{name}".encode(), {"epoch": f"secret_position_{name}"}
+        connection,
+        running.job,
+        running.claim,
+        [f"secret_state_{name}".encode()],
+        {"epoch": f"secret_position_{name}"},
     )
     queued = enqueue(owner, model, idempotency_key=f"secret_key_{name}")
     row = owner.execute("select model_id from tensile.models where name = %s", (model,)).fetchone()

@@ -11,7 +11,7 @@ from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.errors import LostClaimError, StorageError
 from indb_tensile.job import ClaimedJob, Phase
-from indb_tensile.learning.artifacts import Checkpoint
+from indb_tensile.learning.artifacts import Checkpoint, Saving
 from indb_tensile.link import Link, Message, Progressed
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
@@ -167,7 +167,7 @@ class FakeCheckpointing:
     def due(self) -> bool:
         return True
 
-    def save(self, take: Callable[[], Checkpoint]) -> None:
+    def save(self, take: Callable[[], Saving]) -> None:
         self.tried += 1
         if self.fault is not None:
             raise self.fault

@@ -18,7 +18,7 @@ from indb_tensile.catalog.connection import Session, UnreachableError
 from indb_tensile.config import Settings
 from indb_tensile.errors import DatabaseError, StorageError
 from indb_tensile.job import CheckpointStore, ClaimedJob
-from indb_tensile.learning.artifacts import Checkpoint
+from indb_tensile.learning.artifacts import Checkpoint, Saving
 
 COST_FACTOR = 9  # training between two checkpoints takes nine times as long as a checkpoint: a tenth of the whole
 
@@ -52,7 +52,7 @@ class Checkpointing:
         pause_s = max(self._settings.checkpoint_s, COST_FACTOR * min(self._costs_s, default=0.0))
         return self._clock_s() >= self._ended_s + pause_s
 
-    def save(self, take: Callable[[], Checkpoint]) -> None:
+    def save(self, take: Callable[[], Saving]) -> None:
         """Take a checkpoint and keep it as the setting says.
 
         Raises LostClaimError, and StorageError where it cannot be stored now: the previous one is still there, and
@@ -90,29 +90,32 @@ class Checkpointing:
             return checkpoint
         return None
 
-    def _keep(self, checkpoint: Checkpoint) -> None:
-        data, store = checkpoint.to_bytes(), self._settings.checkpoint_store
+    def _keep(self, checkpoint: Saving) -> None:
+        store = self._settings.checkpoint_store
         failure: StorageError | None = None
         if store != "catalog":
             try:
-                self._keep_in_file(data, checkpoint)
+                self._keep_in_file(checkpoint)
             except StorageError as error:
                 failure = error
         if store == "catalog" or (store == "auto" and self._catalog_is_due(failure)):
             job, claim = self._job.job, self._job.claim
-            self._session.run(lambda c: checkpoints.save_checkpoint(c, job, claim, data, checkpoint.position))
+            self._session.run(
+                lambda c: checkpoints.save_checkpoint(c, job, claim, checkpoint.parts(), checkpoint.position)
+            )
             self._catalog_s = self._clock_s()
         elif failure is not None:
             raise failure
 
-    def _keep_in_file(self, data: bytes, checkpoint: Checkpoint) -> None:
+    def _keep_in_file(self, checkpoint: Saving) -> None:
         files, job, claim = self._open_files(), self._job.job, self._job.claim
+        written = files.write(job, checkpoint.parts())
         stored = StoredCheckpoint(
             store=CheckpointStore.LOCAL,
             host=self._host,
             position=checkpoint.position,
-            size_bytes=len(data),
-            digest=files.write(job, data),
+            size_bytes=written.size_bytes,
+            digest=written.digest,
         )
         self._session.run(lambda c: checkpoints.record_checkpoint(c, job, claim, stored))
         files.keep_only(job, stored.digest)

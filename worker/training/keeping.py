@@ -9,7 +9,7 @@ import psycopg
 
 from indb_tensile.catalog.outage import words
 from indb_tensile.errors import LostClaimError, TensileError
-from indb_tensile.learning.artifacts import Checkpoint
+from indb_tensile.learning.artifacts import Saving
 
 from .diary import Diary
 
@@ -26,7 +26,7 @@ class Taking(Protocol):
         """Whether enough has been trained since the last checkpoint."""
         ...
 
-    def save(self, take: Callable[[], Checkpoint]) -> None:
+    def save(self, take: Callable[[], Saving]) -> None:
         """Take a checkpoint and keep it."""
         ...
 
@@ -41,7 +41,7 @@ class Keeping:
         self._pause_s = 0.0
         self._retry_s = 0.0
 
-    def save(self, take: Callable[[], Checkpoint], epochs_done: int) -> None:
+    def save(self, take: Callable[[], Saving], epochs_done: int) -> None:
         """Keep a checkpoint if one is due. Raises LostClaimError; no other fault ends the training."""
         if self._clock_s() < self._retry_s or not self._checkpointing.due():
             return

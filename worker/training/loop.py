@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -12,15 +13,17 @@ from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.hardware import trim_heap
 from indb_tensile.executor.runner import Runner
-from indb_tensile.executor.state import State, restore_rng_state, rng_state
+from indb_tensile.executor.state import STEPS_NAME, State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
-from indb_tensile.learning.artifacts import Checkpoint
+from indb_tensile.learning.artifacts import CheckpointView
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import evaluate
 from indb_tensile.learning.hyperparams import learning_rate
+from indb_tensile.learning.tensorstream import TensorSpec
 from indb_tensile.learning.training import Part, Prepared, batch_plan, batches, ordered_batches
 from indb_tensile.link import Adopt, Adopted, Link, Measured
 
+from .best_weights import BestWeights
 from .checkpointing import Checkpointing
 from .diary import PROGRESS_S, Diary
 from .inbox import Inbox
@@ -47,8 +50,9 @@ class Loop:
     checkpointing: Checkpointing
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
+    best_directory: Path | None = None  # where a large copy of the best epoch's weights is kept; None: in memory
     _keeping: Keeping = field(init=False)
-    _best: dict[str, torch.Tensor] = field(default_factory=dict)
+    _best: BestWeights = field(init=False)
     _measured_at: float = 0.0
     _remembered_at: float = field(default_factory=time.monotonic)
     _validated_s: float = math.inf  # how long the last validation took
@@ -59,6 +63,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.early_stop = self.prepared.early_stop
+        self._best = BestWeights(self.prepared.module.state_dict().keys(), self.best_directory)
         self._keeping = Keeping(self.checkpointing, self.diary)
         self._remaining = Remaining(self._work())
 
@@ -75,7 +80,8 @@ class Loop:
     def trained(self) -> Trained:
         """What is published: the best epoch's parameters and buffers under early stopping, else the last one's."""
         best_epoch = self.early_stop.best_epoch + 1 if self._best else self.epochs_done
-        weights = self._best or self._present_weights()
+        weights = self._best.read() if self._best else self._present_weights()
+        self._best.close()
         return Trained(weights=weights, epochs=self.epochs_done, best_epoch=best_epoch)
 
     def _train_epoch(self) -> float:
@@ -112,7 +118,7 @@ class Loop:
             watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric)
             self._observe(watched)
         if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
-            self._best = self._present_weights()
+            self._best.keep(self.state.export)
         self.epochs_done += 1
         steps = batch_plan(self.prepared.train.rows, self.prepared.settings).steps
         progress = self._progress(steps, steps, loss, figures)
@@ -240,32 +246,36 @@ class Loop:
         return self._done_at - before
 
     def _present_weights(self) -> dict[str, torch.Tensor]:
-        """A copy of parameters and buffers; most epochs of a training that improves take one."""
+        """A copy of parameters and buffers."""
         return self.state.export(self.prepared.module.state_dict().keys())
-
-    def _divide(self, values: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """A state as what the module holds, which is published, and what only its optimizer needs."""
-        names = set(self.prepared.module.state_dict())
-        weights = {name: tensor for name, tensor in values.items() if name in names}
-        return weights, {name: tensor for name, tensor in values.items() if name not in names}
 
     def _save_checkpoint(self) -> None:
         """Keep a checkpoint if one is due; where that fails, training goes on."""
         if self.epochs_done < self.prepared.settings.epochs:
             self._keeping.save(self._checkpoint, self.epochs_done)
 
-    def _checkpoint(self) -> Checkpoint:
-        weights, optimizer = self._divide(self.state.export())
-        return Checkpoint(
-            weights=weights | {_BEST + name: tensor for name, tensor in self._best.items()},
-            optimizer=optimizer,
-            random={"torch": rng_state(self.state.device)},
-            position={
-                "epochs_done": self.epochs_done,
-                "early_stop": self.early_stop.to_json(),
-                "data_digest": self.prepared.data_digest,
-            },
-        )
+    def _checkpoint(self) -> CheckpointView:
+        """The state and the best epoch's weights, read one tensor at a time while they are saved."""
+        state, best, module = self.state, self._best, set(self.prepared.module.state_dict())
+        live = state.tensors | {STEPS_NAME: torch.tensor(state.steps)}
+        present = {f"{'weights' if name in module else 'optimizer'}/{name}": name for name in live}
+        kept_specs = {f"weights/{_BEST}{name}": spec for name, spec in best.specs.items()}
+        generator = rng_state(state.device)
+
+        def read(name: str) -> torch.Tensor:
+            if name == _RANDOM:
+                return generator
+            if name in kept_specs:
+                return best.tensor(name.removeprefix(f"weights/{_BEST}"))
+            return state.export((present[name],))[present[name]]
+
+        specs = {name: TensorSpec.of(live[own]) for name, own in present.items()} | kept_specs
+        position = {
+            "epochs_done": self.epochs_done,
+            "early_stop": self.early_stop.to_json(),
+            "data_digest": self.prepared.data_digest,
+        }
+        return CheckpointView(specs=specs | {_RANDOM: TensorSpec.of(generator)}, read=read, position=position)
 
     def _resume(self) -> None:
         """Go on from a checkpoint where there is one and the rows are still the same.
@@ -280,11 +290,13 @@ class Loop:
         present = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
         self.state.load(present | checkpoint.optimizer)
         restore_rng_state(checkpoint.random["torch"], self.state.device)
-        self._best = {name.removeprefix(_BEST): tensor for name, tensor in best.items()}
+        if best:
+            self._best.keep(lambda names: {name: best[_BEST + name] for name in names})
         self.early_stop = EarlyStop.from_json(position["early_stop"])
         self.epochs_done = int(position["epochs_done"])
 
 
+_RANDOM = "random/torch"
 _BEST = "best/"  # no module path begins so: layers are numbered
 
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -236,6 +237,7 @@ class TrainingRun:
                 diary=diary,
                 steps=steps,
                 checkpointing=Checkpointing(session.once, self._job, self._settings),
+                best_directory=Path(self._settings.swap_directory) if device.is_host else None,
             )
             loop.go()
             return loop.trained()

@@ -1,0 +1,93 @@
+"""Writes tensors as safetensors, one after the other: no more than one is in memory beside where they come from.
+
+The library's own writer takes all tensors at once and returns all bytes, so a checkpoint took three times a job's
+state. The format (https://github.com/huggingface/safetensors#format) is the length of a header, the header in JSON,
+and the tensors' bytes in the header's order. The order is the library's: large types first, so that all are aligned.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from indb_tensile.errors import DataError
+
+_TYPE_NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.complex64: "C64",
+    torch.float64: "F64",
+    torch.int64: "I64",
+}
+_HEADER_ALIGNMENT_BYTES = 8
+_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor without its values."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "TensorSpec":
+        """What this tensor is."""
+        return cls(tensor.dtype, tuple(tensor.shape))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its values, without gaps."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """A tensor's values in row-major order. Shares the memory of one that is on the host and has no gaps."""
+    return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def stream(
+    specs: Mapping[str, TensorSpec], read: Callable[[str], Tensor], metadata: Mapping[str, str]
+) -> Iterator[memoryview]:
+    """The parts of a file of safetensors: its header, then each tensor as `read` gives it.
+
+    Raises DataError for a type that the format does not have, and where `read` gives something else than announced.
+    """
+    names = sorted(specs, key=lambda name: (-_rank(name, specs[name].dtype), name))
+    yield memoryview(_header(names, specs, metadata))
+    for name in names:
+        tensor = read(name)
+        if TensorSpec.of(tensor) != specs[name]:
+            raise DataError(f"tensor {name} is {TensorSpec.of(tensor)}, and was announced as {specs[name]}")
+        yield tensor_bytes(tensor)
+
+
+def _header(names: list[str], specs: Mapping[str, TensorSpec], metadata: Mapping[str, str]) -> bytes:
+    described: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name in names:
+        start, end = end, end + specs[name].size_bytes
+        described[name] = {
+            "dtype": _TYPE_NAMES[specs[name].dtype],
+            "shape": list(specs[name].shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _HEADER_ALIGNMENT_BYTES)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def _rank(name: str, dtype: torch.dtype) -> int:
+    """Where the library sorts a type; the last it sorts first."""
+    if dtype not in _TYPE_NAMES:
+        raise DataError(f"tensor {name} is {dtype}, which safetensors cannot hold")
+    return list(_TYPE_NAMES).index(dtype)
