@@ -81,7 +81,7 @@ def _measured(place: "_Place", given: argparse.Namespace) -> Iterator[Row]:
                 yield _train(controller, f"mixed{number}", asked)
                 yield _plain(place, asked)
     if "memory" in given.parts:
-        yield from _memory(place, given.width)
+        yield from _memory(place, [given.width] * given.layers)
 
 
 # --- speed ---------------------------------------------------------------------------------------------------------
@@ -131,18 +131,18 @@ def _plain(place: "_Place", asked: Row) -> Row:
 # --- memory --------------------------------------------------------------------------------------------------------
 
 
-def _memory(place: "_Place", width: int) -> Iterator[Row]:
-    unplanned = _weighed(place, width, policy="liveness", budget_bytes=6 * GIB)
+def _memory(place: "_Place", hidden: Sequence[int]) -> Iterator[Row]:
+    unplanned = _weighed(place, hidden, policy="liveness", budget_bytes=6 * GIB)
     yield unplanned
-    planned = _weighed(place, width, policy="tensile+", budget_bytes=unplanned["granted_bytes"] // 2)
+    planned = _weighed(place, hidden, policy="tensile+", budget_bytes=unplanned["granted_bytes"] // 2)
     yield planned | {"of_unplanned": round(planned["own_bytes"] / unplanned["own_bytes"], 3)}
 
 
-def _weighed(place: "_Place", width: int, *, policy: str, budget_bytes: int) -> Row:
+def _weighed(place: "_Place", hidden: Sequence[int], *, policy: str, budget_bytes: int) -> Row:
     """Four jobs at once under this policy, and then the end of the trainers and of their controller by SIGKILL."""
     with place.controller(policy=policy, budget_bytes=budget_bytes, spare_trainers=JOBS) as controller:
         idle = controller.idle()
-        layers = {"type": "mlp", "hidden": [width] * 3}
+        layers = {"type": "mlp", "hidden": list(hidden)}
         hyperparams = {"epochs": 10_000, "batch_size": _WIDE_BATCH}
         jobs = [controller.enqueue(f"wide{n}", "public.small", hyperparams, json.dumps(layers)) for n in range(JOBS)]
         controller.until_training(jobs, steps=8)
@@ -332,7 +332,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=whole(), default=3, help="turns of the two trainings")
     parser.add_argument("--threads", type=whole(), default=half_of_cores(), help="of each training")
-    parser.add_argument("--width", type=whole(), default=5120, help="of the layers of the networks that are weighed")
+    parser.add_argument("--width", type=whole(), default=3072, help="of the layers of the networks that are weighed")
+    parser.add_argument("--layers", type=whole(), default=6, help="of them; fewer are closer to the floor of a plan")
     parser.add_argument("--directory", default=None, help="on the disk that is swapped to")
     parser.add_argument("--parts", nargs="+", choices=("speed", "memory"), default=["speed", "memory"])
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")

@@ -21,7 +21,7 @@ from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows
 Matrix = npt.NDArray[np.float64]
 Missing = str | float  # "mean", "median", "zero", "indicator", "error" or the number to put there
 
-BLOCK_NUMBERS = 1 << 21  # of vectors that are looked at together, in float64
+FIT_BLOCK_NUMBERS = 1 << 21  # of vectors that are looked at together, in float64
 LARGEST = 1e150  # beyond, squares overflow a double
 _CALENDAR = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
 TIME_PARTS = {Kind.DATE: _CALENDAR, Kind.TIME: (*_CALENDAR, "hour_sin", "hour_cos")}
@@ -290,7 +290,7 @@ def _moments_of_elements(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
     The last block is never a single element, whose values numpy would add up in another order.
     """
     rows, width = data.values.shape
-    edges = [*range(0, max(width - 1, 1), max(2, BLOCK_NUMBERS // max(rows, 1))), width]
+    edges = [*range(0, max(width - 1, 1), max(2, FIT_BLOCK_NUMBERS // max(rows, 1))), width]
     parts = []
     for start, end in pairwise(edges):
         block = data.values[:, start:end].astype(np.float64)

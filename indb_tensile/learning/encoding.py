@@ -13,7 +13,7 @@ from indb_tensile.learning.columns import Columns, Rows
 from indb_tensile.learning.features import Preprocessor, Tensor32
 from indb_tensile.learning.pages import discard
 
-BLOCK_NUMBERS = 1 << 18  # encoded at a time: what is in work stays in the cache
+ENCODE_BLOCK_NUMBERS = 1 << 18  # encoded at a time: what is in work stays in the cache
 
 
 def encode(
@@ -27,7 +27,7 @@ def encode(
     shape, features = preprocessor.input_shape, preprocessor.recipe.features
     encoded = [np.empty((len(part), *shape), np.float32) for part in parts]
     rows = len(columns[features[0]].missing)
-    step = max(1, BLOCK_NUMBERS // max(1, int(np.prod(shape))))
+    step = max(1, ENCODE_BLOCK_NUMBERS // max(1, int(np.prod(shape))))
     for start in range(0, rows, step):
         end = min(start + step, rows)
         bounds = [np.searchsorted(part, (start, end)).tolist() for part in parts]

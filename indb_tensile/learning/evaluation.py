@@ -31,7 +31,7 @@ METRICS: dict[Task, tuple[str, ...]] = {
 
 Array = npt.NDArray[Any]
 
-_BLOCK_NUMBERS = 1 << 20  # of outputs: what is computed at once
+_METRIC_BLOCK_NUMBERS = 1 << 20  # of outputs: what is computed at once
 _MOST_IN_MEMORY = 1 << 25  # chances: 256 MB
 
 
@@ -75,7 +75,7 @@ def better(metric: str, new: Mapping[str, float], old: Mapping[str, float]) -> b
 
 def probabilities(outputs: Array) -> npt.NDArray[np.float64]:
     """Softmax of each row. What is too large for memory is kept in a file without a name."""
-    if outputs.size <= _BLOCK_NUMBERS:
+    if outputs.size <= _METRIC_BLOCK_NUMBERS:
         return _softmax(outputs)
     if outputs.size <= _MOST_IN_MEMORY:
         chance = np.empty(outputs.shape)
@@ -95,7 +95,7 @@ def _softmax(outputs: Array) -> npt.NDArray[np.float64]:
 
 def _blocks(outputs: Array) -> Iterator[slice]:
     """All rows, some at a time."""
-    step = max(1, _BLOCK_NUMBERS // max(1, outputs.shape[1]))
+    step = max(1, _METRIC_BLOCK_NUMBERS // max(1, outputs.shape[1]))
     return (slice(start, start + step) for start in range(0, len(outputs), step))
 
 

@@ -26,7 +26,7 @@ FORMAT = 2  # of the stored form; a reader refuses a newer one. Format 1 has no 
 _SCALARS = (Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN)
 _TIMES = (Kind.DATE, Kind.TIME)
 _PLURALS = {Kind.INTEGER: "numbers", Kind.TEXT: "texts", Kind.DATE: "times", Kind.ARRAY: "arrays"}
-_BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
+_TRANSFORM_BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -118,7 +118,7 @@ class Preprocessor:
         """
         if self.recipe.numbers.required or any(part.required for part in self._others):
             return None
-        return max(1, _BLOCK_NUMBERS // max(1, int(np.prod(self.input_shape))))
+        return max(1, _TRANSFORM_BLOCK_NUMBERS // max(1, int(np.prod(self.input_shape))))
 
     def transform_rows(self, rows: Sequence[Any]) -> Tensor32:
         """The same for rows from SQL: objects, arrays in the features' order, or the single feature's values."""
@@ -306,7 +306,7 @@ def _require_variety(fitted: Preprocessor, learned: "_Rows", features: Sequence[
     """Raise DataError where all training rows are equal; almost always the first block of rows shows a difference."""
     first: Tensor32 | None = None
     rows = 0
-    for part in learned.parts(fitted.block_rows or _BLOCK_NUMBERS):
+    for part in learned.parts(fitted.block_rows or _TRANSFORM_BLOCK_NUMBERS):
         x = fitted.transform(part)
         first = x[:1] if first is None else first
         rows += len(x)

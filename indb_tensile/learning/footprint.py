@@ -17,8 +17,9 @@ import numpy as np
 from indb_tensile.errors import HostMemoryError, MemoryLimitError
 from indb_tensile.learning.columns import Column, Kind, Wire
 from indb_tensile.learning.columnstore import stored_bytes
-from indb_tensile.learning.encoders import BLOCK_NUMBERS
+from indb_tensile.learning.encoders import FIT_BLOCK_NUMBERS
 from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.sizes import size
 
 _MIB = 1024 * 1024
 # Of each row: its hash, its position among the rows with a target, its position in its part, and temporary memory.
@@ -109,24 +110,24 @@ class Footprint:
 
     def check(self, table: str, memory: Memory) -> None:
         """Raise MemoryLimitError where the rows can never fit, HostMemoryError where they do not fit now."""
-        needs = f"the rows of table {table} need about {_size(self.peak_bytes)} of memory"
+        needs = f"the rows of table {table} need about {size(self.peak_bytes)} of memory"
         if self.peak_bytes > memory.limit_bytes:
             raise MemoryLimitError(
-                f"{needs}, more than the {_size(memory.limit_bytes)} that a trainer may use for them "
+                f"{needs}, more than the {size(memory.limit_bytes)} that a trainer may use for them "
                 "(read_limit_bytes)",
-                detail=f"{self._detail()} {_size(memory.free_bytes)} are free now.",
+                detail=f"{self._detail()} {size(memory.free_bytes)} are free now.",
                 hint=f"{self._hint()}, or let the administrator raise TENSILE_READ_LIMIT_BYTES.",
             )
         if self.peak_bytes > memory.host_bytes:
             raise MemoryLimitError(
-                f"{needs}, more than the {_size(memory.host_bytes)} that the machine or its container has",
-                detail=f"{self._detail()} {_size(memory.free_bytes)} are free now.",
+                f"{needs}, more than the {size(memory.host_bytes)} that the machine or its container has",
+                detail=f"{self._detail()} {size(memory.free_bytes)} are free now.",
                 hint=f"{self._hint()}, or give the machine or the container more memory.",
             )
         if self.peak_bytes > memory.free_bytes:
             raise HostMemoryError(
-                f"{needs}, and {_size(memory.free_bytes)} are free now",
-                detail=f"{self._detail()} The limit for a trainer is {_size(memory.limit_bytes)} (read_limit_bytes).",
+                f"{needs}, and {size(memory.free_bytes)} are free now",
+                detail=f"{self._detail()} The limit for a trainer is {size(memory.limit_bytes)} (read_limit_bytes).",
                 hint=f"{self._hint()}, let fewer jobs run at a time (max_jobs), or give the machine more memory.",
             )
 
@@ -135,9 +136,9 @@ class Footprint:
             "by its statistics" if self.statistics.analyzed else "guessed from its size, since it was never analyzed"
         )
         return (
-            f"About {self.statistics.rows} rows, {told}: {_size(self.columns_bytes)} as they are read, "
-            f"{_size(self.encoded_bytes)} encoded, {_size(self.held_out_bytes)} held out to judge by; on disk "
-            f"the table takes {_size(self.statistics.stored_bytes)}."
+            f"About {self.statistics.rows} rows, {told}: {size(self.columns_bytes)} as they are read, "
+            f"{size(self.encoded_bytes)} encoded, {size(self.held_out_bytes)} held out to judge by; on disk "
+            f"the table takes {size(self.statistics.stored_bytes)}."
         )
 
     def _hint(self) -> str:
@@ -177,7 +178,7 @@ def _fit_bytes(statistics: Statistics, name: str, train_rows: int) -> int:
         return train_rows * _FIT_BYTES
     if len(shape) > 1:
         return numbers * _FIT_WHOLE_BYTES
-    return numbers * _FIT_ELEMENT_BYTES + min(numbers, BLOCK_NUMBERS) * _FIT_BLOCK_BYTES
+    return numbers * _FIT_ELEMENT_BYTES + min(numbers, FIT_BLOCK_NUMBERS) * _FIT_BLOCK_BYTES
 
 
 def _column_bytes(statistics: Statistics, name: str) -> int:
@@ -216,8 +217,3 @@ def _width(statistics: Statistics, name: str, options: FeatureOptions) -> int:
             return _elements(statistics, name) + indicator
         case _:
             return _TIME_NUMBERS
-
-
-def _size(size_bytes: int) -> str:
-    """Bytes for a reader, in PostgreSQL's megabytes."""
-    return f"{size_bytes / _MIB:.0f} MB"

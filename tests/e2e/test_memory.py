@@ -126,7 +126,7 @@ def test_a_table_that_cannot_fit_the_control_group_is_refused_before_it_is_read(
     ).fetchone() or (0, "")
     assert attempt == 1
     assert "the rows of table public.wide need about " in message
-    assert f"more than the {LIMIT_BYTES // 2 // MIB} MB that a trainer may use for them" in message
+    assert f"more than the {LIMIT_BYTES // 2 // MIB}.0 MB that a trainer may use for them" in message
     foretold = service.value(
         "select max((detail ->> 'peak_bytes')::bigint) from tensile.job_events"
         " where job_id = %s and kind = 'reading'",

@@ -55,7 +55,7 @@ def test_blocks_give_the_bits_of_whole_columns_in_every_part(rows: int, seed: in
     parts = [np.flatnonzero(where == part) for part in range(3)]
     whole = preprocessor.transform(columns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "BLOCK_NUMBERS", block_numbers)
+        patch.setattr(encoding, "ENCODE_BLOCK_NUMBERS", block_numbers)
         found = encode(columns, preprocessor, parts)
     for part, x in zip(parts, found, strict=True):
         assert x.flags.c_contiguous

@@ -11,6 +11,7 @@ from indb_tensile.learning.columns import Column, Kind, Wire
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.footprint import ColumnStatistics, Footprint, Memory, Statistics, footprint
 from indb_tensile.learning.training import prepare
+from indb_tensile.sizes import size
 from tests.conftest import Database
 
 MIB = 1 << 20
@@ -86,19 +87,19 @@ def test_a_small_table_needs_little() -> None:
         (
             Memory(limit_bytes=100 * MIB, host_bytes=1 << 40, free_bytes=900 * MIB),
             MemoryLimitError,
-            "more than the 100 MB that a trainer may use for them (read_limit_bytes)",
+            "more than the 100.0 MB that a trainer may use for them (read_limit_bytes)",
             "raise TENSILE_READ_LIMIT_BYTES",
         ),
         (
             Memory(limit_bytes=1 << 40, host_bytes=200 * MIB, free_bytes=90 * MIB),
             MemoryLimitError,
-            "more than the 200 MB that the machine or its container has",
+            "more than the 200.0 MB that the machine or its container has",
             "more memory",
         ),
         (
             Memory(limit_bytes=1 << 40, host_bytes=1 << 40, free_bytes=90 * MIB),
             HostMemoryError,
-            "and 90 MB are free now",
+            "and 90.0 MB are free now",
             "max_jobs",
         ),
     ],
@@ -112,9 +113,7 @@ def test_what_does_not_fit_is_refused_with_both_figures_and_the_way_out(
         found.check("public.t", memory)
     fault = caught.value
     assert isinstance(fault, MemoryLimitError | HostMemoryError)
-    assert fault.message.startswith(
-        f"the rows of table public.t need about {found.peak_bytes / MIB:.0f} MB of memory"
-    )
+    assert fault.message.startswith(f"the rows of table public.t need about {size(found.peak_bytes)} of memory")
     assert message in fault.message
     assert "1000000 rows, by its statistics" in fault.detail
     assert "exclude" in fault.hint
@@ -185,5 +184,7 @@ def test_a_table_that_cannot_fit_is_refused_before_a_row_is_read(database: Datab
         "insert into t values ('{1,null}', 1, 1)",
         "analyze t",
     ]
-    with pytest.raises(MemoryLimitError, match=r"table public\.t need about \d+ MB of memory, more than the 1 MB"):
+    with pytest.raises(
+        MemoryLimitError, match=r"table public\.t need about [\d.]+ MB of memory, more than the 1\.0 MB"
+    ):
         _prepared(database, create, "y", Memory(limit_bytes=MIB, host_bytes=1 << 40, free_bytes=1 << 40))

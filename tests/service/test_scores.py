@@ -48,7 +48,7 @@ def test_metrics_computed_in_blocks_are_those_of_the_whole(classes: int, monkeyp
     whole = evaluation._classification(outputs, targets)
     chance = evaluation.probabilities(outputs)
 
-    monkeypatch.setattr(evaluation, "_BLOCK_NUMBERS", 700)
+    monkeypatch.setattr(evaluation, "_METRIC_BLOCK_NUMBERS", 700)
     monkeypatch.setattr(evaluation, "_MOST_IN_MEMORY", 900)
 
     assert evaluation._classification(outputs, targets) == whole
