@@ -1,4 +1,4 @@
-"""Collects the tensors and operators of a made-up step graph, for networks of any size that nothing is captured of."""
+"""Collects the tensors and operators of a made-up step graph, for networks of any size without a capture."""
 
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 

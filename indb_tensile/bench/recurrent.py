@@ -69,9 +69,7 @@ class _Builder(GraphBuilder):
             of_joined = self._made("mm", Stage.BACKWARD, (of_gates, self._weights), 1, flops)
             of_hidden = self._made("narrow", Stage.BACKWARD, (of_joined,))
 
-    def _made(
-        self, name: str, stage: Stage, reads: tuple[TensorId, ...], width: int = 1, flops: int = 0
-    ) -> TensorId:
+    def _made(self, name: str, stage: Stage, reads: tuple[TensorId, ...], width: int = 1, flops: int = 0) -> TensorId:
         """What one more operator makes, `width` times as large as a state."""
         made = self._activation(name, width)
         self.operator(name, stage, reads, (made,), flops or width * _STATE_BYTES // 4)

@@ -21,10 +21,8 @@ from indb_tensile.scheduler.simulate import Forecast, JobRun, simulate
 DISTANCES = (3, 10, 30, 100)  # operators that a tensor may come before it is needed, or stay after it was
 
 
-def advanced(
-    graph: StepGraph, plan: Plan, latency_ns: Sequence[int], link: Link, most: int = len(DISTANCES)
-) -> Plan:
-    """The fastest of this plan and of at most so many of those that differ from it in when memory is given back and taken again."""
+def advanced(graph: StepGraph, plan: Plan, latency_ns: Sequence[int], link: Link, most: int = len(DISTANCES)) -> Plan:
+    """The fastest of this plan and of at most so many that differ from it in when memory is given back and taken."""
     if not plan.swaps or most == 0:
         return plan
     step = effective(graph, plan)

@@ -20,7 +20,9 @@ RUNGS = (0.95, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the way from 
 _ORDERED = 30_000  # operators in orders of one graph: one order of ten thousand takes a fifth of a second in Python
 _CURVE_PRICES = (0.02, 0.1, 0.4)  # of the lanes, for each rung of a curve
 _CURVE_PART = 8  # of a ration: what coming down to one rung may take
-_ADVANCED = 40_000  # operators for which plans' copies are moved: a simulation of ten thousand takes a tenth of a second
+_ADVANCED = (
+    40_000  # operators for which plans' copies are moved: a simulation of ten thousand takes a tenth of a second
+)
 
 
 class Ladder:
@@ -72,6 +74,11 @@ class Ladder:
         within = [r for r in found if r.peak_bytes <= limit_bytes]
         return fastest(within) if within else min(found, key=lambda r: (r.peak_bytes, r.iteration_ns))
 
+    @property
+    def layouts(self) -> int:
+        """How many sets of choices were laid out so far: what planning costs, whatever the machine."""
+        return self._orders.layouts
+
     def curve(self) -> tuple[Rung, ...]:
         """The fastest plans for a fixed ladder of limits, from the largest peak to the least.
 
@@ -92,9 +99,7 @@ class Ladder:
 
     def _searched(self, limit_bytes: int) -> list[Rung]:
         """What the effort finds for this limit: with all of it, what the usual one does and more."""
-        first = FirstPlan(
-            self._orders, self.top, limit_bytes, drops=self._rewrites, work=self._work, heed=self._heed
-        )
+        first = FirstPlan(self._orders, self.top, limit_bytes, drops=self._rewrites, work=self._work, heed=self._heed)
         if self._effort is Effort.QUICK:
             return [first.quick()]
         found = [first.best()]

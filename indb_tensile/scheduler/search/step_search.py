@@ -110,8 +110,7 @@ class StepSearch:
         `lane_price` is what a nanosecond on a lane counts as, besides the waits that it causes, where making again is
         weighed against copying. False where so many rounds do not come down to the limit.
         """
-        weights = {"drops": drops, "lane_price": lane_price, "again_price": 1.0}
-        return self._search.sweep(limit_bytes, rounds=rounds, **weights)
+        return self._search.sweep(limit_bytes, drops=drops, lane_price=lane_price, again_price=1.0, rounds=rounds)
 
     def sweep_again(self, *, drops: bool, most: int, seed: int) -> int:
         """Undo what was laid into a limit around random places and sweep there again; keep what is faster.
