@@ -5,12 +5,12 @@
         [--work 16] [--rounds 3] [--json]
 
 Each job is a network of one of the families as deep as makes so many operators: bottleneck blocks at batch 16
-(bench/residual.py) or an unrolled recurrent layer (bench/recurrent.py). With --models it is a known network,
-without a name each of them. A budget is a share of the jobs' liveness peaks. `planning_ms` is the policy's call for
-graphs that this process has never seen before, `planning_cpu_ms` the processor's part of that, `replanning_ms` what it
-takes to renew those plans with every operator's time moved by a few per cent, as the controller does where it goes on
-from what it planned: by search/replan.py for our own policy, by another call for all others. `replanning_cold_ms` is
-the same where nothing is remembered of the graphs. All are medians over the rounds, each with graphs of its own.
+(bench/residual.py) or an unrolled recurrent layer (bench/recurrent.py). With --models it is a known network, without
+a name each of them. A budget is a share of the jobs' liveness peaks. `planning_ms` is the policy's call for graphs
+that this process has never seen before, `planning_cpu_ms` the processor's part of that, `replanning_ms` what it takes
+to renew those plans with every operator's time moved by a few per cent, as the controller does where it goes on from
+what it planned: by search/replan.py for our own policy, by another call for all others. `replanning_cold_ms` is the
+same where nothing is remembered of the graphs. All are medians over the rounds, each with graphs of its own.
 
 Rivals are asked for the same budget and judged by the same simulator; the fastest that meets it is `rival_eor`. A
 rival that takes more than `--share` times as long as our plan, and more than a second, is stopped and does not count:

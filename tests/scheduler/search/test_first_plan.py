@@ -1,6 +1,8 @@
-"""The first plan of any graph: lawful, within the limit wherever swapping can be, and of no more work than its size."""
+"""The first plan of any graph: lawful, within the limit wherever swapping is, and of no more work than its size."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -57,7 +59,9 @@ def test_equal_graphs_get_equal_plans(data: st.DataObject, graph: StepGraph, dra
 
 @pytest.mark.parametrize("family", [residual, recurrent])
 @pytest.mark.parametrize("share", [60, 30])
-def test_a_large_graph_is_planned_in_as_few_layouts_as_a_larger_one(family: type, share: int) -> None:
+def test_a_large_graph_is_planned_in_as_few_layouts_as_a_larger_one(
+    family: Callable[[int], StepGraph], share: int
+) -> None:
     """What one layout costs is linear; that so few are made is what makes planning so."""
     layouts = []
     for operators in (8_000, 16_000):
@@ -85,10 +89,8 @@ def test_a_network_one_block_deeper_takes_hardly_longer_across_the_former_limit(
 def test_the_purse_falls_smoothly_with_size() -> None:
     """No graph gets more than a hundredth less work than one of an operator less, once a layout is that little."""
     work = [purse_of(operators) * operators for operators in range(1_000, 12_000)]
-    assert all(
-        0.99 * before <= after + operators
-        for operators, (before, after) in enumerate(zip(work, work[1:], strict=False), 1_000)
-    )
+    pairs = enumerate(pairwise(work), 1_000)
+    assert all(0.99 * before <= after + operators for operators, (before, after) in pairs)
     assert purse_of(100) > purse_of(1_000) > purse_of(10_000) > purse_of(100_000)
     assert purse_of(10_000, 16) == pytest.approx(16 * purse_of(10_000), rel=0.1)
 
@@ -99,7 +101,7 @@ def test_more_work_never_loses_more_than_a_hundredth() -> None:
     for share in (80, 50, 30):
         times = [
             Ladder(graph, latency_ns, LINK, work=work).best(liveness_peak(graph) * share // 100).iteration_ns
-            for work in (0.25, 1, 4)
+            for work in (0.25, 1.0, 4.0)
         ]
         assert times[2] <= 1.01 * times[1] <= 1.02 * times[0]
 
@@ -119,8 +121,8 @@ def test_what_is_swept_alone_is_within_the_limit_though_nothing_may_be_made_agai
     search = orders.search(0)
     assert search.sweep(limit_bytes, drops=False, lane_price=0.0)
     plan = search.plan("test")
-    assert faults(graph, plan) == () and plan.executions == ()
-    assert search.room_bytes == limit_bytes and search.peak_bytes <= limit_bytes
+    assert (faults(graph, plan), plan.executions, search.room_bytes) == ((), (), limit_bytes)
+    assert search.peak_bytes <= limit_bytes
 
 
 def test_a_way_down_is_not_begun_that_takes_more_layouts_than_there_are() -> None:
