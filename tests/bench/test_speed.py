@@ -22,7 +22,7 @@ def test_there_is_a_row_for_each_family_and_budget_with_the_best_rival_and_more_
             "1",
             "--budget",
             "0.9",
-            "0.5",
+            "0.85",
             "--rounds",
             "1",
             "--work",
@@ -33,9 +33,9 @@ def test_there_is_a_row_for_each_family_and_budget_with_the_best_rival_and_more_
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["model"], row["budget"]) for row in rows] == [
         ("residual", 0.9),
-        ("residual", 0.5),
+        ("residual", 0.85),
         ("recurrent", 0.9),
-        ("recurrent", 0.5),
+        ("recurrent", 0.85),
     ]
     assert all(row["faults"] == [] and row["peak_bytes"] <= row["budget_bytes"] for row in rows)
     assert all(row["rivals_stopped"] or row["eor"] <= row["rival_eor"] + 0.001 for row in rows)

@@ -122,3 +122,46 @@ TEST(equal_sweeps_choose_equally_and_do_nothing_within_the_limit) {
   CHECK(one.sweep(top * 2 / 3, {}, 4) == other.sweep(top * 2 / 3, {}, 4));
   CHECK(one.choices().choice == other.choices().choice);
 }
+
+namespace {
+
+// So many layers there and back: what each makes is read by the next one and by its own backward pass.
+StepArrays deep_step(Index layers) {
+  StepArrays step;
+  step.offset.push_back(0);
+  const auto run = [&](std::vector<Access> accesses, bool repeatable) {
+    step.access.insert(step.access.end(), accesses.begin(), accesses.end());
+    step.offset.push_back(static_cast<Index>(step.access.size()));
+    step.latency_ns.push_back(100);
+    step.workspace_bytes.push_back(0);
+    step.upload.push_back(0);
+    step.repeatable.push_back(repeatable ? 1 : 0);
+  };
+  for (Index layer = 0; layer < layers; ++layer) {
+    step.size_bytes.push_back(10 + layer % 7);
+    step.persistent.push_back(0);
+    step.out_ns.push_back(150);
+    step.in_ns.push_back(150);
+    layer == 0 ? run({{0, true}}, true) : run({{layer - 1, false}, {layer, true}}, true);
+  }
+  for (Index layer = layers; layer-- > 0;) run({{layer, false}}, false);
+  return step;
+}
+
+}  // namespace
+
+TEST(a_sweep_weighs_a_bounded_number_of_candidates_for_each_operator) {
+  Index before = 0;
+  for (const Index layers : {500, 1000, 2000, 4000}) {
+    Search search(deep_step(layers));
+    const Bytes limit = search.layout().peak_bytes() / 2;
+    Choices choices = search.choices();
+    Sweep sweep(search.step(), search.layout(), search.layout().load_bytes, choices, limit, {true, 0.1, 1.0});
+    CHECK(sweep.run() > 0);
+    CHECK(sweep.weighed() <= 2 * layers * 28);  // positions, and what is weighed at one at most
+    CHECK(before == 0 || sweep.weighed() <= 3 * before);
+    before = sweep.weighed();
+    const Index layouts = search.layouts();
+    CHECK(search.sweep(limit, {true, 0.1, 1.0}, 4) && search.layouts() <= layouts + 4);
+  }
+}
