@@ -7,7 +7,8 @@ there at once.
 
 from collections.abc import Iterator, Sequence
 
-from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.bench.graph_builder import GraphBuilder
+from indb_tensile.scheduler.graph import Role, Stage, StepGraph, TensorId
 
 _BATCH = 16
 _OPERATORS_PER_BLOCK = 25  # with the backward pass and the updates
@@ -20,28 +21,27 @@ def residual(operators: int) -> StepGraph:
     return _Builder().build([_STAGES[block * len(_STAGES) // blocks] for block in range(blocks)])
 
 
-class _Builder:
-    """Collects tensors and operators; `_undo` makes the backward pass from the forward one, last layer first."""
+class _Builder(GraphBuilder):
+    """`_undo` makes the backward pass from the forward one, last layer first."""
 
     def __init__(self) -> None:
-        self.tensors: list[Tensor] = []
-        self.operators: list[Operator] = []
+        super().__init__()
         self._undo: list[tuple[str, TensorId, TensorId, TensorId, TensorId | None, int]] = []
         self._gradient: dict[TensorId, TensorId] = {}
 
     def build(self, blocks: Sequence[tuple[int, int]]) -> StepGraph:
         """Upload, forward, backward, Adam."""
         channels, pixels = blocks[0]
-        value = self._tensor("x", self._bytes(4 * channels, pixels), Role.INPUT)
-        self._operator("upload", Stage.UPLOAD, (), (value,))
+        value = self.tensor("x", self._bytes(4 * channels, pixels), Role.INPUT)
+        self.operator("upload", Stage.UPLOAD, (), (value,))
         for channels, pixels in blocks:
             value = self._block(value, channels, pixels)
-        self._gradient[value] = self._tensor("gradient", self.tensors[value].size_bytes, Role.ACTIVATION)
-        self._operator("loss", Stage.BACKWARD, (value,), (self._gradient[value],))
+        self._gradient[value] = self.tensor("gradient", self.tensors[value].size_bytes, Role.ACTIVATION)
+        self.operator("loss", Stage.BACKWARD, (value,), (self._gradient[value],))
         updates = [update for step in reversed(self._undo) for update in self._backward(*step)]
         for parameter, gradient in updates:
-            self._adam(parameter, gradient)
-        return StepGraph(tensors=tuple(self.tensors), operators=tuple(self.operators), signature="residual")
+            self.adam(parameter, gradient)
+        return self.graph("residual")
 
     def _block(self, value: TensorId, channels: int, pixels: int) -> TensorId:
         branch = value
@@ -57,11 +57,11 @@ class _Builder:
     def _layer(
         self, name: str, value: TensorId, weights: int, width: int, pixels: int, other: TensorId | None = None
     ) -> TensorId:
-        made = self._tensor(name, self._bytes(width, pixels), Role.ACTIVATION)
-        parameter = self._tensor(f"{name}.weight", 4 * weights, Role.PARAMETER) if weights else made
+        made = self.tensor(name, self._bytes(width, pixels), Role.ACTIVATION)
+        parameter = self.tensor(f"{name}.weight", 4 * weights, Role.PARAMETER) if weights else made
         flops = 2 * _BATCH * pixels**2 * max(weights, width)
         reads = [value] if other is None else [value, other]
-        self._operator(name, Stage.FORWARD, (*reads, *([parameter] if weights else [])), (made,), flops)
+        self.operator(name, Stage.FORWARD, (*reads, *([parameter] if weights else [])), (made,), flops)
         self._undo.append((name, value, made, parameter, other, flops))
         return made
 
@@ -71,14 +71,14 @@ class _Builder:
         gradient = self._gradient.pop(made)
         if other is not None:
             self._gradient[other] = gradient  # an addition hands its gradient on to both
-        for_value = self._tensor(f"{name}.gradient", self.tensors[value].size_bytes, Role.ACTIVATION)
+        for_value = self.tensor(f"{name}.gradient", self.tensors[value].size_bytes, Role.ACTIVATION)
         trained = parameter != made
         writes = [for_value]
         if trained:
             size_bytes = self.tensors[parameter].size_bytes
-            writes.append(self._tensor(f"{name}.weight.gradient", size_bytes, Role.ACTIVATION))
+            writes.append(self.tensor(f"{name}.weight.gradient", size_bytes, Role.ACTIVATION))
         kept = made if name == "relu" else value
-        self._operator(
+        self.operator(
             f"{name}_backward",
             Stage.BACKWARD,
             (gradient, kept, *([parameter] if trained else [])),
@@ -87,46 +87,10 @@ class _Builder:
         )
         known = self._gradient.get(value)
         if known is not None:
-            self._operator("add_gradients", Stage.BACKWARD, (known, for_value), (for_value,), flops)
+            self.operator("add_gradients", Stage.BACKWARD, (known, for_value), (for_value,), flops)
         self._gradient[value] = for_value
         if trained:
             yield parameter, writes[1]
 
-    def _adam(self, parameter: TensorId, gradient: TensorId) -> None:
-        size_bytes = self.tensors[parameter].size_bytes
-        state = [
-            self._tensor(f"{self.tensors[parameter].name}.{k}", size_bytes, Role.OPTIMIZER_STATE) for k in (1, 2)
-        ]
-        touched = (parameter, *state)
-        self._operator("adam", Stage.OPTIMIZER, (gradient, *touched), touched, size_bytes // 4, splittable=True)
-
     def _bytes(self, width: int, pixels: int) -> int:
         return 4 * _BATCH * width * pixels**2
-
-    def _tensor(self, name: str, size_bytes: int, role: Role) -> TensorId:
-        made = TensorId(len(self.tensors))
-        self.tensors.append(Tensor(id=made, name=f"{name} {made}", size_bytes=size_bytes, role=role))
-        return made
-
-    def _operator(
-        self,
-        name: str,
-        stage: Stage,
-        reads: tuple[TensorId, ...],
-        writes: tuple[TensorId, ...],
-        flops: int = 0,
-        *,
-        splittable: bool = False,
-    ) -> None:
-        signature = f"{name} {[self.tensors[t].size_bytes for t in (*reads, *writes)]}"
-        self.operators.append(
-            Operator(
-                name=name,
-                signature=signature,
-                stage=stage,
-                reads=reads,
-                writes=writes,
-                flops=flops,
-                splittable=splittable,
-            )
-        )

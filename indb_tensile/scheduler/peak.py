@@ -203,17 +203,29 @@ class Load:
         return [slice(first, count), slice(0, stop - count)]
 
 
+def _ends(graph: StepGraph) -> tuple[dict[TensorId, int], dict[TensorId, int]]:
+    """For each tensor that is accessed the first operator and the last one."""
+    first: dict[TensorId, int] = {}
+    last: dict[TensorId, int] = {}
+    for index, operator in enumerate(graph.operators):
+        for tensor in (*operator.reads, *operator.writes):
+            first.setdefault(tensor, index)
+            last[tensor] = index
+    return first, last
+
+
 def plan_load(graph: StepGraph, plan: Plan) -> Load:
     """The load of this plan, open to further changes."""
     graph = effective(graph, plan)
     count = len(graph.operators)
     change = [0] * (count + 1)
-    for tensor, ops in zip(graph.tensors, accesses(graph), strict=True):
+    first, last = _ends(graph)
+    for tensor in graph.tensors:
         if tensor.persistent and tensor.id not in plan.away:
             change[0] += tensor.size_bytes
-        elif not tensor.persistent and ops:
-            change[ops[0]] += tensor.size_bytes
-            change[ops[-1] + 1 if plan.release else count] -= tensor.size_bytes
+        elif not tensor.persistent and tensor.id in first:
+            change[first[tensor.id]] += tensor.size_bytes
+            change[last[tensor.id] + 1 if plan.release else count] -= tensor.size_bytes
     lives = accumulate(change[:-1])
     held = Load(tuple(op.workspace_bytes + held for op, held in zip(graph.operators, lives, strict=True)))
     for swap in plan.swaps:

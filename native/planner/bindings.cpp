@@ -116,6 +116,13 @@ NB_MODULE(_planner, module) {
       .def("clear", &Search::clear, Released())
       .def("exhaust", &Search::exhaust, Released())
       .def("lower", &Search::lower, "limit_bytes"_a, "manner"_a, "most"_a, Released())
+      .def(
+          "sweep",
+          [](Search& search, Bytes limit_bytes, bool drops, double lane_price, double again_price, int rounds) {
+            return search.sweep(limit_bytes, Weights{drops, lane_price, again_price}, rounds);
+          },
+          "limit_bytes"_a, nb::kw_only(), "drops"_a, "lane_price"_a, "again_price"_a, "rounds"_a, Released())
+      .def("sweep_again", &Search::sweep_again, nb::kw_only(), "drops"_a, "most"_a, "seed"_a, Released())
       .def("press", &Search::press, "limit_bytes"_a, "most"_a, Released())
       .def("prune", &Search::prune, "limit_bytes"_a, "most"_a, Released())
       .def("fill", &Search::fill, "room_bytes"_a, Released())

@@ -86,6 +86,9 @@ class Layout {
   // Whether the gap's tensor is away at this position, counted on as the gap is.
   bool away(Index gap, Index position) const;
 
+  // Bytes by position with everything away for as long as it can be that is swapped: what no copy's time changes.
+  std::vector<Bytes> least_load() const;
+
   // Bytes over the limit, summed over positions.
   Bytes excess(Bytes limit_bytes) const;
 

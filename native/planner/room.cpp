@@ -30,6 +30,12 @@ bool Layout::make_room(Bytes room_bytes) {
   return true;
 }
 
+std::vector<Bytes> Layout::least_load() const {
+  std::vector<Bytes> found;
+  sum_up(found, [](const Move& one) { return std::pair(one.after + 1, one.need); });
+  return found;
+}
+
 // Of a gap with several parts only the longest needs to be used: the others stay where there is room, shortest first.
 void Layout::stay_between() {
   std::vector<std::pair<Index, Index>> others;  // length and move

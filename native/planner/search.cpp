@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "random.hpp"
+
 namespace tensile::planner {
 namespace {
 
@@ -13,22 +15,6 @@ constexpr int settling_passes = 3;
 constexpr int alone_for = 4;
 constexpr double least_surprise = 0.002;  // of an iteration, beyond twice the foreseen wait
 constexpr double lane_prices[] = {0.0, 0.02, 0.1, 0.3};
-
-// splitmix64: small, and the same everywhere.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t below(std::uint64_t limit) { return next() % limit; }
-
- private:
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31U);
-  }
-  std::uint64_t state_;
-};
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include "candidates.hpp"
 #include "layout.hpp"
 #include "step.hpp"
+#include "sweep.hpp"
 
 namespace tensile::planner {
 
@@ -30,6 +31,15 @@ class Search {
   // Swap and drop until the peak is within the limit. False where nothing lowers it further, or `most` layouts did
   // not suffice.
   bool lower(Bytes limit_bytes, const Manner& manner, Index most);
+
+  // Choose anew for the whole graph at once, and lay that into the limit: a first plan that takes a few layouts
+  // whatever the size (sweep.hpp). False where that many rounds do not come down to it; the least load that they came
+  // to is then what is chosen.
+  bool sweep(Bytes limit_bytes, const Weights& weights, int rounds);
+
+  // Large-neighbourhood search within the room that what is chosen was laid into: undo around random places, sweep what
+  // is then over the limit, keep what is faster. Ends after `most` layouts. Returns how often it became faster.
+  int sweep_again(bool drops, Index most, std::uint64_t seed);
 
   // Go on from what is chosen by demanding that tensors are away where the load is over the limit, the largest first.
   // False where that does not suffice, or `most` layouts did not.
@@ -101,6 +111,8 @@ class Search {
 
   std::vector<Index> exchangeable(Choice other) const;
   bool exchange_all(const std::vector<Index>& gaps, Choice other, Index end);
+  bool undo_around(Index first, Index width, std::uint64_t draw);
+  bool sweep_once(Bytes limit_bytes, const Weights& weights, const std::vector<Bytes>& load_bytes);
   void put(Index gap, Choice choice, Cover cover);
   void take_back();
   bool try_out();

@@ -31,7 +31,6 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 NAME = "tensile+"
 _LEAST_RATE = 0.01
 _LANE_PRICE = 0.01
-_LARGE = 4_000  # operators of all jobs from which on one division of the lanes has to do
 
 Plans = tuple[tuple[Plan, ...], ...]
 
@@ -44,9 +43,10 @@ def tensile_plus(
     rewrites: bool = True,
     compute: Compute = Compute.OVERLAP,
     effort: Effort = Effort.USUAL,
+    work: float = 1,
 ) -> Plans:
-    """Plans whose peaks meet the budget and every job's limit, if any plans can."""
-    climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort)
+    """Plans whose peaks meet the budget and every job's limit, if any can; with `work` times the usual purse."""
+    climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, work=work)
     return climb.plans(budget_bytes)
 
 
@@ -64,9 +64,10 @@ class Climb:
         rewrites: bool = True,
         compute: Compute = Compute.OVERLAP,
         effort: Effort = Effort.USUAL,
+        work: float = 1,
         heed: Heed = unhurried,
     ) -> None:
-        self._heed = heed
+        self._heed, self._work = heed, work
         self._workloads, self._link, self._rewrites, self._compute = workloads, link, rewrites, compute
         self._effort = effort
         tops = [max(liveness_peak(g) for g in w.graphs) for w in workloads]
@@ -107,7 +108,13 @@ class Climb:
     def _jobs(self, shares: tuple[float, ...]) -> list["_Job"]:
         if shares not in self._known:
             self._known[shares] = _jobs(
-                self._workloads, self._link, shares, rewrites=self._rewrites, effort=self._effort, heed=self._heed
+                self._workloads,
+                self._link,
+                shares,
+                rewrites=self._rewrites,
+                effort=self._effort,
+                work=self._work,
+                heed=self._heed,
             )
         return self._known[shares]
 
@@ -189,21 +196,35 @@ def _bounded(rung: Rung, least_bytes: int, cap_bytes: int) -> Rung:
 
 
 def _jobs(
-    workloads: Sequence[Workload], link: Link, shares: Sequence[float], *, rewrites: bool, effort: Effort, heed: Heed
+    workloads: Sequence[Workload],
+    link: Link,
+    shares: Sequence[float],
+    *,
+    rewrites: bool,
+    effort: Effort,
+    work: float,
+    heed: Heed,
 ) -> list[_Job]:
-    """A ladder for each graph; equal graphs on equal shares climb the same one."""
+    """A ladder for each graph; equal graphs on equal shares climb the same one. They share the work equally."""
+    distinct = len({(id(w.graphs[0]), w.latency_ns[0], share) for w, share in zip(workloads, shares, strict=True)})
     known: dict[tuple[int, tuple[int, ...], float], _Climbed] = {}
     found = []
     for workload, share in zip(workloads, shares, strict=True):
         climbed = []
         for number, (graph, latency_ns) in enumerate(zip(workload.graphs, workload.latency_ns, strict=True)):
-            thorough = number == 0 and (len(workloads) == 1 or len(graph.operators) < _LARGE // len(workloads))
             key = (id(graph), latency_ns, share)
             if key not in known:
-                spent = effort if thorough else Effort.QUICK
-                known[key] = _Climbed(
-                    Ladder(graph, latency_ns, link, share=share, rewrites=rewrites, effort=spent, heed=heed)
+                ladder = Ladder(
+                    graph,
+                    latency_ns,
+                    link,
+                    share=share,
+                    rewrites=rewrites,
+                    effort=effort if number == 0 else Effort.QUICK,
+                    work=work / max(1, distinct),
+                    heed=heed,
                 )
+                known[key] = _Climbed(ladder)
             climbed.append(known[key])
         found.append(_Job(workload, climbed))
     return found
@@ -214,8 +235,6 @@ def _shares(workloads: Sequence[Workload], compute: Compute) -> list[tuple[float
     alone = _alone(workloads)
     if len(workloads) == 1 or compute is Compute.TURNS:
         return [alone]
-    if sum(len(g.operators) for w in workloads for g in w.graphs) > _LARGE:
-        return [lane_shares(workloads)]
     return [lane_shares(workloads), alone]
 
 

@@ -21,9 +21,9 @@ from indb_tensile.scheduler.simulate import Forecast, JobRun, simulate
 DISTANCES = (3, 10, 30, 100)  # operators that a tensor may come before it is needed, or stay after it was
 
 
-def advanced(graph: StepGraph, plan: Plan, latency_ns: Sequence[int], link: Link) -> Plan:
-    """The fastest of this plan and of those that differ from it in when memory is given back and taken again."""
-    if not plan.swaps:
+def advanced(graph: StepGraph, plan: Plan, latency_ns: Sequence[int], link: Link, most: int = len(DISTANCES)) -> Plan:
+    """The fastest of this plan and of at most so many that differ from it in when memory is given back and taken."""
+    if not plan.swaps or most == 0:
         return plan
     step = effective(graph, plan)
     load_bytes = load(graph, plan)
@@ -31,7 +31,7 @@ def advanced(graph: StepGraph, plan: Plan, latency_ns: Sequence[int], link: Link
     forecasts = [_forecast(graph, plan, latency_ns, link)]
     if forecasts[0].stall_out_ns + forecasts[0].stall_in_ns == 0:
         return plan
-    for distance in DISTANCES:
+    for distance in DISTANCES[:most]:
         tried.append(_moved(step, plan, load_bytes, distance))
         forecasts.append(_forecast(graph, tried[-1], latency_ns, link))
     times = [forecast.iteration_ns for forecast in forecasts]

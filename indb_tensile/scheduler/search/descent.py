@@ -1,8 +1,12 @@
-"""One graph's plan for one limit: several greedy searches, and the best of what they find improved.
+"""One graph's plan for one limit, searched for step by step with all effort: what nobody waits for.
+
+What a device's jobs wait for is the first plan (first_plan.py). This one is what the controller asks for while that
+is followed, as HOME gives a particle swarm its time (section IV): every order, every manner of coming down, in stages
+and by pressing, and the best of each improved.
 
 Work is rationed by layouts, in proportion to the size of the graph, never by the clock: equal inputs give equal
-plans. How many rations are spent is the *effort*. What a device's jobs wait for is planned with the usual one; what
-nobody waits for may be given all of it, as a particle swarm is in HOME (section IV).
+plans. A ration is the same work for every size, so a larger graph gets fewer layouts of each kind, without a size at
+which anything ends. A way down that takes more layouts than a ration is not begun: `lowerable` says when.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,19 +16,18 @@ from indb_tensile.scheduler.search.orders import Orders, carried_over
 from indb_tensile.scheduler.search.rung import Rung, fastest, rung_of
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 
-LARGE = 4_000  # operators from which on one search has to do
-SLOWEST = 2  # times as long as doing nothing, from which on other ways down are tried
 PRUNED = 200
 _WORK = 1_000_000  # operators laid out for one limit: some tenths of a second
 _WORK_PER_OPERATOR = 8  # layouts for each operator of a small graph, which has few choices
+_TOGETHER = 64  # tensors that a manner takes at once at most
 _TRIES = 2  # rations after which no further manner is tried
 _DEEP = 3  # rations for an improvement
 _PATIENT = 3  # rations for a limit that no manner comes down to
 _STAGES = (0.16, 0.08, 0.04, 0.02, 0.01, 0.005, 0.0)  # of the way up from a limit
 _STARTS = 3  # plans for more memory, from which one for a stage's is tried
-_NEAR = 0.1  # of the way up from such a limit, from where pressing the rest down costs least
+NEAR = 0.1  # of the way up from such a limit, from where pressing the rest down costs least
 _CLOSE = 1.02  # of the time that doing nothing takes
-_SETTLINGS = 3  # orders that follow from one plan after the other
+SETTLINGS = 3  # orders that follow from one plan after the other
 _CAREFUL = tuple(
     Manner(drops=False, lane_price=0.02, tried=1, together=together, careful=True) for together in (64, 8)
 )
@@ -34,8 +37,8 @@ class Effort(IntEnum):
     """How far a search goes on."""
 
     QUICK = 0  # the first plan that is found
-    USUAL = 1  # the best of a few, improved
-    FULL = 2  # the best of every order and every way down, improved
+    USUAL = 1  # the best of a few, improved: the first plan (first_plan.py)
+    FULL = 2  # the best of every order and every way down, improved (descent.py)
 
 
 def ration_of(operators: int) -> int:
@@ -43,11 +46,18 @@ def ration_of(operators: int) -> int:
     return max(1, min(_WORK // operators, 100 + _WORK_PER_OPERATOR * operators))
 
 
-def manners_of(operators: int, *, drops: bool) -> tuple[Manner, ...]:
+def lowerable(moves: int, ration: int) -> bool:
+    """Whether a way down to where so many tensors are moved or made again may end within this many layouts.
+
+    A layout takes a few tens of them at best, and as many again are laid out that do not help: measured on residual
+    networks, 10,000 operators take 30 layouts for 1,100 moves.
+    """
+    return 2 * moves <= _TOGETHER * ration
+
+
+def manners_of(*, drops: bool) -> tuple[Manner, ...]:
     """Ways to weigh lanes against waits, and to take many tensors at once or the best of a few."""
     heedless = Manner(drops=drops, lane_price=0.02, tried=1, together=64, surprise=1.0)
-    if operators >= LARGE:
-        return (Manner(drops=drops, lane_price=0.02, tried=1, together=64, careful=True), heedless)
     return (
         Manner(drops=drops, lane_price=0.02, tried=4, together=16),
         heedless,
@@ -66,16 +76,15 @@ def unhurried() -> None:
 
 
 class Descent:
-    """The way down from the peak of doing nothing to one limit."""
+    """The way down from the peak of doing nothing to one limit, step by step."""
 
     def __init__(
-        self, orders: Orders, top: Rung, limit_bytes: int, *, drops: bool, effort: Effort, heed: Heed = unhurried
+        self, orders: Orders, top: Rung, limit_bytes: int, *, drops: bool, work: int = 1, heed: Heed = unhurried
     ) -> None:
         self._heed = heed
         self._orders, self._top, self._limit_bytes = orders, top, limit_bytes
-        self._drops, self._effort = drops, effort
-        self._operators = orders.first[0].operators
-        self._ration = ration_of(self._operators)
+        self._drops = drops
+        self._ration = work * ration_of(orders.first[0].operators)
 
     def best(self) -> Rung:
         """The fastest plan found within the limit, or the least memory where none is."""
@@ -84,14 +93,12 @@ class Descent:
         rungs = rungs or self._once_more()
         if not rungs:
             return self._pressed()
-        if self._effort is Effort.QUICK or self._costs_nothing(rungs):
+        if self._costs_nothing(rungs):
             return fastest(rungs)
         starts = [fastest(r for r in rungs if r.order == order) for order in sorted({r.order for r in rungs})]
-        ways = [(start,) for start in starts] if self._effort is Effort.FULL else [starts]
-        found = [self._settled(self._bettered(way)) for way in ways]
-        slow = self._top.iteration_ns * (_CLOSE if self._effort is Effort.FULL else SLOWEST)
+        found = [self._settled(self._bettered(start)) for start in starts]
         hard = all(rung.order not in self._orders.loose for rung in rungs)  # where most may be made again
-        if hard or fastest(found).iteration_ns > slow:
+        if hard or fastest(found).iteration_ns > _CLOSE * self._top.iteration_ns:
             found += [rung for rung in (self._pressed(),) if rung.peak_bytes <= self._limit_bytes]
         return fastest(found)
 
@@ -99,9 +106,9 @@ class Descent:
         """What the manners find in every order, while there is work left."""
         rungs: list[Rung] = []
         spent = 0
-        for number, manner in enumerate(manners_of(self._operators, drops=self._drops)):
+        for number, manner in enumerate(manners_of(drops=self._drops)):
             for order, search in enumerate(self._orders.first):
-                enough = number > 0 and (spent > _TRIES * self._ration or self._effort is Effort.QUICK)
+                enough = number > 0 and spent > _TRIES * self._ration
                 if rungs and (self._costs_nothing(rungs) or enough):
                     return rungs
                 start = search.layouts
@@ -116,8 +123,6 @@ class Descent:
         What is made again needs memory itself, so a greedy way down ends where each step alone makes room for none.
         A good plan for a little more memory is seldom such an end.
         """
-        if self._effort is Effort.QUICK or self._operators >= LARGE:
-            return []
         return [rung for order in self._orders.loose if order not in reached for rung in self._staged(order)]
 
     def _staged(self, order: int) -> list[Rung]:
@@ -131,7 +136,7 @@ class Descent:
 
     def _stepped(self, search: StepSearch, limit_bytes: int, *, seed: int) -> bool:
         """A little lower, and improved; where that is not found, from another plan as good as this one."""
-        first = manners_of(self._operators, drops=self._drops)[0]
+        first = manners_of(drops=self._drops)[0]
         above_bytes = search.peak_bytes
         for attempt in range(_STARTS):
             before = search.choices
@@ -161,13 +166,11 @@ class Descent:
 
     # --- going on from a plan ---------------------------------------------------------------------------------
 
-    def _bettered(self, starts: Sequence[Rung]) -> Rung:
-        """The fastest of what improving them leads to; the one that gets furthest is improved in several manners."""
-        first = manners_of(self._operators, drops=self._drops)[0]
-        improved = [self._improved(start, (first,)) for start in starts]
+    def _bettered(self, start: Rung) -> Rung:
+        """The fastest of what improving it in several manners leads to."""
+        first = manners_of(drops=self._drops)[0]
+        improved = [self._improved(start, (first,)), self._improved(start, (self._patient,))]
         best = fastest(improved)
-        if self._operators < LARGE:
-            improved.append(self._improved(starts[improved.index(best)], (self._patient,)))
         if best.iteration_ns < _CLOSE * self._top.iteration_ns:
             improved += self._copying(best)
         return fastest((*improved, *self._exchanged(fastest(improved))))
@@ -175,21 +178,20 @@ class Descent:
     def _improved(self, rung: Rung, manners: Sequence[Manner]) -> Rung:
         search = self._orders.search(rung.order)
         search.choose(list(rung.choices))
-        most = self._ration if self._operators >= LARGE else _DEEP * self._ration
         for number, manner in enumerate(manners):
             self._heed()
-            search.improve(self._limit_bytes, manner, most=most, seed=search.operators + number)
+            search.improve(self._limit_bytes, manner, most=_DEEP * self._ration, seed=search.operators + number)
         return rung_of(rung.order, search)
 
     def _copying(self, best: Rung) -> list[Rung]:
         """Where next to nothing is lost, what is left may be what was made again: other plans that do less of it."""
-        found = [self._improved(best, (_swaps(0.1),))]
+        found = [self._improved(best, (swapping(0.1),))]
         mixed = Manner(drops=self._drops, lane_price=0.02, tried=4, together=16)
         for manner in _CAREFUL:
             if self._costs_nothing(found):
                 break
             for rung in self._lowered(best.order, manner, _DEEP * self._ration):
-                found.append(self._improved(rung, (mixed, _swaps(0.1))))
+                found.append(self._improved(rung, (mixed, swapping(0.1))))
         return found
 
     def _exchanged(self, rung: Rung) -> list[Rung]:
@@ -204,7 +206,7 @@ class Descent:
 
     def _settled(self, rung: Rung) -> Rung:
         """Gone on from in the order in which nothing waits for the iteration's end without need."""
-        for _ in range(_SETTLINGS):
+        for _ in range(SETTLINGS):
             order = self._orders.settled(rung)
             if order == rung.order or self._costs_nothing((rung,)):
                 break
@@ -242,19 +244,17 @@ class Descent:
 
         Then making things again instead is an exchange. The least memory is swapping everything.
         """
-        near_bytes = self._limit_bytes + round(_NEAR * (self._top.peak_bytes - self._limit_bytes))
+        near_bytes = self._limit_bytes + round(NEAR * (self._top.peak_bytes - self._limit_bytes))
         orders = self._orders.loose
         found: list[Rung] = []
         for order in orders:
-            found += self._squeezed(order, self._limit_bytes, _swaps(1.0))
+            found += self._squeezed(order, self._limit_bytes, swapping(1.0))
             found += self._squeezed(order, near_bytes, self._patient)
         if not found:
             search = self._orders.search(orders[-1])
             search.exhaust()
             search.prune(self._limit_bytes, self._ration)
             return rung_of(orders[-1], search)
-        if self._effort is Effort.QUICK:
-            return fastest(found)
         found += [other for rung in tuple(found) for other in self._exchanged(rung)]
         found += self._exchanged(fastest(found))
         return self._settled(fastest(found))
@@ -269,11 +269,17 @@ class Descent:
 
     @property
     def _patient(self) -> Manner:
-        return Manner(drops=self._drops, lane_price=0.1, tried=2)
+        return patient(drops=self._drops)
 
     def _costs_nothing(self, rungs: Iterable[Rung]) -> bool:
         return any(rung.iteration_ns <= self._top.iteration_ns for rung in rungs)
 
 
-def _swaps(lane_price: float) -> Manner:
+def patient(*, drops: bool) -> Manner:
+    """One tensor at a time, the better of two."""
+    return Manner(drops=drops, lane_price=0.1, tried=2)
+
+
+def swapping(lane_price: float) -> Manner:
+    """Nothing is made again."""
     return Manner(drops=False, lane_price=lane_price, tried=1, together=16)

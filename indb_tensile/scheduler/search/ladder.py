@@ -8,25 +8,21 @@ from collections.abc import Sequence
 
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import accesses, floor
+from indb_tensile.scheduler.peak import floor
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.search.advance import advanced
-from indb_tensile.scheduler.search.descent import (
-    LARGE,
-    PRUNED,
-    SLOWEST,
-    Descent,
-    Effort,
-    Heed,
-    manners_of,
-    ration_of,
-    unhurried,
-)
-from indb_tensile.scheduler.search.orders import Orders
+from indb_tensile.scheduler.search.descent import Descent, Effort, Heed, lowerable, manners_of, ration_of, unhurried
+from indb_tensile.scheduler.search.first_plan import FirstPlan
+from indb_tensile.scheduler.search.orders import MOST, Orders
 from indb_tensile.scheduler.search.rung import Rung, envelope, fastest, rung_of
 
 RUNGS = (0.95, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the way from the floor to the peak by liveness
-_MEDIUM = 1_000  # operators from which on a curve is climbed down from rung to rung
+_ORDERED = 30_000  # operators in orders of one graph: one order of ten thousand takes a fifth of a second in Python
+_CURVE_PRICES = (0.02, 0.1, 0.4)  # of the lanes, for each rung of a curve
+_CURVE_PART = 8  # of a ration: what coming down to one rung may take
+_ADVANCED = (
+    40_000  # operators for which plans' copies are moved: a simulation of ten thousand takes a tenth of a second
+)
 
 
 class Ladder:
@@ -41,20 +37,20 @@ class Ladder:
         share: float = 1.0,
         rewrites: bool = True,
         effort: Effort = Effort.USUAL,
+        work: float = 1,
         heed: Heed = unhurried,
     ) -> None:
         self._heed = heed
-        self.graph, self._effort, self._rewrites = graph, effort, rewrites
+        self.graph, self._effort, self._rewrites, self._work = graph, effort, rewrites, work
         self._latency_ns, self._link = tuple(latency_ns), link
-        self._large = len(graph.operators) >= LARGE
         self._orders = Orders(
             graph,
             latency_ns,
             link,
             share=share,
             rewrites=rewrites,
-            large=self._large,
             early=effort > Effort.QUICK,
+            most=max(1, min(MOST, _ORDERED // max(1, len(graph.operators)))),
         )
         self._idle = _idle(graph)
         self._away: frozenset[TensorId] = frozenset()
@@ -74,12 +70,14 @@ class Ladder:
         enough = any(rung.peak_bytes <= limit_bytes for rung in nothing)
         if not enough and (self._away, limit_bytes) not in self._limits:
             self._limits.add((self._away, limit_bytes))
-            descent = Descent(
-                self._orders, self.top, limit_bytes, drops=self._rewrites, effort=self._effort, heed=self._heed
-            )
-            found.append(descent.best())
+            found += self._searched(limit_bytes)
         within = [r for r in found if r.peak_bytes <= limit_bytes]
         return fastest(within) if within else min(found, key=lambda r: (r.peak_bytes, r.iteration_ns))
+
+    @property
+    def layouts(self) -> int:
+        """How many sets of choices were laid out so far: what planning costs, whatever the machine."""
+        return self._orders.layouts
 
     def curve(self) -> tuple[Rung, ...]:
         """The fastest plans for a fixed ladder of limits, from the largest peak to the least.
@@ -90,32 +88,53 @@ class Ladder:
         self._leave_idle(least_bytes)
         order = len(self._orders.first) - 1
         search = self._orders.search(order)
-        ration, manners = ration_of(search.operators), manners_of(search.operators, drops=self._rewrites)
         rungs = []
-        search.clear()
         for fraction in RUNGS:
             limit_bytes = least_bytes + round(fraction * (self.top.peak_bytes - least_bytes))
-            if search.operators < _MEDIUM:  # from nothing each time: better, and quick enough
-                search.clear()
-            if not any(search.lower(limit_bytes, manner, most=ration) for manner in manners[:2]):
-                break
-            if search.operators < _MEDIUM:
-                search.prune(limit_bytes, PRUNED)
-            rungs.append(rung_of(order, search))
-            if search.operators >= _MEDIUM and rungs[-1].iteration_ns > SLOWEST * self.top.iteration_ns:
-                break  # most layouts would go into rungs that no division of a budget comes down to
+            rungs += self._rungs(order, limit_bytes)
         search.exhaust()
         rungs.append(rung_of(order, search))
         self._known.setdefault(self._away, self._unsearched()).extend(rungs)
         return (self.top, *(rung for rung in envelope(rungs) if rung.peak_bytes < self.top.peak_bytes))
 
+    def _searched(self, limit_bytes: int) -> list[Rung]:
+        """What the effort finds for this limit: with all of it, what the usual one does and more."""
+        first = FirstPlan(self._orders, self.top, limit_bytes, drops=self._rewrites, work=self._work, heed=self._heed)
+        if self._effort is Effort.QUICK:
+            return [first.quick()]
+        found = [first.best()]
+        nothing = found[0].iteration_ns <= self.top.iteration_ns and found[0].peak_bytes <= limit_bytes
+        if self._effort is Effort.USUAL or nothing:
+            return found
+        found.append(first.improved(found[0]))
+        if lowerable(len(found[0].choices), ration_of(len(self.graph.operators))):
+            found.append(Descent(self._orders, self.top, limit_bytes, drops=self._rewrites, heed=self._heed).best())
+        return found
+
+    def _rungs(self, order: int, limit_bytes: int) -> list[Rung]:
+        """A few plans for a rung of the curve: swept at several prices, and lowered where that takes few layouts."""
+        search = self._orders.search(order)
+        found = []
+        for lane_price in _CURVE_PRICES:
+            if search.sweep(limit_bytes, drops=self._rewrites, lane_price=lane_price):
+                found.append(rung_of(order, search))
+        most = ration_of(search.operators) // _CURVE_PART
+        if found and not lowerable(len(found[0].choices), most):
+            return found
+        search.clear()
+        if any(search.lower(limit_bytes, manner, most=most) for manner in manners_of(drops=self._rewrites)[:2]):
+            search.prune(limit_bytes, most)
+            found.append(rung_of(order, search))
+        return found
+
     def within(self, limit_bytes: int, policy: str) -> Plan:
         """The best plan for the limit, its copies moved to where memory is unused while it waits for them."""
         rung = self.best(limit_bytes)
         plan = self.plan(rung, policy)
-        if self._large or rung.iteration_ns <= self.top.iteration_ns:
+        if rung.iteration_ns <= self.top.iteration_ns:
             return plan
-        return advanced(self.graph, plan, self._latency_ns, self._link)
+        tried = _ADVANCED // max(1, len(self.graph.operators))
+        return advanced(self.graph, plan, self._latency_ns, self._link, most=tried)
 
     def plan(self, rung: Rung, policy: str) -> Plan:
         """The rung as a plan. It has to be the last one that `best` gave."""
@@ -143,5 +162,8 @@ class Ladder:
 
 def _idle(graph: StepGraph) -> tuple[TensorId, ...]:
     """Persistent tensors that the graph never accesses, largest first."""
-    found = [t for t, ops in zip(graph.tensors, accesses(graph), strict=True) if t.persistent and not ops]
+    accessed: set[TensorId] = set()
+    for operator in graph.operators:
+        accessed.update(operator.reads, operator.writes)
+    found = [t for t in graph.tensors if t.persistent and t.id not in accessed]
     return tuple(t.id for t in sorted(found, key=lambda t: (-t.size_bytes, t.id)))

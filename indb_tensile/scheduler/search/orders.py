@@ -16,12 +16,13 @@ from indb_tensile.scheduler.search.reorder import in_the_way, rearranged, with_p
 from indb_tensile.scheduler.search.rung import Rung
 from indb_tensile.scheduler.search.step_search import DROPPED, StepSearch
 
+MOST = 12  # orders of a small graph; a plan's own are seldom more than three
 _UNCOVERED = -1
 Choices = list[tuple[int, int, int]]
 
 
 class Orders:
-    """The orders of one graph by number. A `large` graph has one; without `early` none is a plan's own."""
+    """The orders of one graph by number, at most so many. Without `early` none is a plan's own."""
 
     def __init__(
         self,
@@ -31,13 +32,14 @@ class Orders:
         *,
         share: float,
         rewrites: bool,
-        large: bool,
         early: bool,
+        most: int = MOST,
     ) -> None:
         self._graph, self._latency_ns, self._link, self._share = graph, tuple(latency_ns), link, share
-        self._settles = rewrites and early and not large
-        late = _late_orders(graph, large=large) if rewrites else [()]
-        first = [_unless_captured(graph, _once(rearranged(graph, frozenset())))] if self._settles else []
+        self._most, self._settles = most, rewrites and early
+        late = _late_orders(graph, most) if rewrites else [()]
+        early = self._settles and len(late) < most
+        first = [_unless_captured(graph, _once(rearranged(graph, frozenset())))] if early else []
         self._orders = list(dict.fromkeys((*first, *late)))
         self._first = range(len(self._orders))
         self.loose = self._first[-len(late) :]  # in which most may be made again
@@ -62,6 +64,11 @@ class Orders:
             )
         return self._made[order]
 
+    @property
+    def layouts(self) -> int:
+        """How many sets of choices were laid out so far, in all orders."""
+        return sum(search.layouts for search in self._made.values())
+
     def chosen(self, rung: Rung) -> StepSearch:
         """The search in this rung's order, with what the rung chose."""
         search = self.search(rung.order)
@@ -76,7 +83,7 @@ class Orders:
 
     def settled(self, rung: Rung) -> int:
         """The order in which nothing waits for the iteration's end that does not have to for this plan."""
-        if not self._settles:
+        if not self._settles or len(self._orders) >= self._most:
             return rung.order
         late = in_the_way(self._graph, self.chosen(rung).executions)
         order = _once(rearranged(self._graph, late))
@@ -105,11 +112,11 @@ def carried_over(search: StepSearch, other: StepSearch) -> Choices:
     return sorted(found)
 
 
-def _late_orders(graph: StepGraph, *, large: bool) -> list[tuple[Execution, ...]]:
-    """Those in which all updates wait that may: with the large ones whole and in parts."""
+def _late_orders(graph: StepGraph, most: int) -> list[tuple[Execution, ...]]:
+    """Those in which all updates wait that may: with the large ones in parts, and whole where there may be more."""
     order = rearranged(graph)
     parts = with_parts(graph, order)
-    found = [parts] if large else dict.fromkeys((_once(order), parts))
+    found = [parts] if most < len(("early", "whole", "in parts")) else dict.fromkeys((_once(order), parts))
     return [_unless_captured(graph, one) for one in found]
 
 

@@ -15,11 +15,14 @@ stand in the way of what a plan makes again, and which these are follows from th
 from collections.abc import Sequence
 
 from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph, TensorId
+from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Execution
 from indb_tensile.scheduler.rewrite import own_state
 
 _PART_BYTES = 32 * 1024 * 1024  # of state in one part: long enough that starting one more kernel costs little
 _MOST_PARTS = 64
+_BESIDE: Memo[tuple[OpIndex, ...]] = Memo(8)  # of graphs: a search asks for several orders of each
+_DEFERRABLE: Memo[frozenset[OpIndex]] = Memo(8)
 
 
 def rearranged(graph: StepGraph, last: frozenset[OpIndex] | None = None) -> tuple[OpIndex, ...]:
@@ -30,6 +33,10 @@ def rearranged(graph: StepGraph, last: frozenset[OpIndex] | None = None) -> tupl
 
 def updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
     """Every operator once; those of the optimizer as early as what they read and overwrite allows."""
+    return _BESIDE.get(graph, (), lambda: _updates_beside_gradients(graph))
+
+
+def _updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
     anchor = _anchors(graph)
     following: dict[int, list[int]] = {}
     for index, where in enumerate(anchor):
@@ -61,6 +68,10 @@ def deferrable(graph: StepGraph) -> frozenset[OpIndex]:
 
     None of them accesses what another one writes, so that any of them may wait.
     """
+    return _DEFERRABLE.get(graph, (), lambda: _deferrable(graph))
+
+
+def _deferrable(graph: StepGraph) -> frozenset[OpIndex]:
     accessed: set[int] = set()
     written: set[int] = set()
     found = []

@@ -104,6 +104,21 @@ class StepSearch:
         """
         return self._search.lower(limit_bytes, manner, most)
 
+    def sweep(self, limit_bytes: int, *, drops: bool, lane_price: float, rounds: int = 4) -> bool:
+        """Choose anew in one scan along the iteration, laid into the limit: a few layouts whatever the size.
+
+        `lane_price` is what a nanosecond on a lane counts as, besides the waits that it causes, where making again is
+        weighed against copying. False where so many rounds do not come down to the limit.
+        """
+        return self._search.sweep(limit_bytes, drops=drops, lane_price=lane_price, again_price=1.0, rounds=rounds)
+
+    def sweep_again(self, *, drops: bool, most: int, seed: int) -> int:
+        """Undo what was laid into a limit around random places and sweep there again; keep what is faster.
+
+        Nothing is done where nothing was laid into a limit. Returns how often it became faster.
+        """
+        return self._search.sweep_again(drops=drops, most=most, seed=seed)
+
     def press(self, limit_bytes: int, *, most: int) -> bool:
         """Go on from what is chosen, demanding that tensors are away wherever the load is over the limit.
 

@@ -73,7 +73,7 @@ def test_choices_that_another_order_does_not_allow_are_not_carried_over() -> Non
 
 
 def test_a_choice_is_known_by_what_its_gap_lies_between() -> None:
-    orders = Orders(TWO_NORMS, (10,) * 7, NEVER, share=1.0, rewrites=True, large=False, early=True)
+    orders = Orders(TWO_NORMS, (10,) * 7, NEVER, share=1.0, rewrites=True, early=True)
     early, late = orders.first
     gap = next(k for k, (tensor, *_) in enumerate(late.between) if tensor == 1)
     late.choose([(gap, DROPPED, DROPPED)])

@@ -1,0 +1,57 @@
+"""The benchmark of planning: rows by size and budget, with rivals that end in time beside them."""
+
+import json
+
+import pytest
+
+from indb_tensile.bench.speed import main
+from indb_tensile.errors import MissingError
+
+
+def test_there_is_a_row_for_each_family_and_budget_with_the_best_rival_and_more_work(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(
+        [
+            "--operators",
+            "100",
+            "--families",
+            "residual",
+            "recurrent",
+            "--jobs",
+            "1",
+            "--budget",
+            "0.9",
+            "0.85",
+            "--rounds",
+            "1",
+            "--work",
+            "2",
+            "--json",
+        ]
+    )
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["model"], row["budget"]) for row in rows] == [
+        ("residual", 0.9),
+        ("residual", 0.85),
+        ("recurrent", 0.9),
+        ("recurrent", 0.85),
+    ]
+    assert all(row["faults"] == [] and row["peak_bytes"] <= row["budget_bytes"] for row in rows)
+    assert all(row["rivals_stopped"] or row["eor"] <= row["rival_eor"] + 0.001 for row in rows)
+    assert all(row["more_eor"] <= 1.01 * row["eor"] for row in rows)
+
+
+def test_a_line_names_the_budget_and_what_the_plan_is_compared_with(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--operators", "100", "--jobs", "2", "--budget", "0.5", "--rounds", "1", "--rivals", "capuchin"])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "operators x 2 jobs at 50%" in line
+    assert "capuchin" in line
+    assert "0 faults" in line
+
+
+def test_an_unknown_rival_and_a_budget_above_all_are_refused() -> None:
+    with pytest.raises(MissingError, match="there is no policy 'nobody'"):
+        main(["--operators", "100", "--rivals", "nobody"])
+    with pytest.raises(SystemExit):
+        main(["--operators", "100", "--budget", "1.5"])

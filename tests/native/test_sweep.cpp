@@ -1,0 +1,167 @@
+// A sweep along made-up steps of every shape, and the lanes' free time that it gives out.
+#include <algorithm>
+#include <vector>
+
+#include "check.hpp"
+#include "lane_calendar.hpp"
+#include "made_up_step.hpp"
+#include "search.hpp"
+
+using namespace tensile::planner;
+
+namespace {
+
+// Nanosecond by nanosecond: what a calendar of stretches of one nanosecond has to say.
+struct Counted {
+  std::vector<Ns> left;
+
+  Ns at(Ns time) const {
+    const auto period = static_cast<Ns>(left.size());
+    return left[static_cast<std::size_t>(((time % period) + period) % period)];
+  }
+  Ns free(Ns from, Ns to) const {
+    Ns sum = 0;
+    for (Ns time = from; time < to; ++time) sum += at(time);
+    return sum;
+  }
+};
+
+// Bytes at each position with everything away that is swapped, between its accesses: the least that swapping leaves.
+Bytes least_peak(const Search& search) {
+  const std::vector<Bytes> load = search.layout().least_load();
+  return *std::max_element(load.begin(), load.end());
+}
+
+}  // namespace
+
+TEST(a_lanes_free_time_is_what_was_not_given_out) {
+  for (std::uint32_t seed = 1; seed <= 60; ++seed) {
+    Dice dice(seed);
+    const Ns period = 20 + dice.below(60);
+    LaneCalendar lane(period, static_cast<Index>(period));
+    Counted counted{std::vector<Ns>(static_cast<std::size_t>(period), 1)};
+    for (int copy = 0; copy < 8; ++copy) {
+      const Ns time = dice.below(static_cast<Index>(3 * period)) - period;
+      const Ns duration = dice.below(static_cast<Index>(period / 4));
+      const bool forward = dice.below(2) == 0;
+      Ns given = std::min(duration, counted.free(0, period));
+      for (Ns step = 0; given > 0; ++step) {
+        const Ns where = forward ? time + step : time - 1 - step;
+        Ns& there = counted.left[static_cast<std::size_t>(((where % period) + period) % period)];
+        given -= there;
+        there = 0;
+      }
+      forward ? lane.take_from(time, duration) : lane.take_until(time, duration);
+      for (Ns from = -period; from < period; from += 7)
+        for (Ns to = from; to < from + period; to += 5) CHECK(lane.free(from, to) == counted.free(from, to));
+    }
+    const Ns wanted = 1 + dice.below(static_cast<Index>(period / 3));
+    if (counted.free(0, period) < wanted) continue;
+    const Ns done = lane.earliest(3, wanted);
+    CHECK(counted.free(3, done) == wanted && counted.free(3, done - 1) < wanted);
+    const Ns start = lane.latest(3, wanted);
+    CHECK(counted.free(start, 3) <= wanted && counted.free(start - 1, 3) >= wanted);
+  }
+}
+
+TEST(a_lane_that_is_full_has_no_time_until_the_axis_waits_there) {
+  LaneCalendar lane(100, 10);
+  lane.take_from(30, 500);
+  CHECK(lane.free(0, 100) == 0 && lane.earliest(0, 1) == LaneCalendar::never);
+  CHECK(lane.latest(50, 1) == -LaneCalendar::never);
+  lane.stretch(130, 40);
+  CHECK(lane.free(0, 100) == 40 && lane.free(0, 30) == 0 && lane.free(40, 100) == 0);
+}
+
+TEST(what_is_swept_keeps_within_its_limit_and_is_lawful) {
+  int swept = 0;
+  for (std::uint32_t seed = 1; seed <= 300; ++seed) {
+    Dice dice(seed);
+    const StepArrays arrays = random_step(dice);
+    const Step step(arrays);
+    Search search(arrays);
+    const Bytes limit = dice.below(static_cast<Index>(search.layout().peak_bytes()) + 1);
+    const bool drops = dice.below(3) != 0;
+    const bool reached = search.sweep(limit, Weights{drops, dice.below(10) / 10.0, 1.0}, 6);
+    judge(step, search.layout());
+    CHECK(!reached || search.layout().peak_bytes() <= limit);
+    if (!reached) continue;
+    ++swept;
+    const Ns before = search.layout().iteration_ns;
+    search.sweep_again(drops, 60, seed);
+    judge(step, search.layout());
+    CHECK(search.layout().peak_bytes() <= limit && search.layout().iteration_ns <= before);
+    CHECK(drops || search.layout().length() == step.operators());
+  }
+  CHECK(swept > 80);
+}
+
+TEST(swapping_alone_comes_down_wherever_swapping_everything_does) {
+  int least = 0;
+  for (std::uint32_t seed = 1; seed <= 300; ++seed) {
+    Dice dice(seed);
+    const StepArrays arrays = random_step(dice);
+    Search search(arrays);
+    search.exhaust();
+    const Bytes limit = least_peak(search);
+    CHECK(search.sweep(limit, Weights{false, 0.0, 1.0}, 16));
+    CHECK(search.layout().peak_bytes() <= limit);
+    search.clear();
+    least += search.layout().peak_bytes() > limit;
+  }
+  CHECK(least > 100);
+}
+
+TEST(equal_sweeps_choose_equally_and_do_nothing_within_the_limit) {
+  Dice dice(11);
+  const StepArrays arrays = random_step(dice);
+  Search one(arrays);
+  Search other(arrays);
+  const Bytes top = one.layout().peak_bytes();
+  CHECK(one.sweep(top, {}, 4) && one.layout().moves.empty() && one.layout().length() == one.step().operators());
+  CHECK(one.sweep(top * 2 / 3, {}, 4) == other.sweep(top * 2 / 3, {}, 4));
+  CHECK(one.choices().choice == other.choices().choice);
+}
+
+namespace {
+
+// So many layers there and back: what each makes is read by the next one and by its own backward pass.
+StepArrays deep_step(Index layers) {
+  StepArrays step;
+  step.offset.push_back(0);
+  const auto run = [&](std::vector<Access> accesses, bool repeatable) {
+    step.access.insert(step.access.end(), accesses.begin(), accesses.end());
+    step.offset.push_back(static_cast<Index>(step.access.size()));
+    step.latency_ns.push_back(100);
+    step.workspace_bytes.push_back(0);
+    step.upload.push_back(0);
+    step.repeatable.push_back(repeatable ? 1 : 0);
+  };
+  for (Index layer = 0; layer < layers; ++layer) {
+    step.size_bytes.push_back(10 + layer % 7);
+    step.persistent.push_back(0);
+    step.out_ns.push_back(150);
+    step.in_ns.push_back(150);
+    layer == 0 ? run({{0, true}}, true) : run({{layer - 1, false}, {layer, true}}, true);
+  }
+  for (Index layer = layers; layer-- > 0;) run({{layer, false}}, false);
+  return step;
+}
+
+}  // namespace
+
+TEST(a_sweep_weighs_a_bounded_number_of_candidates_for_each_operator) {
+  Index before = 0;
+  for (const Index layers : {500, 1000, 2000, 4000}) {
+    Search search(deep_step(layers));
+    const Bytes limit = search.layout().peak_bytes() / 2;
+    Choices choices = search.choices();
+    Sweep sweep(search.step(), search.layout(), search.layout().load_bytes, choices, limit, {true, 0.1, 1.0});
+    CHECK(sweep.run() > 0);
+    CHECK(sweep.weighed() <= 2 * layers * 28);  // positions, and what is weighed at one at most
+    CHECK(before == 0 || sweep.weighed() <= 3 * before);
+    before = sweep.weighed();
+    const Index layouts = search.layouts();
+    CHECK(search.sweep(limit, {true, 0.1, 1.0}, 4) && search.layouts() <= layouts + 4);
+  }
+}
