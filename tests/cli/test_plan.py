@@ -223,6 +223,7 @@ def test_operators_without_tensors_need_nothing_and_save_nothing(
         (("--graph", "GRAPH", "--budget", "1TB", "--policy", "luck"), "there is no policy 'luck'"),
         (("--graph", "GRAPH", "--budget", "1TB", "--machine", "abacus"), "there is no machine 'abacus'"),
         (("--graph", "GRAPH", "--budget", "1" + "0" * 400), "is too large: a size is below 2^62 bytes"),
+        (("--graph", "GRAPH", "--budget", "1TB", "--link", "1e-9"), "the link would copy them for decades"),
         (("--graph", "GRAPH", "--budget", "1TB", "--link", "1e300"), "'1e300' is not one or two rates in GB/s"),
         (("--graph", "GRAPH", "--budget", "1TB", "--link", "25,5e9"), "'25,5e9' is not one or two rates in GB/s"),
         (
