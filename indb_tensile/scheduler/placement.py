@@ -206,8 +206,8 @@ class _Task:
         """Whether the search for these intervals came to its end, and the offsets that it found."""
         if len(mine) > _SEARCHABLE:
             return False, None
-        blocks = (numbers[mine].tolist() for numbers in (self.first, self.stop, self.size))
-        ended, offsets = _placement.search(*blocks, self.cycle, capacity, steps)
+        first, stop, size = (numbers[mine].tolist() for numbers in (self.first, self.stop, self.size))
+        ended, offsets = _placement.search(first, stop, size, self.cycle, capacity, steps)
         return ended, np.array(offsets, dtype=np.int64) if offsets else None
 
     def placement(self, offsets: _Numbers) -> Placement:
