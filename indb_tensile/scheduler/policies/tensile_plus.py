@@ -166,6 +166,7 @@ class Climb:
             / sum(before.compute_ns / after.iteration_ns for after, before in pairs),
             unfairness=max(ratios) / (sum(ratios) / len(ratios)),
             worst=max(ratios),
+            moved_bytes=sum(one.out_bytes + one.in_bytes for one in forecasts),
         )
 
     def _jobs(self, shares: tuple[float, ...]) -> list["_Job"]:
@@ -289,6 +290,7 @@ class _Outcome:
     device_slowdown: float  # for the same work of all jobs
     unfairness: float  # the worst job's slowdown over the mean, both against the jobs side by side without plans
     worst: float
+    moved_bytes: int  # by swaps
 
 
 def _chosen(found: Sequence[_Outcome]) -> Plans:
@@ -298,7 +300,7 @@ def _chosen(found: Sequence[_Outcome]) -> Plans:
     equal = min((one for one in kept if one.equal), key=lambda one: one.slowdown, default=None)
     if equal is not None:
         kept = [one for one in kept if one is equal or _admitted(one, equal)]
-    return min(kept, key=lambda one: one.slowdown).plans
+    return min(kept, key=lambda one: (one.slowdown, one.moved_bytes)).plans  # nothing moves that need not
 
 
 def _admitted(one: _Outcome, equal: _Outcome) -> bool:
