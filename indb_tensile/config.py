@@ -15,6 +15,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,7 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise ValueError(text)
     unit_bytes: int = _UNITS[match["unit"].lower()]
-    return round(float(match["number"]) * unit_bytes)
+    return round(Fraction(match["number"]) * unit_bytes)
 
 
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>|B|[kMGT]i?B)", re.IGNORECASE)

@@ -5,8 +5,9 @@
 
 The jobs share the reference machine's two lanes, and take turns on its arithmetic operator by operator. The peak is
 that of all jobs together. The overhead is the device's: its time for the same work of all jobs, against the same jobs
-side by side without planning; `eor_worst` is that of the job that pays most. Rows, tables, verdict and exit code
-are those of `bench policies`.
+side by side without planning; `eor_worst` is that of the job that pays most. Beside rows of our own policy stand
+`eor_equal_parts` and `eor_worst_equal_parts`, of each job planned alone for an equal part of the budget. Rows,
+tables, verdict and exit code are those of `bench policies`.
 
 Besides, jobs share the budget by phases, enforced by gates (scheduler/schedule.py): liveness and our own policy as
 the planner chooses plans and phases together, called "... in phases", for the same budgets and some below the sum of
@@ -32,11 +33,15 @@ from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.machines import REFERENCE
+from indb_tensile.scheduler.peak import liveness_peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, plan_jobs, schedules_of
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
+from indb_tensile.scheduler.policies.quotas import equal_parts
+from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
 from indb_tensile.scheduler.score import score
 from indb_tensile.scheduler.simulate import Compute
+from indb_tensile.scheduler.workload import least_bytes
 
 CASE = ("model", "jobs", "link_gb_s")
 MIXED = "mixed"  # one job of each of the papers' five
@@ -78,6 +83,12 @@ def gains(rows: Sequence[Row]) -> Iterator[str]:
     for (model, jobs, link), found in shared.by(rows, *CASE).items():
         curves = shared.by(found, "policy")
         case = called(CASE, (model, jobs, link))
+        for row in found:
+            if row.get("eor_equal_parts") is not None:
+                yield (
+                    f"{case}: budget {row['budget_bytes']}: EOR {row['eor']:.4f}, worst job {row['eor_worst']:.4f}; "
+                    f"in equal parts {row['eor_equal_parts']:.4f}, worst job {row['eor_worst_equal_parts']:.4f}"
+                )
         for policy in (LIVENESS, DEFAULT_POLICY):
             alone, together = curves.get((policy,), []), curves.get((shared.phased(policy),), [])
             for overhead in shared.TARGETS if together else ():
@@ -106,7 +117,7 @@ def _sweep(asked: Asked) -> Iterator[Row]:
     if ZICO in asked.policies:
         pairs = list(_in_phases(case, ZICO, _budgets(case, asked.budgets)))
         yield from pairs
-    yield from shared.sweep(
+    found = shared.sweep(
         case,
         [policy for policy in asked.policies if policy != ZICO],  # whose plans are liveness, but for the phases
         budgets=asked.budgets,
@@ -114,6 +125,24 @@ def _sweep(asked: Asked) -> Iterator[Row]:
         beside=asked.beside,
         then=lambda trial: _then_in_phases(trial, asked.budgets, (*asked.beside, *pairs)),
     )
+    yield from (_beside_equal_parts(case, row) for row in found)
+
+
+def _beside_equal_parts(case: Case, row: Row) -> Row:
+    """The row, and what each job planned alone for an equal part of the budget comes to, where all keep to theirs."""
+    if row["policy"] != DEFAULT_POLICY or len(case.workloads) == 1 or row["budget_bytes"] is None:
+        return row
+    leasts = [least_bytes(workload) for workload in case.workloads]
+    mosts = [max(map(liveness_peak, workload.graphs)) for workload in case.workloads]
+    jobs = zip(case.workloads, equal_parts(leasts, mosts, row["budget_bytes"]), strict=True)
+    plans = [tensile_plus((job,), budget_bytes=part, link=case.link)[0] for job, part in jobs]
+    apart = shared.total(score(case.workloads, plans, case.link, against=case.baselines, compute=case.compute))
+    fits = apart["peak_bytes"] <= row["budget_bytes"]
+    return {
+        **row,
+        "eor_equal_parts": apart["eor"] if fits else None,
+        "eor_worst_equal_parts": apart["eor_worst"] if fits else None,
+    }
 
 
 @cache

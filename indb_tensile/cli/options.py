@@ -9,6 +9,8 @@ import click
 from indb_tensile import config
 from indb_tensile.errors import RequestError
 
+_MOST = 2**62  # bytes: what the planner's machine integers hold, with room to add up
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 dsn_option: Decorator = click.option("--dsn", metavar="DSN", help="libpq connection string or URI of the database")
@@ -32,6 +34,9 @@ def size_option(*names: str, help: str) -> Decorator:  # noqa: A002 - click's wo
 
 def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
     try:
-        return None if text is None else config.parse_bytes(text)
+        size_bytes = None if text is None else config.parse_bytes(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a size, such as 512MB or 2GB") from None
+    if size_bytes is not None and size_bytes >= _MOST:
+        raise click.BadParameter(f"{text!r} is too large: a size is below 2^62 bytes, such as 512MB or 2GB")
+    return size_bytes

@@ -91,7 +91,7 @@ def cell(name: str, value: object) -> str:
     if isinstance(value, float | Decimal):
         return f"{float(value):.4g}"
     if isinstance(value, dict | list):
-        return json.dumps(value, default=str, ensure_ascii=False)
+        return plain(json.dumps(value, default=str, ensure_ascii=False))
     return plain(str(value))
 
 

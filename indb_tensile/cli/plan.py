@@ -61,6 +61,9 @@ _OPTIONS = (
 )
 
 
+_LONGEST_NS = 2**60  # 36 years; with room for several such times in one machine integer
+
+
 @click.command()
 @dsn_option
 @json_option
@@ -120,6 +123,7 @@ def _plan_graphs(
     documents = [read_file(path) for path in paths]
     link = parse_link(rates)
     workloads = [_workload(number, document, machine) for number, document in enumerate(documents, start=1)]
+    _check_times(documents, link)
     if curve:
         show_curves([document.name for document in documents], workloads, link, as_json=as_json)
         return
@@ -251,6 +255,17 @@ def _workload(number: int, document: Document, machine: str | None) -> Workload:
         chosen = machines.REFERENCE if machine is None else machines.machine(machine)
         latency_ns = machines.latencies(document.graph, chosen)
     return Workload(job=JobId(number), graphs=(document.graph,), latency_ns=(latency_ns,))
+
+
+def _check_times(documents: Sequence[Document], link: Link) -> None:
+    """Raise RequestError for a link so slow, or tensors so large, that machine integers do not hold a copy's time."""
+    for document in documents:
+        held_bytes = sum(tensor.size_bytes for tensor in document.graph.tensors)
+        if max(link.out_ns(held_bytes), link.in_ns(held_bytes)) >= _LONGEST_NS:
+            raise RequestError(
+                f"the tensors of {document.name} are {held_bytes} bytes, and the link would copy them for decades",
+                hint="give a faster --link, and check the sizes in the file, which are bytes",
+            )
 
 
 def _write_trace(

@@ -210,6 +210,13 @@ class _Fields:
         value = self._value(name)
         if not isinstance(value, str):
             self._wrong(name, value, "a string")
+        half = next((place for place, letter in enumerate(value, start=1) if "\ud800" <= letter <= "\udfff"), None)
+        if half is not None:
+            _refuse(
+                f"{self.subject}: {name} has half a surrogate pair, {ascii(value[half - 1])[1:-1]}, "
+                f"at character {half}: {_shown(value)}",
+                "Write the whole character, or another one: half a pair is no text, and no database stores it.",
+            )
         return value
 
     def word(self, name: str, words: type[_Word]) -> _Word:

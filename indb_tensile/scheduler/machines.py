@@ -23,6 +23,7 @@ from indb_tensile.scheduler.link import Link
 
 LAUNCH_NS = 5_000
 _GIGA = 1_000_000_000
+_MOST = 2**62  # bytes a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +45,13 @@ class Pace:
 
 
 def link(gb_per_s: float) -> Link:
-    """A link of so many gigabytes (10^9) a second each way, both at once. Raises RequestError unless positive."""
-    rate = round(gb_per_s * _GIGA) if isfinite(gb_per_s) else 0
-    if rate <= 0:
-        raise RequestError(f"a link of {gb_per_s} GB/s is none", hint="Give a positive number.")
+    """A link of so many gigabytes (10^9) a second each way, both at once.
+
+    Raises RequestError unless that is at least a byte a second and no more than machine integers hold.
+    """
+    rate = round(gb_per_s * _GIGA) if isfinite(gb_per_s * _GIGA) else 0
+    if not 0 < rate < _MOST:
+        raise RequestError(f"a link of {gb_per_s} GB/s is none", hint="Give a positive number below 4 billion.")
     return Link(out_bytes_per_s=rate, in_bytes_per_s=rate)
 
 

@@ -170,7 +170,7 @@ class Load:
 
     def add(self, first: int, stop: int, delta: int) -> None:
         """Add to operators first .. stop - 1; both may pass the end, by less than one iteration together."""
-        for part in self._parts(first, stop):
+        for part in _parts(first, stop, len(self._bytes)):
             self._bytes[part] += delta
 
     def maximum(self) -> int:
@@ -187,20 +187,21 @@ class Load:
 
     def maximum_of(self, first: int, stop: int) -> int:
         """The most bytes at operators first .. stop - 1; 0 for none."""
-        return max((int(self._bytes[part].max()) for part in self._parts(first, stop)), default=0)
+        return max((int(self._bytes[part].max()) for part in _parts(first, stop, len(self._bytes))), default=0)
 
     def by_operator(self) -> tuple[int, ...]:
         """The whole of it."""
         return tuple(self._bytes.tolist())
 
-    def _parts(self, first: int, stop: int) -> list[slice]:
-        count = len(self._bytes)
-        if stop <= first:
-            return []
-        first, stop = first % count, first % count + (stop - first)
-        if stop <= count:
-            return [slice(first, stop)]
-        return [slice(first, count), slice(0, stop - count)]
+
+def _parts(first: int, stop: int, count: int) -> list[slice]:
+    """The operators first .. stop - 1, counted on past the end of an iteration, as one slice of it or two."""
+    if stop <= first:
+        return []
+    first, stop = first % count, first % count + (stop - first)
+    if stop <= count:
+        return [slice(first, stop)]
+    return [slice(first, count), slice(0, stop - count)]
 
 
 def _ends(graph: StepGraph) -> tuple[dict[TensorId, int], dict[TensorId, int]]:
@@ -226,9 +227,10 @@ def plan_load(graph: StepGraph, plan: Plan) -> Load:
         elif not tensor.persistent and tensor.id in first:
             change[first[tensor.id]] += tensor.size_bytes
             change[last[tensor.id] + 1 if plan.release else count] -= tensor.size_bytes
-    lives = accumulate(change[:-1])
-    held = Load(tuple(op.workspace_bytes + held for op, held in zip(graph.operators, lives, strict=True)))
     for swap in plan.swaps:
-        away = _away(swap, count)
-        held.add(away.first, away.stop, -graph.tensors[swap.tensor].size_bytes)
-    return held
+        size_bytes = graph.tensors[swap.tensor].size_bytes
+        for part in _parts(_away(swap, count).first, _away(swap, count).stop, count):
+            change[part.start] -= size_bytes
+            change[part.stop] += size_bytes
+    held = accumulate(change[:-1])
+    return Load(tuple(op.workspace_bytes + own for op, own in zip(graph.operators, held, strict=True)))

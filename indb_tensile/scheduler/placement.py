@@ -7,7 +7,9 @@ the smallest (best fit), or else extends the pool. `first_fit` and `best_fit` ar
 `place` differs in the order. What decides is not how large an interval is but how crowded its time is: intervals at
 the peak leave no room to spare, and those elsewhere fit around them. So it tries a short list of orders, crowd first;
 then moves the intervals that stick out to the front of the order and tries again; and where intervals are few enough
-it searches (native/placement/search.hpp), which also answers whether a given capacity suffices: `place_within`.
+it searches (native/placement/search.hpp), which also answers whether a given capacity suffices: `place_within`. A
+search asks for one capacity: `place` asks for the load bound, then halves what is above it. Stretches of the cycle
+that no interval connects are searched one by one, as in MiniMalloc.
 What lives for the whole cycle lies at the bottom: it meets everything, so any placement can be slid to that form.
 
 All of it counts in steps, not time: equal inputs give equal placements. Offsets and sizes are multiples of the
@@ -33,8 +35,15 @@ ALIGNMENT_BYTES = 512  # what CUDA's own allocators align to
 SEARCH_STEPS = 2_000_000
 
 _REGION_STEPS = 100_000  # tenths of a second: a job waits for it
-_QUICK_STEPS = 300_000  # of `place`, divided by the number of intervals: what a step costs grows with it
-_SEARCHABLE = 400  # intervals: a partial placement remembers a reason for each pair of them
+# A step's cost grows about with the square of the number of intervals, whose pairs meet. These numbers, divided by
+# it, are the most steps of a search: 10 seconds within a given capacity, and about a second for all of `place`.
+_SEARCH_WORK = 25_000_000_000
+_QUICK_WORK = 6_000_000_000
+_QUICK_STEPS = 400_000  # where intervals are few a step costs about a microsecond
+_FULL_EXCESS = 10  # an excess of a tenth is worth all these steps, a smaller one as many fewer
+_LEAST_STEPS = 6  # for each interval: with fewer nothing is placed even where no step fails
+_SEARCHES = 8  # of `place`, the later ones halving the excess over the bound: to within a hundredth
+_SEARCHABLE = 1_024  # intervals: a partial placement remembers a reason for each pair of them
 _FEWEST_FITS = 2
 _MOST_FITS = 150  # of `place`: each order, then moving what sticks out to the front
 _FIT_COST = 250_000_000  # divided by the square of the number of intervals: what a fit costs at the most
@@ -65,9 +74,7 @@ def place(held: Sequence[Interval], count: int, *, alignment_bytes: int = ALIGNM
     found = _lowest(tried)
     if found.height > task.bound:
         found = _lowest([found, *_promoted(task, tried)])
-    if task.bound < found.height and len(task.size) <= _SEARCHABLE:
-        found = _searched(task, found)
-    return task.placement(found.offsets)
+    return task.placement(_searched(task, found.offsets))
 
 
 def place_within(
@@ -87,8 +94,14 @@ def place_within(
     found = _lowest(_tried(task, enough=capacity))
     if found.height <= capacity:
         return task.placement(found.offsets)
-    proven, offsets = task.search(capacity, steps)
-    return task.placement(np.array(offsets)) if offsets else Unplaced(capacity_bytes=capacity_bytes, proven=proven)
+    offsets = found.offsets
+    for mine in _apart(task):
+        if (offsets + task.size)[mine].max() > capacity:
+            proven, lower = task.search(mine, capacity, min(steps, _SEARCH_WORK // len(mine) ** 2))
+            if lower is None:
+                return Unplaced(capacity_bytes=capacity_bytes, proven=proven)
+            offsets[mine] = lower
+    return task.placement(offsets)
 
 
 def place_plan(graph: StepGraph, plan: Plan, *, region_bytes: int) -> Placement:
@@ -189,11 +202,13 @@ class _Task:
         offsets = np.array(found, dtype=np.int64)
         return _Fit(order, best, offsets, int((offsets + self.size).max(initial=0)))
 
-    def search(self, capacity: int, steps: int) -> tuple[bool, list[int]]:
-        """Whether the search came to its end, and the offsets that it found."""
-        if len(self.size) > _SEARCHABLE:
-            return False, []
-        return _placement.search(*self._blocks(), self.cycle, capacity, steps)
+    def search(self, mine: _Numbers, capacity: int, steps: int) -> tuple[bool, _Numbers | None]:
+        """Whether the search for these intervals came to its end, and the offsets that it found."""
+        if len(mine) > _SEARCHABLE:
+            return False, None
+        first, stop, size = (numbers[mine].tolist() for numbers in (self.first, self.stop, self.size))
+        ended, offsets = _placement.search(first, stop, size, self.cycle, capacity, steps)
+        return ended, np.array(offsets, dtype=np.int64) if offsets else None
 
     def placement(self, offsets: _Numbers) -> Placement:
         """In bytes, and with the bottom."""
@@ -303,21 +318,48 @@ def _forward(fit: _Fit, task: _Task) -> _Numbers:
     return order
 
 
-def _searched(task: _Task, found: _Fit) -> _Fit:
-    """Ask the search for the bound, then for a little more, while that is less than what there is."""
-    steps = _QUICK_STEPS // max(1, len(task.size))
-    for capacity in _capacities(task.bound, found.height):
-        _, offsets = task.search(capacity, steps)
-        if offsets:
-            placed = np.array(offsets, dtype=np.int64)
-            return _Fit(found.order, found.best, placed, int((placed + task.size).max(initial=0)))
+# --- search ----------------------------------------------------------------------------------------------------
+
+
+def _searched(task: _Task, offsets: _Numbers) -> _Numbers:
+    """These offsets, or lower ones: each stretch that is over the bound is searched by itself."""
+    found = offsets.copy()
+    for mine in _apart(task):
+        top = int((found + task.size)[mine].max())
+        if top > task.bound and len(mine) <= _SEARCHABLE:
+            lower = _lowered(task, mine, top)
+            found[mine] = found[mine] if lower is None else lower
     return found
 
 
-def _capacities(bound: int, height: int) -> Iterator[int]:
-    tried = bound
-    for parts in (64, 8, 2):
-        yield tried
-        if tried == height - 1:
-            return
-        tried = max(tried + 1, bound + (height - bound) // parts)
+def _lowered(task: _Task, mine: _Numbers, top: int) -> _Numbers | None:
+    """Offsets for these intervals that end below `top`: the bound, or else what halving the excess leads to.
+
+    A capacity a few hundredths over the bound is often found in few steps where the bound itself takes very many.
+    """
+    worth = min(1.0, _FULL_EXCESS * (top / task.bound - 1))
+    work = round(worth * min(_QUICK_STEPS, _QUICK_WORK // len(mine) ** 2))
+    steps = max(_LEAST_STEPS * len(mine), work // _SEARCHES)
+    best = None
+    low, high = task.bound, top  # nothing was found within `low`; something reaches `high`
+    capacity = task.bound
+    for _ in range(max(3, min(_SEARCHES, work // steps))):
+        _, offsets = task.search(mine, capacity, steps)
+        if offsets is None:
+            low = capacity
+        else:
+            best, high = offsets, int((offsets + task.size[mine]).max())
+        capacity = (low + high) // 2
+        if capacity <= low or high <= task.bound:
+            break
+    return best
+
+
+def _apart(task: _Task) -> list[_Numbers]:
+    """The intervals by stretches of the cycle between moments that none of them crosses: each is placed by itself."""
+    crossing = np.zeros(2 * task.cycle + 1, dtype=np.int64)  # how many live just before and from a moment on
+    np.add.at(crossing, task.first + 1, 1)
+    np.subtract.at(crossing, task.stop, 1)
+    cuts = np.flatnonzero(np.cumsum(crossing)[:-1].reshape(2, task.cycle).sum(axis=0) == 0)
+    stretch = np.searchsorted(cuts, task.first, side="right") % max(1, len(cuts))
+    return [np.flatnonzero(stretch == number) for number in np.unique(stretch)]

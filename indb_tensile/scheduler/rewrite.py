@@ -116,9 +116,11 @@ def own_state(graph: StepGraph) -> dict[OpIndex, tuple[TensorId, ...]]:
 
 def part_bytes(size_bytes: int, part: int, parts: int) -> int:
     """The size of one part of a tensor; 0 for the parts of one that is too small to be split."""
-    ends = [size_bytes * k // parts // _PART_BYTES * _PART_BYTES for k in range(parts)]
-    ends.append(size_bytes)
-    return ends[part + 1] - ends[part] if ends[1] > 0 else 0
+
+    def end(number: int) -> int:
+        return size_bytes if number == parts else size_bytes * number // parts // _PART_BYTES * _PART_BYTES
+
+    return end(part + 1) - end(part) if end(1) > 0 else 0
 
 
 class _Rewriting:

@@ -50,12 +50,12 @@ class Score:
     @property
     def msr_vanilla(self) -> float:
         """What is saved of the peak of a framework that frees nothing."""
-        return 1 - self.peak_bytes / self.baseline.vanilla_peak_bytes
+        return _saved(self.peak_bytes, self.baseline.vanilla_peak_bytes)
 
     @property
     def msr_liveness(self) -> float:
         """What is saved of the peak that PyTorch would have."""
-        return 1 - self.peak_bytes / self.baseline.liveness_peak_bytes
+        return _saved(self.peak_bytes, self.baseline.liveness_peak_bytes)
 
     @property
     def eor(self) -> float:
@@ -149,6 +149,11 @@ def overhead(bases: Sequence[Baseline], iteration_ns: Sequence[int]) -> float:
     before = sum(base.compute_ns / base.iteration_ns for base in bases)
     after = sum(base.compute_ns / ns for base, ns in zip(bases, iteration_ns, strict=True))
     return before / after
+
+
+def _saved(peak_bytes: int, of_bytes: int) -> float:
+    """The share that is saved; nothing of nothing, where operators hold no bytes at all."""
+    return 1 - peak_bytes / of_bytes if of_bytes else 0.0
 
 
 def _score(

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -16,21 +17,22 @@ constexpr double weight_growth = 1.0005;  // of failures, so that recent ones co
 constexpr double weight_most = 1e50;
 constexpr double shuffle = 0.2;  // how far a restart departs from its kind of order
 
-// A set of levels: the placements that something follows from.
-class Reasons {
+// A set of levels: the placements that something follows from. Levels are below 64 words.
+template <std::size_t words>
+class ReasonsOf {
  public:
   void add(Index level) { words_[at(level) / 64] |= bit(level); }
   void remove(Index level) { words_[at(level) / 64] &= ~bit(level); }
   bool has(Index level) const { return (words_[at(level) / 64] & bit(level)) != 0; }
   void clear() { words_.fill(0); }
-  void add(const Reasons& other) {
-    for (std::size_t k = 0; k < words_.size(); ++k) words_[k] |= other.words_[k];
+  void add(const ReasonsOf& other) {
+    for (std::size_t k = 0; k < words; ++k) words_[k] |= other.words_[k];
   }
 
  private:
   static std::uint64_t bit(Index level) { return std::uint64_t{1} << (at(level) % 64); }
 
-  std::array<std::uint64_t, most_searched / 64> words_{};
+  std::array<std::uint64_t, words> words_{};
 };
 
 std::uint64_t mixed(std::uint64_t x) {  // the finalizer of splitmix64
@@ -75,17 +77,20 @@ class Sections {
   Index count = 0;
 };
 
-// A partial placement and what follows from it.
-struct State {
-  std::vector<Index> open;
-  std::vector<Bytes> least;    // the least offset of every open block
-  std::vector<Bytes> support;  // the top of the placed blocks that it meets, 0 for none
-  std::vector<Reasons> why;    // what `least` follows from
-  std::vector<Reasons> below;  // what the placed blocks that it meets, and their offsets, follow from
-  std::vector<std::uint8_t> is_open;
-};
-
+// `words` of 64 levels each are enough for the blocks: what a step costs grows with them.
+template <std::size_t words>
 class Searcher {
+  using Reasons = ReasonsOf<words>;
+  using Blocks = std::vector<Index>;  // the open ones
+
+  // Of one block that is open, as it follows from the partial placement.
+  struct Least {
+    Bytes offset = 0;   // the least one
+    Bytes support = 0;  // the top of the placed blocks that it meets, 0 for none
+    Reasons why;        // what `offset` follows from
+    Reasons below;      // what the placed blocks that it meets, and their offsets, follow from
+  };
+
  public:
   Searcher(std::vector<Block> blocks, Index cycle, Bytes capacity)
       : blocks_(std::move(blocks)), sections_(blocks_, cycle), capacity_(capacity) {
@@ -147,94 +152,112 @@ class Searcher {
     return static_cast<double>(mixed(seed_) >> 11) * 0x1p-53;
   }
 
-  State start() const {
+  Blocks start() {
     const std::size_t count = blocks_.size();
-    State state{std::vector<Index>(count),   std::vector<Bytes>(count),   std::vector<Bytes>(count),
-                std::vector<Reasons>(count), std::vector<Reasons>(count), std::vector<std::uint8_t>(count, 1)};
-    std::iota(state.open.begin(), state.open.end(), 0);
-    return state;
+    least_.assign(count, Least{});
+    is_open_.assign(count, 1);
+    changed_.clear();
+    Blocks open(count);
+    std::iota(open.begin(), open.end(), 0);
+    return open;
+  }
+
+  // Keep what is known of a block, until it is taken back.
+  void keep(Index block) { changed_.emplace_back(block, least_[at(block)]); }
+
+  void take_back(std::size_t kept) {
+    for (; changed_.size() > kept; changed_.pop_back()) {
+      least_[at(changed_.back().first)] = changed_.back().second;
+    }
   }
 
   // Place what is open. Impossible: `failure_` says from which of the levels below this one that follows.
-  Verdict place(State state, Index level) {
+  Verdict place(const Blocks& open, Index level) {
     for (;;) {
       if (left_-- <= 0) return Verdict::undecided;
-      if (state.open.empty()) return Verdict::placed;
-      if (!settle(state)) return left_ <= 0 ? Verdict::undecided : Verdict::impossible;
-      if (!bounded(state)) return Verdict::impossible;
-      const Index block = chosen(state);
+      if (open.empty()) return Verdict::placed;
+      if (!settle(open)) return left_ <= 0 ? Verdict::undecided : Verdict::impossible;
+      if (!bounded(open)) return Verdict::impossible;
+      const Index block = chosen(open);
       const bool free = roof_[at(block)] == unlimited;  // it meets nothing open: there is no other way to place it
-      const Verdict verdict = place_with(state, block, level, free);
-      if (verdict == Verdict::placed) offsets_[at(block)] = state.least[at(block)];
+      const std::size_t kept = changed_.size();
+      const Verdict verdict = place_with(open, block, level, free);
+      if (verdict == Verdict::placed) offsets_[at(block)] = least_[at(block)].offset;
       if (verdict != Verdict::impossible) return verdict;
+      take_back(kept);
+      is_open_[at(block)] = 1;
       if (free || !failure_.has(level)) return verdict;  // it fails wherever this block lies
       failure_.remove(level);
-      explain(state, block);
-      if (!raise(state, block, find_roof(state, block))) return Verdict::impossible;
+      explain(block);
+      if (!raise(block, find_roof(block))) return Verdict::impossible;
     }
   }
 
   // A placement without alternative is no level: it follows from others.
-  Verdict place_with(const State& state, Index block, Index level, bool free) {
-    State next = state;
-    next.open.erase(std::find(next.open.begin(), next.open.end(), block));
-    next.is_open[at(block)] = 0;
-    Reasons because = state.why[at(block)];
-    because.add(state.below[at(block)]);
+  Verdict place_with(const Blocks& open, Index block, Index level, bool free) {
+    is_open_[at(block)] = 0;
+    Reasons because = least_[at(block)].why;
+    because.add(least_[at(block)].below);
     if (!free) because.add(level);
-    const Bytes top = state.least[at(block)] + blocks_[at(block)].size;
+    const Bytes top = least_[at(block)].offset + blocks_[at(block)].size;
     for (const Index other : meets_[at(block)]) {
-      if (!state.is_open[at(other)]) continue;
-      next.below[at(other)].add(because);
-      next.support[at(other)] = std::max(next.support[at(other)], top);
-      if (next.least[at(other)] >= top) continue;
-      failure_ = next.why[at(other)];  // no open block fits under the chosen one
+      if (!is_open_[at(other)]) continue;
+      keep(other);
+      Least& next = least_[at(other)];
+      next.below.add(because);
+      next.support = std::max(next.support, top);
+      if (next.offset >= top) continue;
+      failure_ = next.why;  // no open block fits under the chosen one
       failure_.add(because);
-      if (!raise(next, other, top)) return Verdict::impossible;
+      if (!raise(other, top)) return Verdict::impossible;
     }
-    return place(std::move(next), free ? level : level + 1);
+    Blocks rest;
+    rest.reserve(open.size() - 1);
+    std::copy_if(open.begin(), open.end(), std::back_inserter(rest), [&](Index other) { return other != block; });
+    return place(rest, free ? level : level + 1);
   }
 
   // Give the block a new least offset, which follows from `failure_`. False where it is too high.
-  bool raise(State& state, Index block, Bytes least) {
-    state.least[at(block)] = least;
-    state.why[at(block)] = failure_;
+  bool raise(Index block, Bytes least) {
+    keep(block);
+    least_[at(block)].offset = least;
+    least_[at(block)].why = failure_;
     if (least + blocks_[at(block)].size <= capacity_) return true;
     weight_[at(block)] += blame_;
     return false;
   }
 
   // The lowest top among the open blocks that this one meets.
-  Bytes find_roof(const State& state, Index block) const {
+  Bytes find_roof(Index block) const {
     Bytes roof = unlimited;
     for (const Index other : meets_[at(block)]) {
-      if (state.is_open[at(other)]) roof = std::min(roof, state.least[at(other)] + blocks_[at(other)].size);
+      if (is_open_[at(other)]) roof = std::min(roof, least_[at(other)].offset + blocks_[at(other)].size);
     }
     return roof;
   }
 
   // Add to `failure_` why the block, which cannot lie at its least offset, has to lie on an open one.
-  void explain(const State& state, Index block) {
-    failure_.add(state.why[at(block)]);
-    failure_.add(state.below[at(block)]);
+  void explain(Index block) {
+    failure_.add(least_[at(block)].why);
+    failure_.add(least_[at(block)].below);
     for (const Index other : meets_[at(block)]) {
-      if (state.is_open[at(other)]) failure_.add(state.why[at(other)]);
+      if (is_open_[at(other)]) failure_.add(least_[at(other)].why);
     }
   }
 
   // Raise what rests on nothing placed until it may rest on something open. False where something is too high.
-  bool settle(State& state) {
-    for (const Index block : state.open) roof_[at(block)] = find_roof(state, block);
+  bool settle(const Blocks& open) {
+    for (const Index block : open) roof_[at(block)] = find_roof(block);
     for (bool changed = true; changed;) {
       changed = false;
-      for (const Index block : state.open) {
+      for (const Index block : open) {
         const std::size_t i = at(block);
-        if (state.least[i] == state.support[i] || state.least[i] >= roof_[i]) continue;
+        if (least_[i].offset == least_[i].support || least_[i].offset >= roof_[i]) continue;
         failure_.clear();
-        explain(state, block);
-        if (roof_[i] == unlimited || !raise(state, block, roof_[i])) return false;
+        explain(block);
+        if (roof_[i] == unlimited || !raise(block, roof_[i])) return false;
         for (const Index other : meets_[i]) {
-          if (state.is_open[at(other)]) roof_[at(other)] = find_roof(state, other);
+          if (is_open_[at(other)]) roof_[at(other)] = find_roof(other);
         }
         changed = true;
         if (left_-- <= 0) return false;  // small steps, and a long way to the capacity
@@ -244,18 +267,18 @@ class Searcher {
   }
 
   // Whether at each moment the open blocks fit above their least offsets.
-  bool bounded(const State& state) {
-    by_least_ = state.open;
+  bool bounded(const Blocks& open) {
+    by_least_ = open;
     std::sort(by_least_.begin(), by_least_.end(),
-              [&](Index a, Index b) { return std::pair(state.least[at(a)], a) < std::pair(state.least[at(b)], b); });
+              [&](Index a, Index b) { return std::pair(least_[at(a)].offset, a) < std::pair(least_[at(b)].offset, b); });
     std::fill(height_.begin(), height_.end(), 0);
     for (const Index block : by_least_) {
       const Block& one = blocks_[at(block)];
       for (Index t = one.first; t < one.stop; ++t) {
         Bytes& height = height_[at(wrapped(t, sections_.count))];
-        height = std::max(height, state.least[at(block)]) + one.size;
+        height = std::max(height, least_[at(block)].offset) + one.size;
         if (height > capacity_) {
-          blame(state, wrapped(t, sections_.count), block);
+          blame(wrapped(t, sections_.count), block);
           return false;
         }
       }
@@ -264,15 +287,15 @@ class Searcher {
   }
 
   // The bound failed at this moment with this block: since the last hole, every block's least offset is a reason.
-  void blame(const State& state, Index moment, Index last) {
+  void blame(Index moment, Index last) {
     Bytes height = 0;
     critical_.clear();
     for (const Index block : by_least_) {
       const Block& one = blocks_[at(block)];
       if (!meet(one, {moment, moment + 1, 0}, sections_.count)) continue;
-      if (state.least[at(block)] >= height) {
+      if (least_[at(block)].offset >= height) {
         critical_.clear();
-        height = state.least[at(block)];
+        height = least_[at(block)].offset;
       }
       height += one.size;
       critical_.push_back(block);
@@ -280,7 +303,7 @@ class Searcher {
     }
     failure_.clear();
     for (const Index block : critical_) {
-      failure_.add(state.why[at(block)]);
+      failure_.add(least_[at(block)].why);
       weight_[at(block)] += blame_;
     }
     blame_ *= weight_growth;
@@ -291,15 +314,15 @@ class Searcher {
   }
 
   // Among the blocks that may lie at their least offset: one that must, else the lowest, else the weightiest.
-  Index chosen(const State& state) const {
+  Index chosen(const Blocks& open) const {
     Index found = none;
     bool found_must = false;
-    for (const Index block : state.open) {
+    for (const Index block : open) {
       const std::size_t i = at(block);
-      if (state.least[i] != state.support[i] || state.least[i] >= roof_[i]) continue;
+      if (least_[i].offset != least_[i].support || least_[i].offset >= roof_[i]) continue;
       if (roof_[i] == unlimited) return block;
       const bool must = roof_[i] + blocks_[i].size > capacity_;
-      if (found == none || (must != found_must ? must : before(state, i, at(found)))) {
+      if (found == none || (must != found_must ? must : before(i, at(found)))) {
         found = block;
         found_must = must;
       }
@@ -307,8 +330,8 @@ class Searcher {
     return found;
   }
 
-  bool before(const State& state, std::size_t a, std::size_t b) const {
-    if (state.least[a] != state.least[b]) return state.least[a] < state.least[b];
+  bool before(std::size_t a, std::size_t b) const {
+    if (least_[a].offset != least_[b].offset) return least_[a].offset < least_[b].offset;
     return weight_[a] * preference_[a] > weight_[b] * preference_[b];
   }
 
@@ -316,6 +339,9 @@ class Searcher {
   Sections sections_;
   Bytes capacity_;
   std::vector<std::vector<Index>> meets_;
+  std::vector<Least> least_;
+  std::vector<std::uint8_t> is_open_;
+  std::vector<std::pair<Index, Least>> changed_;  // what was known before, the latest change last
   std::vector<double> crowd_;  // the highest load during the block's life
   std::vector<double> preference_;
   std::vector<double> weight_;
@@ -334,8 +360,10 @@ class Searcher {
 
 Found search(const std::vector<Block>& blocks, Index cycle, Bytes capacity, std::int64_t steps) {
   if (blocks.empty()) return {Verdict::placed, {}};
-  if (blocks.size() > most_searched) return {Verdict::undecided, {}};
-  return Searcher(blocks, cycle, capacity).run(steps);
+  if (blocks.size() <= 256) return Searcher<4>(blocks, cycle, capacity).run(steps);
+  if (blocks.size() <= 512) return Searcher<8>(blocks, cycle, capacity).run(steps);
+  if (blocks.size() <= most_searched) return Searcher<most_searched / 64>(blocks, cycle, capacity).run(steps);
+  return {Verdict::undecided, {}};
 }
 
 }  // namespace tensile::placement

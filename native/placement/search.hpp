@@ -21,7 +21,7 @@
 namespace tensile::placement {
 
 // More blocks than this are not searched: a partial placement keeps reasons for each pair of them.
-inline constexpr std::size_t most_searched = 448;
+inline constexpr std::size_t most_searched = 1024;
 
 enum class Verdict : std::uint8_t { placed, impossible, undecided };
 

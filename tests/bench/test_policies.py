@@ -175,6 +175,17 @@ def test_the_gain_of_phases_stands_apart_from_that_of_plans(capsys: pytest.Captu
     assert "resnet50, jobs 2, link_gb_s 25.0: EOR <= 1.10: liveness saves 0.0%, in phases " in told
 
 
+def test_equal_parts_of_the_budget_stand_beside_what_jobs_planned_together_take(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("--models", "resnet50", "--jobs", "2", "--policies", "tensile+", "--budgets", "2", "--refine", "0")
+    _, rows, told = _run(multi.main, capsys, *arguments, "--json")
+    beside = [row for row in rows if row.get("eor_equal_parts") is not None]
+    assert beside
+    assert all(row["eor"] <= row["eor_equal_parts"] for row in beside)
+    assert f"budget {beside[0]['budget_bytes']}: EOR {beside[0]['eor']:.4f}, worst job " in told
+
+
 def test_planning_is_timed_twice_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--operators", "60", "120", "--jobs", "1", "2", "--policies", "autoswap", "--rounds", "1", "--json")
     speed.main(arguments)

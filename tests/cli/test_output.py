@@ -29,6 +29,7 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
         ("loss", 0.123456789, "0.1235"),
         ("ms", Decimal("3.14159"), "3.142"),
         ("spec", {"ä": [1]}, '{"ä": [1]}'),
+        ("faults", ["\ud800", "x\u202egnp"], '["\\ud800", "x\\u202egnp"]'),
         ("error", "one\ntwo\x1b[31m", "one two\\x1b[31m"),
         ("relation", "x\u202egnp", "x\\u202egnp"),
     ],

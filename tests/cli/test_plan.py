@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from indb_tensile.scheduler.document import Document, write_document
+from indb_tensile.scheduler.graph import Operator, Stage, StepGraph
+from indb_tensile.scheduler.policies import POLICIES
 from tests.cli.conftest import Tensile
 from tests.cli.graphs import write_graph
 
@@ -185,6 +188,30 @@ def test_a_budget_below_the_floor_is_infeasible_by_so_many_bytes(tensile: Tensil
     assert (for_people.code, for_people.out, for_people.err) == (2, "", done.err)
 
 
+def test_a_budget_is_taken_to_the_byte(tensile: Tensile, graph: str) -> None:
+    budget_bytes = 2**61 + 77
+    (row,) = _rows(tensile("plan", "--graph", graph, "--budget", str(budget_bytes), "--json").out)
+    assert row["budget_bytes"] == budget_bytes
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_operators_without_tensors_need_nothing_and_save_nothing(
+    tensile: Tensile, tmp_path: Path, policy: str
+) -> None:
+    path = tmp_path / "bare.json"
+    bare = Operator(name="step", signature="step", stage=Stage.FORWARD, reads=(), writes=())
+    graph = StepGraph(tensors=(), operators=(bare, bare))
+    path.write_text(write_document(Document(name="bare", graph=graph, latency_ns=(10, 20))), encoding="utf-8")
+    done = tensile(
+        "plan", "--graph", str(path), "--graph", str(path), "--budget", "1MB", "--policy", policy, "--json"
+    )
+    assert (done.code, done.err) == (0, "")
+    shown = [
+        {name: row[name] for name in ("peak_bytes", "msr_vanilla", "msr_liveness", "eor")} for row in _rows(done.out)
+    ]
+    assert shown == [{"peak_bytes": 0, "msr_vanilla": 0.0, "msr_liveness": 0.0, "eor": 1.0}] * 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -195,6 +222,14 @@ def test_a_budget_below_the_floor_is_infeasible_by_so_many_bytes(tensile: Tensil
         (("--graph", "GRAPH", "--budget", "-5"), "'-5' is not a size"),
         (("--graph", "GRAPH", "--budget", "1TB", "--policy", "luck"), "there is no policy 'luck'"),
         (("--graph", "GRAPH", "--budget", "1TB", "--machine", "abacus"), "there is no machine 'abacus'"),
+        (("--graph", "GRAPH", "--budget", "1" + "0" * 400), "is too large: a size is below 2^62 bytes"),
+        (("--graph", "GRAPH", "--budget", "1TB", "--link", "1e-9"), "the link would copy them for decades"),
+        (("--graph", "GRAPH", "--budget", "1TB", "--link", "1e300"), "'1e300' is not one or two rates in GB/s"),
+        (("--graph", "GRAPH", "--budget", "1TB", "--link", "25,5e9"), "'25,5e9' is not one or two rates in GB/s"),
+        (
+            ("--graph", "SURROGATE", "--budget", "1TB"),
+            "the graph: name has half a surrogate pair, \\ud800, at character 1",
+        ),
         (("--graph", "GRAPH", "--budget", "1TB", "--link", "0"), "'0' is not one or two rates in GB/s"),
         (("--graph", "GRAPH", "--budget", "1TB", "--link", "1,2,3"), "'1,2,3' is not one or two rates in GB/s"),
         (("--graph", "GRAPH", "--budget", "1TB", "--link", "fast"), "'fast' is not one or two rates in GB/s"),
@@ -207,7 +242,9 @@ def test_what_is_wrong_is_a_sentence_and_2(
 ) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("{")
-    files = {"GRAPH": graph, "BROKEN": str(broken)}
+    surrogate = tmp_path / "surrogate.json"
+    surrogate.write_text(Path(graph).read_text().replace('"name":"small"', '"name":"\\ud800"'))
+    files = {"GRAPH": graph, "BROKEN": str(broken), "SURROGATE": str(surrogate)}
     done = tensile("plan", *(files.get(argument, argument) for argument in arguments))
     assert (done.code, done.out) == (2, "")
     assert sentence in done.err

@@ -148,6 +148,47 @@ def test_a_stack_of_activations_is_placed_at_the_bound() -> None:
     assert placement.size_bytes <= 1.01 * load_bound(held, 2 * layers)
 
 
+@pytest.mark.parametrize("many", [410, 1000])
+def test_hundreds_of_intervals_are_searched(many: int) -> None:
+    """Of very different lengths, as in a network; one after the other they do not all fit in at the bound."""
+    chance = random.Random(many)
+    blocks = []
+    for _ in range(many):
+        length = min(many // 2, int(2 * chance.paretovariate(1)))
+        first = chance.randrange(many // 2)
+        blocks.append(
+            (first, first + length, chance.choice((64, 128, 384, 512, 1024, 3000)) * chance.randrange(1, 9))
+        )
+    held, count = _held(blocks), many // 2
+    bound = load_bound(held, count)
+    found = place_within(held, count, capacity_bytes=bound, alignment_bytes=1)
+    assert isinstance(found, Placement)
+    assert (wrong(held, count, found, 1), found.size_bytes) == ([], bound)
+
+
+@pytest.mark.parametrize("pieces", [3, 40])
+def test_stretches_that_nothing_connects_are_placed_one_by_one(pieces: int) -> None:
+    """A thousand intervals and more, of which each stretch's fit in by themselves."""
+    stretches = 1_200 // pieces
+    blocks = [
+        block
+        for number in range(stretches)
+        for block in _cut(random.Random(number), (60 * number, 60 * number + 60, 0, 1000), pieces)
+    ]
+    held = _held(blocks)
+    found = place_within(held, 60 * stretches, capacity_bytes=1000, alignment_bytes=1)
+    assert isinstance(found, Placement)
+    assert (wrong(held, 60 * stretches, found, 1), found.size_bytes) == ([], 1000)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cycles())
+def test_the_best_placement_is_never_above_the_published_ones(cycle: tuple[tuple[Interval, ...], int]) -> None:
+    held, count = cycle
+    published = min(way(held, count, alignment_bytes=1).size_bytes for way in (best_fit, first_fit))
+    assert place(held, count, alignment_bytes=1).size_bytes <= published
+
+
 def test_published_first_fit_takes_the_lowest_and_best_fit_the_smallest_hole() -> None:
     """For the last one: 10 bytes at 0 and 3 at 16, where it needs 2. Largest first, whatever the order given."""
     held = _held([(1, 2, 2), (1, 3, 5), (0, 2, 6), (0, 1, 10), (2, 3, 19)])
@@ -190,17 +231,29 @@ def test_what_cannot_be_meant_is_refused() -> None:
 
 @pytest.mark.parametrize("name", "ABCDE")
 def test_the_hard_instances_of_minimalloc_are_placed_within_their_capacity(name: str) -> None:
+    held, count = _minimalloc(name)
+    placement = place_within(held, count, capacity_bytes=1_048_576, alignment_bytes=1)
+    assert isinstance(placement, Placement)
+    assert wrong(held, count, placement, 1) == []
+    assert placement.size_bytes <= 1_048_576
+
+
+@pytest.mark.parametrize("name", "ABCDE")
+def test_the_hard_instances_of_minimalloc_are_placed_near_it_where_no_capacity_is_given(name: str) -> None:
+    held, count = _minimalloc(name)
+    placement = place(held, count, alignment_bytes=1)
+    assert wrong(held, count, placement, 1) == []
+    assert placement.size_bytes <= 1.03 * 1_048_576
+
+
+def _minimalloc(name: str) -> tuple[tuple[Interval, ...], int]:
     path = _INSTANCES / f"{name}.1048576.csv"
     if not path.exists():
         pytest.skip(f"the instances of minimalloc do not stand beside the repository: no {path}")
     with path.open() as lines:
         rows = [(int(r["lower"]), int(r["upper"]), int(r["size"])) for r in csv.DictReader(lines)]
     moments = {t: k for k, t in enumerate(sorted({t for lower, upper, _ in rows for t in (lower, upper)}))}
-    held = _held([(moments[lower], moments[upper], size) for lower, upper, size in rows])
-    placement = place_within(held, len(moments), capacity_bytes=1_048_576, alignment_bytes=1)
-    assert isinstance(placement, Placement)
-    assert wrong(held, len(moments), placement, 1) == []
-    assert placement.size_bytes <= 1_048_576
+    return _held([(moments[lower], moments[upper], size) for lower, upper, size in rows]), len(moments)
 
 
 def _held(blocks: Sequence[Block]) -> tuple[Interval, ...]:

@@ -39,6 +39,9 @@ swapping and making it again, along the forest of what needs what, take off all 
 and let s take the end that makes the bound less. Prices are improved by supergradient steps (Held and Karp's method
 for the travelling salesman); where they are not the best ones that costs bytes, and not the proof.
 
+It takes time in proportion to operators and accesses: `_COARSE` + `_FINE` moments are looked at whatever the graph's
+size, and each takes fewer steps where it has more items (`_WORK`).
+
 The peak is also at least every operator's own working set (`least_bytes`), whatever the time; of state that only one
 update accesses, a part as small as one likes.
 """

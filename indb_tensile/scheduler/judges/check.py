@@ -1,8 +1,9 @@
 """The judge of plans: walks iterations operator by operator and reports every rule that is broken.
 
-It shares no code with the planner, the rewriting or the peak analysis, and is slow and plain on purpose: a planner is
-believed only where this finds nothing. The walk starts from the home state (what the plan has on the device
-at operator 0, and host copies only of what is away there), because that is how a trainer adopts a plan.
+It shares no code with the planner, the rewriting or the peak analysis, and is plain on purpose: a planner is believed
+only where this finds nothing. The walk starts from the home state (what the plan has on the device at operator 0, and
+host copies only of what is away there), because that is how a trainer adopts a plan. Each step of the walk looks at
+its operator's accesses and at the swaps that do something there: time grows with operators, accesses and swaps.
 """
 
 from collections.abc import Sequence
@@ -108,6 +109,7 @@ class _Walk:
     dying: dict[int, list[TensorId]]  # what is given back at each boundary for good
     state: dict[TensorId, _State]
     held_bytes: int
+    moves: "_Moves"
     host: set[TensorId] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
@@ -125,6 +127,26 @@ class _Walk:
         was_on = self.state[tensor] not in _OFF_DEVICE
         self.held_bytes += ((state not in _OFF_DEVICE) - was_on) * self.graph.tensors[tensor].size_bytes
         self.state[tensor] = state
+
+
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """The plan's swaps by the boundary or operator at which each does something, in the plan's order."""
+
+    leave_after: dict[int, list[Swap]]
+    free_at: dict[int, list[Swap]]
+    take_at: dict[int, list[Swap]]
+    needed_by: dict[int, list[Swap]]
+
+
+def _moves(plan: Plan) -> _Moves:
+    moves = _Moves({}, {}, {}, {})
+    for swap in plan.swaps:
+        moves.leave_after.setdefault(swap.out_after, []).append(swap)
+        moves.free_at.setdefault(swap.free_at, []).append(swap)
+        moves.take_at.setdefault(swap.in_at, []).append(swap)
+        moves.needed_by.setdefault(swap.needed_by, []).append(swap)
+    return moves
 
 
 def _walk(graph: StepGraph, plan: Plan) -> _Walk:
@@ -153,7 +175,7 @@ def _start(graph: StepGraph, plan: Plan) -> _Walk:
     for tensor_id in plan.away:
         state[tensor_id] = _State.AWAY
     held = sum(t.size_bytes for t in graph.tensors if state[t.id] is _State.RESIDENT)
-    return _Walk(graph, plan, last, dying, state, held)
+    return _Walk(graph, plan, last, dying, state, held, _moves(plan))
 
 
 def _go_home(walk: _Walk) -> None:
@@ -175,15 +197,12 @@ def _step(walk: _Walk, index: int) -> None:
     _take(walk, index)
     _run(walk, index, operator)
     walk.loads.append(walk.held_bytes + operator.workspace_bytes)
-    for swap in walk.plan.swaps:
-        if swap.out_after == index:
-            _leave(walk, swap)
+    for swap in walk.moves.leave_after.get(index, ()):
+        _leave(walk, swap)
 
 
 def _give_back(walk: _Walk, index: int) -> None:
-    for swap in walk.plan.swaps:
-        if swap.free_at != index:
-            continue
+    for swap in walk.moves.free_at.get(index, ()):
         state = walk.state[swap.tensor]
         if state is not _State.LEAVING:
             walk.fault(f"{walk.name(swap.tensor)} gives memory back at {index} while {state}: {swap}")
@@ -199,9 +218,7 @@ def _give_back(walk: _Walk, index: int) -> None:
 
 
 def _take(walk: _Walk, index: int) -> None:
-    for swap in walk.plan.swaps:
-        if swap.in_at != index:
-            continue
+    for swap in walk.moves.take_at.get(index, ()):
         if walk.state[swap.tensor] is not _State.AWAY:
             walk.fault(f"{walk.name(swap.tensor)} takes memory at {index} while {walk.state[swap.tensor]}: {swap}")
             continue
@@ -212,7 +229,7 @@ def _take(walk: _Walk, index: int) -> None:
 
 
 def _run(walk: _Walk, index: int, operator: Operator) -> None:
-    due = {swap.tensor for swap in walk.plan.swaps if swap.needed_by == index}
+    due = {swap.tensor for swap in walk.moves.needed_by.get(index, ())}
     for tensor in sorted({*operator.reads, *operator.writes}):
         state = walk.state[tensor]
         if state is _State.RETURNING and tensor in due:
@@ -241,6 +258,7 @@ def _malformed(graph: StepGraph, plan: Plan) -> list[str]:
     """What makes a walk senseless: indices out of range, boundaries out of order."""
     count = len(graph.operators)
     found = []
+    swapped = {swap.tensor for swap in plan.swaps}
     for swap in plan.swaps:
         positions = (swap.out_after, swap.free_at, swap.in_at, swap.needed_by)
         if not 0 <= swap.tensor < len(graph.tensors) or not all(0 <= p < count for p in positions):
@@ -248,22 +266,19 @@ def _malformed(graph: StepGraph, plan: Plan) -> list[str]:
             continue
         if not graph.tensors[swap.tensor].persistent and not swap.out_after < swap.needed_by:
             found.append(f"tensor {swap.tensor} does not persist, but its swap crosses the end: {swap}")
-        if _order(swap, count) != ["free", "in", "need"]:
+        if not _in_order(swap, count):
             found.append(f"boundaries not in the order out_after, free_at, in_at, needed_by: {swap}")
     for tensor in sorted(plan.away):
         if not 0 <= tensor < len(graph.tensors) or not graph.tensors[tensor].persistent:
             found.append(f"tensor {tensor} is away, but is no persistent tensor")
-        if any(swap.tensor == tensor for swap in plan.swaps):
+        if tensor in swapped:
             found.append(f"tensor {tensor} is away and is swapped")
     return found
 
 
-def _order(swap: Swap, count: int) -> list[str]:
-    """The boundaries in the order in which they come after `out_after`."""
-    seen = []
-    for step in range(1, count + 1):
-        now = (swap.out_after + step) % count
-        seen += ["free"] * (now == swap.free_at and "free" not in seen)
-        seen += ["in"] * (now == swap.in_at and "in" not in seen)
-        seen += ["need"] * (now == swap.needed_by and "need" not in seen)
-    return seen
+def _in_order(swap: Swap, count: int) -> bool:
+    """Whether the boundaries come in their order after `out_after`, within one iteration of it."""
+    free, back, need = (
+        (position - swap.out_after - 1) % count for position in (swap.free_at, swap.in_at, swap.needed_by)
+    )
+    return free <= back <= need

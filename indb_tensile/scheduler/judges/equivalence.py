@@ -162,7 +162,9 @@ class _Machine:
         def here(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
             return tuple(self.now[t][execution.part if len(self.now[t]) > 1 else 0] for t in tensors)
 
-        self.operators.append(replace(operator, reads=here(operator.reads), writes=here(operator.writes)))
+        reads, writes = here(operator.reads), here(operator.writes)
+        same = reads == operator.reads and writes == operator.writes
+        self.operators.append(operator if same else replace(operator, reads=reads, writes=writes))
 
 
 def _makers(graph: StepGraph) -> dict[TensorId, int]:

@@ -6,6 +6,7 @@ Of a movable one it is known between which of them it runs: after the fixed oper
 it overwrites what persists, whose readings of the old value it must not spoil.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -87,17 +88,18 @@ class Moments:
         rows = (self._tensor[self._whole], self._version[self._whole], self._not_before[self._whole])
         for tensor, maker, reader in zip(*(row.tolist() for row in rows), strict=True):
             until[tensor, maker] = max(until.get((tensor, maker), 0), reader)
-        spans: dict[int, list[tuple[int, int]]] = {}
+        makers: list[list[int]] = [[] for _ in self.graph.tensors]
         tensors = self.graph.tensors
-        for (tensor, maker), reader in until.items():
+        for (tensor, maker), reader in sorted(until.items()):
             change[maker + 1] += tensors[tensor].size_bytes
             change[max(reader, maker + 1)] -= tensors[tensor].size_bytes
-            spans.setdefault(tensor, []).append((maker, reader))
+            makers[tensor].append(maker)
         for k, op in enumerate(self.graph.operators):
             own = op.workspace_bytes
             for tensor in {*op.reads, *op.writes}:
-                inside = tensors[tensor].persistent or any(a < k < b for a, b in spans.get(tensor, ()))
-                own += 0 if inside else tensors[tensor].size_bytes
+                before = bisect_left(makers[tensor], k)  # a value is read until the next one is made at the latest
+                inside = before and k < until[tensor, makers[tensor][before - 1]]
+                own += 0 if tensors[tensor].persistent or inside else tensors[tensor].size_bytes
             change[k] += own
             change[k + 1] -= own
         held = np.cumsum(np.array(change[:-1], dtype=np.float64))

@@ -13,24 +13,40 @@ all jobs are planned together; a job's maximum swapping rate is its priority. Wh
   taken where the slowdown per byte is least.
 
 Jobs of a device are not synchronised, so each plans with a share of the lanes. Shares in proportion to what the
-jobs move, and no sharing at all, are both tried; the simulator decides, with all jobs side by side.
+jobs move, and no sharing at all, are both tried. The curves on which a budget is divided know nothing of other jobs'
+copies and turns, so the division along them can be worse than equal parts. It is therefore one of several: along the
+curves, along the curves where a slow job's further slowdown counts more, in equal parts, and in proportion to peaks.
+The simulator decides, with all jobs side by side, between those that
+
+- keep to the budget, where any does; a job that does not come down to its part keeps what it needs, and the others'
+  parts are divided again;
+- take no more time than equal parts do, as a sum of the jobs' slowdowns and of the device for the same work;
+- slow no job down by more than `_UNFAIR` times the mean of all jobs, unless equal parts do so too. The bound is
+  relative to the mean, since under a low budget all jobs are slow; a quarter above it keeps what dividing along the
+  curves gains, and was passed only by divisions that starved one job for the others.
+
+Jobs of different priorities are divided along their curves alone: to treat them alike is not what was asked for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import liveness_peak
+from indb_tensile.scheduler.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.policies.quotas import equal_parts, parts_by_peak
 from indb_tensile.scheduler.search.descent import Effort, Heed, unhurried
 from indb_tensile.scheduler.search.ladder import Ladder
 from indb_tensile.scheduler.search.rung import Rung
-from indb_tensile.scheduler.simulate import Compute, JobRun, simulate
+from indb_tensile.scheduler.simulate import Compute, Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 NAME = "tensile+"
 _LEAST_RATE = 0.01
 _LANE_PRICE = 0.01
+_UNFAIR = 1.25  # times the mean slowdown of all jobs is the most of one job
+_STEEP = 3  # the power of a job's slowdown where a slow job's counts more
+_DIVISIONS = 3  # times that a budget is divided anew because a job did not come down to its part
 
 Plans = tuple[tuple[Plan, ...], ...]
 
@@ -75,16 +91,20 @@ class Climb:
         self._caps = [top if most is None else min(top, most) for top, most in zip(tops, limits, strict=True)]
         self._free_bytes = sum(tops) if self._caps == tops else None  # with which nothing has to be planned
         self._known: dict[tuple[float, ...], list[_Job]] = {}
+        self._apart: tuple[Forecast, ...] | None = None  # the jobs side by side without plans
 
     def plans(self, budget_bytes: int) -> Plans:
-        """For jobs that are not synchronised: the best of the ways to share the lanes, side by side."""
+        """For jobs that are not synchronised: the best of the ways to divide lanes and budget, side by side."""
         if self._free_bytes is not None and self._free_bytes <= budget_bytes:
             return self._unplanned()
-        found = [self._planned(budget_bytes, shares) for shares in _shares(self._workloads, self._compute)]
+        found: dict[Plans, bool] = {}  # and whether in equal parts
+        for number, shares in enumerate(_shares(self._workloads, self._compute)):
+            for divide in self._divisions(most=number == 0):
+                plans = self._planned(budget_bytes, shares, divide)
+                found[plans] = found.get(plans, False) or divide is _equally
         if len(found) == 1:
-            return found[0]
-        slowdowns = [slowdown(self._workloads, plans, self._link, self._compute) for plans in found]
-        return found[slowdowns.index(min(slowdowns))]
+            return next(iter(found))
+        return _chosen([self._outcome(plans, budget_bytes, equal=equal) for plans, equal in found.items()])
 
     def plans_in_phases(self, budget_bytes: int) -> Plans:
         """For jobs whose phases are controlled: few of them copy at once, and equal ones get equal plans."""
@@ -99,11 +119,56 @@ class Climb:
     def _unplanned(self) -> Plans:
         return tuple((Plan(policy=NAME),) * len(w.graphs) for w in self._workloads)
 
-    def _planned(self, budget_bytes: int, shares: tuple[float, ...]) -> Plans:
+    def _planned(self, budget_bytes: int, shares: tuple[float, ...], divide: "_Division | None" = None) -> Plans:
         jobs, caps = self._jobs(shares), tuple(self._caps)
-        if sum(caps) > budget_bytes:
-            caps = (budget_bytes,) if len(jobs) == 1 else _divided(jobs, caps, budget_bytes)
-        return tuple(job.plans(cap) for job, cap in zip(jobs, caps, strict=True))
+        if sum(caps) <= budget_bytes:
+            return tuple(job.plans(cap) for job, cap in zip(jobs, caps, strict=True))
+        if len(jobs) == 1:
+            return (jobs[0].plans(budget_bytes),)
+        leasts = tuple(least_bytes(job.workload) for job in jobs)
+        best: tuple[int, Plans] | None = None
+        for _ in range(_DIVISIONS):
+            parts = (divide or _along_curves)(jobs, leasts, caps, budget_bytes)
+            plans = tuple(job.plans(part) for job, part in zip(jobs, parts, strict=True))
+            tops = _peaks(self._workloads, plans)
+            if best is None or sum(tops) < best[0]:
+                best = sum(tops), plans
+            rows = zip(tops, parts, leasts, strict=True)
+            needed = tuple(max(least, top) if top > part else least for top, part, least in rows)
+            if sum(tops) <= budget_bytes or needed == leasts:
+                break
+            leasts = needed
+        assert best is not None
+        return best[1]
+
+    def _divisions(self, *, most: bool) -> "tuple[_Division, ...]":
+        """Equal parts first: nothing that is known of other budgets makes them differ from those of jobs alone."""
+        rates = {workload.max_swapping_rate for workload in self._workloads}
+        if len(self._workloads) == 1 or len(rates) > 1:
+            return (_along_curves,)
+        return (_equally, _by_peak, _along_curves, _along_steep_curves) if most else (_equally, _along_curves)
+
+    def _outcome(self, plans: Plans, budget_bytes: int, *, equal: bool) -> "_Outcome":
+        """What the simulator says of these plans, against the same jobs side by side without any."""
+        if self._apart is None:
+            self._apart = _forecasts(self._workloads, self._unplanned(), self._link, self._compute)
+        forecasts = _forecasts(self._workloads, plans, self._link, self._compute)
+        pairs = list(zip(forecasts, self._apart, strict=True))
+        ratios = [after.iteration_ns / before.iteration_ns for after, before in pairs]
+        over = [
+            top - most for top, most in zip(_peaks(self._workloads, plans), self._caps, strict=True) if top > most
+        ]
+        return _Outcome(
+            plans=plans,
+            equal=equal,
+            over_bytes=max(0, sum(_peaks(self._workloads, plans)) - budget_bytes) + sum(over),
+            slowdown=_total(self._workloads, forecasts),
+            device_slowdown=sum(before.compute_ns / before.iteration_ns for _, before in pairs)
+            / sum(before.compute_ns / after.iteration_ns for after, before in pairs),
+            unfairness=max(ratios) / (sum(ratios) / len(ratios)),
+            worst=max(ratios),
+            moved_bytes=sum(one.out_bytes + one.in_bytes for one in forecasts),
+        )
 
     def _jobs(self, shares: tuple[float, ...]) -> list["_Job"]:
         if shares not in self._known:
@@ -176,23 +241,85 @@ class _Job:
         return self.climbed[0].curve()
 
     def plans(self, cap_bytes: int) -> tuple[Plan, ...]:
+        if cap_bytes >= max(liveness_peak(graph) for graph in self.workload.graphs):
+            return (Plan(policy=NAME),) * len(self.climbed)  # nothing moves that need not
         return tuple(one.ladder.within(cap_bytes, NAME) for one in self.climbed)
 
 
-def _divided(jobs: Sequence[_Job], caps: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
+# --- dividing a budget -----------------------------------------------------------------------------------------
+
+_Division = Callable[[Sequence[_Job], Sequence[int], Sequence[int], int], tuple[int, ...]]
+
+
+def _along_curves(
+    jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int, *, power: int = 1
+) -> tuple[int, ...]:
     """The budget divided, no job above its own cap nor below what its graphs need at least."""
-    curves = []
-    for job, cap in zip(jobs, caps, strict=True):
-        least = least_bytes(job.workload)
-        kept = [_bounded(rung, least, cap) for rung in job.curve()]
-        curves.append(kept)
+    curves = [
+        [_bounded(rung, least, cap, job.curve()[0].iteration_ns, power) for rung in job.curve()]
+        for job, least, cap in zip(jobs, leasts, caps, strict=True)
+    ]
     weights = [1 / max(_LEAST_RATE, job.workload.max_swapping_rate) for job in jobs]
     return step_down(curves, weights, budget_bytes)
 
 
-def _bounded(rung: Rung, least_bytes: int, cap_bytes: int) -> Rung:
+def _along_steep_curves(
+    jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int
+) -> tuple[int, ...]:
+    """The same, for the least sum of powers of the slowdowns: none is slowed down much more than the others."""
+    return _along_curves(jobs, leasts, caps, budget_bytes, power=_STEEP)
+
+
+def _equally(jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
+    return equal_parts(leasts, caps, budget_bytes)
+
+
+def _by_peak(jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
+    return parts_by_peak(leasts, caps, budget_bytes)
+
+
+def _bounded(rung: Rung, least_bytes: int, cap_bytes: int, fastest_ns: int, power: int) -> Rung:
     peak_bytes = max(least_bytes, min(cap_bytes, rung.peak_bytes))
-    return replace(rung, peak_bytes=peak_bytes)
+    iteration_ns = rung.iteration_ns
+    if power > 1:
+        iteration_ns = round(fastest_ns * (rung.iteration_ns / fastest_ns) ** power)
+    return replace(rung, peak_bytes=peak_bytes, iteration_ns=iteration_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """One division of the budget, planned and simulated."""
+
+    plans: Plans
+    equal: bool  # in equal parts
+    over_bytes: int  # over the budget, or over a job's own limit
+    slowdown: float  # summed over the jobs, against iterations without waits
+    device_slowdown: float  # for the same work of all jobs
+    unfairness: float  # the worst job's slowdown over the mean, both against the jobs side by side without plans
+    worst: float
+    moved_bytes: int  # by swaps
+
+
+def _chosen(found: Sequence[_Outcome]) -> Plans:
+    """The least slowdown of those that the head of this module admits."""
+    least_over = min(one.over_bytes for one in found)
+    kept = [one for one in found if one.over_bytes == least_over]
+    equal = min((one for one in kept if one.equal), key=lambda one: one.slowdown, default=None)
+    if equal is not None:
+        kept = [one for one in kept if one is equal or _admitted(one, equal)]
+    return min(kept, key=lambda one: (one.slowdown, one.moved_bytes)).plans  # nothing moves that need not
+
+
+def _admitted(one: _Outcome, equal: _Outcome) -> bool:
+    fair = one.unfairness <= _UNFAIR or one.worst <= equal.worst
+    return fair and one.slowdown <= equal.slowdown and one.device_slowdown <= equal.device_slowdown
+
+
+def _peaks(workloads: Sequence[Workload], plans: Plans) -> list[int]:
+    return [
+        max(peak(graph, plan) for graph, plan in zip(w.graphs, p, strict=True))
+        for w, p in zip(workloads, plans, strict=True)
+    ]
 
 
 def _jobs(
@@ -250,12 +377,19 @@ def _equal(workloads: Sequence[Workload]) -> bool:
 
 def slowdown(workloads: Sequence[Workload], plans: Plans, link: Link, compute: Compute = Compute.OVERLAP) -> float:
     """How much longer iterations take than without waits, summed over the jobs, side by side."""
+    return _total(workloads, _forecasts(workloads, plans, link, compute))
+
+
+def _total(workloads: Sequence[Workload], forecasts: Sequence[Forecast]) -> float:
+    return sum(f.iteration_ns / sum(w.latency_ns[0]) for f, w in zip(forecasts, workloads, strict=True))
+
+
+def _forecasts(workloads: Sequence[Workload], plans: Plans, link: Link, compute: Compute) -> tuple[Forecast, ...]:
     runs = [
         JobRun(graph=w.graphs[0], plan=p[0], latency_ns=w.latency_ns[0])
         for w, p in zip(workloads, plans, strict=True)
     ]
-    forecasts = simulate(runs, link, compute=compute)
-    return sum(f.iteration_ns / sum(r.latency_ns) for f, r in zip(forecasts, runs, strict=True))
+    return simulate(runs, link, compute=compute)
 
 
 def _step(number: int, curve: Sequence[Rung], at: int, weight: float) -> tuple[float, int, int] | None:

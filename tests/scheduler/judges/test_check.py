@@ -4,6 +4,8 @@ import dataclasses
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults, faults_together, peak, steps, together_bytes
@@ -63,6 +65,16 @@ def test_lawful_plans_have_no_fault(swaps: tuple[Swap, ...]) -> None:
 def test_every_broken_rule_is_named(swaps: tuple[Swap, ...], fault: str) -> None:
     found = faults(_graph(), Plan(policy="test", swaps=tuple(sorted(swaps, key=lambda s: (s.tensor, s.out_after)))))
     assert any(re.search(fault, text) for text in found), found
+
+
+@given(positions=st.tuples(*[st.integers(0, 7)] * 4))
+def test_boundaries_are_in_order_where_a_walk_from_the_access_meets_them_so(positions: tuple[int, ...]) -> None:
+    out_after, *boundaries = positions
+    walk = [(out_after + step) % 8 for step in range(1, 9)]
+    met = [walk.index(boundary) for boundary in boundaries]
+    plan = Plan(policy="test", swaps=(_swap(P, *positions),))
+    named = any("boundaries not in the order" in fault for fault in faults(_graph(), plan))
+    assert named == (met != sorted(met))
 
 
 def test_a_host_copy_is_valid_until_the_tensor_is_written_again() -> None:

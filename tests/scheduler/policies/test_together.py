@@ -1,0 +1,91 @@
+"""Planning jobs together is never worse than giving each an equal part of the budget, and starves none of them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.bench.residual import residual
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.machines import REFERENCE, latencies
+from indb_tensile.scheduler.peak import liveness_peak, peak
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.policies.quotas import equal_parts
+from indb_tensile.scheduler.policies.tensile_plus import Plans, slowdown, tensile_plus
+from indb_tensile.scheduler.simulate import Compute, JobRun, simulate
+from indb_tensile.scheduler.workload import Workload, least_bytes
+from tests.scheduler.large import unrolled
+from tests.scheduler.strategies import links, several_workloads
+
+_LINK = REFERENCE.link
+_UNFAIR = 1.25
+
+
+@settings(max_examples=40, deadline=None)
+@given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(list(Compute)))
+def test_jobs_together_are_never_slower_than_with_equal_parts(
+    jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute
+) -> None:
+    equal, budget_bytes = _equal(jobs, link, fraction)
+    together = tensile_plus(jobs, budget_bytes=budget_bytes, link=link, compute=compute)
+    if _needed(jobs, equal) > budget_bytes or len({job.max_swapping_rate for job in jobs}) > 1:
+        return  # equal parts are no way to keep to the budget, or not what the priorities ask for
+    assert _needed(jobs, together) <= budget_bytes
+    assert slowdown(jobs, together, link, compute) <= slowdown(jobs, equal, link, compute) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("compute", Compute)
+@pytest.mark.parametrize("share", [0.6, 0.4])
+@pytest.mark.parametrize("name", ["different", "alike", "equal"])
+def test_networks_together_are_no_slower_and_no_less_fair_than_with_equal_parts(
+    name: str, share: float, compute: Compute
+) -> None:
+    steps = {
+        "different": [residual(60), residual(120), unrolled(60)],
+        "alike": [residual(60), residual(80), residual(100), residual(120)],
+        "equal": [residual(80)] * 4,
+    }
+    jobs = tuple(_job(number, graph) for number, graph in enumerate(steps[name], start=1))
+    low, high = sum(map(least_bytes, jobs)), sum(liveness_peak(job.graphs[0]) for job in jobs)
+    equal, budget_bytes = _equal(jobs, _LINK, max(0.0, (share * high - low) / (high - low)))
+    together = tensile_plus(jobs, budget_bytes=budget_bytes, link=_LINK, compute=compute)
+    assert _needed(jobs, together) <= budget_bytes
+    assert slowdown(jobs, together, _LINK, compute) <= slowdown(jobs, equal, _LINK, compute) * (1 + 1e-9)
+    ratios = _ratios(jobs, together, compute)
+    assert max(ratios) <= max(_UNFAIR * sum(ratios) / len(ratios), max(_ratios(jobs, equal, compute)) * (1 + 1e-9))
+
+
+def _equal(jobs: tuple[Workload, ...], link: Link, fraction: float) -> tuple[Plans, int]:
+    """Each job planned alone for its equal part of a budget between what all need and what they would use."""
+    leasts = [least_bytes(job) for job in jobs]
+    mosts = [max(liveness_peak(graph) for graph in job.graphs) for job in jobs]
+    budget_bytes = sum(leasts) + round(fraction * (sum(mosts) - sum(leasts)))
+    parts = equal_parts(leasts, mosts, budget_bytes)
+    plans = tuple(
+        tensile_plus((job,), budget_bytes=part, link=link)[0] for job, part in zip(jobs, parts, strict=True)
+    )
+    return plans, budget_bytes
+
+
+def _needed(jobs: tuple[Workload, ...], plans: Plans) -> int:
+    return sum(max(map(peak, job.graphs, chosen)) for job, chosen in zip(jobs, plans, strict=True))
+
+
+def _ratios(jobs: tuple[Workload, ...], plans: Plans, compute: Compute) -> list[float]:
+    """Each job's iteration under these plans over that without any, all jobs side by side."""
+
+    def forecast(chosen: list[Plan]) -> list[int]:
+        runs = [
+            JobRun(graph=job.graphs[0], plan=plan, latency_ns=job.latency_ns[0])
+            for job, plan in zip(jobs, chosen, strict=True)
+        ]
+        return [one.iteration_ns for one in simulate(runs, _LINK, compute=compute)]
+
+    before = forecast([Plan(policy="liveness")] * len(jobs))
+    after = forecast([chosen[0] for chosen in plans])
+    return [b / a for a, b in zip(before, after, strict=True)]
+
+
+def _job(number: int, graph: StepGraph) -> Workload:
+    return Workload(job=JobId(number), graphs=(graph,), latency_ns=(latencies(graph, REFERENCE),))

@@ -1,0 +1,105 @@
+"""Judging and scoring take steps in proportion to operators, accesses and swaps: twice the graph, twice the steps.
+
+Steps are lines of the scheduler's own sources, counted as they run. Only what starts from nothing is counted: each
+call has a graph of its own, of which nothing is remembered.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.judges.bound import bound_bytes
+from indb_tensile.scheduler.judges.check import faults, steps
+from indb_tensile.scheduler.judges.cuts import most_bytes
+from indb_tensile.scheduler.judges.equivalence import judge
+from indb_tensile.scheduler.judges.moments import Moments
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.peak import peak
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.rewrite import rewrite
+from indb_tensile.scheduler.schedule import Gate, Schedule
+from indb_tensile.scheduler.score import score
+from indb_tensile.scheduler.simulate import Compute, JobRun, simulate
+from indb_tensile.scheduler.workload import Workload
+from tests.scheduler.large import FAMILIES, busy_plan, lines_run
+
+_LINK = Link(out_bytes_per_s=25 * 10**9, in_bytes_per_s=25 * 10**9, per_copy_ns=1_000)
+_FEW = 300  # operators
+_GROWTH = 1.1  # of the steps for each operator where the operators are doubled
+
+
+def _latency(graph: StepGraph) -> tuple[int, ...]:
+    return (20_000,) * len(graph.operators)
+
+
+def _judge(graph: StepGraph, plan: Plan) -> None:
+    assert faults(graph, plan) == ()
+
+
+def _equivalence(graph: StepGraph, plan: Plan) -> None:
+    assert judge(graph, plan.executions).faults == ()
+
+
+def _rewrite(graph: StepGraph, plan: Plan) -> None:
+    rewrite(graph, plan.executions)
+
+
+def _peak(graph: StepGraph, plan: Plan) -> None:
+    peak(graph, plan)
+
+
+def _simulate(graph: StepGraph, plan: Plan) -> None:
+    simulate([JobRun(graph=graph, plan=plan, latency_ns=_latency(graph))], _LINK)
+
+
+def _simulate_together(graph: StepGraph, plan: Plan) -> None:
+    run = JobRun(graph=graph, plan=plan, latency_ns=_latency(graph))
+    simulate([run, run], _LINK, compute=Compute.TURNS)
+
+
+def _moments(graph: StepGraph, plan: Plan) -> None:
+    moments = Moments(graph, _latency(graph), _LINK)
+    moments.held_bytes()
+    moments.moment(int(moments.fixed.nonzero()[0][-1]) // 2)
+
+
+def _bound(graph: StepGraph, plan: Plan) -> None:
+    bound_bytes(graph, _latency(graph), _LINK, 21_000 * len(graph.operators))
+
+
+def _cuts(graph: StepGraph, plan: Plan) -> None:
+    """Two jobs whose every tenth operator waits for the other's same operator."""
+    held = steps([(graph, plan)])
+    count = len(held.running_bytes)
+    gates = tuple(
+        Gate(job=1, iteration=0, operator=k, after_job=0, after_iteration=0, after_operator=k)
+        for k in range(5, count - 5, 10)
+    )
+    schedule = Schedule(jobs=(0, 1), iterations=(1, 1), gates=gates, budget_bytes=1)
+    most_bytes([held, held], schedule)
+
+
+def _score(graph: StepGraph, plan: Plan) -> None:
+    workload = Workload(job=JobId(1), graphs=(graph,), latency_ns=(_latency(graph),))
+    (found,) = score([workload], [(plan,)], _LINK)
+    assert found.faults == ()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "call",
+    [_judge, _equivalence, _rewrite, _peak, _simulate, _simulate_together, _moments, _bound, _cuts, _score],
+)
+def test_twice_the_operators_take_about_twice_the_steps(family: str, call: Callable[[StepGraph, Plan], None]) -> None:
+    few, many = (_steps_each(FAMILIES[family](operators), call) for operators in (_FEW, 2 * _FEW))
+    assert many / few <= _GROWTH, f"{many} steps for each of {2 * _FEW} operators, {few} for each of {_FEW}"
+
+
+def _steps_each(graph: StepGraph, call: Callable[[StepGraph, Plan], None]) -> float:
+    """Lines run for each operator of a graph of which nothing is known yet, under a plan made before."""
+    plan = busy_plan(graph)
+    unseen = replace(graph)
+    return lines_run(lambda: call(unseen, plan)) / len(graph.operators)
