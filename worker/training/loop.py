@@ -11,6 +11,7 @@ from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.hardware import trim_heap
+from indb_tensile.executor.optimizer import AVERAGE, state_name
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
@@ -240,8 +241,15 @@ class Loop:
         return self._done_at - before
 
     def _present_weights(self) -> dict[str, torch.Tensor]:
-        """A copy of parameters and buffers; most epochs of a training that improves take one."""
-        return self.state.export(self.prepared.module.state_dict().keys())
+        """A copy of parameters and buffers; most epochs of a training that improves take one.
+
+        Where there are averages of the parameters, these: what is validated is what is published.
+        """
+        kept = {state_name(AVERAGE, name): name for name in self.prepared.module.state_dict()}
+        found = {average: name for average, name in kept.items() if average in self.state.tensors}
+        plain = set(kept.values()).difference(found.values())
+        values = self.state.export({*found, *plain})
+        return {found.get(name, name): tensor for name, tensor in values.items()}
 
     def _divide(self, values: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """A state as what the module holds, which is published, and what only its optimizer needs."""
