@@ -36,6 +36,15 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 _aten = torch.ops.aten
 _RECURRENCES = (_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
+_RESIZED = ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d", *(f"nearest{n}d" for n in (1, 2, 3)))
+_RESIZED_EXACTLY = tuple(
+    f"_upsample_{name}" for name in (*(f"nearest_exact{n}d" for n in (1, 2, 3)), "bilinear2d_aa")
+)
+_COMPOSED = (
+    *(f"upsample_{name}" for name in _RESIZED),
+    *_RESIZED_EXACTLY,
+    *("_upsample_bicubic2d_aa", "hardshrink", "softshrink", "multi_margin_loss", "multilabel_margin_loss_forward"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +136,14 @@ def trace(
     wrapped = _WithLoss(_fake_copy(module, state).train(train), loss, autocast, outputs=not train)
     mode.cache_enabled = True  # fast, and who shares a storage is found when the calls are recorded
     try:
-        with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention(), _own_recurrences(module):
+        with (
+            ExitStack() as stack,
+            mode,
+            torch.set_grad_enabled(train),
+            _plain_attention(),
+            _own_recurrences(module),
+            _own_kernels(),
+        ):
             graph_module: fx.GraphModule = aot_export_joint_with_descriptors(
                 stack, wrapped, tuple(batch)
             ).graph_module
@@ -212,6 +228,27 @@ def _own_recurrences(module: nn.Module) -> Iterator[None]:
             op._dispatch_cache.clear()  # noqa: SLF001
 
 
+@contextmanager
+def _own_kernels() -> Iterator[None]:
+    """Images resized, and the like, by the kernels that eager calls.
+
+    Tracing would take compositions of torch in Python, whose bits are others, and whose steps are a dozen.
+    """
+    packets = [getattr(_aten, name) for name in _COMPOSED if hasattr(_aten, name)]
+    operators = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    kept = [(op, dict(op.py_kernels)) for op in operators]
+    try:
+        for op in operators:
+            for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
+                op.py_kernels.pop(key, None)
+            op._dispatch_cache.clear()  # noqa: SLF001 - it remembers the kernels just taken away
+        yield
+    finally:
+        for op, kernels in kept:
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()  # noqa: SLF001
+
+
 @register_op_impl(_aten.mkldnn_rnn_layer_backward.default)
 def _rnn_backward(_mode: FakeTensorMode, _operator: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     """An LSTM's gradients on fakes: float32 whatever the inputs are.
@@ -253,6 +290,11 @@ def _read(graph_module: fx.GraphModule) -> Joint:
                 inputs[node] = index
             case TangentAOTInput():
                 tangents.add(node)
+            case other if type(other).__name__.endswith("TokenAOTInput"):
+                raise RequestError(
+                    "the model checks values while it computes, as torch.linalg does",
+                    hint="Use the operators that check nothing, torch.linalg.inv_ex, solve_ex or cholesky_ex.",
+                )
             case other:
                 raise GraphError(f"the traced step has an input of an unknown kind: {other}")
     returned = _outputs(nodes[-1])
