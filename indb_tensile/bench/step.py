@@ -4,9 +4,9 @@
         [--activations 0.8 …] [--inductor 0.5 …] [--budgets 0.8 …] [--device emulated] [--machine a6000]
         [--rounds 9] [--link network] [--json]
 
-Without more all networks with a size of their own (cases.py) take part, each at a batch and a side at which a step takes tenths of a second, for
-two to three minutes each, ten for VGG-16, BERT and GPT-2: `tensile bench step --json`. With `--device cuda` they run
-on a GPU, at their own sides and larger batches.
+Without more all networks with a size of their own (bench/cases.py) take part, each at a batch and a side at which a
+step takes tenths of a second, for two to three minutes each, ten for VGG-16, BERT and GPT-2: `tensile bench step
+--json`. With `--device cuda` they run on a GPU, at their own sides and larger batches.
 
 The rivals (bench/rivals.py): eager PyTorch with fused Adam, `torch.utils.checkpoint` in several numbers of segments,
 `save_on_cpu` and `torch.compile` with several values of `activation_memory_budget`: by `aot_eager`, which runs the
