@@ -1,9 +1,10 @@
 """How much a link can move while a step computes: the figure by which overheads of steps are comparable.
 
 `turnover` is the bytes that the link moves in one direction during an iteration without a plan, over the step's
-liveness peak. At 1.0 all that a step holds could leave and come back, unseen, in an iteration. A step on a small
-input computes less for each byte that it holds, and least of all for each byte of parameters: its turnover is lower
-on any machine, and what a plan saves at the same share of the peak costs more.
+liveness peak. At 1.0 all that a step holds could leave and come back, unseen, in an iteration. What a plan saves at
+the same share of the peak costs more where it is lower. A step on a small input has another one than the network at
+its own size, on any machine: lower where it computes less for each byte of parameters, higher where starting
+operators takes most of its time.
 """
 
 from collections.abc import Callable

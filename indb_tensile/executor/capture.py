@@ -3,10 +3,12 @@
 A step is recorded on tensors without memory, so capturing needs none, whatever the module's size.
 """
 
+import gc
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import zip_longest
@@ -103,6 +105,19 @@ class CapturedStep:
         return replace(self, graph=graph, opaque=self.opaque - set(sized))
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Do not look for garbage: a capture only makes objects that it keeps, and each search walks all of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_without_collections()
 def capture_training(
     module: nn.Module,
     loss: Loss,
@@ -126,6 +141,7 @@ def capture_training(
     return _assemble(recorder, replayed, stored, Kind.TRAINING, int(x.shape[0]))
 
 
+@_without_collections()
 def capture_evaluation(
     module: nn.Module, loss: Loss, x: torch.Tensor, y: torch.Tensor, optimizer: OptimizerSettings | None = None
 ) -> CapturedStep:
