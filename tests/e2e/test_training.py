@@ -211,11 +211,10 @@ def test_a_job_survives_a_kill_and_ends_with_the_same_bits(
 def test_averaged_weights_are_published_and_survive_a_kill_bit_for_bit(
     service: Service, demo: psycopg.Connection
 ) -> None:
-    asked: dict[str, object] = {"epochs": 8, "optimizer": "rmsprop", "momentum": 0.9}
-    averaged = {"average_decay": 0.99}
+    averaged: dict[str, float] = {"average_decay": 0.99}
     plain, first, second = (
-        train(demo, name, "digits", **asked | more)
-        for name, more in (("unaveraged", {}), ("averaged", averaged), ("averaged_too", averaged))
+        train(demo, name, "digits", architecture=WIDE, epochs=8, optimizer="rmsprop", momentum=0.9, **more)
+        for name, more in (("unaveraged", dict[str, float]()), ("averaged", averaged), ("averaged_too", averaged))
     )
     in_training(service, second)
     for trainer in children(service, "tensile trainer"):
