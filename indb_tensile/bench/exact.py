@@ -69,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _parser().parse_args(arguments)
     kinds = [find_kind(name) for name in (KINDS if given.kinds == [] else given.kinds or ())]
     models: list[str] = ([] if kinds else list(NETWORKS)) if given.models is None else given.models
-    if not kinds:
+    if kinds:
+        alone([kind.name for kind in kinds], "--kinds", find_kind)
+    else:
         alone(models)
     preload()
     torch.set_num_threads(1)
