@@ -17,6 +17,8 @@ SIZES = {
     "densenet121": (8, 64),
     "mobilenet_v2": (8, 96),
     "squeezenet": (8, 96),
+    "efficientnet_b0": (8, 96),
+    "vit_s": (8, 96),
     "bert": (4, 32),
     "gpt2": (4, 32),
     "lstm": (16, 4),

@@ -1,7 +1,8 @@
 """Whether results stay the same, bit for bit: every network under every policy's plan, run on a device.
 
     python -m indb_tensile.bench.exact [--models resnet50 …] [--policies capuchin …] [--batch 2] [--side 32]
-        [--seeds 3] [--budgets 0.6 0.2] [--iterations 2] [--device emulated] [--machine a6000] [--json]
+        [--kinds [NAME …]] [--seeds 3] [--budgets 0.6 0.2] [--iterations 2] [--device emulated] [--machine a6000]
+        [--json]
 
 Per network and seed (of weights, rows and what operators draw) the captured step is trained for some iterations
 without a plan, by eager PyTorch, and under the plan of each policy for each budget, a share of the way from the floor
@@ -9,6 +10,12 @@ to the liveness peak. Everything that is trained is compared: parameters, buffer
 state. Planned steps are served from the arena, at planned addresses; the unplanned one, with which they are compared,
 is in ordinary memory where there is any. One row each as soon as it ran, and what is planned on the error output; it
 ends with 1 where anything differs. The whole matrix takes a minute or two for each network.
+
+`turnover` is what the link that plans are made for moves during an iteration without a plan, over the liveness peak,
+and `simulated_turnover` that of the same step on the machine, by its roofline (bench/turnover.py).
+
+With `--kinds` small networks of twenty kinds are tried instead (bench/kinds.py), with other optimizers than Adam,
+in parts, in half precision and with averages of weights: `--kinds --policies tensile+ --seeds 1` takes two minutes.
 """
 
 import argparse
@@ -24,12 +31,15 @@ import torch
 from indb_tensile.bench import rows
 from indb_tensile.bench.cases import Case
 from indb_tensile.bench.ending import run
+from indb_tensile.bench.kinds import KINDS, Kind, find_kind
 from indb_tensile.bench.networks import NETWORKS
 from indb_tensile.bench.options import portion, whole
+from indb_tensile.bench.plain import train_plainly
 from indb_tensile.bench.processes import alone, preload
 from indb_tensile.bench.rig import Rig, Target, add_target, set_up, target
-from indb_tensile.bench.rivals import EAGER, SEED, Torch, Values
+from indb_tensile.bench.rivals import EAGER, SEED, Values
 from indb_tensile.bench.trial import Subject, Trial, same_bits, workload
+from indb_tensile.bench.turnover import simulated_turnover, turnover
 from indb_tensile.executor.placer import Placer
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak, peak
@@ -57,7 +67,12 @@ class Asked:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each run, and how many were exact."""
     given = _parser().parse_args(arguments)
-    alone(given.models)
+    kinds = [find_kind(name) for name in (KINDS if given.kinds == [] else given.kinds or ())]
+    models: list[str] = ([] if kinds else list(NETWORKS)) if given.models is None else given.models
+    if kinds:
+        alone([kind.name for kind in kinds], "--kinds", find_kind)
+    else:
+        alone(models)
     preload()
     torch.set_num_threads(1)
     found: list[Row] = []
@@ -67,10 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         target=target(given),
         iterations=given.iterations,
     )
-    for name in given.models:
+    sources: list[Kind | Case] = [*kinds]
+    for name in models:
         side = given.side or SIDES.get(name, SIDE)
-        case = Case.of(name, given.batch, side, emulated=asked.target.emulated)
-        for row in measure(map(case.subject, range(given.seeds)), asked):
+        sources.append(Case.of(name, given.batch, side, emulated=asked.target.emulated))
+    for source in sources:
+        for row in measure(map(source.subject, range(given.seeds)), asked):
             found.append(row)
             print(rows.stamped(row) if given.json else _line(row), flush=True)
     exact = sum(row["exact"] for row in found)
@@ -89,16 +106,20 @@ def measure(subjects: Iterator[Subject], asked: Asked) -> Iterator[Row]:
             unplanned, eager = _unplanned(subject, rig, asked)
             yield labels | eager
             trial = rig.trial(subject)
-            plans = plans or _plans(trial, rig.link, asked)
+            measured = trial.run(LIVENESS, 1)
+            plans = plans or _plans(workload(trial.step, measured.latency_ns), rig.link, asked)
+            figures = {
+                "turnover": round(turnover(trial.step.graph, rig.link, measured.iteration_ns), 3),
+                "simulated_turnover": round(simulated_turnover(trial.step.graph, asked.target.stands_for), 3),
+            }
             for row in _judged(trial, plans, unplanned, asked.iterations):
-                yield labels | row
+                yield labels | row | figures
             trial.runner.close()
 
 
-def _plans(trial: Trial, link: Link, asked: Asked) -> dict[Plan, str]:
+def _plans(work: Workload, link: Link, asked: Asked) -> dict[Plan, str]:
     """Each plan that is another one than those before, and whose it is first."""
-    graph = trial.step.graph
-    work = workload(trial.step, trial.run(LIVENESS, 1).latency_ns)
+    (graph,) = work.graphs
     low, high = floor(graph), liveness_peak(graph)
     found: dict[Plan, str] = {}
     for policy in asked.policies:
@@ -152,16 +173,9 @@ def _trained(trial: Trial, plan: Plan, iterations: int) -> Values:
 
 
 def _eager(subject: Subject, rig: Rig, iterations: int) -> Values:
-    """Parameters and buffers after PyTorch's own iterations; the module is as before."""
-    shared = Torch.on(subject, rig.opened)
-    one = shared.contender(EAGER, shared.module)
+    """Parameters, buffers and averages after PyTorch's own iterations; the module is as before."""
     torch.manual_seed(SEED)
-    for _ in range(iterations):
-        one.iterate()
-    values = one.values()
-    one.restart()
-    shared.close()
-    return values
+    return train_plainly(subject, iterations, rig.opened.torch_device)
 
 
 def _alike(values: Values, others: Values) -> bool:
@@ -171,13 +185,15 @@ def _alike(values: Values, others: Values) -> bool:
 
 def _line(row: Row) -> str:
     told = "exact" if row["exact"] else "NOT EXACT"
-    return f"{row['model']:<13} seed {row['seed']} {row['policy']:<13} {row['swaps']:>4} swaps  {told}"
+    line = f"{row['model']:<13} seed {row['seed']} {row['policy']:<13} {row['swaps']:>4} swaps  {told}"
+    return line + (f"  turnover {row['turnover']:.2f}" if "turnover" in row else "")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     default = Asked()
-    parser.add_argument("--models", nargs="+", default=list(NETWORKS), metavar="NAME")
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="all, unless --kinds is given")
+    parser.add_argument("--kinds", nargs="*", metavar="NAME", help=f"all, or some of: {', '.join(KINDS)}")
     parser.add_argument("--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(POLICIES)}")
     parser.add_argument("--batch", type=whole(), default=2)
     parser.add_argument("--side", "--pixels", type=whole(), help="pixels a side, or tokens; without it few")

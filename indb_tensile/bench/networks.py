@@ -265,6 +265,17 @@ def _declare_missing_operators() -> None:
 _declared: Any = None  # what is declared lasts as long as the library object
 
 
+def _vit_s(pixels: int) -> "nn.Module":
+    """ViT-S in patches of 16 pixels (Touvron et al. 2021)."""
+    _declare_missing_operators()
+    from torchvision.models import VisionTransformer
+
+    module: nn.Module = VisionTransformer(
+        image_size=pixels, patch_size=16, num_layers=12, num_heads=6, hidden_dim=384, mlp_dim=1536
+    )
+    return module
+
+
 def _timm(name: str) -> Callable[[int], "nn.Module"]:
     def build(_: int) -> "nn.Module":
         _declare_missing_operators()
@@ -368,6 +379,9 @@ _ALL = (
     _vision("densenet121", "DenseNet-121", "densenet121"),
     _vision("mobilenet_v2", "MobileNet V2", "mobilenet_v2"),
     _vision("squeezenet", "SqueezeNet 1.1", "squeezenet1_1"),
+    _vision("efficientnet_b0", "EfficientNet-B0", "efficientnet_b0"),
+    _vision("swin_t", "Swin-T", "swin_t"),
+    _images("vit_s", "ViT-S/16", _vit_s, 224, "torchvision"),
     Network(
         name="gpt2",
         title="GPT-2, 12 layers, 512 tokens",

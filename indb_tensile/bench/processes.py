@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from indb_tensile.bench.ending import CUT_OFF
 from indb_tensile.bench.networks import find
@@ -13,19 +13,19 @@ from indb_tensile.executor.serving import LIBRARY, Serving, preloading
 _AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was started with the shim
 
 
-def alone(models: Sequence[str]) -> None:
+def alone(models: Sequence[str], option: str = "--models", known: Callable[[str], object] = find) -> None:
     """Several networks run in a process each, so that none has what another left; ends with the worst of their codes.
 
     Where there is no device for one, it was interrupted, or nobody reads what it prints any more, the others are left
     out; a side that only it does not take leaves them theirs.
     """
     for name in models:
-        find(name)
+        known(name)
     if len(models) < 2:
         return
     worst = 0
     for name in models:
-        code = subprocess.run([*_this_command(), "--models", name], check=False).returncode
+        code = subprocess.run([*_this_command(), option, name], check=False).returncode
         worst = max(worst, code if code >= 0 else CUT_OFF - code)
         if worst > RequestError.exit_code:
             break

@@ -18,6 +18,7 @@ from threading import Thread
 
 from indb_tensile import config
 from indb_tensile.bench.trial import Subject, Trial
+from indb_tensile.bench.turnover import scaled, simulated_turnover
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.backend import EMULATED, choose, fitted, speed_of, torch_cuda
 from indb_tensile.executor.bandwidth import SIZES_BYTES, measure_copies
@@ -40,10 +41,14 @@ _LINK_ITERATIONS = 3  # by which a step's pace is told
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """On what is run: `emulated`, standing for a machine, or a GPU as the setting `device` names it."""
+    """On what is run: `emulated`, standing for a machine, or a GPU as the setting `device` names it.
+
+    With `turnover` (bench/turnover.py) an emulated link is as wide as gives the step that one, not the machine's.
+    """
 
     device: str = EMULATED
     stands_for: Machine = REFERENCE
+    turnover: float | None = None
 
     @property
     def emulated(self) -> bool:
@@ -131,6 +136,8 @@ def set_up(where: Target, subject: Subject, *, throttled: bool = True) -> Iterat
 def _emulated(where: Target, subject: Subject, *, throttled: bool) -> Iterator[Rig]:
     step = subject.capture()
     link = slowed_link(subject, step, where.stands_for, _LINK_ITERATIONS)
+    if where.turnover is not None:
+        link = scaled(link, where.turnover / simulated_turnover(step.graph, where.stands_for))
     capacity_bytes = 2 * vanilla_peak(step.graph)
     region_bytes = max(REGION_BYTES, 1 << ((peak(step.graph, LIVENESS) // _REGIONS).bit_length() - 1))
     with lent(link if throttled else UNTHROTTLED, capacity_bytes, region_bytes) as (opened, grant):

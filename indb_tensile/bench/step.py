@@ -2,11 +2,11 @@
 
     python -m indb_tensile.bench.step [--models resnet50 …] [--batch 8] [--side 64] [--segments 2 4 8]
         [--activations 0.8 …] [--inductor 0.5 …] [--budgets 0.8 …] [--device emulated] [--machine a6000]
-        [--rounds 9] [--json]
+        [--rounds 9] [--link network] [--json]
 
-Without more all nine networks take part, each at a batch and a side at which a step takes tenths of a second, for
-two to three minutes each, ten for VGG-16, BERT and GPT-2: `tensile bench step --json`. With `--device cuda` they run
-on a GPU, at their own sides and larger batches.
+Without more all networks with a size of their own (bench/cases.py) take part, each at a batch and a side at which a
+step takes tenths of a second, for two to three minutes each, ten for VGG-16, BERT and GPT-2: `tensile bench step
+--json`. With `--device cuda` they run on a GPU, at their own sides and larger batches.
 
 The rivals (bench/rivals.py): eager PyTorch with fused Adam, `torch.utils.checkpoint` in several numbers of segments,
 `save_on_cpu` and `torch.compile` with several values of `activation_memory_budget`: by `aot_eager`, which runs the
@@ -28,6 +28,11 @@ a few regions more than their peak they are anywhere else.
 saving meet in many more rounds. `exact`: the parameters of each round equal eager's bit for bit; `buffers_exact` says
 so of running statistics, which a segment that runs twice updates twice.
 
+`turnover` (bench/turnover.py) is what the link moves during a step without saving, over the liveness peak: overheads
+are comparable at like ones. `simulated_turnover` is that of the same step on the machine, by its roofline, and
+`network_turnover` that of the network at its own batch and size there, which simulated figures are of; with
+`--link network` the emulated link is as wide as gives the step that one.
+
 The verdict: without saving ours is to take at most 1.00 of eager's time where computation dominates and 1.05 where
 starting operators does; at every peak below it is to be the fastest of those that are exact. It ends with 1 where it
 is not.
@@ -38,7 +43,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -56,6 +61,7 @@ from indb_tensile.bench.rig import Rig, Target, add_target, set_up, target
 from indb_tensile.bench.rivals import AOT_EAGER, INDUCTOR, Here, Torch, has_compiler, rivals
 from indb_tensile.bench.rows import stamped
 from indb_tensile.bench.trial import Subject, workload
+from indb_tensile.bench.turnover import network_turnover, simulated_turnover, turnover
 from indb_tensile.bench.turns import Entry, Pace, duel, take_turns
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, peak
@@ -67,6 +73,7 @@ Row = dict[str, Any]
 OURS = "tensile+"
 UNSAVING = f"{OURS}, no saving"
 COMPUTING, STARTING = 1.00, 1.05  # of eager's time without saving, where computation or starting dominates
+STEP, NETWORK = "step", "network"  # what an emulated link is as wide to as the machine's
 _NEVER = 1 << 62
 _QUICK = frozenset({"vgg16", "squeezenet"})  # what inductor compiles soon
 
@@ -98,6 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     where = target(given)
     for name in given.models:
         case = Case.of(name, given.batch, given.side, emulated=where.emulated)
+        if given.link == NETWORK:
+            where = replace(where, turnover=network_turnover(case.network, where.stands_for))
         rows = measure(case, _asked(given, where, name))
         for row in rows:
             print(stamped(row) if given.json else _line(row), flush=True)
@@ -142,8 +151,21 @@ def measure(source: Source, asked: Asked) -> list[Row]:
             ours.close()
     labels = {"model": subject.name, "batch": len(subject.x), "row": list(subject.x.shape[1:])}
     labels |= {"machine": asked.target.named, "link_bytes_per_s": rig.link.out_bytes_per_s}
+    unsaving = next(entry for entry in entries if entry.contender.method == UNSAVING)
+    labels |= _turnovers(source, asked.target, rig, median(unsaving.step_ns))
     starting_ns = rig.launch_ns * len(rig.step.graph.operators)
     return [_row(labels, entry, entries[0], starting_ns, ours) for entry in entries]
+
+
+def _turnovers(source: Source, where: Target, rig: Rig, step_ns: float) -> Row:
+    """How much the link moves in an iteration: here, on the machine, and of the network at its own size there."""
+    graph, machine = rig.step.graph, where.stands_for
+    network = None if source.network is None else network_turnover(source.network, machine)
+    return {
+        "turnover": round(turnover(graph, rig.link, step_ns), 3),
+        "simulated_turnover": round(simulated_turnover(graph, machine), 3),
+        "network_turnover": None if network is None else round(network, 3),
+    }
 
 
 @contextmanager
@@ -286,9 +308,9 @@ def _line(row: Row) -> str:
     allocated, reserved = (row[f"peak_{kind}_bytes"] for kind in ("allocated", "reserved"))
     sizes = f"{allocated / config.MIB:9.1f} " + ("        ?" if reserved is None else f"{reserved / config.MIB:9.1f}")
     exact = "exact" if row["exact"] else "NOT exact"
-    return (
-        f"{row['model']:<13} {row['method']:<42} {sizes} MB {row['step_ms']:10.2f} ms  EOR {row['eor']:.3f}  {exact}"
-    )
+    name, time_ms, network = f"{row['model']:<13} {row['method']:<42}", row["step_ms"], row["network_turnover"]
+    figures = f"{time_ms:10.2f} ms  EOR {row['eor']:.3f}  {exact}  turnover {row['turnover']:.2f}"
+    return f"{name} {sizes} MB {figures}" + ("" if network is None else f" (of the network {network:.2f})")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -308,6 +330,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--budgets", nargs="*", type=portion, default=default.budgets, help="shares of eager's peak")
     parser.add_argument("--rounds", type=whole(), default=default.pace.rounds, help="of all, at most")
+    parser.add_argument(
+        "--link",
+        choices=(STEP, NETWORK),
+        default=STEP,
+        help="as wide as the machine's to this step, or as to the network at its own size (emulated devices)",
+    )
     parser.add_argument("--json", action="store_true", help="one object a line")
     return parser
 

@@ -15,6 +15,7 @@ from indb_tensile.executor.capture import CapturedStep, capture_training
 from indb_tensile.executor.hardware import Memory, memory
 from indb_tensile.executor.opening import Opened, capturing_on
 from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.passes import WHOLE, Passes
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.runner import Measurement, Runner
 from indb_tensile.executor.state import HOST, State
@@ -31,13 +32,15 @@ WARM_ITERATIONS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model, its loss, and one batch to train it on again and again."""
+    """A model, its loss, and one batch to train it on again and again; by Adam, where nothing else is said."""
 
     name: str
     module: nn.Module
     loss: Loss
     x: torch.Tensor
     y: torch.Tensor
+    settings: OptimizerSettings = ADAM
+    passes: Passes = WHOLE
 
     @classmethod
     def of(cls, network: Network, batch: int, seed: int = 0) -> "Subject":
@@ -48,13 +51,13 @@ class Subject:
         return cls(name=network.name, module=module.train(), loss=loss, x=x, y=y)
 
     def capture(self, place: torch.device = HOST) -> CapturedStep:
-        """Its training step with Adam where tensors are there, calibrated."""
+        """Its training step where tensors are there, calibrated."""
         return self.calibrated(place)[0]
 
     def calibrated(self, place: torch.device = HOST) -> tuple[CapturedStep, Workload]:
         """The step, and what to plan for with the latencies of operators that each ran alone."""
         with capturing_on(place):
-            captured = (capture_training(self.module, self.loss, self.x, self.y, ADAM),)
+            captured = (capture_training(self.module, self.loss, self.x, self.y, self.settings, self.passes),)
         if place == HOST:
             require_memory(f"{self.name} at a batch of {len(self.x)}", liveness_peak(captured[0].graph))
         most_bytes = 2 * vanilla_peak(captured[0].graph) + config.GIB
@@ -87,7 +90,7 @@ class Trial:
     ) -> None:
         self.subject = subject
         self.step = step
-        self.state = State.create(subject.module, ADAM, opened.torch_device)
+        self.state = State.create(subject.module, subject.settings, opened.torch_device)
         self.runner = Runner(
             opened.device,
             self.state,

@@ -411,8 +411,9 @@ class _Inputs:
         place = None if _gpu is None else _gpu[0]
         memory = torch.zeros(size_bytes // shape.dtype.itemsize, dtype=shape.dtype, device=place)
         if shape.dtype.is_floating_point and memory.numel():
-            # Positive, so that roots and logarithms are numbers; drawn once and repeated, which is fast.
-            drawn = torch.rand(min(_PATTERN, memory.numel()), generator=self._generator) + 0.1
+            # Positive, so that roots and logarithms are numbers, and below 1, as shares are that a loss checks; drawn
+            # once and repeated, which is fast.
+            drawn = torch.rand(min(_PATTERN, memory.numel()), generator=self._generator) * 0.9 + 0.05
             drawn = drawn.to(memory.device)
             whole = memory.numel() // drawn.numel() * drawn.numel()
             memory[:whole].view(-1, drawn.numel()).copy_(drawn)

@@ -3,10 +3,12 @@
 A step is recorded on tensors without memory, so capturing needs none, whatever the module's size.
 """
 
+import gc
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import zip_longest
@@ -28,7 +30,7 @@ from indb_tensile.scheduler.features import Description
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 
 _aten = torch.ops.aten
-_FUSED_UPDATES = "aten._fused_"
+_SPLITTABLE = ("aten._fused_", "tensile.rmsprop_")  # updates that treat each number on its own
 
 
 class Kind(StrEnum):
@@ -103,6 +105,19 @@ class CapturedStep:
         return replace(self, graph=graph, opaque=self.opaque - set(sized))
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Do not look for garbage: a capture only makes objects that it keeps, and each search walks all of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_without_collections()
 def capture_training(
     module: nn.Module,
     loss: Loss,
@@ -126,17 +141,19 @@ def capture_training(
     return _assemble(recorder, replayed, stored, Kind.TRAINING, int(x.shape[0]))
 
 
+@_without_collections()
 def capture_evaluation(
     module: nn.Module, loss: Loss, x: torch.Tensor, y: torch.Tensor, optimizer: OptimizerSettings | None = None
 ) -> CapturedStep:
     """Forward and loss in evaluation mode; the step returns the loss and the model's outputs.
 
-    With the `optimizer` of the training step its state is among the persistent tensors, never accessed, as it
-    must be for one `Runner` to run both.
+    With the `optimizer` of the training step its state is among the persistent tensors, as it must be for one
+    `Runner` to run both. Where it averages parameters, the averages stand for them; nothing else of it is accessed.
     """
     stored = layout(module, optimizer)
     recorder = Recorder(fake_mode())
-    replayed = replay_step(recorder, module, loss, stored, (x, y), train=False, passes=WHOLE)
+    averaged = optimizer is not None and optimizer.average_decay is not None
+    replayed = replay_step(recorder, module, loss, stored, (x, y), train=False, passes=WHOLE, averaged=averaged)
     if not isinstance(replayed.outputs, torch.Tensor):
         raise RequestError("the model returns something else than one tensor")
     with torch.no_grad():
@@ -247,8 +264,12 @@ def _operator(call: Call, tensor_of: dict[StorageKey, TensorId]) -> Operator:
         writes=writes,
         flops=call.flops,
         random=call.random,
-        splittable=call.stage is Stage.OPTIMIZER and str(call.target).startswith(_FUSED_UPDATES),
+        splittable=call.stage is Stage.OPTIMIZER and str(call.target).startswith(_SPLITTABLE),
     )
+
+
+# The bags' numbers that a sum needs none of: there are really none.
+_TRULY_EMPTY = frozenset(getattr(_aten, f"_embedding_bag{suffix}").default for suffix in ("", "_forward_only"))
 
 
 def _find_opaque(recorder: Recorder, calls: list[Call]) -> frozenset[str]:
@@ -256,7 +277,7 @@ def _find_opaque(recorder: Recorder, calls: list[Call]) -> frozenset[str]:
     wanted = {name for call in calls for name in call.arguments}
     opaque = set()
     for call in calls:
-        for name in () if call.view else call.results:
+        for name in () if call.view or call.target in _TRULY_EMPTY else call.results:
             kept = name in wanted and name not in call.of_host
             if kept and name is not None and _looks_empty(recorder, call, name):
                 recorder.mark_opaque(name, _estimate_bytes(recorder, call))

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
+from indb_tensile.errors import RequestError
 from indb_tensile.executor.aten import storage_key
-from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.optimizer import OptimizerSettings, state_name
 from indb_tensile.scheduler.graph import Role
 
 STEP_NAME = "optimizer/step"
@@ -59,7 +61,8 @@ def layout(module: nn.Module, optimizer: OptimizerSettings | None) -> tuple[Stor
     """Parameters, then buffers, then optimizer state; values that share a storage stay together.
 
     The module may be real, fake or on the meta device: only shapes are looked at. State is named
-    `optimizer/<state>/<parameter>`, which no module path can be.
+    `optimizer/<state>/<parameter>`, which no module path can be. Raises RequestError for a parameter or buffer that
+    is sparse, quantized or of a lazy module that has seen no batch.
     """
     stored = [*_group(module)]
     if optimizer is None:
@@ -85,9 +88,26 @@ def _group(module: nn.Module) -> Iterator[Stored]:
 
 def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, Role]]:
     for name, parameter in module.named_parameters():
+        _require_dense(f"parameter {name}", parameter)
         yield name, parameter, Role.PARAMETER
     for name, buffer in module.named_buffers():
+        _require_dense(f"buffer {name}", buffer)
         yield name, buffer, Role.BUFFER
+
+
+def _require_dense(subject: str, tensor: torch.Tensor) -> None:
+    """Raise RequestError for what has no storage that could be moved as a whole."""
+    if is_lazy(tensor):
+        raise RequestError(
+            f"{subject} is not initialised: it belongs to a lazy module",
+            hint="Call the model once on a batch, which gives it its shape, or build it with the shape.",
+        )
+    if tensor.layout is not torch.strided:
+        hint = "Keep it as a dense tensor (to_dense)."
+        raise RequestError(f"{subject} is sparse: its layout is {tensor.layout}", hint=hint)
+    if tensor.is_quantized:
+        hint = "Keep it as a tensor of floating-point numbers (dequantize)."
+        raise RequestError(f"{subject} is quantized: its type is {tensor.dtype}", hint=hint)
 
 
 def _value(name: str, tensor: torch.Tensor, role: Role) -> Value:
@@ -119,7 +139,7 @@ def _at_origin(values: list[Value]) -> tuple[Value, ...]:
 
 def _state_of(parameter: Value, kind: str) -> Stored:
     value = Value(
-        name=f"optimizer/{kind}/{parameter.name}",
+        name=state_name(kind, parameter.name),
         shape=parameter.shape,
         stride=parameter.stride,
         offset=0,

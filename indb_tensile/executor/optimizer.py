@@ -1,10 +1,27 @@
 """The optimizers a captured step can contain, and the state each keeps beside a parameter."""
 
+import math
 from dataclasses import dataclass
 
 from indb_tensile.errors import RequestError
 
-_STATES = {"sgd": (), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
+_STATES = {
+    "sgd": (),
+    "adam": ("exp_avg", "exp_avg_sq"),
+    "adamw": ("exp_avg", "exp_avg_sq"),
+    "adagrad": ("sum",),
+    "rmsprop": ("square_avg",),
+}
+AVERAGE = "average"  # the state that is the moving average of a parameter
+
+# Settings that mean nothing to other optimizers: at another value than their default they are an error.
+_ONLY_WITH = {
+    "momentum": ("sgd", "rmsprop"),
+    "nesterov": ("sgd",),
+    "betas": ("adam", "adamw"),
+    "alpha": ("rmsprop",),
+    "centered": ("rmsprop",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,40 +29,61 @@ class OptimizerSettings:
     """One optimizer and everything about it that does not change while a job runs.
 
     The learning rate is not here: it is a run-time input of the step, so a schedule needs no new capture.
-    `momentum` and `nesterov` belong to sgd, `betas` and `eps` to adam and adamw. `clip_norm` scales all
-    gradients together so that their norm does not exceed it, as `torch.nn.utils.clip_grad_norm_` does.
+    `momentum` belongs to sgd and rmsprop, `nesterov` to sgd, `betas` to adam and adamw, `alpha` and `centered` to
+    rmsprop, `eps` to all but sgd. `clip_norm` scales all gradients together so that their norm does not exceed it,
+    as `torch.nn.utils.clip_grad_norm_` does. With `average_decay` every parameter has a moving average, which
+    evaluation steps compute with, as `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn` keeps it.
 
-    Raises RequestError for what is out of range.
+    Raises RequestError for what is out of range, and for a setting that means nothing to this optimizer.
     """
 
     kind: str = "adam"
     momentum: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
+    alpha: float = 0.99
     eps: float = 1e-8
     weight_decay: float = 0.0
     nesterov: bool = False
+    centered: bool = False
     clip_norm: float | None = None
+    average_decay: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in _STATES:
             raise RequestError(f"optimizer {self.kind!r} is unknown", hint=f"Use one of {', '.join(_STATES)}.")
-        if not 0.0 <= self.momentum < 1.0 or not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise RequestError(f"momentum {self.momentum} or betas {self.betas} are outside [0, 1)")
-        if self.eps < 0.0 or self.weight_decay < 0.0:
-            raise RequestError(f"eps {self.eps} or weight_decay {self.weight_decay} is negative")
+        for name, kinds in _ONLY_WITH.items():
+            value = getattr(self, name)
+            if self.kind not in kinds and value != type(self).__dataclass_fields__[name].default:
+                hint = f"Leave {name} out, or use {' or '.join(kinds)}."
+                raise RequestError(f"{name} {value} means nothing with optimizer {self.kind}", hint=hint)
+        shares = {"momentum": self.momentum, "alpha": self.alpha, "average_decay": self.average_decay}
+        shares |= {f"betas[{index}]": beta for index, beta in enumerate(self.betas)}
+        for name, share in shares.items():
+            if share is not None and not 0.0 <= share < 1.0:
+                raise RequestError(f"{name} {share} is outside [0, 1)", hint="Give a number from 0, below 1.")
+        for name in ("eps", "weight_decay"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise RequestError(f"{name} {value} is no finite number from 0", hint="Give a number, at least 0.")
         if self.nesterov and self.momentum == 0.0:
             raise RequestError("nesterov needs a momentum", hint="Set momentum, or leave nesterov out.")
         if self.clip_norm is not None and not self.clip_norm > 0.0:
-            raise RequestError(f"clip_norm {self.clip_norm} is not positive")
+            raise RequestError(f"clip_norm {self.clip_norm} is not positive", hint="Give a number above 0, or None.")
 
     @property
     def states(self) -> tuple[str, ...]:
         """Names of the tensors kept per parameter, each of the parameter's shape."""
-        if self.kind == "sgd":
-            return ("momentum_buffer",) if self.momentum else ()
-        return _STATES[self.kind]
+        own = _STATES[self.kind]
+        own += ("grad_avg",) if self.centered else ()
+        own += ("momentum_buffer",) if self.momentum else ()
+        return own if self.average_decay is None else (*own, AVERAGE)
 
     @property
     def counts_steps(self) -> bool:
         """Keeps one step counter, shared by all parameters."""
-        return self.kind != "sgd"
+        return self.kind in ("adam", "adamw", "adagrad")
+
+
+def state_name(state: str, parameter: str) -> str:
+    """What a tensor kept beside a parameter is called; no module path is."""
+    return f"optimizer/{state}/{parameter}"

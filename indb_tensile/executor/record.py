@@ -16,6 +16,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from indb_tensile.errors import GraphError
 from indb_tensile.executor.aten import storage_key
+from indb_tensile.executor.fresh_results import FreshResults
 from indb_tensile.scheduler.features import Description, Layout
 from indb_tensile.scheduler.graph import Role, Stage
 
@@ -36,6 +37,13 @@ _HOSTS_RESULTS = {
     getattr(_aten, name).default: (2, 3)
     for name in ("_scaled_dot_product_efficient_attention", "_efficient_attention_forward")
 }
+
+
+# They copy all of the storage that they are given a view of; their fakes have storages only as large as the view
+# (clone_preserve_strides in aten/src/ATen/native/TensorShape.cpp of torch 2.11 to 2.13).
+_COPIES_STORAGE = frozenset(
+    {_aten.slice_scatter.default, _aten.select_scatter.default, _aten.diagonal_scatter.default}
+)
 
 
 class Runtime(StrEnum):
@@ -125,6 +133,7 @@ class Recorder:
     values: dict[str, Shape] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
     _fakes: dict[str, torch.Tensor] = field(default_factory=dict)  # alive, so that no identity is used twice
+    _fresh: FreshResults = field(default_factory=FreshResults)
 
     def declare(self, name: str, role: Role, fake: torch.Tensor) -> torch.Tensor:
         """A value that is there before the step starts, or that an upload brings."""
@@ -146,7 +155,8 @@ class Recorder:
         """
         written = [*_mutable(target, args, kwargs)] if mutates is None else [*mutates]
         given = list(tensors_in((args, kwargs)))
-        result = None if _returns_nothing(target) else self._run(target, args, kwargs)
+        called = _described(stage, target, args, kwargs)
+        result = None if _returns_nothing(target) else self._run(target, args, kwargs, called)
         single = not isinstance(result, list | tuple)
         outputs: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
         known = {storage_key(t) for t in given}
@@ -154,6 +164,11 @@ class Recorder:
         names = tuple(self._name(t, name, i, single) for i, t in enumerate(outputs))
         for position in _HOSTS_RESULTS.get(target, ()):
             self.storages[storage_key(outputs[position])].size_bytes = 0
+        if target is _aten.col2im.default:  # it shrinks a tensor that is as large as what it is given
+            self.widen(name, args[0].numel() * args[0].element_size())
+        if target in _COPIES_STORAGE:
+            assert names[0] is not None
+            self.widen(names[0], self.storages[storage_key(args[0])].size_bytes)
         made = dict.fromkeys(storage_key(t) for t in fresh)
         call = Call(
             target=target,
@@ -166,7 +181,7 @@ class Recorder:
             random=torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
             reads=tuple(dict.fromkeys(storage_key(t) for t in given)),
             writes=tuple(dict.fromkeys([*(storage_key(t) for t in written), *made])),
-            signature=_signature(stage, target, args, kwargs),
+            signature=hashlib.sha256(called.encode()).hexdigest(),
             description=_description(stage, target, args, kwargs, result),
         )
         self.calls.append(call)
@@ -194,9 +209,13 @@ class Recorder:
         info = self.storages[self.values[name].storage]
         info.size_bytes = max(info.size_bytes, size_bytes)
 
-    def _run(self, target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _run(self, target: Callable[..., Any], args: Any, kwargs: Any, called: str) -> Any:
         with self.mode:
-            return _with_true_types(target, args, target(*_concrete(args), **_concrete(kwargs)))
+            result = self._fresh.get(called)
+            if result is None:
+                result = _with_true_types(target, args, target(*_concrete(args), **_concrete(kwargs)))
+                self._fresh.keep(called, list(tensors_in((args, kwargs))), result)
+            return result
 
     def _name(self, result: Any, base: str, index: int, single: bool) -> str | None:
         if not isinstance(result, torch.Tensor):
@@ -300,9 +319,9 @@ def _mutable(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
             yield from tensors_in(given)
 
 
-def _signature(stage: Stage, target: Callable[..., Any], args: Any, kwargs: Any) -> str:
-    described = json.dumps([_called(stage, target), _describe(args), _describe(kwargs)], separators=(",", ":"))
-    return hashlib.sha256(described.encode()).hexdigest()
+def _described(stage: Stage, target: Callable[..., Any], args: Any, kwargs: Any) -> str:
+    """What is called and with what: equal for calls that do equal work."""
+    return json.dumps([_called(stage, target), _describe(args), _describe(kwargs)], separators=(",", ":"))
 
 
 def _called(stage: Stage, target: Callable[..., Any]) -> str:

@@ -15,6 +15,7 @@ from torch import fx, nn
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.aten import is_operator
 from indb_tensile.executor.layout import Stored
+from indb_tensile.executor.optimizer import AVERAGE, state_name
 from indb_tensile.executor.passes import Passes
 from indb_tensile.executor.record import Recorder
 from indb_tensile.executor.trace import Joint, Loss, fake_like, fakes_of, trace
@@ -45,15 +46,22 @@ def replay_step(
     *,
     train: bool,
     passes: Passes,
+    averaged: bool = False,
 ) -> Replayed:
     """Trace `module` and `loss` on fakes of the recorder's mode and record every call of the step.
 
     `batch` are example tensors: real, fake or meta. Nothing is allocated and the module is left as it is.
-    Persistent values of `stored` are declared first, all of them.
+    Persistent values of `stored` are declared first, all of them. If `averaged`, the averages of parameters are read
+    in place of them.
     """
     mode = recorder.mode
     state = {v.name: recorder.declare(v.name, s.role, fake) for s in stored for v, fake in fakes_of(mode, s)}
+    if averaged:
+        state |= {name: state[average] for name in state if (average := state_name(AVERAGE, name)) in state}
     first_names = _tied(module)
+    if not batch[0].dim() or not batch[0].shape[0]:
+        hint = "Give a batch whose first dimension counts its rows, with at least 1."
+        raise RequestError(f"a batch of shape {tuple(batch[0].shape)} has no rows", hint=hint)
     parts = passes.parts(int(batch[0].shape[0]))
     joints: dict[int, Joint] = {}
     for rows in dict.fromkeys(map(len, parts)):

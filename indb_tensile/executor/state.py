@@ -13,7 +13,7 @@ from indb_tensile.errors import DataError, InvariantError
 from indb_tensile.executor.device import HostBuffer
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.layout import Stored, Value, layout
-from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.optimizer import AVERAGE, OptimizerSettings, state_name
 from indb_tensile.executor.pieces import Piece, whole
 from indb_tensile.scheduler.graph import TensorId
 
@@ -51,9 +51,14 @@ class State:
 
     @classmethod
     def create(cls, module: nn.Module, optimizer: OptimizerSettings, device: torch.device = HOST) -> "State":
-        """The state a module starts with; optimizer state is zero. The module keeps its own tensors."""
+        """The state a module starts with; optimizer state is zero, but averages are what they are of.
+
+        The module keeps its own tensors.
+        """
         state = cls(layout(module, optimizer), device)
-        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        named: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        averages = {state_name(AVERAGE, name): tensor for name, tensor in named.items()}
+        named |= {name: tensor for name, tensor in averages.items() if name in state.tensors}
         state._write({name: tensor.detach() for name, tensor in named.items()})
         return state
 

@@ -36,6 +36,15 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 _aten = torch.ops.aten
 _RECURRENCES = (_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
+_RESIZED = ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d", *(f"nearest{n}d" for n in (1, 2, 3)))
+_RESIZED_EXACTLY = tuple(
+    f"_upsample_{name}" for name in (*(f"nearest_exact{n}d" for n in (1, 2, 3)), "bilinear2d_aa")
+)
+_COMPOSED = (
+    *(f"upsample_{name}" for name in _RESIZED),
+    *_RESIZED_EXACTLY,
+    *("_upsample_bicubic2d_aa", "hardshrink", "softshrink", "multi_margin_loss", "multilabel_margin_loss_forward"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +83,37 @@ class _WithLoss(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
         with torch.autocast(x.device.type, dtype=self._autocast, enabled=self._autocast is not None):
-            predicted = self.module(x)
-            loss = self._loss[0](predicted, y)
+            with _blaming("the model", x):
+                predicted = self.module(x)
+            with _blaming("the loss", x):
+                loss = self._loss[0](predicted, y)
+        _require_real_loss(loss)
         return (loss, predicted) if self._outputs else (loss,)
+
+
+@contextmanager
+def _blaming(subject: str, x: torch.Tensor) -> Iterator[None]:
+    """Raise RequestError for what the user's own code raises while it runs on fakes."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        raise  # said better by `trace`
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        batch = f"a batch of shape {tuple(x.shape)} and {x.dtype}"
+        raise RequestError(
+            f"{subject} cannot be computed on {batch}: {str(error).partition(chr(10))[0] or type(error).__name__}",
+            detail=f"It raises {type(error).__name__} where tensors have shapes and types, and no values.",
+            hint="Compute with torch's operations on tensors alone: not with numpy, addresses or nested tensors. "
+            "Mend what fails on an ordinary batch too.",
+        ) from error
+
+
+def _require_real_loss(loss: Any) -> None:
+    hint = "It must be one real number, a tensor: return it, reduced."
+    if not isinstance(loss, torch.Tensor):
+        raise RequestError(f"the loss is no tensor but of type {type(loss).__name__}", hint=hint)
+    if loss.is_complex():
+        raise RequestError(f"the loss is complex: its type is {loss.dtype}", hint=hint)
 
 
 def trace(
@@ -92,12 +129,21 @@ def trace(
     """Trace `module` and `loss` on fakes: `state` its parameters and buffers by name, `batch` its input and label.
 
     With `autocast`, what tolerates it runs in that type. The module is left as it is. Raises RequestError for a model
-    whose work depends on the values it sees.
+    whose work depends on the values it sees, that fails, or that makes sparse gradients.
     """
+    if train:
+        _require_dense_gradients(module)
     wrapped = _WithLoss(_fake_copy(module, state).train(train), loss, autocast, outputs=not train)
     mode.cache_enabled = True  # fast, and who shares a storage is found when the calls are recorded
     try:
-        with ExitStack() as stack, mode, torch.set_grad_enabled(train), _plain_attention(), _own_recurrences(module):
+        with (
+            ExitStack() as stack,
+            mode,
+            torch.set_grad_enabled(train),
+            _plain_attention(),
+            _own_recurrences(module),
+            _own_kernels(),
+        ):
             graph_module: fx.GraphModule = aot_export_joint_with_descriptors(
                 stack, wrapped, tuple(batch)
             ).graph_module
@@ -182,6 +228,27 @@ def _own_recurrences(module: nn.Module) -> Iterator[None]:
             op._dispatch_cache.clear()  # noqa: SLF001
 
 
+@contextmanager
+def _own_kernels() -> Iterator[None]:
+    """Images resized, and the like, by the kernels that eager calls.
+
+    Tracing would take compositions of torch in Python, whose bits are others, and whose steps are a dozen.
+    """
+    packets = [getattr(_aten, name) for name in _COMPOSED if hasattr(_aten, name)]
+    operators = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    kept = [(op, dict(op.py_kernels)) for op in operators]
+    try:
+        for op in operators:
+            for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
+                op.py_kernels.pop(key, None)
+            op._dispatch_cache.clear()  # noqa: SLF001 - it remembers the kernels just taken away
+        yield
+    finally:
+        for op, kernels in kept:
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()  # noqa: SLF001
+
+
 @register_op_impl(_aten.mkldnn_rnn_layer_backward.default)
 def _rnn_backward(_mode: FakeTensorMode, _operator: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     """An LSTM's gradients on fakes: float32 whatever the inputs are.
@@ -190,6 +257,13 @@ def _rnn_backward(_mode: FakeTensorMode, _operator: Any, *args: Any) -> tuple[to
     """
     made = [given.new_empty(given.shape, dtype=torch.float32) for given in (*args[:4], *args[5:7])]
     return (*made[:4], made[3], *made[4:])  # both biases have one gradient
+
+
+@register_op_impl(_aten.index_fill.int_Scalar)
+@register_op_impl(_aten.index_fill.int_Tensor)
+def _changed_clone(_mode: FakeTensorMode, _operator: Any, given: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """What filling by index in place becomes: it changes a clone, and torch's own fake has another order."""
+    return given.clone()
 
 
 def _fake_copy(module: nn.Module, fakes: dict[str, torch.Tensor]) -> nn.Module:
@@ -216,6 +290,11 @@ def _read(graph_module: fx.GraphModule) -> Joint:
                 inputs[node] = index
             case TangentAOTInput():
                 tangents.add(node)
+            case other if type(other).__name__.endswith("TokenAOTInput"):
+                raise RequestError(
+                    "the model checks values while it computes, as torch.linalg does",
+                    hint="Use the operators that check nothing, torch.linalg.inv_ex, solve_ex or cholesky_ex.",
+                )
             case other:
                 raise GraphError(f"the traced step has an input of an unknown kind: {other}")
     returned = _outputs(nodes[-1])
@@ -255,21 +334,46 @@ def _mutations(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[str, fx.Node]]]
     position = {node: k for k, node in enumerate(nodes)}
     placed = {n.meta["desc"]: n for n in nodes if n.op == "placeholder"}
     output = nodes[-1]
+    aliases = _aliases(nodes)
     after: dict[fx.Node, list[tuple[str, fx.Node]]] = {}
     for desc, value in _outputs(output):
         mutated = desc.mutated_input if isinstance(desc, InputMutationAOTOutput) else None
         if not isinstance(mutated, BufferAOTInput | ParamAOTInput) or value is None:
             continue  # the batch is uploaded anew: what a model does to it does not outlive the step
-        readers = _readers(nodes, placed[mutated]) - {output}
+        readers = _readers(aliases, placed[mutated]) - {output}
         last = max([value, *readers], key=position.__getitem__)
         after.setdefault(last, []).append((_own_name(mutated.target), value))
     return after
 
 
-def _readers(nodes: list[fx.Node], source: fx.Node) -> set[fx.Node]:
+def _require_dense(node: fx.Node, value: torch.Tensor) -> None:
+    if value.layout is not torch.strided:
+        raise RequestError(
+            f"the model computes with sparse tensors: {node.target} gives one of layout {value.layout}",
+            hint="Give embeddings sparse=False, and make other tensors dense (to_dense).",
+        )
+
+
+def _require_dense_gradients(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse and part.weight.requires_grad:
+            raise RequestError(
+                f"the gradient of {name or 'the model'} ({type(part).__name__}) is sparse",
+                hint="Build it with sparse=False: its gradient is then dense, and the same.",
+            )
+
+
+def _aliases(nodes: list[fx.Node]) -> dict[int, list[fx.Node]]:
+    """The nodes whose values live in each storage."""
+    found: dict[int, list[fx.Node]] = {}
+    for node in nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            _require_dense(node, value)
+            found.setdefault(storage_key(value), []).append(node)
+    return found
+
+
+def _readers(aliases: dict[int, list[fx.Node]], source: fx.Node) -> set[fx.Node]:
     """Whatever uses `source` or a view of it."""
-    storage = storage_key(source.meta["val"])
-    aliases = [
-        n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor) and storage_key(n.meta["val"]) == storage
-    ]
-    return {user for alias in (source, *aliases) for user in alias.users}
+    return {user for alias in (source, *aliases[storage_key(source.meta["val"])]) for user in alias.users}

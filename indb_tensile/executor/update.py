@@ -1,7 +1,8 @@
-"""The optimizer's part of a captured step: clipping, the step counter, one fused update per parameter.
+"""The optimizer's part of a captured step: clipping, the step counter, one update per parameter, averages.
 
-Each call is the one that `torch.optim` with `fused=True` and `torch.nn.utils.clip_grad_norm_` make for a
-single tensor, so the results are equal bit for bit.
+Each call is the one that `torch.optim` with `fused=True` (RMSprop, which has no such thing: without) and
+`torch.nn.utils.clip_grad_norm_` make for a single tensor, so the results are equal bit for bit. Complex parameters
+are updated as pairs of real numbers, as `torch.optim` does.
 """
 
 from collections import Counter
@@ -10,8 +11,9 @@ from typing import Any
 import torch
 
 from indb_tensile.executor.layout import STEP_NAME
-from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.optimizer import AVERAGE, OptimizerSettings, state_name
 from indb_tensile.executor.record import Recorder, Runtime, StorageKey
+from indb_tensile.executor.update_operators import average_, rmsprop_
 from indb_tensile.scheduler.graph import Stage
 
 _aten = torch.ops.aten
@@ -25,10 +27,9 @@ def record_update(recorder: Recorder, settings: OptimizerSettings, gradients: di
     if settings.counts_steps:
         recorder.call(Stage.OPTIMIZER, _aten.add_.Tensor, recorder.fake(STEP_NAME), 1)
     for name, gradient in ready.items():
-        if settings.kind == "sgd":
-            _record_sgd(recorder, settings, name, gradient)
-        else:
-            _record_adam(recorder, settings, name, gradient)
+        _RECORDED[settings.kind](recorder, settings, name, gradient)
+    if settings.average_decay is not None:
+        _record_averages(recorder, settings.average_decay)
 
 
 class Gradients:
@@ -110,14 +111,27 @@ def _shared(recorder: Recorder, gradients: dict[str, torch.Tensor]) -> set[str]:
     return {name for names in owners.values() if len(names) > 1 for name in names}
 
 
+def _tensors(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> dict[str, Any]:
+    """The parameter, its gradient and its state by name, complex ones as pairs of real numbers."""
+    own = {state: recorder.fake(state_name(state, name)) for state in settings.states if state != AVERAGE}
+    found = {"parameter": recorder.fake(name), "gradient": gradient} | own
+    if not gradient.is_complex():
+        return found
+    return {
+        key: recorder.call(Stage.OPTIMIZER, _aten.view_as_real.default, tensor, name=f"real/{key}/{name}")
+        for key, tensor in found.items()
+    }
+
+
 def _record_adam(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
-    parameter, mean, square = (recorder.fake(n) for n in (name, *_state_names(settings, name)))
+    found = _tensors(recorder, settings, name, gradient)
+    parameter, mean, square = (found[key] for key in ("parameter", "exp_avg", "exp_avg_sq"))
     target = _aten._fused_adam_.default if settings.kind == "adam" else _aten._fused_adamw_.default
     recorder.call(
         Stage.OPTIMIZER,
         target,
         [parameter],
-        [gradient],
+        [found["gradient"]],
         [mean],
         [square],
         [],
@@ -134,15 +148,15 @@ def _record_adam(recorder: Recorder, settings: OptimizerSettings, name: str, gra
 
 
 def _record_sgd(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
-    parameter = recorder.fake(name)
-    buffers = [recorder.fake(state) for state in _state_names(settings, name)]
+    found = _tensors(recorder, settings, name, gradient)
+    buffers = [found["momentum_buffer"]] if settings.momentum else []
     recorder.call(
         Stage.OPTIMIZER,
         _aten._fused_sgd_.default,
-        [parameter],
-        [gradient],
+        [found["parameter"]],
+        [found["gradient"]],
         buffers,
-        mutates=(parameter, *buffers),
+        mutates=(found["parameter"], *buffers),
         weight_decay=settings.weight_decay,
         momentum=settings.momentum,
         lr=Runtime.LEARNING_RATE,
@@ -154,5 +168,63 @@ def _record_sgd(recorder: Recorder, settings: OptimizerSettings, name: str, grad
     )
 
 
-def _state_names(settings: OptimizerSettings, name: str) -> list[str]:
-    return [f"optimizer/{state}/{name}" for state in settings.states]
+def _record_adagrad(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
+    found = _tensors(recorder, settings, name, gradient)
+    recorder.call(
+        Stage.OPTIMIZER,
+        _aten._fused_adagrad_.default,
+        [found["parameter"]],
+        [found["gradient"]],
+        [found["sum"]],
+        [recorder.fake(STEP_NAME)],
+        mutates=(found["parameter"], found["sum"]),
+        lr=Runtime.LEARNING_RATE,
+        lr_decay=0.0,
+        weight_decay=settings.weight_decay,
+        eps=settings.eps,
+        maximize=False,
+    )
+
+
+def _record_rmsprop(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
+    found = _tensors(recorder, settings, name, gradient)
+    means = [found["grad_avg"]] if settings.centered else []
+    buffers = [found["momentum_buffer"]] if settings.momentum else []
+    recorder.call(
+        Stage.OPTIMIZER,
+        rmsprop_,
+        [found["parameter"]],
+        [found["gradient"]],
+        [found["square_avg"]],
+        means,
+        buffers,
+        mutates=(found["parameter"], found["square_avg"], *means, *buffers),
+        lr=Runtime.LEARNING_RATE,
+        alpha=settings.alpha,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        momentum=settings.momentum,
+    )
+
+
+_RECORDED = {
+    "sgd": _record_sgd,
+    "adam": _record_adam,
+    "adamw": _record_adam,
+    "adagrad": _record_adagrad,
+    "rmsprop": _record_rmsprop,
+}
+
+
+def _record_averages(recorder: Recorder, decay: float) -> None:
+    """Of every parameter that is trained, as they are after the update."""
+    prefix = state_name(AVERAGE, "")
+    for average in [name for name in recorder.values if name.startswith(prefix)]:
+        recorder.call(
+            Stage.OPTIMIZER,
+            average_,
+            recorder.fake(average),
+            recorder.fake(average.removeprefix(prefix)),
+            decay=decay,
+            is_first_step=Runtime.IS_FIRST,
+        )

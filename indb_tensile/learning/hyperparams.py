@@ -15,7 +15,7 @@ HYPERPARAMS: dict[str, Specification] = {
     "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "precision": {"type": "choice", "values": ["float32", "bfloat16"], "default": "float32"},
-    "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw"], "default": "adamw"},
+    "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop"], "default": "adamw"},
     "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
     "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},
     "warmup": {"type": "number", "minimum": 0, "below": 1, "default": 0.0},
@@ -24,23 +24,29 @@ HYPERPARAMS: dict[str, Specification] = {
     "momentum": {"type": "number", "minimum": 0, "below": 1, "default": None},
     "nesterov": {"type": "boolean", "default": False},
     "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": [0.9, 0.999]},
-    "eps": {"type": "number", "above": 0, "maximum": 1, "default": 1e-8},
+    "alpha": {"type": "number", "minimum": 0, "below": 1, "default": 0.99},
+    "centered": {"type": "boolean", "default": False},
+    "eps": {"type": "number", "above": 0, "maximum": 1, "default": None},
     "weight_decay": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
     "clip_norm": {"type": "number", "above": 0, "default": None},
+    "average_decay": {"type": "number", "above": 0, "below": 1, "default": None},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }
 
 # Parameters that mean nothing unless another one has this value: given all the same, they are an error.
 ONLY_WITH = {
-    "momentum": ("optimizer", ("sgd",)),
+    "momentum": ("optimizer", ("sgd", "rmsprop")),
     "nesterov": ("optimizer", ("sgd",)),
     "betas": ("optimizer", ("adam", "adamw")),
-    "eps": ("optimizer", ("adam", "adamw")),
+    "alpha": ("optimizer", ("rmsprop",)),
+    "centered": ("optimizer", ("rmsprop",)),
+    "eps": ("optimizer", ("adam", "adamw", "adagrad", "rmsprop")),
     "decay": ("schedule", ("step",)),
     "decay_at": ("schedule", ("step",)),
 }
-_LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3}
-_WEIGHT_DECAY = {"sgd": 0.0, "adam": 0.0, "adamw": 1e-2}  # torch's own defaults
+_LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3}
+_WEIGHT_DECAY = {"adamw": 1e-2}  # torch's own defaults, as these are; of the others 0
+_EPS = {"adagrad": 1e-10}  # of the others 1e-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +54,9 @@ class TrainingSettings:
     """What `hyperparams` said, with a default for the rest.
 
     `warmup` and `decay_at` are shares of the whole run. `clip_norm` bounds the norm of all gradients together,
-    None leaves them. A step computes its batch in parts of at most `micro_batch_size` rows, None at once; with
-    `precision` bfloat16 what tolerates it does so (parameters, gradients and optimizer stay float32).
+    None leaves them. With `average_decay` a moving average of the weights is validated and published. A step computes
+    its batch in parts of at most `micro_batch_size` rows, None at once; with `precision` bfloat16 what tolerates it
+    does so (parameters, gradients and optimizer stay float32).
     """
 
     epochs: int
@@ -65,9 +72,12 @@ class TrainingSettings:
     momentum: float
     nesterov: bool
     betas: tuple[float, float]
+    alpha: float
+    centered: bool
     eps: float
     weight_decay: float
     clip_norm: float | None
+    average_decay: float | None
     seed: int
 
     @classmethod
@@ -82,7 +92,9 @@ class TrainingSettings:
         if values["learning_rate"] is None:
             values["learning_rate"] = _LEARNING_RATE[optimizer]
         if values["weight_decay"] is None:
-            values["weight_decay"] = _WEIGHT_DECAY[optimizer]
+            values["weight_decay"] = _WEIGHT_DECAY.get(optimizer, 0.0)
+        if values["eps"] is None:
+            values["eps"] = _EPS.get(optimizer, 1e-8)
         if values["momentum"] is None:
             values["momentum"] = 0.9 if optimizer == "sgd" else 0.0
         for name in ("betas", "decay_at"):

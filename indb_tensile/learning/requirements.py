@@ -13,7 +13,7 @@ from indb_tensile.errors import HostMemoryError, MemoryLimitError
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.sizes import compared, size
 
-_STATES = {"adam": 2, "adamw": 2}  # tensors beside each parameter; sgd has one if it has a momentum
+_STATES = {"sgd": 0, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1}  # tensors beside each parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,8 @@ class Requirements:
         """Count a module, which may be on the meta device."""
         parameters = [parameter.numel() * parameter.element_size() for parameter in module.parameters()]
         buffers = sum(buffer.numel() * buffer.element_size() for buffer in module.buffers())
-        states = _STATES.get(settings.optimizer, 1 if settings.momentum else 0)
+        states = _STATES[settings.optimizer] + (settings.momentum > 0) + settings.centered
+        states += settings.average_decay is not None
         return cls(
             update_bytes=2 * max(parameters, default=0),
             weights_bytes=sum(parameters) + buffers,

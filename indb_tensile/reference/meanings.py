@@ -13,19 +13,28 @@ HYPERPARAMS: dict[str, str] = {
     "Null: the whole batch. Smaller parts take less memory and more time.",
     "precision": "The type of the computation. With bfloat16 whatever tolerates it is computed in 16 bits; "
     "parameters, gradients and optimizer stay float32.",
-    "optimizer": "How parameters follow their gradients: stochastic gradient descent, Adam, or Adam with decoupled "
-    "weight decay.",
-    "learning_rate": "The rate after the warm-up. Null: 0.05 for sgd, 0.002 for adam and adamw.",
+    "optimizer": "How parameters follow their gradients: stochastic gradient descent, Adam, Adam with decoupled "
+    "weight decay, Adagrad, or RMSprop; each as in `torch.optim`.",
+    "learning_rate": "The rate after the warm-up. Null: 0.05 for sgd, 0.002 for adam and adamw, 0.01 for "
+    "adagrad, 0.001 for rmsprop.",
     "schedule": "How the rate falls: not at all, as half a cosine down to zero, or by steps at `decay_at`.",
     "warmup": "The share of all steps in which the rate rises linearly from zero.",
     "decay": "With the schedule step: the factor by which the rate falls at each of `decay_at`.",
     "decay_at": "With the schedule step: the shares of all steps at which the rate falls.",
-    "momentum": "With sgd: the momentum. Null: 0.9.",
+    "momentum": "With sgd and rmsprop: the momentum. Null: 0.9 for sgd, 0 for rmsprop.",
     "nesterov": "With sgd: Nesterov's momentum; needs a momentum above 0.",
     "betas": "With adam and adamw: the decay of the running means of the gradient and of its square.",
-    "eps": "With adam and adamw: the number added to the denominator, for numerical stability.",
+    "alpha": "With rmsprop: the decay of the running mean of the gradient's square.",
+    "centered": "With rmsprop: divide by the running variance of the gradient, not by the mean of its square.",
+    "eps": "Not with sgd: the number added to the denominator, for numerical stability. Null: 1e-10 for adagrad, "
+    "1e-8 for the others.",
     "weight_decay": "How strongly parameters are drawn to zero. Null: 0.01 for adamw, 0 for the others.",
     "clip_norm": "The largest norm of all gradients together; larger ones are scaled down. Null: no bound.",
+    "average_decay": "Keep a moving average of the weights, and validate and publish it instead of them: after the "
+    "first step it is the weights, after each later one `average_decay` times itself and the rest the weights. "
+    "Training goes on with the weights themselves. Buffers, such as the running statistics of batch normalisation, "
+    "are published as they are. As `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`. It takes as "
+    "much memory again as the weights. Null: no average; 0.999 suits trainings of thousands of steps.",
     "seed": "The seed of the initial weights, of the order of the rows and of dropout.",
 }
 

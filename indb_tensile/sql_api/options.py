@@ -16,7 +16,7 @@ HYPERPARAMS: dict[str, Json] = {
     "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "precision": {"type": "choice", "values": ["float32", "bfloat16"], "default": "float32"},
-    "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw"], "default": "adamw"},
+    "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop"], "default": "adamw"},
     "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
     "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},
     "warmup": _SHARE | {"default": 0.0},
@@ -25,9 +25,12 @@ HYPERPARAMS: dict[str, Json] = {
     "momentum": _SHARE | {"default": None},
     "nesterov": _FLAG,
     "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": [0.9, 0.999]},
-    "eps": {"type": "number", "above": 0, "maximum": 1, "default": 1e-8},
+    "alpha": _SHARE | {"default": 0.99},
+    "centered": _FLAG,
+    "eps": {"type": "number", "above": 0, "maximum": 1, "default": None},
     "weight_decay": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
     "clip_norm": {"type": "number", "above": 0, "default": None},
+    "average_decay": {"type": "number", "above": 0, "below": 1, "default": None},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }
 _DROPOUT: Json = _SHARE | {"default": 0.0}
@@ -125,10 +128,12 @@ EARLY_STOP: dict[str, Json] = {
 }
 # Parameters that mean nothing unless another one has one of these values: given all the same, they are an error.
 ONLY_WITH = {
-    "momentum": ("optimizer", ("sgd",)),
+    "momentum": ("optimizer", ("sgd", "rmsprop")),
     "nesterov": ("optimizer", ("sgd",)),
     "betas": ("optimizer", ("adam", "adamw")),
-    "eps": ("optimizer", ("adam", "adamw")),
+    "alpha": ("optimizer", ("rmsprop",)),
+    "centered": ("optimizer", ("rmsprop",)),
+    "eps": ("optimizer", ("adam", "adamw", "adagrad", "rmsprop")),
     "decay": ("schedule", ("step",)),
     "decay_at": ("schedule", ("step",)),
 }

@@ -3,6 +3,7 @@
 import pytest
 
 from indb_tensile.bench.exact import Asked, measure
+from indb_tensile.bench.kinds import KINDS
 from indb_tensile.bench.networks import NETWORKS, missing_library
 from indb_tensile.bench.trial import Subject
 from indb_tensile.scheduler.policies import POLICIES
@@ -25,3 +26,31 @@ def test_a_convolutional_network_is_exact_under_ours() -> None:
     rows = list(measure(iter([Subject.of(network, 2)]), Asked(policies=("tensile+",), iterations=2)))
     assert [row["exact"] for row in rows] == [True] * len(rows)
     assert max(row["swaps"] for row in rows) > 0
+
+
+FEW = ("windows", "complex", "averaged", "accumulated", "embeddings", "unet")
+
+
+def _require_exact(name: str) -> None:
+    asked = Asked(policies=("tensile+",), budgets=(0.6, 0.0), iterations=3)
+    rows = list(measure(map(KINDS[name].subject, range(1)), asked))
+    assert [row["exact"] for row in rows] == [True] * len(rows), rows
+    assert max(row["swaps"] for row in rows) > 0
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_networks_of_many_kinds_are_exact(name: str) -> None:
+    _require_exact(name)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in FEW])
+def test_every_kind_is_exact(name: str) -> None:
+    _require_exact(name)
+
+
+def test_there_are_twenty_kinds_and_every_optimizer_trains_one() -> None:
+    assert len(KINDS) == 20
+    kinds = {kind.settings.kind for kind in KINDS.values()}
+    assert kinds == {"sgd", "adam", "adamw", "adagrad", "rmsprop"}
+    assert any(kind.settings.average_decay for kind in KINDS.values())

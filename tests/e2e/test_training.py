@@ -208,6 +208,23 @@ def test_a_job_survives_a_kill_and_ends_with_the_same_bits(
     service.until(lambda: device_is_free(service), "the device to be free")
 
 
+def test_averaged_weights_are_published_and_survive_a_kill_bit_for_bit(
+    service: Service, demo: psycopg.Connection
+) -> None:
+    averaged: dict[str, float] = {"average_decay": 0.99}
+    plain, first, second = (
+        train(demo, name, "digits", architecture=WIDE, epochs=8, optimizer="rmsprop", momentum=0.9, **more)
+        for name, more in (("unaveraged", dict[str, float]()), ("averaged", averaged), ("averaged_too", averaged))
+    )
+    in_training(service, second)
+    for trainer in children(service, "tensile trainer"):
+        os.kill(trainer, signal.SIGKILL)
+    assert service.until_ended(plain, first, second) == ["succeeded"] * 3
+    assert weights(service, first) == weights(service, second) != weights(service, plain)
+    accuracy = demo.execute("select value from tensile_evaluate('averaged') where metric = 'accuracy'").fetchone()
+    assert accuracy == (service.value("select metric from tensile.model_versions where job_id = %s", first),)
+
+
 LEFT_OUT = """select tensile_train(%s, 'diabetes', hyperparams => '{"seed": 7}')"""
 TRAINED = "select training from tensile.model_versions where job_id = %s"
 SETTINGS = "select detail from tensile.job_events where job_id = %s and kind = 'settings' order by event_id limit 1"

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.overrides import TorchFunctionMode
 
-from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.optimizer import AVERAGE, OptimizerSettings, state_name
 from tests.executor.models import Job
 
 RATES = (1e-2, 5e-3, 2e-3)
@@ -22,6 +23,9 @@ class Eager:
         self.loss = job.loss
         self.passes = job.passes
         self.optimizer = _optimizer(self.module, job.settings)
+        decay = job.settings.average_decay
+        average = None if decay is None else get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        self.averaged = None if average is None else AveragedModel(self.module, multi_avg_fn=average)
         self.steps = 0
 
     def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
@@ -32,6 +36,8 @@ class Eager:
         if self.settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.clip_norm)
         self.optimizer.step()
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.module)
         self.steps += 1
         return loss
 
@@ -52,9 +58,10 @@ class Eager:
         return sum(losses[1:], losses[0])
 
     def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        self.module.eval()
+        module = self.module if self.averaged is None else self.averaged
+        module.eval()
         with torch.no_grad():
-            outputs = self.module(x)
+            outputs = module(x)
             return self.loss(outputs, y), outputs
 
     def export(self) -> dict[str, torch.Tensor]:
@@ -66,8 +73,11 @@ class Eager:
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad:
                 kept = self.optimizer.state.get(parameter, {})
-                for state in self.settings.states:
+                for state in (name for name in self.settings.states if name != AVERAGE):
                     found[f"optimizer/{state}/{name}"] = kept.get(state, torch.zeros_like(parameter)).detach()
+        for name, average in [] if self.averaged is None else self.averaged.module.named_parameters():
+            if average.requires_grad:
+                found[state_name(AVERAGE, name)] = average.detach().clone()
         return found
 
 
@@ -90,6 +100,17 @@ def _optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Op
             weight_decay=settings.weight_decay,
             nesterov=settings.nesterov,
             fused=True,
+        )
+    if settings.kind == "adagrad":
+        return torch.optim.Adagrad(trained, eps=settings.eps, weight_decay=settings.weight_decay, fused=True)
+    if settings.kind == "rmsprop":
+        return torch.optim.RMSprop(
+            trained,
+            alpha=settings.alpha,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            momentum=settings.momentum,
+            centered=settings.centered,
         )
     make = torch.optim.Adam if settings.kind == "adam" else torch.optim.AdamW
     return make(trained, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay, fused=True)

@@ -237,9 +237,9 @@ def test_steps_of_different_optimizers_do_not_go_together() -> None:
     ("change", "fault"),
     [
         ({"kind": "lion"}, "unknown"),
-        ({"momentum": 1.0}, "outside"),
-        ({"eps": -1.0}, "negative"),
-        ({"nesterov": True}, "needs a momentum"),
+        ({"kind": "sgd", "momentum": 1.0}, "outside"),
+        ({"eps": -1.0}, "no finite number from 0"),
+        ({"kind": "sgd", "nesterov": True}, "needs a momentum"),
         ({"clip_norm": 0.0}, "not positive"),
     ],
 )

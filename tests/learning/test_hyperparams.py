@@ -26,6 +26,10 @@ def test_nothing_given_is_every_default() -> None:
 def test_a_default_may_depend_on_the_optimizer() -> None:
     settings = parsed(optimizer="sgd", nesterov=True)
     assert (settings.learning_rate, settings.momentum, settings.weight_decay) == (0.05, 0.9, 0.0)
+    settings = parsed(optimizer="adagrad")
+    assert (settings.learning_rate, settings.eps, settings.weight_decay) == (0.01, 1e-10, 0.0)
+    settings = parsed(optimizer="rmsprop")
+    assert (settings.learning_rate, settings.momentum, settings.alpha, settings.eps) == (0.001, 0.0, 0.99, 1e-8)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
         ({"epochs": True}, '"epochs" is True', "an integer"),
         ({"micro_batch_size": 0}, '"micro_batch_size" is 0', "at least 1"),
         ({"precision": "float16"}, '"precision" is "float16"', "float32, bfloat16"),
-        ({"optimizer": "lion"}, '"optimizer" is "lion"', "sgd, adam, adamw"),
+        ({"optimizer": "lion"}, '"optimizer" is "lion"', "sgd, adam, adamw, adagrad, rmsprop"),
         ({"learning_rate": 0}, '"learning_rate" is 0', "above 0"),
         ({"learning_rate": float("nan")}, '"learning_rate" is nan', "a number"),
         ({"betas": [0.9]}, r'"betas" is \[0.9\]', "of length 2"),
@@ -45,6 +49,13 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
         ({"nesterov": 1, "optimizer": "sgd"}, '"nesterov" is 1', "true or false"),
         ({"momentum": 0.5}, '"momentum" means nothing with optimizer adamw', "sgd"),
         ({"decay": 0.5}, '"decay" means nothing with schedule cosine', "step"),
+        ({"optimizer": "adam", "momentum": 0.9}, '"momentum" means nothing with optimizer adam', "sgd or rmsprop"),
+        ({"optimizer": "adagrad", "betas": [0.9, 0.99]}, '"betas" means nothing with optimizer adagrad', "adam"),
+        ({"optimizer": "sgd", "eps": 1e-4}, '"eps" means nothing with optimizer sgd', "adagrad or rmsprop"),
+        ({"alpha": 0.9}, '"alpha" means nothing with optimizer adamw', "rmsprop"),
+        ({"eps": float("nan")}, '"eps" is nan', "a number above 0"),
+        ({"weight_decay": float("inf")}, '"weight_decay" is inf', "at most 100"),
+        ({"average_decay": 1}, '"average_decay" is 1', "below 1"),
         ({"optimizer": "sgd", "nesterov": True, "momentum": 0}, "needs a momentum above 0", "momentum"),
     ],
 )
@@ -65,7 +76,16 @@ def test_given_epochs_and_batches_are_taken_whatever_the_rows() -> None:
     assert parsed(10_000, batch_size=100).epochs == epochs(100), "the epochs left out follow the batch that was given"
 
 
-@pytest.mark.parametrize("given", [{}, {"optimizer": "sgd", "nesterov": True}, {"schedule": "step", "clip_norm": 1}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"optimizer": "sgd", "nesterov": True},
+        {"schedule": "step", "clip_norm": 1},
+        {"optimizer": "adagrad"},
+        {"optimizer": "rmsprop", "centered": True, "average_decay": 0.9},
+    ],
+)
 def test_settings_are_repeated_on_other_rows_by_what_they_are_stored_as(given: dict[str, Any]) -> None:
     settings = parsed(100, **given)
     assert parsed(10**6, **json.loads(json.dumps(settings.to_hyperparams()))) == settings

@@ -255,7 +255,10 @@ def test_a_key_belongs_to_its_owner(alice: Connection, bob: Connection) -> None:
         (
             """target => 'species', hyperparams => '{"optimizer": "lion"}'""",
             Refused(
-                "22023", 'hyperparams: "optimizer" is "lion"', None, '"optimizer" must be one of sgd, adam, adamw.'
+                "22023",
+                'hyperparams: "optimizer" is "lion"',
+                None,
+                '"optimizer" must be one of sgd, adam, adamw, adagrad, rmsprop.',
             ),
         ),
         (
@@ -603,6 +606,14 @@ def test_all_columns_that_cannot_be_learned_from_are_named_at_once(alice: Connec
         (
             """hyperparams => '{"momentum": 0.5}'""",
             'hyperparams: "momentum" means nothing with optimizer adamw',
+        ),
+        (
+            """hyperparams => '{"optimizer": "adagrad", "alpha": 0.9}'""",
+            'hyperparams: "alpha" means nothing with optimizer adagrad',
+        ),
+        (
+            """hyperparams => '{"average_decay": 1}'""",
+            'hyperparams: "average_decay" is 1',
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.hardware import trim_heap
+from indb_tensile.executor.optimizer import AVERAGE, state_name
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import STEPS_NAME, State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
@@ -80,7 +82,7 @@ class Loop:
     def trained(self) -> Trained:
         """What is published: the best epoch's parameters and buffers under early stopping, else the last one's."""
         best_epoch = self.early_stop.best_epoch + 1 if self._best else self.epochs_done
-        weights = self._best.read() if self._best else self._present_weights()
+        weights = self._best.read() if self._best else self._weights(self.prepared.module.state_dict())
         self._best.close()
         return Trained(weights=weights, epochs=self.epochs_done, best_epoch=best_epoch)
 
@@ -118,7 +120,7 @@ class Loop:
             watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric)
             self._observe(watched)
         if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
-            self._best.keep(self.state.export)
+            self._best.keep(self._weights)
         self.epochs_done += 1
         steps = batch_plan(self.prepared.train.rows, self.prepared.settings).steps
         progress = self._progress(steps, steps, loss, figures)
@@ -245,9 +247,15 @@ class Loop:
         before, self._done_at = self._done_at, time.monotonic()
         return self._done_at - before
 
-    def _present_weights(self) -> dict[str, torch.Tensor]:
-        """A copy of parameters and buffers."""
-        return self.state.export(self.prepared.module.state_dict().keys())
+    def _weights(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+        """Copies of these parameters and buffers of the module.
+
+        Of a parameter that is averaged it is the average: what is validated is what is published.
+        """
+        averages = {name: state_name(AVERAGE, name) for name in names}
+        stored = {name: own if own in self.state.tensors else name for name, own in averages.items()}
+        values = self.state.export(stored.values())
+        return {name: values[own] for name, own in stored.items() if own in values}
 
     def _save_checkpoint(self) -> None:
         """Keep a checkpoint if one is due; where that fails, training goes on."""

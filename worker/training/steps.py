@@ -125,10 +125,13 @@ def optimizer_settings(settings: TrainingSettings) -> OptimizerSettings:
         kind=settings.optimizer,
         momentum=settings.momentum,
         betas=settings.betas,
+        alpha=settings.alpha,
         eps=settings.eps,
         weight_decay=settings.weight_decay,
         nesterov=settings.nesterov,
+        centered=settings.centered,
         clip_norm=settings.clip_norm,
+        average_decay=settings.average_decay,
     )
 
 

@@ -1,0 +1,147 @@
+"""Twenty kinds of networks, each small: what between them a captured step has to get right, whatever plan it follows.
+
+Networks of the literature stand here as one or two of their blocks. Each is trained by one of the optimizers, some in
+parts, in half precision, with clipped gradients or with averages of their weights.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from indb_tensile.bench import blocks, convolutional
+from indb_tensile.bench.trial import Subject
+from indb_tensile.errors import MissingError
+from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.passes import WHOLE, Passes
+from indb_tensile.executor.trace import Loss
+
+ROWS = 4
+CLASSES = 10
+TOKENS = 50
+
+_SGD = OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=1e-4)
+_ADAM = OptimizerSettings(kind="adam")
+_ADAMW = OptimizerSettings(kind="adamw", weight_decay=0.01)
+_ADAGRAD = OptimizerSettings(kind="adagrad", eps=1e-10)
+_RMSPROP = OptimizerSettings(kind="rmsprop", momentum=0.9, centered=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of network: how it is built, what a batch of it is, and how it is trained.
+
+    `x` and `y` draw as many rows as they are asked for.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    x: Callable[[int], torch.Tensor]
+    y: Callable[[int], torch.Tensor]
+    loss: Loss
+    settings: OptimizerSettings = _ADAM
+    passes: Passes = WHOLE
+    rows: int = ROWS
+
+    def subject(self, seed: int = 0) -> Subject:
+        """With weights and rows of this seed."""
+        torch.manual_seed(seed)
+        return Subject(
+            name=self.name,
+            module=self.build().train(),
+            loss=self.loss,
+            x=self.x(self.rows),
+            y=self.y(self.rows),
+            settings=self.settings,
+            passes=self.passes,
+        )
+
+
+def find_kind(name: str) -> Kind:
+    """The kind of this name. Raises MissingError where there is none."""
+    if name not in KINDS:
+        raise MissingError(f"there is no kind of network '{name}'", hint=f"Kinds are: {', '.join(KINDS)}.")
+    return KINDS[name]
+
+
+def _normal(*row: int) -> Callable[[int], torch.Tensor]:
+    return lambda rows: torch.randn(rows, *row)
+
+
+def _numbers(below: int, *row: int) -> Callable[[int], torch.Tensor]:
+    return lambda rows: torch.randint(below, (rows, *row))
+
+
+def _cross_entropy(predicted: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Over the last dimension, one label for each of the others."""
+    return functional.cross_entropy(predicted.flatten(0, -2), y.flatten())
+
+
+def _mean(predicted: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Of a network that gives its own loss, of each row."""
+    return predicted.mean()
+
+
+_CLASSIFIED: Mapping[str, Any] = {"y": _numbers(CLASSES), "loss": _cross_entropy}
+_LABELLED: Mapping[str, Any] = {"x": _numbers(TOKENS, 12), "y": _numbers(TOKENS, 12), "loss": _cross_entropy}
+_OWN_LOSS: Mapping[str, Any] = {"y": _normal(1), "loss": _mean}
+
+_ALL = (
+    Kind(name="residual", build=convolutional.residual, x=_normal(3, 16, 16), settings=_SGD, **_CLASSIFIED),
+    Kind(name="depthwise", build=convolutional.depthwise, x=_normal(3, 16, 16), settings=_RMSPROP, **_CLASSIFIED),
+    Kind(name="dense", build=convolutional.dense, x=_normal(3, 16, 16), **_CLASSIFIED),
+    Kind(name="cells", build=convolutional.Cells, x=_normal(3, 12, 12), **_CLASSIFIED),
+    Kind(name="unet", build=convolutional.UNet, x=_normal(3, 16, 16), y=_normal(1, 16, 16), loss=functional.l1_loss),
+    Kind(name="volumes", build=convolutional.Volumes, x=_normal(2, 4, 8, 8), **_CLASSIFIED),
+    Kind(name="normalised", build=convolutional.normalised, x=_normal(4, 8, 8), settings=_ADAMW, **_CLASSIFIED),
+    Kind(name="windows", build=blocks.Windows, x=_normal(3, 16, 16), settings=_ADAMW, **_CLASSIFIED),
+    Kind(name="decoder", build=blocks.Decoder, settings=_ADAMW, **_LABELLED),
+    Kind(
+        name="averaged",
+        build=blocks.Encoder,
+        settings=OptimizerSettings(kind="adamw", average_decay=0.9),
+        **_LABELLED,
+    ),
+    Kind(name="experts", build=blocks.Experts, x=_normal(6, 16), y=_normal(6, 16), loss=functional.mse_loss),
+    Kind(
+        name="embeddings",
+        build=blocks.Recommender,
+        x=_numbers(5_000, 8),
+        y=_normal(1),
+        loss=functional.mse_loss,
+        settings=_ADAGRAD,
+    ),
+    Kind(name="towers", build=blocks.Towers, x=_numbers(1_000, 12), settings=_ADAGRAD, **_OWN_LOSS),
+    Kind(name="graph", build=blocks.GraphConvolution, x=_normal(9, 5), **_CLASSIFIED),
+    Kind(name="recurrent", build=blocks.Recurrent, x=_normal(7, 6), settings=_RMSPROP, **_CLASSIFIED),
+    Kind(
+        name="unrolled",
+        build=blocks.Unrolled,
+        settings=OptimizerSettings(kind="sgd", momentum=0.9, clip_norm=0.1),
+        **_LABELLED,
+    ),
+    Kind(
+        name="complex",
+        build=blocks.Spectral,
+        x=_normal(2, 16),
+        y=_normal(2, 16),
+        loss=functional.huber_loss,
+        settings=_RMSPROP,
+    ),
+    Kind(name="adversarial", build=blocks.Adversarial, x=_normal(8), **_OWN_LOSS),
+    Kind(name="diffusion", build=blocks.Diffusion, x=_normal(1, 8, 8), **_OWN_LOSS),
+    Kind(
+        name="accumulated",
+        build=blocks.Perceptron,
+        x=_normal(24),
+        settings=OptimizerSettings(kind="adamw", clip_norm=0.5),
+        passes=Passes(micro_batch_size=3, precision="bfloat16"),
+        rows=8,
+        **_CLASSIFIED,
+    ),
+)
+KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})

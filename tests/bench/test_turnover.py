@@ -1,0 +1,34 @@
+"""How much a link moves while a step computes: by its definition, and on a device that was made to have as much."""
+
+import pytest
+
+from indb_tensile.bench.networks import NETWORKS
+from indb_tensile.bench.rig import Target, set_up
+from indb_tensile.bench.turnover import network_turnover, scaled, simulated_turnover, turnover
+from indb_tensile.scheduler.graph import Role
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.machines import REFERENCE, latencies
+from tests.bench.subjects import tiny
+from tests.scheduler.drawn import drawn
+
+GRAPH = drawn((600, Role.ACTIVATION, "wr."), (400, Role.ACTIVATION, ".wr"))  # 1,000 bytes are held at its peak
+
+
+def test_it_is_the_bytes_of_the_slower_direction_over_the_liveness_peak() -> None:
+    link = Link(out_bytes_per_s=2_000_000, in_bytes_per_s=8_000_000)
+    assert turnover(GRAPH, link, 1_000_000) == pytest.approx(2.0)
+    assert turnover(GRAPH, scaled(link, 0.25), 1_000_000) == pytest.approx(0.5)
+    assert scaled(link, 0.25) == Link(out_bytes_per_s=500_000, in_bytes_per_s=2_000_000)
+
+
+def test_on_a_machine_it_follows_from_the_roofline() -> None:
+    iteration_ns = sum(latencies(GRAPH, REFERENCE))
+    assert simulated_turnover(GRAPH, REFERENCE) == turnover(GRAPH, REFERENCE.link, iteration_ns)
+    assert network_turnover(NETWORKS["vgg16"], REFERENCE, lambda _: GRAPH) == simulated_turnover(GRAPH, REFERENCE)
+
+
+def test_an_emulated_link_is_made_as_wide_as_a_turnover_asks() -> None:
+    with set_up(Target(), tiny(), throttled=False) as rig:
+        own = simulated_turnover(rig.step.graph, REFERENCE)
+    with set_up(Target(turnover=1000 * own), tiny(), throttled=False) as wide:
+        assert wide.link.out_bytes_per_s > 50 * rig.link.out_bytes_per_s  # its clock was read anew
