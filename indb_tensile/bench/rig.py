@@ -19,7 +19,7 @@ from threading import Thread
 from indb_tensile import config
 from indb_tensile.bench.trial import Subject, Trial
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.backend import EMULATED, choose, fitted, speed_of, torch_cuda
+from indb_tensile.executor.backend import EMULATED, choose, fitted, speed_of, torch_architectures, torch_cuda
 from indb_tensile.executor.bandwidth import SIZES_BYTES, measure_copies
 from indb_tensile.executor.capture import CapturedStep
 from indb_tensile.executor.cuda import CudaBroker, CudaDevice, CudaRegions, Gpu, probe
@@ -178,7 +178,7 @@ def _placer(opened: Opened, step: CapturedStep, spare_bytes: int | None = None) 
 
 def _chosen(device: str) -> Gpu:
     """The GPU of that name. Raises DeviceError where it cannot be used."""
-    chosen = choose(device, probe(), torch_cuda())
+    chosen = choose(device, probe(), torch_cuda(), torch_architectures)
     assert isinstance(chosen, Gpu)  # what was not asked for is not chosen
     return chosen
 

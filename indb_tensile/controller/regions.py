@@ -22,10 +22,17 @@ from indb_tensile.scheduler.admission.pool import TrainerId
 log = logging.getLogger("controller")
 
 
-def broker(gpu: Gpu, *, region_bytes: int, capacity_bytes: int, shares: bool) -> CudaBroker | None:
-    """All the regions; None, said in the log, where they are not to be shared or the driver hands none over.
+_FEWER = 16  # of the capacity this part less is tried where the device does not give it
 
-    Raises DeviceMemoryError where the device has not so much, DeviceLostError where it is gone.
+
+def broker(
+    gpu: Gpu, *, region_bytes: int, capacity_bytes: int, shares: bool, least_bytes: int | None = None
+) -> tuple[CudaBroker | None, int]:
+    """All the regions, and their bytes; None where they are not to be shared or the driver hands none over.
+
+    The log says why none. Where the device does not give so much, because another program has taken it meanwhile,
+    fewer regions are made, down to `least_bytes`. Raises DeviceMemoryError where the device has not as much,
+    DeviceLostError where it is gone.
     """
     if not shares:
         why = "share_memory is off"
@@ -33,13 +40,28 @@ def broker(gpu: Gpu, *, region_bytes: int, capacity_bytes: int, shares: bool) ->
         why = f"{gpu.name} hands none to other processes"
     else:
         try:
-            return CudaBroker(gpu.ordinal, region_bytes, capacity_bytes // region_bytes)
+            return _made(gpu, region_bytes, capacity_bytes, capacity_bytes if least_bytes is None else least_bytes)
         except (DeviceMemoryError, DeviceLostError):
             raise
         except DeviceError as error:
             why = error.message
     log.warning("each trainer makes memory of its own, as much as it is granted: %s", why)
-    return None
+    return None, capacity_bytes
+
+
+def _made(gpu: Gpu, region_bytes: int, capacity_bytes: int, least_bytes: int) -> tuple[CudaBroker, int]:
+    """A broker of as much as the device gives."""
+    tried_bytes = capacity_bytes
+    while True:
+        try:
+            return CudaBroker(gpu.ordinal, region_bytes, tried_bytes // region_bytes), tried_bytes
+        except DeviceMemoryError:
+            if tried_bytes <= least_bytes:
+                raise
+            fewer_bytes = max(least_bytes, tried_bytes - max(region_bytes, tried_bytes // _FEWER))
+            fewer_bytes -= fewer_bytes % region_bytes
+            log.warning("%s does not give %d bytes: trying %d", gpu.name, tried_bytes, fewer_bytes)
+            tried_bytes = fewer_bytes
 
 
 class GpuRegions:

@@ -24,10 +24,9 @@ from indb_tensile.executor.calibrate import calibrate_on
 from indb_tensile.executor.cuda import CudaDevice, CudaRegions, ordinal
 from indb_tensile.executor.device import CpuDevice, EmulatedDevice
 from indb_tensile.executor.graphs import CudaGraphs, Graphs, TorchCapture, set_libraries_up
+from indb_tensile.executor.headroom import OUTSIDE_BYTES
 from indb_tensile.executor.serving import Serving
 from indb_tensile.executor.timing import EventClock
-
-OUTSIDE_BYTES = 256 << 20  # beside its regions, for cuBLAS's workspace and whatever else no plan foresees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

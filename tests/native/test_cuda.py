@@ -304,7 +304,8 @@ def made(code):
     for number in range(1, 5):
         driver.fake_cuda_fail_call(ctypes.c_uint64(number), code)
         try:
-            found.append(type(broker(gpu, region_bytes=2 << 20, capacity_bytes=4 << 20, shares=True)).__name__)
+            made, _ = broker(gpu, region_bytes=2 << 20, capacity_bytes=4 << 20, shares=True)
+            found.append(type(made).__name__)
         except DeviceError as error:
             found.append(type(error).__name__)
     driver.fake_cuda_fail_call(ctypes.c_uint64(0), 0)
@@ -312,9 +313,11 @@ def made(code):
 print(*made(801))
 print(*made(46))
 print(*made(2))
-print(broker(gpu, region_bytes=2 << 20, capacity_bytes=4 << 20, shares=False))
+print(broker(gpu, region_bytes=2 << 20, capacity_bytes=4 << 20, shares=False)[0])
+print(broker(gpu, region_bytes=2 << 20, capacity_bytes=512 << 20, least_bytes=2 << 20, shares=True)[1] >> 20)
 """
-    refused, lost, full, private = run(source, environment(library)).splitlines()
+    refused, lost, full, private, fewer = run(source, environment(library)).splitlines()
+    assert 240 <= int(fewer) <= 256  # of the 256 MB that there are, where twice as much was asked for
     assert refused.split() == ["NoneType"] * 4
     assert lost.split() == ["DeviceLostError"] * 4
     assert full.split() == ["DeviceMemoryError"] * 4
