@@ -86,11 +86,13 @@ nvidia_driver() {
 # Drivers: NVIDIA, CUDA Compatibility, table 1 (CUDA 12.x from 525, 13.x from 580). Devices: torch's RELEASE.md, CUDA
 # support matrix. indb_tensile/executor/wheels.py has the same table.
 torch_build() {
-  driver=${1%%.*}
-  capability=$(printf '%s' "${2:-8.0}" | tr -d .)
-  if [ "${driver:-0}" -ge 580 ] && [ "$capability" -ge 75 ]; then
+  driver=${1:-0}
+  driver=${driver%%.*}
+  capability=${2:-8.0}
+  capability=${capability%%.*}${capability##*.}
+  if [ "$driver" -ge 580 ] && [ "$capability" -ge 75 ]; then
     printf cu130
-  elif [ "${driver:-0}" -ge 525 ] && [ "$capability" -ge 50 ] && [ "$capability" -lt 100 ]; then
+  elif [ "$driver" -ge 525 ] && [ "$capability" -ge 50 ] && [ "$capability" -lt 100 ]; then
     printf cu126
   else
     printf cpu

@@ -348,12 +348,14 @@ def _borne_out(ledger: Ledger, nominal: Link, records: CatalogRecords) -> Link:
 
 
 def _ledger(settings: Settings) -> Ledger:
+    """The account of the device. A GPU's memory is its own: nothing of it is in the ledger's file."""
+    has_memory = settings.device in (CPU, EMULATED)
     return Ledger.create(
         settings.capacity_bytes,
         settings.region_bytes,
         settings.link_out_bytes_per_s,
         settings.link_in_bytes_per_s,
-        settings.memory_directory,
+        settings.memory_directory if has_memory else None,
         settings.host_pool_bytes,
     )
 

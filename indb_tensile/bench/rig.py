@@ -153,7 +153,7 @@ def _gpu(where: Target, subject: Subject) -> Iterator[Rig]:
     count = gpu.memory_bytes // 2 // region_bytes
     name, place = f"cuda:{gpu.ordinal}", torch_device(f"cuda:{gpu.ordinal}")
     host_bytes = memory().size_bytes // 2
-    with Ledger.create(count * region_bytes, region_bytes, 1, 1, host_bytes=host_bytes) as ledger:
+    with Ledger.create(count * region_bytes, region_bytes, 1, 1, None, host_bytes) as ledger:
         slot, epoch = ledger.claim_slot(os.getpid())
         ledger.grant(slot, count * region_bytes)
         regions = _handed_over(CudaBroker(gpu.ordinal, region_bytes, count), gpu.ordinal) if gpu.shareable else None

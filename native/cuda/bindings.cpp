@@ -142,6 +142,8 @@ void bind_cuda_device(nb::module_& module) {
            [](CudaDevice& device) { return reinterpret_cast<std::uint64_t>(device.pieces().release()); })
       .def("allow_outside", &CudaDevice::allow_outside, "size_bytes"_a)
       .def("outside_bytes", &CudaDevice::outside_bytes)
+      .def("allocate_outside", &CudaDevice::allocate_outside, "size_bytes"_a)
+      .def("free_outside", &CudaDevice::free_outside, "address"_a)
       .def("serve_torch", [](CudaDevice& device) { cuda::serve_torch(&device); });
 }
 
@@ -151,6 +153,10 @@ void bind_cuda(nb::module_& module) {
   module.def("cuda_probe", &probe);
   module.def("cuda_allocate_beside", &cuda::allocate_beside, "wanted"_a);
   module.def("cuda_raise_told", [](const std::string& words) { cuda::raise_told(words); }, "words"_a);
+  module.def("cuda_take_refusal", [] {
+    const cuda::Refusal refusal = cuda::take_refusal();
+    return std::make_tuple(refusal.needed_bytes, refusal.grantable_bytes);
+  });
   module.def("cuda_end_torch", [] { cuda::serve_torch(nullptr); });
   module.def("cuda_serve_address", [] { return reinterpret_cast<std::uint64_t>(&tensile_cuda_serve); });
   module.attr("CUDA_CHUNK_BYTES") = CudaDevice::default_chunk_bytes;

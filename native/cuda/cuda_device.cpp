@@ -72,6 +72,7 @@ CudaDevice::CudaDevice(const Driver& driver, Ledger ledger, const Claim& claim, 
       in_(context_, CopyLane::Direction::in, chunk_bytes, pinned_, account_.in_lane()) {}
 
 CudaDevice::~CudaDevice() {
+  if (at_end_) at_end_();
   close();
   stop_recording();
   // The memory goes: nothing that was queued on any stream may still use it.

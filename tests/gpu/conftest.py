@@ -75,7 +75,7 @@ class Bench:
 @pytest.fixture
 def bench(gpu: Gpu) -> Bench:
     """Sixteen regions: 1 GiB."""
-    ledger = Ledger.create(16 * REGION_BYTES, REGION_BYTES, 1 << 33, 1 << 33)
+    ledger = Ledger.create(16 * REGION_BYTES, REGION_BYTES, 1 << 33, 1 << 33, None)
     return Bench(ledger, CudaBroker(gpu.ordinal, REGION_BYTES, 16), REGION_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""One training step on a GPU, planned by us or trained by torch's own means. Not yet run on one."""
+"""One training step on a GPU, planned by us or trained by torch's own means."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -117,7 +117,7 @@ def rival(method: str) -> dict[str, Any]:
     """The same network trained by torch, from torch's own allocator."""
     if method == "compile" and find_spec("triton") is None:
         return {"method": method, "absent": "triton, by which torch compiles, is not installed"}
-    settle_results()
+    settle_results(torch.device(GPU))
     module, (x, y) = network().to(GPU), batch()
     loss = nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(module.parameters(), lr=RATE, fused=True)

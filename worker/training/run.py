@@ -17,6 +17,7 @@ from indb_tensile.executor.device import Device
 from indb_tensile.executor.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
 from indb_tensile.executor.opening import Opened, capturing_on, open_device, torch_device
 from indb_tensile.executor.placer import Placer
+from indb_tensile.executor.precision import settle_precision
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
 from indb_tensile.job import Phase, Snapshot
@@ -79,6 +80,7 @@ class TrainingRun:
                 diary.describe(prepared.report)
                 tell_columns(diary, prepared)
                 tell_settings(diary, prepared)
+                settle_precision(prepared.settings.precision, opened.torch_device)
                 with capturing_on(opened.torch_device):
                     steps = self._capture(session, diary, prepared)
                 first = self._be_admitted(diary, steps, opened.device)

@@ -10,8 +10,10 @@ from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.executor.backend import CPU, EMULATED, kind_of, speed_of
 from indb_tensile.executor.calibrate import apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training, loaded_by_host
+from indb_tensile.executor.opening import torch_device
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import Passes
+from indb_tensile.executor.precision import keyed
 from indb_tensile.executor.predictor import Predictor, foretell, usable
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.training import Prepared, batch_plan
@@ -43,7 +45,8 @@ class Steps:
         trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings, passes) for rows in sizes]
         rows = plan.full_rows
         evaluated = capture_evaluation(module, loss, part.x[:rows], part.y[:rows], settings)
-        captured = (*trained, evaluated)
+        place = torch_device(device)
+        captured = tuple(keyed(step, passes.precision, place) for step in (*trained, evaluated))
         if device == CPU:
             captured = tuple(map(loaded_by_host, captured))
         return cls(captured, rows, device, threads)
