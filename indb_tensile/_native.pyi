@@ -152,6 +152,7 @@ class CudaBroker:
 
 class CudaRegions:
     def __init__(self, device: int, socket: int) -> None: ...
+    def touch(self) -> None: ...
 
 class CudaDevice:
     def __init__(

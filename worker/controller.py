@@ -228,6 +228,7 @@ def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool) -> tupl
         capacity_bytes=settings.capacity_bytes,
         least_bytes=settings.capacity_bytes if fixed else settings.region_bytes,
         shares=settings.share_memory,
+        mapper=_worker("mapping"),
     )
     settings = replace(
         settings, capacity_bytes=capacity_bytes, budget_bytes=min(settings.budget_bytes, capacity_bytes)

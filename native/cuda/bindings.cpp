@@ -81,8 +81,20 @@ void bind_broker(nb::module_& module) {
       .def("send", &RegionBroker::send, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
 }
 
-// Until a device takes them.
+// Until a device takes them. The context stays: a device that takes them has it at once.
 struct Regions {
+  Regions(int device, int socket) : context(cuda::required_driver(), device) {
+    const cuda::Current current(context);
+    map.emplace(RegionMap::receive(cuda::required_driver(), device, socket));
+  }
+
+  // Write to each, and wait until the device has done it.
+  void touch() const {
+    const cuda::Current current(context);
+    map.value().touch();
+  }
+
+  const cuda::PrimaryContext context;
   std::optional<RegionMap> map;
 };
 
@@ -90,10 +102,9 @@ void bind_regions(nb::module_& module) {
   nb::class_<Regions>(module, "CudaRegions")
       .def(
           "__init__",
-          [](Regions* place, int device, int socket) {
-            new (place) Regions{RegionMap::receive(cuda::required_driver(), device, socket)};
-          },
-          "device"_a, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
+          [](Regions* place, int device, int socket) { new (place) Regions(device, socket); }, "device"_a, "socket"_a,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("touch", &Regions::touch, nb::call_guard<nb::gil_scoped_release>());
 }
 
 RegionMap taken(Regions& regions) {

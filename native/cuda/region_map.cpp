@@ -205,6 +205,13 @@ void RegionMap::show(std::uint64_t index, Address mapped) {
   }
 }
 
+void RegionMap::touch() const {
+  for (std::uint64_t index = 0; index < shape_.count; ++index) {
+    driver_.cuMemsetD8Async(text("writing to ", named(index)), at(index), 0, 1, nullptr);
+  }
+  driver_.cuCtxSynchronize("waiting for what was written");
+}
+
 bool RegionMap::holds(Address address, std::size_t size_bytes) const noexcept {
   if (address < base_ || size_bytes == 0 || size_bytes > shape_.capacity_bytes() ||
       address - base_ > shape_.capacity_bytes() - size_bytes) {

@@ -325,6 +325,52 @@ print(broker(gpu, region_bytes=2 << 20, capacity_bytes=512 << 20, least_bytes=2 
     assert private == "None"
 
 
+@pytest.mark.parametrize(
+    ("settings", "shared", "said"),
+    [
+        ({}, "CudaBroker", ""),
+        ({"FAKE_CUDA_STRICT_MAPS": "1"}, "CudaBroker", ""),
+        (
+            {"FAKE_CUDA_IMPORT": "801"},
+            "NoneType",
+            "another process cannot use Fake GPU 0's memory: importing region 0: cuMemImportFromShareableHandle",
+        ),
+    ],
+)
+def test_whether_another_process_can_map_and_use_regions_is_tried_before_all_are_made(
+    library: Path, settings: dict[str, str], shared: str, said: str
+) -> None:
+    source = """
+import logging, sys
+from indb_tensile.controller.regions import broker
+from indb_tensile.executor.cuda import probe
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+(gpu,) = probe().devices
+mapper = (sys.executable, "-m", "indb_tensile.worker.mapping")
+made, _ = broker(gpu, region_bytes=2 << 20, capacity_bytes=4 << 20, shares=True, mapper=mapper)
+print(type(made).__name__)
+"""
+    *told, kind = run(source, environment(library, **settings)).splitlines()
+    assert kind == shared
+    assert said in "".join(told)
+
+
+def test_a_trainer_maps_its_regions_with_its_context_current(library: Path) -> None:
+    run(BROKER, environment(library, FAKE_CUDA_STRICT_MAPS="1"), TRAINER)
+    source = """
+from indb_tensile.executor.cuda import CudaDevice
+from indb_tensile.executor.device import Ledger
+ledger = Ledger.create(8 << 20, 2 << 20, 1, 1, None)
+slot, epoch = ledger.claim_slot(1)
+ledger.grant(slot, 8 << 20)
+with CudaDevice(ledger.fd, slot, epoch, 1 << 20) as device:
+    device.free(device.allocate(6 << 20))
+    device.trim()
+    print(device.arena_usage().requested_bytes)
+"""
+    assert run(source, environment(library, FAKE_CUDA_STRICT_MAPS="1")) == "0\n"
+
+
 def test_what_torch_calls_is_there_by_name(library: Path) -> None:
     source = """
 import ctypes
