@@ -15,6 +15,7 @@ from indb_tensile.executor.nvml import Process, Reading
 
 log = logging.getLogger("controller")
 
+_WAVERING = 4  # a place that lacks this part of a footprint still is one: the driver's own use wavers, too
 _RISE_REGIONS = 4  # jobs plan anew for a larger budget where it is larger by this much: others' use wavers
 
 
@@ -68,7 +69,8 @@ class Headroom:
         limits = self.limits
         free_bytes = reading.total_bytes - rest_bytes
         if limits.shared:
-            places = max(0, free_bytes - limits.capacity_bytes) // max(1, self.footprint_bytes)
+            beside_bytes = max(0, free_bytes - limits.capacity_bytes)
+            places = (beside_bytes + self.footprint_bytes // _WAVERING) // max(1, self.footprint_bytes)
             return Room(budget_bytes=limits.budget_bytes, max_jobs=max(1, min(limits.max_jobs, places)))
         budget_bytes = min(limits.budget_bytes, free_bytes - limits.max_jobs * self.footprint_bytes)
         if budget_bytes < limits.budget_bytes:

@@ -98,12 +98,12 @@ def fitted(
     `max_jobs` is lowered if it is not `given`. Raises DeviceError where the region size is not the device's, or where
     no region is left.
     """
-    region_bytes = settings.region_bytes if "region_bytes" in given else _regions_of(gpu)
+    region_bytes = settings.region_bytes if "region_bytes" in given else region_bytes_of(gpu)
     if region_bytes % gpu.granularity_bytes:
         raise DeviceError(
             f"region_bytes ({variable('region_bytes')}) is {region_bytes}: {gpu.name} gives memory in units of"
             f" {gpu.granularity_bytes} bytes",
-            hint=f"Give a multiple of {gpu.granularity_bytes}, or leave it out for {_regions_of(gpu)}.",
+            hint=f"Give a multiple of {gpu.granularity_bytes}, or leave it out for {region_bytes_of(gpu)}.",
         )
     capacity_bytes = settings.capacity_bytes
     max_jobs = settings.max_jobs
@@ -238,7 +238,8 @@ def _run_by_torch(
     return gpu
 
 
-def _regions_of(gpu: Gpu) -> int:
+def region_bytes_of(gpu: Gpu) -> int:
+    """The size of regions that suits the GPU, where none is set."""
     return -(-GPU_REGION_BYTES // gpu.granularity_bytes) * gpu.granularity_bytes
 
 

@@ -534,12 +534,15 @@ for name in ("psycopg", "sqlalchemy", "msgspec"):
 import pytest
 import tests.gpu.steps, tests.gpu.trainer_process  # what needs torch, without what it must not need
 options = ["-q", "-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"]
-sys.exit(pytest.main([*options, "-k", "swapped or mapped or broker"]))
+sys.exit(pytest.main([*options, "-k", "swapped or mapped or broker or maps"]))
 """
     results = tmp_path / "results"
     settings = {"FAKE_CUDA_MEMORY_MB": "2048", "TENSILE_GPU_RESULTS": str(results)}
-    assert "2 passed" in run(source, environment(library, **settings))
-    assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == ["mapping"]
+    assert "3 passed" in run(source, environment(library, **settings))
+    assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == [
+        "mapping",
+        "whole device",
+    ]
 
 
 def test_what_every_device_must_do_the_back_end_for_gpus_does(library: Path) -> None:

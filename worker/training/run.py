@@ -82,7 +82,7 @@ class TrainingRun:
                 tell_settings(diary, prepared)
                 settle_precision(prepared.settings.precision, opened.torch_device)
                 with capturing_on(opened.torch_device):
-                    steps = self._capture(session, diary, prepared)
+                    steps = self._capture(session, diary, prepared, opened.torch_device)
                 first = self._be_admitted(diary, steps, opened.device)
                 trained = self._train(session, diary, prepared, steps, first, opened)
             diary.enter(Phase.PUBLISHING)
@@ -168,9 +168,9 @@ class TrainingRun:
             free_bytes=free_memory_bytes(),
         )
 
-    def _capture(self, session: Steady, diary: Diary, prepared: Prepared) -> Steps:
+    def _capture(self, session: Steady, diary: Diary, prepared: Prepared, place: torch.device) -> Steps:
         diary.enter(Phase.CAPTURING)
-        steps = Steps.capture(prepared, self._settings.device, torch.get_num_threads())
+        steps = Steps.capture(prepared, self._settings.device, torch.get_num_threads(), place)
         steps.look_up(session)
         return steps
 

@@ -10,11 +10,11 @@ from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.executor.backend import CPU, EMULATED, kind_of, speed_of
 from indb_tensile.executor.calibrate import apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training, loaded_by_host
-from indb_tensile.executor.opening import torch_device
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import Passes
 from indb_tensile.executor.precision import keyed
 from indb_tensile.executor.predictor import Predictor, foretell, usable
+from indb_tensile.executor.state import HOST
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.training import Prepared, batch_plan
 from indb_tensile.scheduler.features import write_description
@@ -35,8 +35,17 @@ class Steps:
         self._predictor: Predictor | None = None
 
     @classmethod
-    def capture(cls, prepared: Prepared, device: str = EMULATED, threads: int = 1) -> "Steps":
-        """Every graph that the job's epochs run, on the device of that name (executor/backend.py)."""
+    def capture(
+        cls,
+        prepared: Prepared,
+        device: str = EMULATED,
+        threads: int = 1,
+        place: torch.device = HOST,
+    ) -> "Steps":
+        """Every graph that the job's epochs run, on the device of that name (executor/backend.py).
+
+        `place` is where torch computes them.
+        """
         settings = optimizer_settings(prepared.settings)
         plan = batch_plan(prepared.train.rows, prepared.settings)
         module, loss, part = prepared.module, prepared.loss, prepared.train
@@ -45,7 +54,6 @@ class Steps:
         trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings, passes) for rows in sizes]
         rows = plan.full_rows
         evaluated = capture_evaluation(module, loss, part.x[:rows], part.y[:rows], settings)
-        place = torch_device(device)
         captured = tuple(keyed(step, passes.precision, place) for step in (*trained, evaluated))
         if device == CPU:
             captured = tuple(map(loaded_by_host, captured))
