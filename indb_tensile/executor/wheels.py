@@ -65,7 +65,7 @@ def mend(driver_version: int, capability: Capability) -> str:
     """What to install for a driver that supports CUDA up to this version, and this device."""
     for wheel in WHEELS:
         if wheel.least <= capability < wheel.below and driver_version // 1000 >= wheel.cuda_version // 1000:
-            return f"Install torch's build {wheel.name}: pip install torch --index-url {INDEX}/{wheel.name}"
+            return f"Install torch's build {wheel.name}: pip install torch==2.13.0 --index-url {INDEX}/{wheel.name}"
     known = [wheel for wheel in WHEELS if wheel.least <= capability < wheel.below]
     if known:
         oldest = known[-1]

@@ -355,6 +355,27 @@ print(type(made).__name__)
     assert said in "".join(told)
 
 
+def test_nothing_is_exported_for_a_spare_trainer_that_has_no_job_yet(library: Path) -> None:
+    source = """
+import os, socket, threading
+from indb_tensile.executor.cuda import CudaBroker, CudaRegions
+broker = CudaBroker(0, 2 << 20, 100)
+pairs = [socket.socketpair() for _ in range(8)]
+before = len(os.listdir("/proc/self/fd"))
+senders = [threading.Thread(target=broker.send, args=(here.fileno(),)) for here, _ in pairs]
+for sender in senders:
+    sender.start()
+for _, there in pairs:
+    there.recv(1, socket.MSG_PEEK)  # its greeting has come
+print(len(os.listdir("/proc/self/fd")) - before)
+for _, there in pairs:
+    CudaRegions(0, there.fileno()).touch()
+for sender in senders:
+    sender.join()
+"""
+    assert run(source, environment(library, FAKE_CUDA_MEMORY_MB="2048")) == "0\n"
+
+
 def test_a_trainer_maps_its_regions_with_its_context_current(library: Path) -> None:
     run(BROKER, environment(library, FAKE_CUDA_STRICT_MAPS="1"), TRAINER)
     source = """
