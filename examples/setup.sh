@@ -1,6 +1,6 @@
 # Sourced by quickstart.sh and tests/run.sh from the checkout's top folder: installs what is missing, says each step.
 # Nothing is done twice: once set up, no network is needed. Variables: TENSILE_PYTHON (the interpreter to use),
-# TENSILE_TORCH (what pip installs as torch, e.g. "torch==2.13.0"; else the CPU build where there is no NVIDIA driver).
+# TENSILE_TORCH (what pip installs as torch, e.g. "torch==2.13.0"; else the build that the NVIDIA driver runs, or the CPU build).
 
 say() { printf '== %s\n' "$*"; }
 
@@ -67,8 +67,41 @@ fresh() { [ -f ".venv/.$1" ] && [ "$(cat ".venv/.$1")" = "$2" ]; }
 
 pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" || die "pip could not install: $*"; }
 
+# The directory that WSL2 puts Windows' part of the driver in; /proc has no word of the driver there.
+wsl_library=/usr/lib/wsl/lib
+
+# "DRIVER CAPABILITY" of the first GPU, such as "580.65.06 9.0"; the capability is missing where nvidia-smi does not
+# run, and nothing is printed where there is no driver.
+nvidia_driver() {
+  for program in nvidia-smi "$wsl_library/nvidia-smi"; do
+    command -v "$program" >/dev/null || continue
+    told=$("$program" --query-gpu=driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d ,)
+    case "$told" in [0-9]*) printf '%s' "$told"; return 0 ;; esac
+  done
+  [ ! -r "${nvidia_proc:-/proc/driver/nvidia/version}" ] ||
+    sed -n 's/^NVRM version:.* \([0-9][0-9]*\.[0-9][0-9.]*\) .*/\1/p' "${nvidia_proc:-/proc/driver/nvidia/version}" | head -n 1
+}
+
+# The build of torch 2.13 for a driver and a compute capability (both may be missing): cu130, cu126 or cpu.
+# Drivers: NVIDIA, CUDA Compatibility, table 1 (CUDA 12.x from 525, 13.x from 580). Devices: torch's RELEASE.md, CUDA
+# support matrix. indb_tensile/executor/wheels.py has the same table.
+torch_build() {
+  driver=${1:-0}
+  driver=${driver%%.*}
+  capability=${2:-8.0}
+  capability=${capability%%.*}${capability##*.}
+  if [ "$driver" -ge 580 ] && [ "$capability" -ge 75 ]; then
+    printf cu130
+  elif [ "$driver" -ge 525 ] && [ "$capability" -ge 50 ] && [ "$capability" -lt 100 ]; then
+    printf cu126
+  else
+    printf cpu
+  fi
+}
+
 torch_of_this_machine() {
-  if [ -e /proc/driver/nvidia/version ]; then printf 'torch==2.13.0'; else printf 'torch==2.13.0+cpu'; fi
+  # shellcheck disable=SC2046
+  printf 'torch==2.13.0+%s' "$(torch_build $(nvidia_driver))"
 }
 
 # Not every index has the CPU build under a version of its own: where pip's has not, the plain version runs as well.
@@ -78,6 +111,10 @@ install_torch() {
       .venv/bin/python -m pip install --quiet --disable-pip-version-check "$1" >.cache/torch.log 2>&1 && return 0
       say "pip's index has no $1: install ${1%+cpu}, which may bring large packages for GPUs along"
       pip_install "${1%+cpu}"
+      ;;
+    *+cu*)
+      .venv/bin/python -m pip install --quiet --disable-pip-version-check "$1" >.cache/torch.log 2>&1 && return 0
+      pip_install --index-url "https://download.pytorch.org/whl/${1##*+}" "$1"
       ;;
     *) pip_install "$1" ;;
   esac

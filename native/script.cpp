@@ -9,6 +9,12 @@
 #include "fault.hpp"
 
 namespace tensile {
+namespace {
+
+constexpr std::uint64_t small_bytes = 64;  // a few words
+constexpr std::uint64_t lent_bytes = 512;  // a piece: what kernels on a GPU may count on its address to be a multiple of
+
+}  // namespace
 
 Script::Script(const tensile_arena_hook& arena, Shim shim, std::unique_ptr<Pieces> pieces)
     : arena_(arena),
@@ -57,6 +63,13 @@ void Script::be_strict(std::string who) {
   guard_->cover(window_.size_bytes());
 }
 
+void Script::lend(std::uintptr_t address, std::uint64_t size_bytes) {
+  const std::lock_guard lock(changing_);
+  lending_ = size_bytes != 0;
+  std::erase_if(slabs_, [&](const Slab& one) { return one.address == address; });
+  if (lending_) slabs_.push_back({address, size_bytes});
+}
+
 int Script::serve(const Sheet* sheet) {
   sheet_ = sheet;
   followed_ = ~std::uint64_t{0};
@@ -102,6 +115,8 @@ void* Script::allocate(std::uint64_t size_bytes) {
   const bool mine = std::this_thread::get_id() == program_;
   const std::lock_guard lock(changing_);
   std::uintptr_t address = mine && sheet_ != nullptr ? planned(size_bytes) : 0;
+  if (address == 0 && mine) address = lent(size_bytes);
+  if (is_lent(address)) return reinterpret_cast<void*>(address);
   if (address == 0) address = unplanned(size_bytes);
   if (address == 0) return nullptr;
   if (guard_ && is_planned(address)) guard_->open(address, size_bytes, name_of(next_ - 1), position_);
@@ -118,6 +133,7 @@ void* Script::allocate(std::uint64_t size_bytes) {
 
 int Script::release(std::uintptr_t address) {
   const std::lock_guard lock(changing_);
+  if (is_lent(address)) return 0;
   const auto found = at(address);
   if (found == alive_.end() || found->address != address) return -1;
   usage_.used_bytes -= found->size_bytes;
@@ -152,6 +168,21 @@ std::uintptr_t Script::planned(std::uint64_t size_bytes) {
   }
   ++usage_.planned;
   return address;
+}
+
+// A piece of its own for each: what is freed while an iteration is recorded is used by every launch of it.
+std::uintptr_t Script::lent(std::uint64_t size_bytes) {
+  if (!lending_ || size_bytes > small_bytes) return 0;
+  Slab& slab = slabs_.back();
+  if (slab.taken_bytes + lent_bytes > slab.size_bytes) return 0;
+  const std::uintptr_t address = slab.address + slab.taken_bytes;
+  slab.taken_bytes += lent_bytes;
+  return address;
+}
+
+bool Script::is_lent(std::uintptr_t address) const {
+  return std::any_of(slabs_.begin(), slabs_.end(),
+                     [&](const Slab& one) { return address - one.address < one.size_bytes; });
 }
 
 std::string Script::name_of(std::uint32_t entry) const {

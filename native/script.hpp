@@ -86,6 +86,11 @@ class Script {
   // From now on what is not there cannot be touched in the block; `who` says whose it is (see Guard).
   void be_strict(std::string who);
 
+  // From now on, whatever small the program asks for that no sheet names comes from these bytes, of the caller's, one
+  // piece behind the other and none a second time; it is no part of the counts. 0 bytes: no longer. A recorded iteration
+  // that asks for words which another does not (a GPU's seeds of random numbers) finds them there in every launch.
+  void lend(std::uintptr_t address, std::uint64_t size_bytes);
+
   // Serve the calling thread from now on; `sheet` may be null, and must outlive `rest`. Returns what the shim says.
   int serve(const Sheet* sheet);
   int rest();
@@ -102,9 +107,18 @@ class Script {
     std::uint64_t size_bytes;
   };
 
+  // Words of the caller's, and how much of them is taken.
+  struct Slab {
+    std::uintptr_t address = 0;
+    std::uint64_t size_bytes = 0;
+    std::uint64_t taken_bytes = 0;
+  };
+
   void* allocate(std::uint64_t size_bytes);
   int release(std::uintptr_t address);
   std::uintptr_t planned(std::uint64_t size_bytes);
+  std::uintptr_t lent(std::uint64_t size_bytes);
+  bool is_lent(std::uintptr_t address) const;
   std::string name_of(std::uint32_t entry) const;
   std::uintptr_t unplanned(std::uint64_t size_bytes);
   std::vector<Block>::iterator at(std::uintptr_t address);
@@ -126,7 +140,9 @@ class Script {
 
   mutable std::mutex changing_;
   std::vector<Block> alive_;  // by address
+  std::vector<Slab> slabs_;   // all that were lent and may still be in use; the last one gives
   ScriptUsage usage_;
+  bool lending_ = false;
   bool recording_ = false;
   std::uint64_t moment_ = 0;
   std::vector<Record> records_;

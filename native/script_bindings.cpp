@@ -69,6 +69,7 @@ void bind_script(nb::module_& module) {
       .def("be_strict", &Script::be_strict, "who"_a)
       .def("serve", &Script::serve, "sheet"_a.none())
       .def("rest", &Script::rest)
+      .def("lend", &Script::lend, "address"_a, "size_bytes"_a)
       .def("record", &Script::record)
       .def("recorded",
            [](Script& script) {

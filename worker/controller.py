@@ -11,8 +11,9 @@ import signal
 import socket
 import sys
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from indb_tensile import config
@@ -22,6 +23,7 @@ from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.gauge import Gauge, GpuGauge, NoGauge
+from indb_tensile.controller.headroom import Headroom, Limits
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, steps
 from indb_tensile.controller.learner import LearnerProcess
@@ -48,10 +50,11 @@ from indb_tensile.executor.backend import (
     fitted,
     kind_of,
     named,
+    torch_architectures,
     torch_cuda,
 )
 from indb_tensile.executor.bandwidth import measure_cpu, measure_emulated
-from indb_tensile.executor.cuda import Absence, Gpu, NoGpu, probe
+from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu, probe
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.hardware import (
     is_in_memory,
@@ -61,6 +64,7 @@ from indb_tensile.executor.hardware import (
     with_host_pool,
     within_machine,
 )
+from indb_tensile.executor.headroom import KeptFootprints
 from indb_tensile.executor.nvml import Nvml
 from indb_tensile.executor.serving import preloading
 from indb_tensile.job import WorkerId
@@ -122,6 +126,7 @@ def _run_patiently(settings: Settings) -> None:
 def _run(settings: Settings) -> None:
     """Build everything, hand it to the loop, and take it down again, whatever happens."""
     chosen = _choose(settings)
+    given = config.given(os.environ)
     settings = _on(chosen, settings)
     kind = kind_of(settings.device, settings.threads)
     mailbox: Mailbox[Mail] = Mailbox()
@@ -133,13 +138,15 @@ def _run(settings: Settings) -> None:
         settings = replace(
             settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s
         )
+        regions: GpuRegions | None = None
+        gauge: Gauge = NoGauge()
+        headroom: Headroom | None = None
+        if isinstance(chosen, Gpu):
+            regions, gauge, settings = _gpu(chosen, settings, stack, fixed="capacity_bytes" in given)
+            headroom = _headroom(settings, kind, shared=regions.handed_over)
         ledger = stack.enter_context(_ledger(settings))
         if isinstance(chosen, Emulated):
             link = _borne_out(ledger, link, records)
-        regions: GpuRegions | None = None
-        gauge: Gauge = NoGauge()
-        if isinstance(chosen, Gpu):
-            regions, gauge = _gpu(chosen, settings, stack)
         environment = _environment(settings)
         # Without the shim tensors are in the ordinary memory of each trainer, and the ledger counts them.
         ordinary = not isinstance(chosen, Gpu) and not settings.share_memory
@@ -168,7 +175,7 @@ def _run(settings: Settings) -> None:
             planner=planner,
             records=records,
             trainers=trainers,
-            memory=DeviceMemory(ledger, kind=kind, gauge=gauge),
+            memory=DeviceMemory(ledger, kind=kind, gauge=gauge, headroom=headroom),
             mailbox=mailbox,
             service=_Both(service, learner),
             poll_s=settings.poll_s,
@@ -207,34 +214,68 @@ def _keep_house(settings: Settings, stack: ExitStack) -> None:
     stack.enter_context(closing(Housekeeping(tidying)))
 
 
-def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack) -> tuple[GpuRegions, Gauge]:
-    """A GPU's regions, and what its driver says of it for as long as the stack stands."""
-    nvml, capacity_bytes = Nvml.start(), settings.capacity_bytes
+def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool) -> tuple[GpuRegions, Gauge, Settings]:
+    """A GPU's regions, what its driver says of it for as long as the stack stands, and the settings that came of it.
+
+    Where the capacity is not `fixed`, the regions are as many as the device really gives.
+    """
+    nvml = Nvml.start()
     mps = Mps.serving(os.environ)
     log.info("jobs %s", "compute beside each other, by MPS" if mps else "take turns on the device: there is no MPS")
-    shared = broker(
-        gpu, region_bytes=settings.region_bytes, capacity_bytes=capacity_bytes, shares=settings.share_memory
+    shared, capacity_bytes = broker(
+        gpu,
+        region_bytes=settings.region_bytes,
+        capacity_bytes=settings.capacity_bytes,
+        least_bytes=settings.capacity_bytes if fixed else settings.region_bytes,
+        shares=settings.share_memory,
+        mapper=_worker("mapping"),
+    )
+    settings = replace(
+        settings, capacity_bytes=capacity_bytes, budget_bytes=min(settings.budget_bytes, capacity_bytes)
     )
     gauge: Gauge = NoGauge()
     if isinstance(nvml, Nvml):
         made_bytes = None if shared is None else capacity_bytes
         gauge = GpuGauge(stack.enter_context(nvml), gpu.uuid, regions_bytes=made_bytes)
-        gauge.read()  # what is left now, before any trainer, is their headroom
-    return GpuRegions(gpu, nvml, shared, mps), gauge
+    return GpuRegions(gpu, nvml, shared, mps), gauge, settings
+
+
+def _headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
+    """Follows what the device has room for, and keeps what a trainer is measured to take."""
+    kept = KeptFootprints(Path(settings.state_dir))
+    limits = Limits(
+        budget_bytes=settings.budget_bytes,
+        capacity_bytes=settings.capacity_bytes,
+        region_bytes=settings.region_bytes,
+        max_jobs=settings.max_jobs,
+        shared=shared,
+    )
+    return Headroom(limits, kept.read(kind), partial(kept.keep, kind))
+
+
+def _fitted(gpu: Gpu, settings: Settings, given: frozenset[str]) -> Settings:
+    """The settings for a GPU by what it has free now, as far as its driver tells."""
+    free_bytes, nvml = None, Nvml.start()
+    if isinstance(nvml, Nvml):
+        with nvml, suppress(DeviceError):
+            reading = nvml.read(gpu.uuid)
+            free_bytes = reading.total_bytes - reading.used_bytes
+    footprint_bytes = KeptFootprints(Path(settings.state_dir)).read(kind_of(named(gpu), settings.threads))
+    return fitted(settings, gpu, given, free_bytes=free_bytes, footprint_bytes=footprint_bytes)
 
 
 def _choose(settings: Settings) -> Chosen:
     """The device to run on, said once in the log. Raises DeviceError where the one that is set cannot be had."""
     asked = settings.device not in (CPU, EMULATED)
     found = probe() if asked else NoGpu(why=Absence.NO_DEVICE, reason="", hint="")
-    chosen = choose(settings.device, found, torch_cuda())
+    chosen = choose(settings.device, found, torch_cuda(), torch_architectures)
     match chosen:
         case Gpu():
             log.info("the device is %s with %d bytes", chosen.name, chosen.memory_bytes)
         case Emulated():
             log.info("the device is emulated: %s", chosen.reason)
-        case Cpu() if isinstance(found, NoGpu) and found.is_fault:
-            log.warning("the device is this machine's %s: %s. %s", processor(), chosen.reason, found.hint)
+        case Cpu() if isinstance(found, Gpus) or found.is_fault:
+            log.warning("the device is this machine's %s: %s. %s", processor(), chosen.reason, chosen.hint)
         case Cpu():
             log.info("the device is this machine's %s: %s", processor(), chosen.reason)
     return chosen
@@ -245,7 +286,7 @@ def _on(chosen: Chosen, settings: Settings) -> Settings:
     given = config.given(os.environ)
     match chosen:
         case Gpu():
-            settings = with_host_pool(fitted(settings, chosen, given), memory())
+            settings = with_host_pool(_fitted(chosen, settings, given), memory())
         case Cpu():
             settings = share_of_machine(settings, given)
         case Emulated():
@@ -308,12 +349,14 @@ def _borne_out(ledger: Ledger, nominal: Link, records: CatalogRecords) -> Link:
 
 
 def _ledger(settings: Settings) -> Ledger:
+    """The account of the device. A GPU's memory is its own: nothing of it is in the ledger's file."""
+    has_memory = settings.device in (CPU, EMULATED)
     return Ledger.create(
         settings.capacity_bytes,
         settings.region_bytes,
         settings.link_out_bytes_per_s,
         settings.link_in_bytes_per_s,
-        settings.memory_directory,
+        settings.memory_directory if has_memory else None,
         settings.host_pool_bytes,
     )
 
@@ -321,7 +364,11 @@ def _ledger(settings: Settings) -> Ledger:
 def _reload_budget(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) -> None:
     """Read the settings anew; only the budget may change while the controller runs."""
     try:
-        budget_bytes = _on(chosen, config.load(os.environ)).budget_bytes
+        loaded, given = config.load(os.environ), config.given(os.environ)
+        if isinstance(chosen, Gpu):  # what is free now is less what this controller has made
+            budget_bytes = loaded.budget_bytes if "budget_bytes" in given else capacity_bytes
+        else:
+            budget_bytes = _on(chosen, loaded).budget_bytes
     except TensileError as error:
         log.error("the settings stay as they are: %s", error.message)  # noqa: TRY400 - one line says it all
         return

@@ -38,19 +38,17 @@ def main() -> int:
     start_log("trainer", settings.log_level.upper())
     die_with_parent()
     niceness.prepare()
-    try:
-        regions = _mapped(settings, inherited)
-    except TensileError as error:
-        log.error("no trainer: %s. %s", error.message, error.hint)  # noqa: TRY400 - it says all there is to know
-        return error.exit_code
     link = Link(socket.socket(fileno=inherited.link_fd))
     inbox = Inbox(link)
     link.send(Ready(pid=os.getpid()))
-    return _serve(settings, inherited.device_fd, regions, link, inbox, inbox.expect(Assign))
+    return _serve(settings, inherited, link, inbox, inbox.expect(Assign))
 
 
 def _mapped(settings: config.Settings, inherited: config.Inheritance) -> CudaRegions | None:
-    """A GPU's regions. Raises DeviceError where it is gone, or its controller."""
+    """A GPU's regions, mapped when there is a job: the context that this takes is no spare trainer's.
+
+    Raises DeviceError where the GPU is gone, or its controller.
+    """
     if inherited.regions_fd is None:
         return None
     try:
@@ -61,8 +59,7 @@ def _mapped(settings: config.Settings, inherited: config.Inheritance) -> CudaReg
 
 def _serve(
     settings: config.Settings,
-    device_fd: int,
-    regions: CudaRegions | None,
+    inherited: config.Inheritance,
     link: Link,
     inbox: Inbox,
     assigned: Assign,
@@ -70,7 +67,12 @@ def _serve(
     job = assigned.job.job
     torch.set_num_threads(assigned.job.threads)
     try:
-        TrainingRun(settings, device_fd, link, inbox, assigned, regions).go()
+        regions = _mapped(settings, inherited)
+    except TensileError as error:
+        _report(link, job, error, Blame.OTHERS)
+        return error.exit_code
+    try:
+        TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).go()
     except LostClaimError as error:
         log.warning("job %s: %s", job, error)  # somebody else goes on with it: there is nobody to tell
         return error.exit_code

@@ -90,8 +90,9 @@ _gathered: list[tuple[Here, Memory]] = []
 
 def _begin(place_name: str, function: Callable[..., None] | None = None, *arguments: Any) -> None:
     torch.set_num_threads(1)
-    if torch.device(place_name).type == "cuda":
-        settle_results()
+    place = torch.device(place_name)
+    if place.type == "cuda":
+        settle_results(place)
     if function is not None:
         function(*arguments)
 

@@ -8,8 +8,10 @@ Per network and seed (of weights, rows and what operators draw) the captured ste
 without a plan, by eager PyTorch, and under the plan of each policy for each budget, a share of the way from the floor
 to the liveness peak. Everything that is trained is compared: parameters, buffers and, between plans, the optimizer's
 state. Planned steps are served from the arena, at planned addresses; the unplanned one, with which they are compared,
-is in ordinary memory where there is any. One row each as soon as it ran, and what is planned on the error output; it
-ends with 1 where anything differs. The whole matrix takes a minute or two for each network.
+is in ordinary memory where there is any. On a GPU all compute in torch's own precision (precision.py), and a captured
+batch normalisation runs torch's native kernels where eager's runs cuDNN's: there the bits of the unplanned captured
+step are the measure, and eager's may differ. One row each as soon as it ran, and what is planned on the error output;
+it ends with 1 where anything differs. The whole matrix takes a minute or two for each network.
 
 `turnover` is what the link that plans are made for moves during an iteration without a plan, over the liveness peak,
 and `simulated_turnover` that of the same step on the machine, by its roofline (bench/turnover.py).

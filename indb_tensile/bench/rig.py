@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 
-from indb_tensile import config
 from indb_tensile.bench.trial import Subject, Trial
 from indb_tensile.bench.turnover import scaled, simulated_turnover
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.backend import EMULATED, choose, fitted, speed_of, torch_cuda
+from indb_tensile.executor.backend import EMULATED, choose, region_bytes_of, speed_of, torch_architectures, torch_cuda
 from indb_tensile.executor.bandwidth import SIZES_BYTES, measure_copies
 from indb_tensile.executor.capture import CapturedStep
 from indb_tensile.executor.cuda import CudaBroker, CudaDevice, CudaRegions, Gpu, probe
@@ -155,12 +154,11 @@ def _emulated(where: Target, subject: Subject, *, throttled: bool) -> Iterator[R
 def _gpu(where: Target, subject: Subject) -> Iterator[Rig]:
     """Half of the GPU's memory is ours; torch's own ways, in a process of their own, have the other half."""
     gpu = _chosen(where.device)
-    settings = fitted(config.Settings(), gpu, frozenset())
-    region_bytes = settings.region_bytes
+    region_bytes = region_bytes_of(gpu)
     count = gpu.memory_bytes // 2 // region_bytes
     name, place = f"cuda:{gpu.ordinal}", torch_device(f"cuda:{gpu.ordinal}")
     host_bytes = memory().size_bytes // 2
-    with Ledger.create(count * region_bytes, region_bytes, 1, 1, host_bytes=host_bytes) as ledger:
+    with Ledger.create(count * region_bytes, region_bytes, 1, 1, None, host_bytes) as ledger:
         slot, epoch = ledger.claim_slot(os.getpid())
         ledger.grant(slot, count * region_bytes)
         regions = _handed_over(CudaBroker(gpu.ordinal, region_bytes, count), gpu.ordinal) if gpu.shareable else None
@@ -185,7 +183,7 @@ def _placer(opened: Opened, step: CapturedStep, spare_bytes: int | None = None) 
 
 def _chosen(device: str) -> Gpu:
     """The GPU of that name. Raises DeviceError where it cannot be used."""
-    chosen = choose(device, probe(), torch_cuda())
+    chosen = choose(device, probe(), torch_cuda(), torch_architectures)
     assert isinstance(chosen, Gpu)  # what was not asked for is not chosen
     return chosen
 

@@ -17,7 +17,8 @@ from indb_tensile.executor.opening import Opened, capturing_on
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import WHOLE, Passes
 from indb_tensile.executor.placer import Placer
-from indb_tensile.executor.runner import Measurement, Runner
+from indb_tensile.executor.runner import Runner
+from indb_tensile.executor.samples import Measurement
 from indb_tensile.executor.state import HOST, State
 from indb_tensile.executor.trace import Loss
 from indb_tensile.job import JobId

@@ -29,7 +29,7 @@ from indb_tensile.cli.output import Row, out, plain, print_json
 from indb_tensile.cli.place import find_place
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import TensileError
-from indb_tensile.executor.backend import Cpu, Emulated, choose, fitted, torch_cuda
+from indb_tensile.executor.backend import Cpu, Emulated, choose, fitted, torch_architectures, torch_cuda
 from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu
 from indb_tensile.executor.hardware import (
     address_fault,
@@ -222,7 +222,7 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
         yield _check("settings", False, error.message, error.hint or f"correct {where}")
         return
     try:
-        chosen = choose(settings.device, _probed(), torch_cuda())
+        chosen = choose(settings.device, _probed(), torch_cuda(), torch_architectures)
         if isinstance(chosen, Gpu):
             fitted(settings, chosen, config.given(environ))
         if isinstance(chosen, Cpu):

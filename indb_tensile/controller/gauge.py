@@ -8,13 +8,10 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from indb_tensile.config import variable
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.nvml import Nvml
+from indb_tensile.executor.nvml import Nvml, Reading
 
 log = logging.getLogger("controller")
-
-_TIGHT = 4  # a warning where less than this part of the headroom is left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +26,8 @@ class Load:
 class Gauge(Protocol):
     """Whoever can be asked for a device's load; it answers at once."""
 
+    reading: Reading | None  # what the driver said when it was last asked
+
     def read(self) -> Load:
         """The load now."""
         ...
@@ -37,29 +36,27 @@ class Gauge(Protocol):
 class NoGauge:
     """Of a device that nobody can be asked about."""
 
+    reading: Reading | None = None
+
     def read(self) -> Load:
         """Nothing is known."""
         return Load()
 
 
 class GpuGauge:
-    """Asks NVML; what it does not tell is None, and why is said in the log once until it tells again.
-
-    Once regions are made, what is left is the headroom for contexts and loaded kernels. What those really take is
-    seen as trainers attach: where little is left of it the log says so, before one finds no room.
-    """
+    """Asks NVML; what it does not tell is None, and why is said in the log once until it tells again."""
 
     def __init__(self, nvml: Nvml, uuid: str, *, regions_bytes: int | None) -> None:
         """None: there are no regions but what each trainer makes."""
         self._nvml = nvml
         self._uuid = uuid
         self._regions_bytes = regions_bytes
-        self._headroom_bytes: int | None = None  # with the regions, and before any trainer
         self._silent = False
-        self._warned = False
+        self.reading: Reading | None = None  # the latest; None where NVML did not answer
 
     def read(self) -> Load:
         """The load now, of all processes together."""
+        self.reading = None
         try:
             reading = self._nvml.read(self._uuid)
         except DeviceError as error:
@@ -67,24 +64,9 @@ class GpuGauge:
             self._silent = True
             return Load()
         self._silent = False
-        if self._regions_bytes is not None:
-            self._look_at_headroom(reading.total_bytes - reading.used_bytes)
+        self.reading = reading
         return Load(
             busy_percent=reading.busy_percent,
             memory_busy_percent=reading.memory_busy_percent,
             outside_bytes=None if self._regions_bytes is None else max(0, reading.used_bytes - self._regions_bytes),
         )
-
-    def _look_at_headroom(self, left_bytes: int) -> None:
-        if self._headroom_bytes is None:
-            self._headroom_bytes = left_bytes
-        is_tight = left_bytes * _TIGHT < self._headroom_bytes
-        if is_tight and not self._warned:
-            log.warning(
-                "contexts and loaded kernels have left %d of the %d bytes beside the jobs' regions: set"
-                " capacity_bytes (%s) or max_jobs lower, or the next trainer may find no room",
-                left_bytes,
-                self._headroom_bytes,
-                variable("capacity_bytes"),
-            )
-        self._warned = is_tight

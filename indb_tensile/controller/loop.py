@@ -51,6 +51,7 @@ from indb_tensile.scheduler.admission.facts import (
     Failure,
     Holding,
     Overrun,
+    PlacesChange,
     QueueChange,
     Silence,
     Stall,
@@ -190,8 +191,21 @@ class Controller:
             self._device_at_s = now_s + _DEVICE_S
             self._membership.record_device(*self._memory.use(self._pool))
             self._membership.record_holdup(holdup(self._pool))
+            self._fit_device()
         self._service.attend(now_s)
         self._membership.flush()
+
+    def _fit_device(self) -> None:
+        """Other programs use the device too: jobs shrink, or wait, while they have more of it."""
+        room = self._memory.room()
+        if room is None or self._stop_at_s is not None:
+            return
+        if room.max_jobs != self._pool.max_jobs:
+            log.warning("the device has room for %d jobs at a time now", room.max_jobs)
+            self.fold(PlacesChange(max_jobs=room.max_jobs))
+        if room.budget_bytes != self._pool.budget_bytes:
+            log.warning("other programs' memory leaves jobs a budget of %d bytes now", room.budget_bytes)
+            self.fold(BudgetChange(budget_bytes=room.budget_bytes))
 
     def fold(self, event: Event) -> None:
         """Let decide() see this event, do what it orders, and so on with what comes of that."""
@@ -251,8 +265,9 @@ class Controller:
             case Answered():
                 self.fold(mail)
             case BudgetChange(budget_bytes=budget_bytes):
+                budget_bytes = self._memory.allow(budget_bytes)
                 log.info("the budget is %s bytes now", budget_bytes)
-                self.fold(mail)
+                self.fold(BudgetChange(budget_bytes=budget_bytes))
             case Wake(kind=notify.CANCEL):
                 heartbeat.nudge()
             case Wake(kind=notify.QUEUED):

@@ -5,10 +5,12 @@ regions are in quarantine, still its own. `release`, when nothing is left that c
 and free.
 """
 
+from dataclasses import replace
 from typing import Protocol
 
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.gauge import Gauge, NoGauge
+from indb_tensile.controller.headroom import Headroom, Room
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.device import DeviceUsage, SlotUsage
 from indb_tensile.job import JobId, Slot
@@ -51,7 +53,11 @@ class Account(Protocol):
 class DeviceMemory:
     """Slots by trainer. `fd` is what trainers inherit."""
 
-    def __init__(self, account: Account, *, kind: str, gauge: Gauge | None = None) -> None:
+    def __init__(
+        self, account: Account, *, kind: str, gauge: Gauge | None = None, headroom: Headroom | None = None
+    ) -> None:
+        """`headroom` follows a GPU that other programs use too."""
+        self._headroom = headroom
         self._account = account
         self._gauge = gauge or NoGauge()
         self._kind = kind
@@ -96,6 +102,22 @@ class DeviceMemory:
         slot = self._revoked.pop(trainer, None)
         if slot is not None:
             self._account.release_slot(slot)
+
+    def allow(self, budget_bytes: int) -> int:
+        """Jobs may have so much where there is room for it; how much they may have now."""
+        if self._headroom is None:
+            return budget_bytes
+        self._headroom.limits = replace(self._headroom.limits, budget_bytes=budget_bytes)
+        room = self.room()
+        return budget_bytes if room is None else room.budget_bytes
+
+    def room(self) -> Room | None:
+        """What the device had room for when it was last looked at (`use`); None where nobody tells."""
+        if self._headroom is None or self._gauge.reading is None:
+            return None
+        slots = [self._account.usage(slot) for slot in (*self._slots.values(), *self._revoked.values())]
+        trainers = frozenset(slot.pid for slot in slots if slot.pid)
+        return self._headroom.look(self._gauge.reading, trainers, sum(slot.held_bytes for slot in slots))
 
     def use(self, pool: Pool) -> tuple[DeviceUse, tuple[JobUse, ...]]:
         """Who uses how much, for the catalog."""

@@ -11,7 +11,10 @@ another namespace, the grace between a trainer's end and its memory's next owner
 
 import logging
 import socket
+import struct
+import subprocess
 import threading
+from collections.abc import Sequence
 
 from indb_tensile.controller.mps import Mps
 from indb_tensile.errors import DeviceError, DeviceLostError, DeviceMemoryError
@@ -22,10 +25,26 @@ from indb_tensile.scheduler.admission.pool import TrainerId
 log = logging.getLogger("controller")
 
 
-def broker(gpu: Gpu, *, region_bytes: int, capacity_bytes: int, shares: bool) -> CudaBroker | None:
-    """All the regions; None, said in the log, where they are not to be shared or the driver hands none over.
+_TRIED_REGIONS = 2
+_PATIENCE_S = 60  # for a process that makes a context
+_FEWER = 16  # of the capacity this part less is tried where the device does not give it
 
-    Raises DeviceMemoryError where the device has not so much, DeviceLostError where it is gone.
+
+def broker(
+    gpu: Gpu,
+    *,
+    region_bytes: int,
+    capacity_bytes: int,
+    shares: bool,
+    least_bytes: int | None = None,
+    mapper: Sequence[str] = (),
+) -> tuple[CudaBroker | None, int]:
+    """All the regions, and their bytes; None where they are not to be shared or the driver hands none over.
+
+    The log says why none. `mapper` is the command of a process that takes regions (worker/mapping.py): whether
+    another process can map and use them is tried once, with few. Where the device does not give so much, because
+    another program has taken it meanwhile, fewer regions are made, down to `least_bytes`. Raises DeviceMemoryError
+    where the device has not as much, DeviceLostError where it is gone.
     """
     if not shares:
         why = "share_memory is off"
@@ -33,13 +52,57 @@ def broker(gpu: Gpu, *, region_bytes: int, capacity_bytes: int, shares: bool) ->
         why = f"{gpu.name} hands none to other processes"
     else:
         try:
-            return CudaBroker(gpu.ordinal, region_bytes, capacity_bytes // region_bytes)
+            if mapper:
+                _try_sharing(gpu, region_bytes, mapper)
+            return _made(gpu, region_bytes, capacity_bytes, capacity_bytes if least_bytes is None else least_bytes)
         except (DeviceMemoryError, DeviceLostError):
             raise
         except DeviceError as error:
             why = error.message
     log.warning("each trainer makes memory of its own, as much as it is granted: %s", why)
-    return None
+    return None, capacity_bytes
+
+
+def _try_sharing(gpu: Gpu, region_bytes: int, mapper: Sequence[str]) -> None:
+    """Have a process of its own map a few regions and write to them. Raises DeviceError where it cannot."""
+    few = CudaBroker(gpu.ordinal, region_bytes, _TRIED_REGIONS)
+    here, there = socket.socketpair()
+    with here, there:
+        command = (*mapper, str(gpu.ordinal), str(there.fileno()))
+        taker = subprocess.Popen(command, pass_fds=(there.fileno(),), stdout=subprocess.PIPE, text=True)
+        there.close()
+        patience = struct.pack("ll", _PATIENCE_S, 0)
+        here.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience
+        )  # a time-out of Python's makes it non-blocking
+        told: DeviceError | None = None
+        try:
+            few.send(here.fileno())
+        except DeviceError as error:
+            told = error
+        try:
+            said, _ = taker.communicate(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            taker.kill()
+            said, _ = taker.communicate()
+    if taker.returncode or told is not None:
+        why = said.strip() or (told.message if told is not None else f"it ended with code {taker.returncode}")
+        raise DeviceError(f"another process cannot use {gpu.name}'s memory: {why}")
+
+
+def _made(gpu: Gpu, region_bytes: int, capacity_bytes: int, least_bytes: int) -> tuple[CudaBroker, int]:
+    """A broker of as much as the device gives."""
+    tried_bytes = capacity_bytes
+    while True:
+        try:
+            return CudaBroker(gpu.ordinal, region_bytes, tried_bytes // region_bytes), tried_bytes
+        except DeviceMemoryError:
+            if tried_bytes <= least_bytes:
+                raise
+            fewer_bytes = max(least_bytes, tried_bytes - max(region_bytes, tried_bytes // _FEWER))
+            fewer_bytes -= fewer_bytes % region_bytes
+            log.warning("%s does not give %d bytes: trying %d", gpu.name, tried_bytes, fewer_bytes)
+            tried_bytes = fewer_bytes
 
 
 class GpuRegions:

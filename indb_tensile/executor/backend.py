@@ -1,29 +1,34 @@
 """Chooses the device that a controller and its processes run on, and says what it is like.
 
-`auto` takes a GPU where the driver sees one that maps its memory and the installed torch has CUDA; everywhere else
-the device is this machine's own memory and processor, and `Cpu.reason` says why. The emulated device, for tests and
+`auto` takes a GPU where the driver sees one that maps its memory, and the installed torch has a CUDA that this driver
+runs and kernels for this GPU (wheels.py); everywhere else the device is this machine's own memory and processor, and
+`Cpu.reason` says why. The emulated device, for tests and
 for figures that are to mean something for a GPU, is one that must be asked for. Torch's CUDA is read off its own
-version file: importing torch takes seconds, and a controller never does. No GPU has been chosen by this on a real
-machine yet.
+version file: importing torch takes seconds, and a controller never does.
 """
 
 import ast
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from indb_tensile.config import GIB, MIB, Settings, variable
+from indb_tensile.config import MIB, Settings, variable
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.cuda import Gpu, Gpus, NoGpu, ordinal, probe
 from indb_tensile.executor.hardware import PROCESSOR_SPEED, cpu_kind, emulated_kind
+from indb_tensile.executor.headroom import FIRST_FOOTPRINT_BYTES, capacity_beside
+from indb_tensile.executor.wheels import cuda_number, mend, runs_on
 from indb_tensile.scheduler.latency import DeviceSpeed
 
 EMULATED: Final = "emulated"
 CPU: Final = "cpu"
+_IMPORT_S: Final = 120.0  # for torch to be imported, from a cold disk
 GPU_REGION_BYTES: Final = 64 * MIB  # the unit of grants on a GPU: 1,280 of them on one of 80 GB
-HEADROOM_BYTES: Final = 2 * GIB  # of a GPU, left to contexts, loaded kernels, and what torch takes beside its plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +49,21 @@ class Emulated:
 Chosen = Gpu | Cpu | Emulated
 
 
-def choose(setting: str, found: Gpus | NoGpu, torch_cuda: str | None) -> Chosen:
-    """The device for the setting `device`. Raises DeviceError where a GPU is asked for and cannot be used."""
+def choose(
+    setting: str,
+    found: Gpus | NoGpu,
+    torch_cuda: str | None,
+    architectures: Callable[[], tuple[str, ...]] = tuple,
+) -> Chosen:
+    """The device for the setting `device`. Raises DeviceError where a GPU is asked for and cannot be used.
+
+    `architectures`, asked where all else fits, are those that torch has kernels for; none are not looked at.
+    """
     if setting == EMULATED:
         return Emulated(reason=f"{variable('device')} is {EMULATED}")
     if setting == CPU:
         return Cpu(reason=f"{variable('device')} is {CPU}")
-    chosen = _usable(ordinal(setting), found, torch_cuda)
+    chosen = _usable(ordinal(setting), found, torch_cuda, architectures)
     if isinstance(chosen, Cpu) and setting != "auto":
         raise DeviceError(
             f"device ({variable('device')}) is {setting!r}, and {chosen.reason}",
@@ -70,24 +83,53 @@ def named(chosen: Chosen) -> str:
             return f"cuda:{chosen.ordinal}"
 
 
-def fitted(settings: Settings, gpu: Gpu, given: frozenset[str]) -> Settings:
-    """The settings for a GPU: what is not `given` is what the device has, in regions that suit it.
+def fitted(
+    settings: Settings,
+    gpu: Gpu,
+    given: frozenset[str],
+    *,
+    free_bytes: int | None = None,
+    footprint_bytes: int = FIRST_FOOTPRINT_BYTES,
+) -> Settings:
+    """The settings for a GPU: what is not `given` is what the device has free, in regions that suit it.
 
-    Raises DeviceError where the region size is not the device's.
+    `free_bytes` is what no process uses now, None where nobody tells: then all of the device. Each of `max_jobs`
+    trainers needs `footprint_bytes` beside the regions. Where these would take more than half of what is free,
+    `max_jobs` is lowered if it is not `given`. Raises DeviceError where the region size is not the device's, or where
+    no region is left.
     """
-    region_bytes = settings.region_bytes if "region_bytes" in given else _regions_of(gpu)
+    region_bytes = settings.region_bytes if "region_bytes" in given else region_bytes_of(gpu)
     if region_bytes % gpu.granularity_bytes:
         raise DeviceError(
             f"region_bytes ({variable('region_bytes')}) is {region_bytes}: {gpu.name} gives memory in units of"
             f" {gpu.granularity_bytes} bytes",
-            hint=f"Give a multiple of {gpu.granularity_bytes}, or leave it out for {_regions_of(gpu)}.",
+            hint=f"Give a multiple of {gpu.granularity_bytes}, or leave it out for {region_bytes_of(gpu)}.",
         )
     capacity_bytes = settings.capacity_bytes
+    max_jobs = settings.max_jobs
     if "capacity_bytes" not in given:
-        capacity_bytes = max(gpu.memory_bytes // 2, gpu.memory_bytes - HEADROOM_BYTES)
+        room_bytes = gpu.memory_bytes if free_bytes is None else min(free_bytes, gpu.memory_bytes)
+        capacity_bytes, places = capacity_beside(room_bytes, footprint_bytes, max_jobs)
+        if "max_jobs" in given:
+            capacity_bytes = room_bytes - max_jobs * footprint_bytes
+        else:
+            max_jobs = places
+        if capacity_bytes < region_bytes:
+            raise DeviceError(
+                f"{gpu.name} has {room_bytes} bytes free, and {max_jobs} trainers need"
+                f" {max_jobs * footprint_bytes} of them beside the jobs' memory:"
+                f" no region of {region_bytes} bytes is left",
+                hint=f"End other programs on the GPU, or set max_jobs ({variable('max_jobs')}) lower.",
+            )
     capacity_bytes -= capacity_bytes % region_bytes
     budget_bytes = min(settings.budget_bytes, capacity_bytes) if "budget_bytes" in given else capacity_bytes
-    return replace(settings, region_bytes=region_bytes, capacity_bytes=capacity_bytes, budget_bytes=budget_bytes)
+    return replace(
+        settings,
+        region_bytes=region_bytes,
+        capacity_bytes=capacity_bytes,
+        budget_bytes=budget_bytes,
+        max_jobs=max_jobs,
+    )
 
 
 def kind_of(device: str, threads: int = 1) -> str:
@@ -134,12 +176,29 @@ def torch_cuda(torch: Path | None = None) -> str | None:
     return None
 
 
+def torch_architectures() -> tuple[str, ...]:
+    """The architectures that the installed torch has kernels for (`sm_86`), as a process that imports it says.
+
+    None where it does not say: it is then tried as it is.
+    """
+    ask = "import torch; print(torch._C._cuda_getArchFlags() or '')"  # get_arch_list without a look at the driver
+    try:
+        done = subprocess.run(
+            (sys.executable, "-c", ask), capture_output=True, text=True, timeout=_IMPORT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(done.stdout.split()) if done.returncode == 0 else ()
+
+
 def _torch() -> Path | None:
     found = find_spec("torch")
     return None if found is None or found.origin is None else Path(found.origin).parent
 
 
-def _usable(number: int, found: Gpus | NoGpu, torch_cuda: str | None) -> Gpu | Cpu:
+def _usable(
+    number: int, found: Gpus | NoGpu, torch_cuda: str | None, architectures: Callable[[], tuple[str, ...]]
+) -> Gpu | Cpu:
     if isinstance(found, NoGpu):
         return Cpu(reason=found.reason, hint=found.hint)
     gpu = next((one for one in found.devices if one.ordinal == number), None)
@@ -150,12 +209,37 @@ def _usable(number: int, found: Gpus | NoGpu, torch_cuda: str | None) -> Gpu | C
     if torch_cuda is None:
         return Cpu(
             reason=f"there is {gpu.name}, but the installed torch has no CUDA",
-            hint="Install a build of torch with CUDA: https://pytorch.org/get-started/locally",
+            hint=mend(found.driver_version, gpu.capability),
+        )
+    return _run_by_torch(gpu, found.driver_version, torch_cuda, architectures)
+
+
+def _run_by_torch(
+    gpu: Gpu, driver_version: int, torch_cuda: str, architectures: Callable[[], tuple[str, ...]]
+) -> Gpu | Cpu:
+    """The GPU, where its driver runs this torch's CUDA and torch has kernels for it."""
+    needed = cuda_number(torch_cuda)
+    hint = mend(driver_version, gpu.capability)
+    if driver_version // 1000 < needed // 1000:
+        supported = f"{driver_version // 1000}.{driver_version % 1000 // 10}"
+        return Cpu(
+            reason=f"the driver of {gpu.name} supports CUDA up to {supported}, and the installed torch is built with"
+            f" {torch_cuda}",
+            hint=hint,
+        )
+    built = architectures()
+    if built and not runs_on(built, gpu.capability, compiles_ptx=driver_version >= needed):
+        major, minor = gpu.capability
+        return Cpu(
+            reason=f"{gpu.name} has compute capability {major}.{minor}, and the installed torch has kernels for"
+            f" {', '.join(built)}",
+            hint=hint,
         )
     return gpu
 
 
-def _regions_of(gpu: Gpu) -> int:
+def region_bytes_of(gpu: Gpu) -> int:
+    """The size of regions that suits the GPU, where none is set."""
     return -(-GPU_REGION_BYTES // gpu.granularity_bytes) * gpu.granularity_bytes
 
 

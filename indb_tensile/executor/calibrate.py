@@ -8,14 +8,15 @@ highest sum of what an operator allocated and freed, less what it returned.
 
 import os
 import sys
+import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -34,6 +35,7 @@ _TIMED_RUNS = 3
 _SHORT_RUNS = 7  # of a call so short that whatever else the processor does shows
 _SHORT_NS = 1_000_000
 _LABEL = "tensile operator "
+_LEAST_OVERFLOW = 1 << 20  # a region at least is then granted more
 _PATTERN = 65_537  # floats repeated to fill an input: odd, so that rows differ
 
 
@@ -56,17 +58,20 @@ def calibrate(
 ) -> Calibration:
     """Run every operator whose signature is `unknown`: once for its memory, then for its time.
 
-    Operators that cannot run within `grant_bytes` are left out, and the overflow says what is missing. The
-    random generator is left as it was. Raises InvariantError where an operator makes other storages than
-    its graph says.
+    Operators that cannot run within `grant_bytes` are left out, and the overflow says what is missing; on a GPU it
+    also says what an operator was refused and did without, by another algorithm. The random generator is left as it
+    was. Raises InvariantError where an operator makes other storages than its graph says.
     """
     fits, overflow_bytes = _fitting(_work(steps, unknown, known), grant_bytes)
     before = torch.get_rng_state()
     try:
-        memory = _measure_memory(fits)
-        latency_ns = {call.signature: _time(step, call) for step, call in fits}
+        memory, refused_bytes = _measure_memory(fits, grant_bytes)
+        fits = [(step, call) for step, call in fits if call.signature in memory]
+        latency_ns = {} if refused_bytes else {call.signature: _time(step, call) for step, call in fits}
     finally:
         torch.set_rng_state(before)
+    if refused_bytes:  # with the larger grant all is measured anew: a refusal changes which kernels run
+        return Calibration(steps=steps, measured={}, overflow_bytes=max(overflow_bytes, refused_bytes))
     measured: dict[str, tuple[int, int]] = {}
     for step, call in fits:
         used = memory[call.signature]
@@ -90,7 +95,8 @@ def apply_known(steps: tuple[CapturedStep, ...], known: Known) -> tuple[Captured
 def add_scripts(steps: tuple[CapturedStep, ...]) -> tuple[CapturedStep, ...]:
     """The steps with a script of every operator, also of those that were calibrated by an earlier process.
 
-    As they are where tensors are not served from an arena. The random generator is left as it was.
+    As they are where tensors are not served from an arena. An operator that there is no room to record gets none. The
+    random generator is left as it was.
     """
     serving = _arena()
     if serving is None:
@@ -98,7 +104,8 @@ def add_scripts(steps: tuple[CapturedStep, ...]) -> tuple[CapturedStep, ...]:
     before = torch.get_rng_state()
     try:
         missing = {s: one for s, one in kernels(steps).items() if not any(s in step.scripts for step in steps)}
-        scripts = {signature: _record(serving, *one)[0] for signature, one in missing.items()}
+        found = {signature: _tried(serving, *one) for signature, one in missing.items()}
+        scripts = {signature: one[0] for signature, (one, refused) in found.items() if one and not refused}
     finally:
         torch.set_rng_state(before)
         serving.trim()
@@ -175,30 +182,87 @@ def _needed_bytes(step: CapturedStep, call: Call) -> int:
 # --- memory ----------------------------------------------------------------------------------------------------
 
 
+class Timer(Protocol):
+    """Times calls on a device that the host is ahead of."""
+
+    def time_ns(self, run: Callable[[], object]) -> int:
+        """Nanoseconds of one call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where operators are measured on a GPU: in the job's own memory, of which there may be too little.
+
+    `refusal` says what the memory would have had to hold, since it was last asked: the most with anything that was
+    refused, and the most that the whole device could hold.
+    """
+
+    device: torch.device
+    serving: Serving
+    timer: Timer
+    refusal: Callable[[], tuple[int, int]]
+
+
+_site: Site | None = None
+
+
+def calibrate_on(site: Site | None) -> None:
+    """Measure there from now on, or on the processor: called before anything is measured."""
+    global _site
+    _site = site
+
+
 @cache
-def _arena() -> Serving | None:
+def _private() -> Serving | None:
     """One for the process: what it has served goes back to the system with `trim`."""
-    return Serving.private() if _gpu is None else _gpu[1]
+    return Serving.private()
 
 
-_gpu: tuple[torch.device, Serving] | None = None
+def _arena() -> Serving | None:
+    return _private() if _site is None else _site.serving
 
 
-def calibrate_on(gpu: torch.device, serving: Serving) -> None:
-    """Measure on a GPU from now on, in the job's own memory: called once, before anything is measured."""
-    global _gpu
-    _gpu = gpu, serving
-
-
-def _measure_memory(work: _Work) -> dict[str, _Memory]:
-    """It also warms every kernel up."""
+def _measure_memory(work: _Work, grant_bytes: int) -> tuple[dict[str, _Memory], int]:
+    """By signature, and by how much the grant was too small; it also warms every kernel up."""
     serving = _arena()
     if serving is None:
-        return _profiled(work)
-    recorded = {call.signature: _record(serving, step, call) for step, call in work}
-    return {
-        signature: _Memory(script.workspace_bytes, made, script) for signature, (script, made) in recorded.items()
-    }
+        return _profiled(work), 0
+    found: dict[str, _Memory] = {}
+    refused_bytes = 0
+    for step, call in work:
+        recorded, needed_bytes = _tried(serving, step, call)
+        if needed_bytes:  # all in all there may be enough, and no piece of it large enough
+            refused_bytes = max(refused_bytes, needed_bytes - grant_bytes, _LEAST_OVERFLOW)
+        if recorded is not None:
+            script, made = recorded
+            found[call.signature] = _Memory(script.workspace_bytes, made, script)
+    return found, refused_bytes
+
+
+def _tried(serving: Serving, step: CapturedStep, call: Call) -> tuple[tuple[Script, dict[str, int]] | None, int]:
+    """What was recorded, None where there was no room; and what the memory must hold for all that was refused."""
+    if _site is None:
+        return _record(serving, step, call), 0
+    _site.refusal()
+    try:
+        recorded = _record(serving, step, call)
+    except (RuntimeError, MemoryError) as error:
+        needed_bytes, _ = _site.refusal()
+        if not needed_bytes:
+            raise
+        let_go(error)
+        return None, needed_bytes
+    # What no grant could hold is refused to every run alike: then the other algorithm is the operator's own.
+    _, grantable_bytes = _site.refusal()
+    return recorded, grantable_bytes
+
+
+def let_go(error: BaseException | None) -> None:
+    """The frames of what broke off hold its tensors."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def _record(serving: Serving, step: CapturedStep, call: Call) -> tuple[Script, dict[str, int]]:
@@ -298,7 +362,7 @@ def _made_bytes(step: CapturedStep, call: Call, given: tuple[Any, Any], result: 
     for name, tensor in zip(call.results, results, strict=False):
         if name is None or not isinstance(tensor, torch.Tensor) or name in call.arguments:
             continue
-        if _gpu is not None and tensor.device.type == "cpu":
+        if _site is not None and _site.device.type != tensor.device.type:
             continue  # a word of the host's
         key = storage_key(tensor)
         _check_sharing(step, call, name, owner.get(key), shared=key in before)
@@ -331,24 +395,21 @@ def _check_size(step: CapturedStep, call: Call, name: str, made_bytes: int) -> N
 def _time(step: CapturedStep, call: Call, runs: int = _TIMED_RUNS) -> int:
     args, kwargs = _Inputs(step).arguments(call)
     run = entry_point(call.target)
-    taken: list[int] = []
+
+    def once() -> None:
+        result = run(*args, **kwargs)
+        if call.stage is Stage.UPLOAD:
+            result.zero_()  # the bytes have to be written, too
+
     with _mode(step, call):
+        if _site is not None:
+            return _site.timer.time_ns(once)
+        taken: list[int] = []
         while len(taken) < runs:
-            _settle()
             start = perf_counter_ns()
-            result = run(*args, **kwargs)
-            if call.stage is Stage.UPLOAD:
-                result.zero_()  # the bytes have to be written, too
-            _settle()
+            once()
             taken.append(perf_counter_ns() - start)
-            del result
     return int(median(taken))
-
-
-def _settle() -> None:
-    """On a GPU the host is ahead: wait until nothing is queued."""
-    if _gpu is not None:
-        torch.cuda.synchronize(_gpu[0])
 
 
 @contextmanager
@@ -408,7 +469,7 @@ class _Inputs:
     def _fill(self, shape: Shape) -> torch.Tensor:
         tensor_id = self._step.tensor_of.get(shape.storage)
         size_bytes = 0 if tensor_id is None else self._step.graph.tensors[tensor_id].size_bytes
-        place = None if _gpu is None else _gpu[0]
+        place = None if _site is None else _site.device
         memory = torch.zeros(size_bytes // shape.dtype.itemsize, dtype=shape.dtype, device=place)
         if shape.dtype.is_floating_point and memory.numel():
             # Positive, so that roots and logarithms are numbers, and below 1, as shares are that a loss checks; drawn

@@ -1,7 +1,6 @@
 """An NVIDIA GPU as a trainer and a controller see it: what there is, its regions, and one job's device on it.
 
-The driver is loaded by the native library when asked for; a machine without one answers `NoGpu`, and why. Nothing
-here has run on a GPU yet: `tests/gpu` is what will.
+The driver is loaded by the native library when asked for; a machine without one answers `NoGpu`, and why.
 """
 
 from dataclasses import dataclass
@@ -100,9 +99,10 @@ class CudaBroker(_native.CudaBroker):
 
 
 class CudaRegions(_native.CudaRegions):
-    """All the broker's regions, mapped in this process, which needs no context for it nor to know its job.
+    """All the broker's regions, mapped in this process, which has the device's primary context for it.
 
-    `socket` leads to the broker and stays the caller's. Raises DeviceError where that ends before all have come.
+    `socket` leads to the broker and stays the caller's. `touch()` writes to each region and waits for the device.
+    Raises DeviceError where the broker ends before all have come, or the driver does not map them here.
     """
 
 

@@ -8,18 +8,22 @@ each launch, which is why torch's own graph is used and not the driver's. Copies
 from the computing one and join it again (native/cuda/cuda_device.hpp): a graph keeps them beside the computation.
 
 Sources: CUDA programming guide, CUDA graphs, "Stream Capture"; `torch.cuda.CUDAGraph` of torch 2.11 to 2.13, which
-asks a pluggable allocator for no pool of its own: the memory recorded is what the plan placed. Not yet run on a GPU.
+asks a pluggable allocator for no pool of its own: the memory recorded is what the plan placed.
 """
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Protocol
 
 import torch
 
 from indb_tensile import _native
 from indb_tensile.executor.cuda import CudaDevice
+from indb_tensile.executor.serving import Serving
+
+_WORDS_BYTES = 1 << 20  # two pieces for each attention: more than a thousand of them
+_PIECE_BYTES = 512  # that native/script.cpp lends at a time
 
 
 class Graph(Protocol):
@@ -69,22 +73,62 @@ class Capture(Protocol):
         ...
 
 
-class CudaGraphs:
-    """Records what a device computes and copies, each time by a capture that `make` makes."""
+class Words:
+    """A little of the device's memory, for words that an iteration asks for only while it is recorded.
 
-    def __init__(self, device: CudaDevice, make: Callable[[], Capture]) -> None:
+    Attention draws the seed of its dropout on the host, or, while it is recorded, into two words on the device
+    (aten/src/ATen/native/transformers/cuda/attention.cu). No plan has a place for these, and every launch uses them.
+    """
+
+    def __init__(self, device: CudaDevice, serving: Serving) -> None:
+        self._device = device
+        self._serving = serving
+        self._address = device.allocate_outside(_WORDS_BYTES)
+        # The first piece stays free: its address is that of the whole, which is given back by it.
+        self._first = self._address + _PIECE_BYTES
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Around what is recorded."""
+        if not self._address:  # what the job may have beside its regions is used up
+            yield
+            return
+        self._serving.lend(self._first, _WORDS_BYTES - _PIECE_BYTES)
+        try:
+            yield
+        finally:
+            self._serving.lend(0, 0)
+
+    def close(self) -> None:
+        """No launch uses them any more."""
+        if self._address:
+            self._serving.lend(self._first, 0)
+            self._device.free_outside(self._address)
+            self._address = 0
+
+
+class CudaGraphs:
+    """Records what a device computes and copies, each time by a capture that `make` makes.
+
+    `serving` is asked for the tensors of an iteration; without one none has words of its own.
+    """
+
+    def __init__(self, device: CudaDevice, make: Callable[[], Capture], serving: Serving | None = None) -> None:
         self._device = device
         self._make = make
+        self._serving = serving
 
     def record(self, queue: Callable[[], None]) -> "CudaGraph":
         """See `Graphs`. Raises DeviceError, or torch's RuntimeError, for what cannot be recorded."""
         self._device.drain()
         gc.collect()  # what goes by itself while the iteration is recorded would seem to be its own
+        words = None if self._serving is None else Words(self._device, self._serving)
         capture = self._make()
         try:
             capture.begin()
             self._device.begin_recording()
-            queue()
+            with nullcontext() if words is None else words.lent():
+                queue()
             copied = self._device.end_recording()
             capture.end()
         except BaseException:
@@ -92,14 +136,19 @@ class CudaGraphs:
             self._device.give_up_recording()
             self._device.check_context()  # what befell the device goes before what could not be recorded
             capture.close()
+            if words is not None:
+                words.close()
             raise
-        return CudaGraph(capture, self._device, copied)
+        return CudaGraph(capture, self._device, copied, words)
 
 
 class CudaGraph:
     """A recorded iteration of one device."""
 
-    def __init__(self, capture: Capture, device: CudaDevice, copied: tuple[int, int]) -> None:
+    def __init__(
+        self, capture: Capture, device: CudaDevice, copied: tuple[int, int], words: Words | None = None
+    ) -> None:
+        self._words = words
         self._capture = capture
         self._device = device
         self._copied = copied
@@ -112,6 +161,8 @@ class CudaGraph:
     def close(self) -> None:
         """See `Graph`."""
         self._capture.close()
+        if self._words is not None:
+            self._words.close()
 
 
 class TorchCapture:

@@ -3,7 +3,7 @@
 On this machine's own device, and on the emulated one, they are CPU tensors that the preloaded shim places
 (serving.py). On a GPU they are CUDA
 tensors, and torch's pluggable allocator asks the same script for their addresses. Neither back end is known to who
-runs the program. That torch computes on a GPU here has not been tried yet; the rest runs on a double of the driver.
+runs the program.
 """
 
 import ctypes
@@ -20,14 +20,14 @@ from indb_tensile import _native
 from indb_tensile.config import variable
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.backend import CPU
-from indb_tensile.executor.calibrate import calibrate_on
+from indb_tensile.executor.calibrate import Site, calibrate_on
 from indb_tensile.executor.cuda import CudaDevice, CudaRegions, ordinal
 from indb_tensile.executor.device import CpuDevice, EmulatedDevice
 from indb_tensile.executor.graphs import CudaGraphs, Graphs, TorchCapture, set_libraries_up
+from indb_tensile.executor.headroom import OUTSIDE_BYTES
+from indb_tensile.executor.precision import settle_precision
 from indb_tensile.executor.serving import Serving
-from indb_tensile.executor.timing import EventClock
-
-OUTSIDE_BYTES = 256 << 20  # beside its regions, for cuBLAS's workspace and whatever else no plan foresees
+from indb_tensile.executor.timing import EventClock, QueueTimer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +101,12 @@ def capturing_on(place: torch.device) -> AbstractContextManager[object]:
     return nullcontext() if place.type == "cpu" else place
 
 
-def settle_results() -> None:
+def settle_results(place: torch.device, precision: str = "torch") -> None:
     """Equal inputs give equal bits on a GPU: before CUDA starts, and in every process whose bits are compared.
 
-    A kernel that torch has in no deterministic form warns and runs all the same.
+    Both sides compute in the same precision. A kernel that torch has in no deterministic form warns and runs all the
+    same. Batch normalisation that was captured runs torch's native kernels, eager's runs cuDNN's: their bits differ,
+    and what is compared bit for bit is the captured step under a plan and without one.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
@@ -112,8 +114,7 @@ def settle_results() -> None:
     filling.fill_uninitialized_memory = False  # one kernel more for each tensor that is made, and no bit of it read
     torch.backends.cuda.enable_cudnn_sdp(False)  # attention that has no deterministic form, where others have one
     torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
+    settle_precision(precision, place)
 
 
 def serve_torch(device: CudaDevice) -> None:
@@ -133,7 +134,7 @@ def serve_torch(device: CudaDevice) -> None:
 
 
 def _on_gpu(device: CudaDevice, place: torch.device) -> Opened:
-    settle_results()
+    settle_results(place)
     device.allow_outside(OUTSIDE_BYTES)
     serve_torch(device)
     torch.cuda.set_device(place)
@@ -142,14 +143,14 @@ def _on_gpu(device: CudaDevice, place: torch.device) -> Opened:
     device.compute_on(torch.cuda.current_stream(place).cuda_stream)
     set_libraries_up(place)
     serving = Serving(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
-    calibrate_on(place, serving)
+    calibrate_on(Site(device=place, serving=serving, timer=QueueTimer(place), refusal=_native.cuda_take_refusal))
     return Opened(
         device=device,
         serving=serving,
         torch_device=place,
         clock=EventClock(place),
         check=device.check_context,
-        graphs=CudaGraphs(device, partial(TorchCapture, place)),
+        graphs=CudaGraphs(device, partial(TorchCapture, place), serving),
     )
 
 

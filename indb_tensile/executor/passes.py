@@ -11,19 +11,25 @@ import torch
 
 from indb_tensile.errors import RequestError
 
-PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}
+# What autocast casts to; the others compute in float32, on a GPU in one of its forms (precision.py).
+PRECISIONS: dict[str, torch.dtype | None] = {
+    "torch": None,
+    "float32": None,
+    "tf32": None,
+    "bfloat16": torch.bfloat16,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """`micro_batch_size` bounds the rows of a part, None takes the batch whole; `precision` is autocast's.
+    """`micro_batch_size` bounds the rows of a part, None takes the batch whole; `precision` is one of `PRECISIONS`.
 
-    Parameters, gradients and the optimizer's state are float32 in either precision. Raises RequestError for what is
+    Parameters, gradients and the optimizer's state are float32 in any of them. Raises RequestError for what is
     out of range.
     """
 
     micro_batch_size: int | None = None
-    precision: str = "float32"
+    precision: str = "torch"
 
     def __post_init__(self) -> None:
         if self.micro_batch_size is not None and self.micro_batch_size < 1:
@@ -53,4 +59,4 @@ class Passes:
         return tuple(range(start, end) for start, end in pairwise(ends))
 
 
-WHOLE = Passes()  # the batch as it is, in float32
+WHOLE = Passes()  # the batch as it is, without autocast

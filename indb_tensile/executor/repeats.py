@@ -9,13 +9,14 @@ host's view of the memory is put back, and the iteration runs.
 """
 
 import logging
-import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from indb_tensile.errors import ComputationError, DeviceLostError, InvariantError, TensileError
+from indb_tensile.executor.calibrate import let_go
 from indb_tensile.executor.capture import Kind
 from indb_tensile.executor.device import Clock, Device, Ticket
 from indb_tensile.executor.graphs import Graph, Graphs
@@ -31,6 +32,7 @@ log = logging.getLogger("executor")
 CLEAN_RUNS = 2  # before an iteration is recorded: kernels are loaded and libraries have their workspaces
 ODD_RUNS = 4  # in a row: a plan that is not followed to the byte by then will not be
 
+_TIMES_KEPT = 1024
 TRIED_RUNS = 5  # of a graph that joins copies, before the fastest of them is compared with the fastest without it
 
 _ODD = "its memory is not where the plan has it"
@@ -49,6 +51,7 @@ class _Known:
     odd: int = 0  # and that had not
     alone_ns: int | None = None  # the fastest of those
     launched_ns: list[int] = field(default_factory=list)  # the first ones by the graph
+    lately_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_TIMES_KEPT))  # those since they were taken
     graph: Graph | None = None
     returned: Results = ()
     places: dict[Piece, int] = field(default_factory=dict)
@@ -83,6 +86,7 @@ class Repeats:
                 one.graph.close()
             one.clean, one.graph, one.returned = 0, None, ()
             one.launched_ns.clear()
+            one.lately_ns.clear()
 
     def enter(self, program: Program) -> None:
         """The state went home to this program, and where it lies is what was recorded, or all is recorded anew."""
@@ -118,9 +122,20 @@ class Repeats:
         one.graph.launch()
         self._device.move(one.passing_bytes, 0)
         self.launched += 1
+        taken_ns = self._clock() - start_ns
+        one.lately_ns.append(taken_ns)
         if carried and len(one.launched_ns) < TRIED_RUNS:
-            self._compare(one, self._clock() - start_ns)
+            self._compare(one, taken_ns)
         return tuple(result.clone() for result in returned)
+
+    def take_times(self, program: Program) -> tuple[int, ...]:
+        """How long its latest iterations by the graph took, each once."""
+        one = self._known.get(id(program))
+        if one is None:
+            return ()
+        times = tuple(one.lately_ns)
+        one.lately_ns.clear()
+        return times
 
     def _compare(self, one: _Known, taken_ns: int) -> None:
         """Give a graph up that is slower than what it recorded, for all that the host is spared."""
@@ -186,7 +201,7 @@ class Repeats:
             raise
         except (TensileError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
-            _let_go(error)
+            let_go(error)
         after = self._placer.served
         if not reason and before is not None and after is not None and not after.as_planned_since(before):
             reason = _ODD
@@ -223,13 +238,6 @@ class Repeats:
         if text not in self._said:
             self._said.add(text)
             log.info("%s", text)
-
-
-def _let_go(error: BaseException | None) -> None:
-    """The frames of an iteration that broke off hold its tensors."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
 
 
 def _passing_bytes(program: Program) -> int:

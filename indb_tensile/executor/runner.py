@@ -3,8 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from statistics import fmean
 from time import perf_counter_ns
 
 import torch
@@ -19,35 +17,13 @@ from indb_tensile.executor.program import Program, bind, compile_program, empty_
 from indb_tensile.executor.repeats import Repeats, Results
 from indb_tensile.executor.replay import INPUTS
 from indb_tensile.executor.residency import Residency
+from indb_tensile.executor.samples import Measurement, Sample, summed_up
 from indb_tensile.executor.state import State
 from indb_tensile.executor.timing import EventClock
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import captured_latency
 
 _SAMPLES_KEPT = 64  # more change little, and an hour of them must not pile up
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """The sampled training iterations since the last report: means, and the peak of all.
-
-    Means add up: operators and stalls make the iteration that the simulator foretells. Beside other jobs an operator
-    is at times interrupted for long, and a stall may come every other iteration; medians would hide both (three
-    trainings on two cores computed 10 to 18 % longer than the sum of their operators' medians).
-    """
-
-    latency_ns: tuple[int, ...]
-    iteration_ns: int
-    stall_ns: int
-    peak_bytes: int
-    samples: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    latency_ns: tuple[int, ...]
-    iteration_ns: int
-    stall_ns: int
 
 
 class Runner:
@@ -98,7 +74,7 @@ class Runner:
         self._programs: tuple[Program, ...] = ()
         self._current: Program | None = None
         self._carried: list[Ticket | None] = []
-        self._samples: deque[_Sample] = deque(maxlen=_SAMPLES_KEPT)
+        self._samples: deque[Sample] = deque(maxlen=_SAMPLES_KEPT)
         self._iterations = 0
         self.generation = 0
 
@@ -153,13 +129,8 @@ class Runner:
         self._samples.clear()
         peak_bytes = self._device.usage().high_water_bytes
         self._device.reset_high_water()
-        return Measurement(
-            latency_ns=tuple(round(fmean(column)) for column in zip(*(s.latency_ns for s in samples), strict=True)),
-            iteration_ns=round(fmean(s.iteration_ns for s in samples)),
-            stall_ns=round(fmean(s.stall_ns for s in samples)),
-            peak_bytes=peak_bytes,
-            samples=len(samples),
-        )
+        launched_ns = () if self._repeats is None else self._repeats.take_times(self._programs[0])
+        return summed_up(samples, launched_ns, peak_bytes, on_gpu=self._operator_clock is not None)
 
     @property
     def launched(self) -> int:
@@ -277,7 +248,7 @@ class Runner:
         taken_ns = [times[k + 1] - times[k] - (stalls[k + 1] - stalls[k]) for k in range(count)]
         latency_ns = captured_latency(taken_ns, program.plan)
         self._sampled_ns = started_ns if self._operator_clock is None else self._clock()
-        self._samples.append(_Sample(latency_ns, times[-1] - times[0], stall_ns))
+        self._samples.append(Sample(latency_ns, times[-1] - times[0], stall_ns))
 
     def _leave(self) -> None:
         """Between two programs no copy is under way."""

@@ -18,7 +18,10 @@ from indb_tensile.scheduler.graph import OpIndex
 from indb_tensile.scheduler.placement import place
 from indb_tensile.scheduler.residency import Interval
 
-ALIGNMENT_BYTES: Final = 64  # of scratch: what torch asks for; a workspace itself is aligned like any tensor
+# Of scratch; a workspace itself is aligned like any tensor. On the processor it is what torch asks for, on a GPU what
+# torch's own allocator gives: kernels are chosen by alignment, and so are bits.
+ALIGNMENT_BYTES: Final = 64
+GPU_ALIGNMENT_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +39,14 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What one operator allocates, in order. `steady`: two runs in a row did exactly the same."""
+    """What one operator allocates, in order. `steady`: two runs in a row did exactly the same.
+
+    `alignment_bytes`: every scratch lies at a multiple of it.
+    """
 
     allocations: tuple[Allocation, ...]
     steady: bool = True
+    alignment_bytes: int = ALIGNMENT_BYTES
 
     @property
     def workspace_bytes(self) -> int:
@@ -88,7 +95,7 @@ def _packed(script: Script) -> tuple[dict[int, int], int]:
         Interval(tensor=None, first=OpIndex(one.made_at), stop=one.released_at, size_bytes=one.size_bytes)
         for one in (script.allocations[i] for i in scratch)
     ]
-    placed = place(held, 2 * len(script.allocations) + 1, alignment_bytes=ALIGNMENT_BYTES)
+    placed = place(held, 2 * len(script.allocations) + 1, alignment_bytes=script.alignment_bytes)
     return dict(zip(scratch, placed.offsets, strict=True)), placed.size_bytes
 
 
@@ -100,7 +107,8 @@ def record_script(serving: Serving, call: Call, run: Callable[[], Any]) -> Scrip
     last, script = _recorded(serving, call, run), _recorded(serving, call, run)
     if last != script:
         last, script = script, _recorded(serving, call, run)
-    return Script(allocations=script, steady=last == script)
+    alignment_bytes = GPU_ALIGNMENT_BYTES if serving.alone else ALIGNMENT_BYTES
+    return Script(allocations=script, steady=last == script, alignment_bytes=alignment_bytes)
 
 
 def _recorded(serving: Serving, call: Call, run: Callable[[], Any]) -> tuple[Allocation, ...]:

@@ -164,6 +164,14 @@ class Serving:
         """The block's address, whatever its size."""
         return self._script.block()
 
+    def lend(self, address: int, size_bytes: int) -> None:
+        """Few words that no sheet names come from these bytes from now on, and count as nothing that was served.
+
+        0 bytes: such words are served as all else is. An address with 0 bytes: the memory there goes, and no word in
+        it is used any more.
+        """
+        self._script.lend(address, size_bytes)
+
     def record(self) -> None:
         """Keep every allocation from now on."""
         self._script.record()

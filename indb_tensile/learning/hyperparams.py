@@ -14,7 +14,7 @@ HYPERPARAMS: dict[str, Specification] = {
     "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
     "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
-    "precision": {"type": "choice", "values": ["float32", "bfloat16"], "default": "float32"},
+    "precision": {"type": "choice", "values": ["torch", "float32", "tf32", "bfloat16"], "default": "torch"},
     "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop"], "default": "adamw"},
     "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
     "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},
@@ -55,8 +55,8 @@ class TrainingSettings:
 
     `warmup` and `decay_at` are shares of the whole run. `clip_norm` bounds the norm of all gradients together,
     None leaves them. With `average_decay` a moving average of the weights is validated and published. A step computes
-    its batch in parts of at most `micro_batch_size` rows, None at once; with `precision` bfloat16 what tolerates it
-    does so (parameters, gradients and optimizer stay float32).
+    its batch in parts of at most `micro_batch_size` rows, None at once; `precision` is that of products and
+    convolutions (executor/precision.py; parameters, gradients and optimizer stay float32).
     """
 
     epochs: int

@@ -11,8 +11,10 @@ HYPERPARAMS: dict[str, str] = {
     "by the number of training rows.",
     "micro_batch_size": "Rows that a step computes at once; the gradients of the parts add up to that of the batch. "
     "Null: the whole batch. Smaller parts take less memory and more time.",
-    "precision": "The type of the computation. With bfloat16 whatever tolerates it is computed in 16 bits; "
-    "parameters, gradients and optimizer stay float32.",
+    "precision": "How products and convolutions are computed; parameters, gradients and optimizer stay float32. On a "
+    "GPU, torch is what PyTorch does by itself: convolutions in TensorFloat-32 (19 bits), products in float32; "
+    "float32 and tf32 are one of the two for both. On processors these three are the same, float32. With bfloat16 "
+    "whatever tolerates it is computed in 16 bits.",
     "optimizer": "How parameters follow their gradients: stochastic gradient descent, Adam, Adam with decoupled "
     "weight decay, Adagrad, or RMSprop; each as in `torch.optim`.",
     "learning_rate": "The rate after the warm-up. Null: 0.05 for sgd, 0.002 for adam and adamw, 0.01 for "

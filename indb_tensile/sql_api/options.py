@@ -15,7 +15,7 @@ HYPERPARAMS: dict[str, Json] = {
     "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
     "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
-    "precision": {"type": "choice", "values": ["float32", "bfloat16"], "default": "float32"},
+    "precision": {"type": "choice", "values": ["torch", "float32", "tf32", "bfloat16"], "default": "torch"},
     "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop"], "default": "adamw"},
     "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
     "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},

@@ -81,8 +81,20 @@ void bind_broker(nb::module_& module) {
       .def("send", &RegionBroker::send, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
 }
 
-// Until a device takes them.
+// Until a device takes them. The context stays: a device that takes them has it at once.
 struct Regions {
+  Regions(int device, int socket) : context(cuda::required_driver(), device) {
+    const cuda::Current current(context);
+    map.emplace(RegionMap::receive(cuda::required_driver(), device, socket));
+  }
+
+  // Write to each, and wait until the device has done it.
+  void touch() const {
+    const cuda::Current current(context);
+    map.value().touch();
+  }
+
+  const cuda::PrimaryContext context;
   std::optional<RegionMap> map;
 };
 
@@ -90,10 +102,9 @@ void bind_regions(nb::module_& module) {
   nb::class_<Regions>(module, "CudaRegions")
       .def(
           "__init__",
-          [](Regions* place, int device, int socket) {
-            new (place) Regions{RegionMap::receive(cuda::required_driver(), device, socket)};
-          },
-          "device"_a, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
+          [](Regions* place, int device, int socket) { new (place) Regions(device, socket); }, "device"_a, "socket"_a,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("touch", &Regions::touch, nb::call_guard<nb::gil_scoped_release>());
 }
 
 RegionMap taken(Regions& regions) {
@@ -142,6 +153,8 @@ void bind_cuda_device(nb::module_& module) {
            [](CudaDevice& device) { return reinterpret_cast<std::uint64_t>(device.pieces().release()); })
       .def("allow_outside", &CudaDevice::allow_outside, "size_bytes"_a)
       .def("outside_bytes", &CudaDevice::outside_bytes)
+      .def("allocate_outside", &CudaDevice::allocate_outside, "size_bytes"_a)
+      .def("free_outside", &CudaDevice::free_outside, "address"_a)
       .def("serve_torch", [](CudaDevice& device) { cuda::serve_torch(&device); });
 }
 
@@ -151,6 +164,10 @@ void bind_cuda(nb::module_& module) {
   module.def("cuda_probe", &probe);
   module.def("cuda_allocate_beside", &cuda::allocate_beside, "wanted"_a);
   module.def("cuda_raise_told", [](const std::string& words) { cuda::raise_told(words); }, "words"_a);
+  module.def("cuda_take_refusal", [] {
+    const cuda::Refusal refusal = cuda::take_refusal();
+    return std::make_tuple(refusal.needed_bytes, refusal.grantable_bytes);
+  });
   module.def("cuda_end_torch", [] { cuda::serve_torch(nullptr); });
   module.def("cuda_serve_address", [] { return reinterpret_cast<std::uint64_t>(&tensile_cuda_serve); });
   module.attr("CUDA_CHUNK_BYTES") = CudaDevice::default_chunk_bytes;

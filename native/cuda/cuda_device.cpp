@@ -72,6 +72,7 @@ CudaDevice::CudaDevice(const Driver& driver, Ledger ledger, const Claim& claim, 
       in_(context_, CopyLane::Direction::in, chunk_bytes, pinned_, account_.in_lane()) {}
 
 CudaDevice::~CudaDevice() {
+  if (at_end_) at_end_();
   close();
   stop_recording();
   // The memory goes: nothing that was queued on any stream may still use it.
@@ -190,8 +191,8 @@ void CudaDevice::back(Range bytes) {
   const std::lock_guard lock(mutex_);
   forbid_recording("a region comes from another job");
   const Address address = map_.base() + bytes.offset;
-  if (!map_.holds(address, bytes.size_bytes)) map_.add(bytes.offset / map_.shape().region_bytes, 1);
   const Current current(context_);
+  if (!map_.holds(address, bytes.size_bytes)) map_.add(bytes.offset / map_.shape().region_bytes, 1);
   driver_.cuMemsetD8Async("clearing a region", address, 0, bytes.size_bytes, pointer(compute_));
 }
 
@@ -274,6 +275,7 @@ void CudaDevice::trim() {
 
 void CudaDevice::drop(Range bytes) {
   const std::lock_guard lock(mutex_);
+  const Current current(context_);
   map_.remove(bytes.offset / map_.shape().region_bytes, 1);
 }
 
@@ -299,6 +301,7 @@ void* CudaDevice::show(std::uint64_t offset) {
   if (region == nullptr) return nullptr;
   const std::lock_guard lock(mutex_);
   try {
+    const Current current(context_);
     shown_.show(offset / shown_.shape().region_bytes, reinterpret_cast<Address>(region));
   } catch (...) {
     arena_.free(region);

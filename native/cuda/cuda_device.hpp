@@ -2,9 +2,11 @@
 // ledger, swapped over two copy lanes beside the computation.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "account.hpp"
@@ -104,6 +106,9 @@ class CudaDevice final : public Device {
 
   void close() noexcept override;
 
+  // Call this once where the device ends, before its memory goes.
+  void at_end(std::function<void()> told) { at_end_ = std::move(told); }
+
   // What a window over the job's regions is made of (window.hpp): whole regions, mapped a second time. Outlives none
   // of this device. Taking a region away waits for all that was queued.
   std::unique_ptr<Pieces> pieces();
@@ -157,6 +162,7 @@ class CudaDevice final : public Device {
   std::vector<DeviceAddress> freed_;  // beside the regions, while recording, when the driver lets nothing go
   bool recording_ = false;
   bool closed_ = false;
+  std::function<void()> at_end_;
 };
 
 }  // namespace tensile::cuda

@@ -23,7 +23,7 @@ struct Greeting {
 };
 
 constexpr std::uint64_t greeting_magic = 0x534e4f4947455254;  // "TREGIONS" as bytes in memory
-constexpr std::uint64_t greeting_version = 1;
+constexpr std::uint64_t greeting_version = 2;
 constexpr std::byte taken{'t'};
 
 AllocationProperties properties(int device, bool shared) {
@@ -120,6 +120,8 @@ RegionBroker::RegionBroker(const Driver& driver, const RegionShape& shape) : dri
 void RegionBroker::send(int socket) const {
   const Greeting greeting{greeting_magic, greeting_version, shape_.region_bytes, shape_.count};
   send_bytes(socket, std::as_bytes(std::span(&greeting, 1)));
+  std::byte answer{};
+  receive_bytes(socket, std::span(&answer, 1));  // a spare process may take its time: until then nothing is exported
   for (std::uint64_t first = 0; first < shape_.count; first += batch) {
     const std::uint64_t end = std::min<std::uint64_t>(first + batch, shape_.count);
     std::vector<FileDescriptor> exported;
@@ -130,7 +132,6 @@ void RegionBroker::send(int socket) const {
     }
     send_descriptors(socket, numbers);
     // Descriptors on their way count against the sender's limit: go on when these have arrived.
-    std::byte answer{};
     receive_bytes(socket, std::span(&answer, 1));
   }
 }
@@ -147,6 +148,7 @@ RegionMap RegionMap::reserve(const Driver& driver, const RegionShape& shape) { r
 RegionMap RegionMap::receive(const Driver& driver, int device, int socket) {
   RegionMap map(driver, received_shape(device, socket));
   map.own_ = false;
+  send_bytes(socket, std::span(&taken, 1));
   const std::uint64_t count = map.shape_.count;
   for (std::uint64_t first = 0; first < count; first += batch) {
     const std::uint64_t in_batch = std::min<std::uint64_t>(batch, count - first);
@@ -203,6 +205,13 @@ void RegionMap::show(std::uint64_t index, Address mapped) {
     remove(index, 1);
     throw;
   }
+}
+
+void RegionMap::touch() const {
+  for (std::uint64_t index = 0; index < shape_.count; ++index) {
+    driver_.cuMemsetD8Async(text("writing to ", named(index)), at(index), 0, 1, nullptr);
+  }
+  driver_.cuCtxSynchronize("waiting for what was written");
 }
 
 bool RegionMap::holds(Address address, std::size_t size_bytes) const noexcept {

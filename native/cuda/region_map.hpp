@@ -2,8 +2,8 @@
 //
 // A region is one physical allocation with a file descriptor as its handle. Every process reserves one range of
 // addresses for the whole capacity and maps region i at offset i * region_bytes of it, so an offset means the same
-// byte everywhere, and whose a region is can change without any call of the driver (ledger.hpp). None of these calls
-// needs a context: a broker holds the memory without one.
+// byte everywhere, and whose a region is can change without any call of the driver (ledger.hpp). A broker makes and
+// holds the memory without a context; who maps it has made one current.
 #pragma once
 
 #include <cstddef>
@@ -90,6 +90,9 @@ class RegionMap {
 
   // Show at region `index` of these addresses the memory that another map has at `mapped`.
   void show(std::uint64_t index, Address mapped);
+
+  // Write to every region and wait until that is done: whether the device can really use them. Needs a context.
+  void touch() const;
 
   const RegionShape& shape() const noexcept { return shape_; }
   Address base() const noexcept { return base_; }

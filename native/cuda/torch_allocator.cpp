@@ -1,11 +1,13 @@
 #include "cuda/torch_allocator.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "cuda/torch_error.hpp"
 #include "fault.hpp"
 
 namespace tensile::cuda {
@@ -19,11 +21,13 @@ thread_local bool beside = false;
 class TorchAllocator {
  public:
   void serve_from(CudaDevice* device) {
+    if (device != nullptr) device->at_end([this, device] { forget(device); });
     const std::lock_guard lock(mutex_);
     device_ = device;
     serving_ = nullptr;
     known_ = nullptr;
     others_.clear();
+    refusal_ = {};
   }
 
   int serve(const tensile_arena_hook* hook) {
@@ -40,8 +44,14 @@ class TorchAllocator {
       return allocated(size_bytes, ordinal, stream);
     } catch (const Fault& fault) {
       told_ = fault;
+      if (fault.kind() == Fault::Kind::memory) throw_out_of_memory(fault.what());
       throw;
     }
+  }
+
+  Refusal take_refusal() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(refusal_, Refusal{});
   }
 
   void raise_told(std::string_view words) {
@@ -62,10 +72,22 @@ class TorchAllocator {
 
   void record(void* address, StreamHandle stream) {
     const std::lock_guard lock(mutex_);
-    if (address != nullptr && device_ != nullptr) others_[address].push_back(stream);
+    if (address == nullptr || device_ == nullptr) return;
+    std::vector<StreamHandle>& known = others_[address];  // once for each: it may be told in every iteration
+    if (std::find(known.begin(), known.end(), stream) == known.end()) known.push_back(stream);
   }
 
  private:
+  // The device ends; what of its memory is freed afterwards has gone with it.
+  void forget(const CudaDevice* device) {
+    const std::lock_guard lock(mutex_);
+    if (device_ != device) return;
+    device_ = nullptr;
+    serving_ = nullptr;
+    known_ = nullptr;
+    others_.clear();
+  }
+
   void check(int ordinal) const {
     if (device_ == nullptr) {
       throw Fault(Fault::Kind::device, "torch asks for memory of a GPU, and no device serves it",
@@ -82,7 +104,10 @@ class TorchAllocator {
   void* allocated(std::size_t size_bytes, int ordinal, StreamHandle stream) {
     check(ordinal);
     void* address = beside ? nullptr : take(size_bytes);
-    if (address == nullptr) return outside(size_bytes);
+    if (address == nullptr) {
+      if (!beside) note_refusal(size_bytes);
+      return outside(size_bytes);
+    }
     try {
       device_->hand_to(reinterpret_cast<DeviceAddress>(address), size_bytes, stream);
     } catch (...) {
@@ -90,6 +115,14 @@ class TorchAllocator {
       throw;
     }
     return address;
+  }
+
+  void note_refusal(std::size_t size_bytes) {
+    const std::uint64_t needed_bytes = device_->arena().usage().allocated_bytes + size_bytes;
+    refusal_.needed_bytes = std::max(refusal_.needed_bytes, needed_bytes);
+    if (needed_bytes <= device_->regions().shape().capacity_bytes()) {
+      refusal_.grantable_bytes = std::max(refusal_.grantable_bytes, needed_bytes);
+    }
   }
 
   // Null where the job's regions have no room.
@@ -127,6 +160,7 @@ class TorchAllocator {
   const tensile_arena_hook* serving_ = nullptr;
   const tensile_arena_hook* known_ = nullptr;
   std::optional<Fault> told_;
+  Refusal refusal_;
   std::unordered_map<void*, std::vector<StreamHandle>> others_;  // beside its own, who uses a tensor's memory
 };
 
@@ -141,6 +175,8 @@ TorchAllocator& torch_allocator() {
 void allocate_beside(bool wanted) { beside = wanted; }
 
 void raise_told(std::string_view words) { torch_allocator().raise_told(words); }
+
+Refusal take_refusal() { return torch_allocator().take_refusal(); }
 
 void serve_torch(CudaDevice* device) { torch_allocator().serve_from(device); }
 

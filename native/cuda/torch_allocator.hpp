@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "arena_hook.h"
@@ -14,7 +15,8 @@
 
 extern "C" {
 
-// A memory fault, which torch shows as a RuntimeError, where there is no room: torch does not look for null.
+// Where there is no room c10::OutOfMemoryError, which torch's callers of cuDNN catch to try another algorithm, or a
+// memory fault, which torch shows as a RuntimeError, in a process without torch: torch does not look for null.
 void* tensile_cuda_allocate(std::size_t size, int device, CUstream_st* stream);
 void tensile_cuda_free(void* address, std::size_t size, int device, CUstream_st* stream);
 void tensile_cuda_record_stream(void* address, CUstream_st* stream);
@@ -31,7 +33,17 @@ void allocate_beside(bool wanted);
 // Raise once more what torch was told last, where these are its words for it.
 void raise_told(std::string_view words);
 
-// Serve torch from this device, which must outlive what is allocated; or from none: null.
+// What the job's regions had no room for, whoever gave it then: what they would have to hold with it, the most of all
+// such requests. `grantable_bytes` is the most of those that the whole device could hold.
+struct Refusal {
+  std::uint64_t needed_bytes = 0;
+  std::uint64_t grantable_bytes = 0;
+};
+
+// Since this was last asked.
+Refusal take_refusal();
+
+// Serve torch from this device, which should outlive what is allocated; or from none: null.
 void serve_torch(CudaDevice* device);
 
 }  // namespace tensile::cuda

@@ -16,6 +16,8 @@ from indb_tensile.catalog.install import VERSION
 from indb_tensile.catalog.jobs import Beat, Sighting, Unreadable
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.forkserver import ForkServer
+from indb_tensile.controller.gauge import Gauge
+from indb_tensile.controller.headroom import Headroom
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.loop import Controller, Mail
 from indb_tensile.controller.mailbox import Mailbox
@@ -297,6 +299,8 @@ class Stage:
         regions: FakeRegions | None = None,
         patience: Patience | None = None,
         starvation: Starvation | None = None,
+        gauge: Gauge | None = None,
+        headroom: Headroom | None = None,
         **pool: Any,
     ) -> None:
         self.records = FakeRecords()
@@ -319,7 +323,7 @@ class Stage:
             planner=self.planner,
             records=self.records,
             trainers=self.trainers,
-            memory=DeviceMemory(self.account, kind="fake"),
+            memory=DeviceMemory(self.account, kind="fake", gauge=gauge, headroom=headroom),
             mailbox=self.mailbox,
             service=NoService(),
             poll_s=0.05,
@@ -368,6 +372,8 @@ def stage(
     regions: FakeRegions | None = None,
     patience: Patience | None = None,
     starvation: Starvation | None = None,
+    gauge: Gauge | None = None,
+    headroom: Headroom | None = None,
     **pool: Any,
 ) -> Iterator[Stage]:
     made = Stage(
@@ -381,6 +387,8 @@ def stage(
         regions=regions,
         patience=patience,
         starvation=starvation,
+        gauge=gauge,
+        headroom=headroom,
         **pool,
     )
     try:

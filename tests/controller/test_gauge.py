@@ -39,16 +39,6 @@ def test_a_device_that_does_not_answer_is_complained_of_once_until_it_does(caplo
     assert [record.message for record in caplog.records] == [said, said]
 
 
-def test_little_headroom_is_said_once_until_there_is_more(caplog: pytest.LogCaptureFixture) -> None:
-    library = FakeLibrary()
-    gauge = GpuGauge(started(library), UUID, regions_bytes=256)
-    caplog.set_level(logging.WARNING)
-    for library.used_bytes in (300, 825, 826, 900, 300, 990):
-        gauge.read()
-    said = "contexts and loaded kernels have left {} of the 700 bytes beside the jobs' regions: "
-    assert [record.message.partition("set")[0] for record in caplog.records] == [said.format(174), said.format(10)]
-
-
 def test_without_regions_of_its_own_a_controller_does_not_know_what_others_have() -> None:
     assert GpuGauge(started(FakeLibrary()), UUID, regions_bytes=None).read().outside_bytes is None
 

@@ -27,7 +27,7 @@ CONTROLLER = (
     "import sys\n"
     "from indb_tensile.worker import controller\n"
     f"controller.TRAINER = {TRAINER!r}\n"
-    "controller.torch_cuda = lambda: 'as if'\n"
+    "controller.torch_cuda = lambda: '12.8'\n"
     "sys.exit(controller.main())\n"
 )
 CAPACITY_BYTES = 12 * MIB  # of the 14.4 that the step needs unplanned

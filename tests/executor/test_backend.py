@@ -20,6 +20,7 @@ from indb_tensile.executor.backend import (
 )
 from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu
 from indb_tensile.executor.hardware import PROCESSOR_SPEED, emulated_kind
+from indb_tensile.executor.headroom import FIRST_FOOTPRINT_BYTES, KeptFootprints
 
 A6000 = Gpu(
     ordinal=0,
@@ -74,6 +75,33 @@ def test_where_it_cannot_be_used_the_device_is_the_processor_or_the_demand_refus
     assert refused.value.hint
 
 
+@pytest.mark.parametrize(
+    ("cuda", "built", "reason", "hint"),
+    [
+        (
+            "13.0",
+            (),
+            "the driver of NVIDIA RTX A6000 supports CUDA up to 12.8, and the installed torch is built with 13.0",
+            "cu126",
+        ),
+        (
+            "12.6",
+            ("sm_90", "sm_100"),
+            "NVIDIA RTX A6000 has compute capability 8.6, and the installed torch has kernels for sm_90, sm_100",
+            "cu126",
+        ),
+    ],
+)
+def test_a_gpu_that_this_torch_cannot_use_is_left_with_the_reason_and_the_build_that_fits(
+    cuda: str, built: tuple[str, ...], reason: str, hint: str
+) -> None:
+    chosen = choose("auto", TWO, cuda, lambda: built)
+    assert isinstance(chosen, Cpu)
+    assert chosen.reason == reason
+    assert f"--index-url https://download.pytorch.org/whl/{hint}" in chosen.hint
+    assert choose("auto", TWO, "12.9", lambda: ("sm_80", "sm_90")) == A6000
+
+
 def test_a_number_that_no_gpu_has_is_named() -> None:
     with pytest.raises(DeviceError, match="the driver sees 2 GPUs and none of number 7"):
         choose("cuda:7", TWO, "12.8")
@@ -87,9 +115,32 @@ def test_the_processor_is_taken_where_it_is_asked_for_whatever_there_is() -> Non
     assert choose("cpu", TWO, "12.8") == Cpu(reason="TENSILE_DEVICE is cpu")
 
 
-def test_a_gpu_gives_all_it_has_but_its_headroom() -> None:
-    found = fitted(Settings(), A6000, frozenset())
-    assert (found.capacity_bytes, found.budget_bytes, found.region_bytes) == (46 * GIB, 46 * GIB, 64 * MIB)
+def test_a_gpu_gives_what_is_free_less_what_each_trainer_takes_beside_the_regions() -> None:
+    found = fitted(Settings(), A6000, frozenset(), free_bytes=40 * GIB, footprint_bytes=GIB)
+    assert (found.capacity_bytes, found.budget_bytes, found.region_bytes) == (32 * GIB, 32 * GIB, 64 * MIB)
+    many = fitted(Settings(max_jobs=16), A6000, frozenset(), free_bytes=40 * GIB, footprint_bytes=GIB)
+    assert many.capacity_bytes == 24 * GIB
+    unknown = fitted(Settings(max_jobs=4), A6000, frozenset())
+    assert unknown.capacity_bytes == 48 * GIB - 4 * FIRST_FOOTPRINT_BYTES
+
+
+def test_a_small_gpu_runs_fewer_jobs_unless_their_number_is_set() -> None:
+    found = fitted(Settings(max_jobs=8), A6000, frozenset(), free_bytes=6 * GIB, footprint_bytes=GIB)
+    assert (found.capacity_bytes, found.max_jobs) == (3 * GIB, 3)
+    asked = fitted(Settings(max_jobs=5), A6000, frozenset({"max_jobs"}), free_bytes=6 * GIB, footprint_bytes=GIB)
+    assert (asked.capacity_bytes, asked.max_jobs) == (GIB, 5)
+    with pytest.raises(DeviceError, match="6 trainers need 6442450944 of them beside the jobs' memory: no region"):
+        fitted(Settings(max_jobs=6), A6000, frozenset({"max_jobs"}), free_bytes=6 * GIB, footprint_bytes=GIB)
+
+
+def test_a_measured_footprint_is_kept_for_its_kind_of_device(tmp_path: Path) -> None:
+    kept = KeptFootprints(tmp_path / "state")
+    assert kept.read("cuda:A") == FIRST_FOOTPRINT_BYTES
+    kept.keep("cuda:A", 5)
+    kept.keep("cuda:B", 6)
+    assert [KeptFootprints(tmp_path / "state").read(kind) for kind in ("cuda:A", "cuda:B")] == [5, 6]
+    (tmp_path / "state" / "trainer-footprints.json").write_text("{")
+    assert kept.read("cuda:A") == FIRST_FOOTPRINT_BYTES
 
 
 def test_what_is_set_stays_as_far_as_regions_allow() -> None:

@@ -21,7 +21,7 @@ def test_recorded_iterations_give_eagers_bits_under_every_sort_of_plan_and_any_l
 
 
 def test_an_iteration_that_is_timed_runs_operator_by_operator(seen: dict[str, Any]) -> None:
-    assert seen["sampled"] == {"launched": 6, "samples": 4, "peak": True}
+    assert seen["sampled"] == {"launched": 6, "samples": 4, "iteration_ns": 2_500_000, "peak": True}
 
 
 def test_a_state_that_is_loaded_goes_on_by_the_graph_after_its_very_first_iteration(seen: dict[str, Any]) -> None:

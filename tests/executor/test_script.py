@@ -57,6 +57,12 @@ def test_a_workspace_has_room_for_the_scratch_that_is_there_together() -> None:
     assert (script.workspace_bytes, script.packed) == (520, ({1: 0, 2: 320, 3: 0}, 520))
 
 
+def test_scratch_lies_at_multiples_of_the_alignment_that_the_device_asks_for() -> None:
+    allocations = (_allocation(300, 0, 3), _allocation(200, 1, 2))
+    assert Script(allocations=allocations).packed == ({0: 0, 1: 320}, 520)
+    assert Script(allocations=allocations, alignment_bytes=512).packed == ({0: 0, 1: 512}, 712)
+
+
 def test_scratch_that_is_gone_before_an_output_is_made_lies_in_its_place() -> None:
     script = Script(
         allocations=(

@@ -1,9 +1,9 @@
 """The suite for a machine with a GPU; anywhere else it skips and says why.
 
-It has not run on a GPU yet: what of it needs no torch runs on the driver's double (tests/native/test_cuda.py).
-It needs torch, pytest and this package built there, and none of psycopg, SQLAlchemy and msgspec. What it measures it
-prints as one JSON object per line (`-s` shows them), appends to the file that TENSILE_GPU_RESULTS names, and asserts
-nothing of it but its sense. `run.sh` beside this file builds the package and does all of it:
+What of it needs no torch runs on the driver's double as well (tests/native/test_cuda.py). It needs torch, pytest and
+this package built there, and none of psycopg, SQLAlchemy and msgspec. What it measures it prints as one JSON object
+per line (`-s` shows them), appends to the file that TENSILE_GPU_RESULTS names, and asserts nothing of it but its
+sense. `run.sh` beside this file builds the package and does all of it:
 
     sh tests/gpu/run.sh gpu-results.jsonl
 """
@@ -75,7 +75,7 @@ class Bench:
 @pytest.fixture
 def bench(gpu: Gpu) -> Bench:
     """Sixteen regions: 1 GiB."""
-    ledger = Ledger.create(16 * REGION_BYTES, REGION_BYTES, 1 << 33, 1 << 33)
+    ledger = Ledger.create(16 * REGION_BYTES, REGION_BYTES, 1 << 33, 1 << 33, None)
     return Bench(ledger, CudaBroker(gpu.ordinal, REGION_BYTES, 16), REGION_BYTES)
 
 

@@ -16,7 +16,7 @@ export TENSILE_GPU_RESULTS
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-cp -r "$sources/indb_tensile" "$sources/native" "$sources/tests" "$sources/pyproject.toml" "$scratch"
+cp -r "$sources/indb_tensile" "$sources/native" "$sources/tests" "$sources/worker" "$sources/pyproject.toml" "$scratch"
 cd "$scratch"
 cmake -S native -B build -DCMAKE_BUILD_TYPE=Release --compile-no-warning-as-error \
   -DPython_EXECUTABLE="$(command -v "$python")" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" >build.log 2>&1 &&

@@ -1,8 +1,8 @@
-"""One training step on a GPU, planned by us or trained by torch's own means. Not yet run on one."""
+"""One training step on a GPU, planned by us or trained by torch's own means."""
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from time import perf_counter
@@ -19,6 +19,7 @@ from indb_tensile.executor.cuda import CudaRegions
 from indb_tensile.executor.opening import Opened, capturing_on, open_device, settle_results
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.placer import Placer
+from indb_tensile.executor.precision import keyed, settle_precision
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
 from indb_tensile.job import JobId
@@ -113,11 +114,88 @@ def recorded(claim: tuple[int, int, int], regions: CudaRegions) -> list[dict[str
     return rows
 
 
+@contextmanager
+def attached(claim: tuple[int, int, int], regions: CudaRegions) -> Iterator[None]:
+    """A trainer's device, after one step of everything that loads kernels."""
+    place = torch.device(GPU)
+    with open_device(GPU, claim, HOST_POOL_BYTES, regions, place):
+        module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.LazyLinear(CLASSES)).to(place)
+        module(torch.randn(4, 3, 8, 8, device=place)).square().sum().backward()
+        torch.cuda.synchronize()
+        del module
+        yield
+
+
+def overflowing(claim: tuple[int, int, int], regions: CudaRegions) -> dict[str, Any]:
+    """By how much two regions are too small for the network's step, and what torch says of more than they hold."""
+    place = torch.device(GPU)
+    module, (x, y) = network(), batch()
+    with open_device(GPU, claim, HOST_POOL_BYTES, regions, place):
+        with capturing_on(place):
+            captured = (capture_training(module, nn.CrossEntropyLoss(), x, y, OptimizerSettings(kind="adam")),)
+        grant_bytes = 128 << 20
+        found = calibrate(captured, unknown_signatures(captured, {}), {}, grant_bytes)
+        try:
+            torch.empty(1 << 30, dtype=torch.uint8, device=place)
+        except RuntimeError as error:
+            return {"overflow_bytes": found.overflow_bytes, "error": type(error).__name__}
+    return {"overflow_bytes": found.overflow_bytes, "error": None}
+
+
+def attending(claim: tuple[int, int, int], regions: CudaRegions) -> dict[str, Any]:
+    """How many iterations of a transformer's layer in float32, with dropout, ran as one graph."""
+    place, width = torch.device(GPU), 256
+    layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.1, batch_first=True)
+    module = nn.Sequential(layer, nn.Flatten(), nn.Linear(32 * width, CLASSES))
+    x, y = torch.randn(16, 32, width), torch.randint(CLASSES, (16,))
+    settings = OptimizerSettings(kind="adamw")
+    with open_device(GPU, claim, HOST_POOL_BYTES, regions, place) as opened:
+        with capturing_on(place):
+            captured = (capture_training(module, nn.CrossEntropyLoss(), x, y, settings),)
+        (step,) = calibrate(captured, unknown_signatures(captured, {}), {}, 1 << 40).steps
+        state = State.create(module, settings, place)
+        placer = Placer(opened.serving, region_bytes=64 << 20)
+        runner = Runner(opened.device, state, (step,), placer=placer, graphs=opened.graphs)
+        runner.adopt((LIVENESS,), 1)
+        step_ms = _paced(lambda: runner.train(x, y, RATE))
+        launched, served = runner.launched, placer.served
+        runner.close()
+    names = sorted({o.name for o in step.graph.operators if "attention" in o.name})
+    return {"launched": launched, "step_ms": step_ms, "kernels": names, "served": str(served)}
+
+
+def precise(claim: tuple[int, int, int], regions: CudaRegions, precision: str) -> dict[str, Any]:
+    """The sum of the operators' latencies beside the time of their graph, and what names them."""
+    place = torch.device(GPU)
+    module, (x, y) = network(), batch()
+    settings = OptimizerSettings(kind="adam")
+    with open_device(GPU, claim, HOST_POOL_BYTES, regions, place) as opened:
+        settle_precision(precision, place)
+        with capturing_on(place):
+            captured = (keyed(capture_training(module, nn.CrossEntropyLoss(), x, y, settings), precision, place),)
+        found = calibrate(captured, unknown_signatures(captured, {}), {}, 1 << 40)
+        (step,) = found.steps
+        latency_ns = [found.measured[o.signature][0] for o in step.graph.operators]
+        state = State.create(module, settings, place)
+        placer = Placer(opened.serving, region_bytes=64 << 20)
+        runner = Runner(opened.device, state, (step,), placer=placer, graphs=opened.graphs)
+        runner.adopt((LIVENESS,), 1)
+        graph_ms = _paced(lambda: runner.train(x, y, RATE))
+        launched = runner.launched
+        runner.close()
+    return {
+        "latency_sum_ms": sum(latency_ns) / 1e6,
+        "graph_ms": graph_ms,
+        "launched": launched,
+        "signatures": [step.graph.signature],
+    }
+
+
 def rival(method: str) -> dict[str, Any]:
     """The same network trained by torch, from torch's own allocator."""
     if method == "compile" and find_spec("triton") is None:
         return {"method": method, "absent": "triton, by which torch compiles, is not installed"}
-    settle_results()
+    settle_results(torch.device(GPU))
     module, (x, y) = network().to(GPU), batch()
     loss = nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(module.parameters(), lr=RATE, fused=True)

@@ -1,7 +1,4 @@
-"""The device on a GPU: regions, lanes, torch's allocator, planned steps, and processes that die in the middle of it.
-
-Written for a real one, and not yet run there.
-"""
+"""The device on a GPU: regions, lanes, torch's allocator, planned steps, and processes that die meanwhile."""
 
 import os
 import shutil
@@ -9,12 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 
-from indb_tensile.executor.cuda import CudaBroker, Gpu
+from indb_tensile.controller.regions import broker
+from indb_tensile.executor.backend import choose, torch_architectures, torch_cuda
+from indb_tensile.executor.cuda import CudaBroker, Gpu, NoGpu, probe
 from indb_tensile.executor.device import Ledger
+from indb_tensile.executor.headroom import FIRST_FOOTPRINT_BYTES
 from indb_tensile.executor.nvml import NoNvml, Nvml
+from indb_tensile.executor.wheels import mend
 from tests.gpu.conftest import ROOT, Bench, answer, report, say
 
 RIVALS = ("eager", "checkpoint", "save_on_cpu", "compile")
@@ -38,15 +40,85 @@ def test_many_regions_are_mapped_at_once(gpu: Gpu) -> None:
     region_bytes = gpu.granularity_bytes
     count = min(1280, gpu.memory_bytes // region_bytes // 2)
     start_s = time.perf_counter()
-    broker = CudaBroker(gpu.ordinal, region_bytes, count)
+    regions = CudaBroker(gpu.ordinal, region_bytes, count)
     made_s = time.perf_counter() - start_s
-    many = Bench(Ledger.create(count * region_bytes, region_bytes, 1, 1), broker, region_bytes)
+    many = Bench(Ledger.create(count * region_bytes, region_bytes, 1, 1, None), regions, region_bytes)
     with many.trainer("map_regions", 1) as trainer:
         found = answer(trainer)
         report("mapping", regions=count, region_bytes=region_bytes, made_s=made_s, mapped_s=found["mapping_s"])
         assert found["bytes"] == count * region_bytes
         say(trainer)
         assert trainer.wait(60) == 0
+
+
+def test_a_trainer_leaves_room_for_others(gpu: Gpu, bench: Bench) -> None:
+    """What one trainer takes beside the regions, and each of several: the first guess is in executor/headroom.py."""
+    nvml = Nvml.start()
+    if isinstance(nvml, NoNvml):
+        pytest.skip(nvml.reason)
+    with nvml:
+        before_bytes, found = nvml.read(gpu.uuid).used_bytes, {}
+        for count in (1, 2, 4, 8):
+            with ExitStack() as stack:
+                trainers = [stack.enter_context(bench.trainer("attach", 1)) for _ in range(count)]
+                told = [answer(trainer) for trainer in trainers]
+                used_bytes = nvml.read(gpu.uuid).used_bytes - before_bytes
+                found[count] = used_bytes // count
+                listed = {one.pid for one in nvml.read(gpu.uuid).processes or ()}
+                spent_s = sum(row["processor_s"] for row in told) / count
+            report(
+                "footprint",
+                trainers=count,
+                bytes_each=found[count],
+                processor_s_each=spent_s,
+                listed=sum(trainer.pid in listed for trainer in trainers),
+            )
+    report("first guess of a footprint", size_bytes=FIRST_FOOTPRINT_BYTES, measured_bytes=found[8])
+    assert found[8] > 0
+
+
+def test_this_torch_has_kernels_for_this_gpu(gpu: Gpu) -> None:
+    found = probe()
+    assert not isinstance(found, NoGpu)
+    chosen = choose("auto", found, torch_cuda(), torch_architectures)
+    report("choice", driver=found.driver_version, torch_cuda=torch_cuda(), architectures=torch_architectures())
+    assert chosen == gpu
+    assert mend(found.driver_version, gpu.capability).startswith("Install torch's build")
+
+
+def test_another_process_maps_and_writes_to_what_this_one_made(gpu: Gpu) -> None:
+    mapper = (sys.executable, "-m", "worker.mapping")
+    made, capacity_bytes = broker(
+        gpu, region_bytes=64 << 20, capacity_bytes=gpu.memory_bytes, least_bytes=64 << 20, shares=True, mapper=mapper
+    )
+    report("whole device", shares=made is not None, of_bytes=gpu.memory_bytes, capacity_bytes=capacity_bytes)
+    assert made is not None
+    assert capacity_bytes > gpu.memory_bytes // 2
+
+
+def test_too_small_a_grant_is_an_overflow_and_torchs_own_error(bench: Bench) -> None:
+    with bench.trainer("overflow", 2) as trainer:
+        found = answer(trainer)
+    report("overflow", **found)
+    assert found["overflow_bytes"] > 0
+    assert found["error"] == "OutOfMemoryError"
+
+
+def test_attention_in_float32_becomes_a_graph(bench: Bench) -> None:
+    with bench.trainer("attention", 8) as trainer:
+        found = answer(trainer)
+    report("attention", **found)
+    assert found["launched"] > 0
+
+
+def test_tf32_is_what_is_asked_for_and_the_sum_of_latencies_is_the_graphs_time(bench: Bench) -> None:
+    found = {}
+    for precision in ("torch", "float32", "tf32"):
+        with bench.trainer("precision", 14, precision=precision) as trainer:
+            found[precision] = answer(trainer)
+        report("precision", precision=precision, **found[precision])
+    assert found["torch"]["latency_sum_ms"] <= 1.1 * found["float32"]["latency_sum_ms"]
+    assert len({tuple(row["signatures"]) for row in found.values()}) == 3
 
 
 def test_tensors_are_swapped_over_memory_that_others_use_meanwhile(bench: Bench) -> None:

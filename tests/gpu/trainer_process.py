@@ -1,7 +1,4 @@
-"""What a trainer of the GPU suite does, by its role: `python -m tests.gpu.trainer_process ROLE SETTINGS`.
-
-Nothing of this has run on a GPU yet but on its driver's double.
-"""
+"""What a trainer of the GPU suite does, by its role: `python -m tests.gpu.trainer_process ROLE SETTINGS`."""
 
 import ctypes
 import json
@@ -122,6 +119,41 @@ def recorded(told: dict[str, Any]) -> None:
     say(rows=steps.recorded((told["ledger"], told["slot"], told["epoch"]), regions))
 
 
+def attach(told: dict[str, Any]) -> None:
+    """A context with torch's kernels loaded, and what torch takes beside the regions; then stay until told to end."""
+    from tests.gpu import steps
+
+    regions = CudaRegions(0, told["socket"])
+    with steps.attached((told["ledger"], told["slot"], told["epoch"]), regions):
+        say(processor_s=time.process_time())
+        sys.stdin.readline()
+
+
+def overflow(told: dict[str, Any]) -> None:
+    """Calibration in fewer regions than its operators need."""
+    from tests.gpu import steps
+
+    regions = CudaRegions(0, told["socket"])
+    say(**steps.overflowing((told["ledger"], told["slot"], told["epoch"]), regions))
+
+
+def attention(told: dict[str, Any]) -> None:
+    """A step with float32 attention and dropout as a graph."""
+    from tests.gpu import steps
+
+    regions = CudaRegions(0, told["socket"])
+    say(**steps.attending((told["ledger"], told["slot"], told["epoch"]), regions))
+
+
+def precision(told: dict[str, Any]) -> None:
+    """The convolutions' latencies and the pace of their graph, in one precision."""
+    from tests.gpu import steps
+
+    regions = CudaRegions(0, told["socket"])
+    claim = (told["ledger"], told["slot"], told["epoch"])
+    say(**steps.precise(claim, regions, told["precision"]))
+
+
 def train(told: dict[str, Any]) -> None:
     """A few steps of a small network, from torch's own allocator or ours: the bits it ends with, and its pace."""
     import torch
@@ -153,9 +185,11 @@ def train(told: dict[str, Any]) -> None:
     say(bits=int(total.to(torch.int64).sum()), step_ms=step_ms)
 
 
-ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
-    role.__name__: role for role in (map_regions, round_trip, copy, spin, planned, recorded, train)
-}
+_ROLES = (
+    *(map_regions, round_trip, copy, spin),
+    *(attach, overflow, attention, precision, planned, recorded, train),
+)
+ROLES: dict[str, Callable[[dict[str, Any]], None]] = {role.__name__: role for role in _ROLES}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](json.loads(sys.argv[2]))

@@ -40,7 +40,7 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
         ({"epochs": 2.5}, '"epochs" is 2.5', "an integer"),
         ({"epochs": True}, '"epochs" is True', "an integer"),
         ({"micro_batch_size": 0}, '"micro_batch_size" is 0', "at least 1"),
-        ({"precision": "float16"}, '"precision" is "float16"', "float32, bfloat16"),
+        ({"precision": "float16"}, '"precision" is "float16"', "torch, float32, tf32, bfloat16"),
         ({"optimizer": "lion"}, '"optimizer" is "lion"', "sgd, adam, adamw, adagrad, rmsprop"),
         ({"learning_rate": 0}, '"learning_rate" is 0', "above 0"),
         ({"learning_rate": float("nan")}, '"learning_rate" is nan', "a number"),

@@ -141,6 +141,10 @@ class Entry {
 #define NEED_CONTEXT() \
   if (current.empty()) return entry.refuse(Result::invalid_context, "no context is current")
 
+// What the API's reference leaves open, and a strict driver may not forgive.
+#define NEED_CONTEXT_TO_MAP() \
+  if (setting("FAKE_CUDA_STRICT_MAPS", 0) != 0) NEED_CONTEXT()
+
 // A release without a context is excused where there can be none.
 #define NEED_CONTEXT_TO_RELEASE()                                                                \
   if (current.empty() && now.failed_call != "cuCtxPushCurrent" && now.lost == Result::success) { \
@@ -551,6 +555,7 @@ Result memory_release(AllocationHandle handle) {
 Result memory_map(Address address, std::size_t size_bytes, std::size_t offset, AllocationHandle handle,
                   unsigned long long flags) {
   ENTER("cuMemMap");
+  NEED_CONTEXT_TO_MAP();
   const auto memory = now.handles.find(handle);
   if (memory == now.handles.end() || memory->second->size_bytes != size_bytes || offset != 0 || flags != 0) {
     return entry.refuse(Result::invalid_value, "no such memory");
@@ -585,6 +590,7 @@ Result memory_unmap(Address address, std::size_t size_bytes) {
 
 Result memory_allow(Address address, std::size_t size_bytes, const AccessDescription* wanted, std::size_t count) {
   ENTER("cuMemSetAccess");
+  NEED_CONTEXT_TO_MAP();
   if (count != 1 || wanted->flags != access_read_write || !is_device(wanted->location.id)) {
     return entry.refuse(Result::invalid_value, "access");
   }
@@ -623,6 +629,9 @@ Result memory_export(void* descriptor, AllocationHandle handle, HandleType type,
 
 Result memory_import(AllocationHandle* handle, void* descriptor, HandleType type) {
   ENTER("cuMemImportFromShareableHandle");
+  NEED_CONTEXT_TO_MAP();
+  const auto answer = static_cast<Result>(setting("FAKE_CUDA_IMPORT", 0));
+  if (answer != Result::success) return answer;
   if (type != HandleType::file_descriptor) return entry.refuse(Result::invalid_value, "type");
   const int copied = ::dup(static_cast<int>(reinterpret_cast<std::uintptr_t>(descriptor)));
   if (copied < 0) return entry.refuse(Result::invalid_value, "no descriptor");

@@ -7,7 +7,8 @@
 //
 // Environment, for processes that only load it: FAKE_CUDA_VERSION (12080), FAKE_CUDA_DEVICES (1),
 // FAKE_CUDA_MEMORY_MB (256), FAKE_CUDA_INIT (what cuInit answers), FAKE_CUDA_LACKS (a call that is not there),
-// FAKE_CUDA_FAIL (n:code, the n-th call fails so), FAKE_CUDA_HOST_COMPUTES (1: the process computes in device memory
+// FAKE_CUDA_IMPORT (what importing memory answers), FAKE_CUDA_STRICT_MAPS (1: memory is imported, mapped and made
+// accessible only where a context is current), FAKE_CUDA_FAIL (n:code, the n-th call fails so), FAKE_CUDA_HOST_COMPUTES (1: the process computes in device memory
 // itself, as if it were the default stream, which is never behind the host; races are not looked for, and violations
 // are told on the error output).
 #pragma once

@@ -89,10 +89,11 @@ TEST(a_broker_that_ends_while_regions_are_handed_over_leaves_nothing_behind) {
     std::array<std::byte, 32> greeting{};
     const RegionBroker few(driver(), {0, region_bytes, 1});
     const Sockets aside;
-    send_bytes(aside.trainer.number(), std::array{std::byte{1}});
+    send_bytes(aside.trainer.number(), std::array{std::byte{1}, std::byte{1}});
     few.send(aside.broker.number());
     receive_bytes(aside.trainer.number(), greeting);
     send_bytes(sockets.broker.number(), greeting);  // promises a region and gives none
+    receive_bytes(sockets.broker.number(), std::span(greeting).first(1));
     sockets.broker = FileDescriptor();
   });
   CHECK_FAULT(device, "taking over 1 descriptors: the other process closed the socket",
@@ -104,7 +105,7 @@ TEST(whoever_is_no_broker_is_refused) {
   const Checked checked;
   const Sockets sockets;
   send_bytes(sockets.broker.number(), std::array<std::byte, 32>{});
-  CHECK_FAULT(device, "is no broker of regions, version 1",
+  CHECK_FAULT(device, "is no broker of regions, version 2",
               RegionMap::receive(driver(), 0, sockets.trainer.number()));
 }
 

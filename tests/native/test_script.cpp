@@ -269,3 +269,33 @@ TEST(in_strict_mode_a_block_holds_only_what_is_there) {
   ::close(ends[0]);
   ::close(ends[1]);
 }
+
+TEST(words_that_no_sheet_names_come_from_what_was_lent_and_count_as_nothing) {
+  Driven driven;
+  const Sheet plan = sheet();
+  alignas(512) static std::byte words[2048];
+  const auto lent = reinterpret_cast<std::uintptr_t>(words);
+  CHECK(driven.script.reserve(4096));
+  const std::uintptr_t block = driven.script.block();
+  driven.script.lend(lent, sizeof(words) - 512);
+  CHECK_EQUAL(driven.script.serve(&plan), 0);
+  *driven.script.position() = 0;
+  CHECK_EQUAL(driven.allocate(100), block);
+  CHECK_EQUAL(driven.allocate(8), lent);
+  CHECK_EQUAL(driven.release(lent), 0);
+  CHECK_EQUAL(driven.allocate(8), lent + 512);  // every launch of what is recorded uses the first
+  CHECK_EQUAL(driven.allocate(200), block + 512);
+  CHECK_EQUAL(driven.script.usage().unplanned, 0U);
+  CHECK_EQUAL(driven.script.usage().used_bytes, 300U);
+  CHECK_EQUAL(driven.allocate(64), lent + 1024);
+  const std::uintptr_t beyond = driven.allocate(8);
+  CHECK(beyond != 0 && (beyond < lent || beyond >= lent + sizeof(words)));
+  CHECK_EQUAL(driven.release(beyond), 0);
+  driven.script.lend(0, 0);
+  CHECK_EQUAL(driven.release(lent + 512), 0);  // still known
+  driven.script.lend(lent, 0);
+  CHECK_EQUAL(driven.release(lent + 512), -1);
+  CHECK_EQUAL(driven.release(block), 0);
+  CHECK_EQUAL(driven.release(block + 512), 0);
+  CHECK_EQUAL(driven.script.rest(), 0);
+}

@@ -179,3 +179,53 @@ TEST(a_lost_device_is_told_at_an_allocation_and_not_at_a_release) {
   CHECK_FAULT(lost, "cuCtxPushCurrent failed: CUDA_ERROR_DEVICE_UNAVAILABLE",
               tensile_cuda_allocate(1000, 0, fake_cuda::side_stream()));
 }
+
+TEST(a_device_that_ends_serves_nobody_and_what_is_freed_afterwards_has_gone_with_it) {
+  const Checked checked;
+  void* tensor = nullptr;
+  {
+    const Scene scene;
+    serve_torch(scene.device.get());
+    tensor = tensile_cuda_allocate(1000, 0, nullptr);
+  }
+  tensile_cuda_record_stream(tensor, fake_cuda::side_stream());
+  tensile_cuda_free(tensor, 1000, 0, nullptr);
+  CHECK_FAULT(device, "no device serves it", tensile_cuda_allocate(1000, 0, nullptr));
+}
+
+TEST(a_stream_that_uses_a_tensor_in_every_iteration_is_waited_for_once) {
+  const Checked checked;
+  const Served served;
+  void* tensor = tensile_cuda_allocate(1000, 0, nullptr);
+  for (int iteration = 0; iteration < 1000; ++iteration) {
+    tensile_cuda_record_stream(tensor, fake_cuda::side_stream());
+  }
+  fake_cuda::fail_call(100, Result::unknown);
+  tensile_cuda_free(tensor, 1000, 0, nullptr);
+  CHECK_EQUAL(fake_cuda::failed_call(), "");
+  fake_cuda::fail_call(0, Result::success);
+}
+
+TEST(what_the_regions_refused_is_told_once_and_what_no_grant_could_hold_apart) {
+  const Checked checked;
+  const Served served;
+  CudaDevice& device = *served.scene.device;
+  take_refusal();
+  void* tensor = tensile_cuda_allocate(region_bytes, 0, nullptr);
+  CHECK_EQUAL(take_refusal().needed_bytes, 0U);
+  CHECK_FAULT(memory, "in one piece", tensile_cuda_allocate(9 * region_bytes, 0, nullptr));
+  Refusal refusal = take_refusal();
+  CHECK_EQUAL(refusal.needed_bytes, 10 * region_bytes);
+  CHECK_EQUAL(refusal.grantable_bytes, 0U);
+  Ledger::attach(served.scene.ledger.fd()).grant(served.scene.claim.slot, 2 * region_bytes);
+  device.allow_outside(4 * region_bytes);
+  void* outside = tensile_cuda_allocate(3 * region_bytes, 0, nullptr);
+  refusal = take_refusal();
+  CHECK_EQUAL(refusal.grantable_bytes, 4 * region_bytes);
+  CHECK_EQUAL(take_refusal().needed_bytes, 0U);
+  allocate_beside(true);
+  void* workspace = tensile_cuda_allocate(region_bytes, 0, nullptr);
+  allocate_beside(false);
+  CHECK_EQUAL(take_refusal().needed_bytes, 0U);
+  for (void* one : {tensor, outside, workspace}) tensile_cuda_free(one, 1, 0, nullptr);
+}

@@ -18,6 +18,7 @@ from indb_tensile.executor.device import Device
 from indb_tensile.executor.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
 from indb_tensile.executor.opening import Opened, capturing_on, open_device, torch_device
 from indb_tensile.executor.placer import Placer
+from indb_tensile.executor.precision import settle_precision
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
 from indb_tensile.job import Phase, Snapshot
@@ -80,8 +81,9 @@ class TrainingRun:
                 diary.describe(prepared.report)
                 tell_columns(diary, prepared)
                 tell_settings(diary, prepared)
+                settle_precision(prepared.settings.precision, opened.torch_device)
                 with capturing_on(opened.torch_device):
-                    steps = self._capture(session, diary, prepared)
+                    steps = self._capture(session, diary, prepared, opened.torch_device)
                 first = self._be_admitted(diary, steps, opened.device)
                 trained = self._train(session, diary, prepared, steps, first, opened)
             diary.enter(Phase.PUBLISHING)
@@ -167,9 +169,9 @@ class TrainingRun:
             free_bytes=free_memory_bytes(),
         )
 
-    def _capture(self, session: Steady, diary: Diary, prepared: Prepared) -> Steps:
+    def _capture(self, session: Steady, diary: Diary, prepared: Prepared, place: torch.device) -> Steps:
         diary.enter(Phase.CAPTURING)
-        steps = Steps.capture(prepared, self._settings.device, torch.get_num_threads())
+        steps = Steps.capture(prepared, self._settings.device, torch.get_num_threads(), place)
         steps.look_up(session)
         return steps
 

@@ -12,7 +12,9 @@ from indb_tensile.executor.calibrate import apply_known, calibrate, unknown_sign
 from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training, loaded_by_host
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import Passes
+from indb_tensile.executor.precision import keyed
 from indb_tensile.executor.predictor import Predictor, foretell, usable
+from indb_tensile.executor.state import HOST
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.training import Prepared, batch_plan
 from indb_tensile.scheduler.features import write_description
@@ -33,8 +35,17 @@ class Steps:
         self._predictor: Predictor | None = None
 
     @classmethod
-    def capture(cls, prepared: Prepared, device: str = EMULATED, threads: int = 1) -> "Steps":
-        """Every graph that the job's epochs run, on the device of that name (executor/backend.py)."""
+    def capture(
+        cls,
+        prepared: Prepared,
+        device: str = EMULATED,
+        threads: int = 1,
+        place: torch.device = HOST,
+    ) -> "Steps":
+        """Every graph that the job's epochs run, on the device of that name (executor/backend.py).
+
+        `place` is where torch computes them.
+        """
         settings = optimizer_settings(prepared.settings)
         plan = batch_plan(prepared.train.rows, prepared.settings)
         module, loss, part = prepared.module, prepared.loss, prepared.train
@@ -43,7 +54,7 @@ class Steps:
         trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings, passes) for rows in sizes]
         rows = plan.full_rows
         evaluated = capture_evaluation(module, loss, part.x[:rows], part.y[:rows], settings)
-        captured = (*trained, evaluated)
+        captured = tuple(keyed(step, passes.precision, place) for step in (*trained, evaluated))
         if device == CPU:
             captured = tuple(map(loaded_by_host, captured))
         return cls(captured, rows, device, threads)

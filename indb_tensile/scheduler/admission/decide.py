@@ -35,6 +35,7 @@ from indb_tensile.scheduler.admission.facts import (
     Holding,
     Measurement,
     Overrun,
+    PlacesChange,
     QueueChange,
     Silence,
     SpareReady,
@@ -130,6 +131,8 @@ def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line
         case BudgetChange(budget_bytes=budget_bytes):
             draft.pool = replace(draft.pool, budget_bytes=budget_bytes)
             draft.plan_anew(PlanReason.BUDGET)
+        case PlacesChange(max_jobs=max_jobs):
+            draft.pool = replace(draft.pool, max_jobs=max_jobs)
         case Answered():
             draft.pool = replace(draft.pool, asked=False)
         case QueueChange():

@@ -160,6 +160,13 @@ class BudgetChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacesChange:
+    """So many jobs may run at a time from now on; of those that do, none ends for it."""
+
+    max_jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
     """The planner knows what it was asked (AskPlanner)."""
 
@@ -196,6 +203,7 @@ Event = (
     | CancelRequest
     | ClaimLoss
     | BudgetChange
+    | PlacesChange
     | Answered
     | QueueChange
     | Tick

@@ -25,6 +25,7 @@ from indb_tensile.scheduler.admission.facts import (
     Holding,
     Measurement,
     Overrun,
+    PlacesChange,
     QueueChange,
     Silence,
     SpareReady,
@@ -943,6 +944,16 @@ def test_a_lowered_budget_shrinks_the_jobs() -> None:
     drive.send(BudgetChange(budget_bytes=6 * REGION))
     assert next(o for o in drive.orders if isinstance(o, SendPlans)).grant_bytes == 6 * REGION
     assert drive.send(Adoption(trainer=trainer, generation=2))[0] == SetGrant(trainer=trainer, grant_bytes=6 * REGION)
+
+
+def test_fewer_places_end_nobody_and_let_nobody_in_until_there_is_one() -> None:
+    drive = Drive(20, max_jobs=2)
+    drive.start(1, 4)
+    drive.start(2, 4)
+    assert not any(isinstance(order, EndTrainer) for order in drive.send(PlacesChange(max_jobs=1)))
+    assert holdup(drive.pool) == "a place: all 1 are taken by jobs"
+    drive.send(PlacesChange(max_jobs=3))
+    assert drive.pool.max_jobs == 3
 
 
 def test_a_budget_below_the_least_sends_the_youngest_back_to_the_queue_at_no_cost() -> None:
