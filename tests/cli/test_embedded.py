@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from indb_tensile.catalog.install import SCRIPT, VERSION
-from indb_tensile.cli.embedded import _check_ours, _settings_text
+from indb_tensile.cli.embedded import _check_ours
 from indb_tensile.cli.launch import unused
 from indb_tensile.cli.place import Place
 from indb_tensile.cluster import Cluster
@@ -152,12 +152,14 @@ def test_what_a_controller_leaves_in_the_state_directory_is_ours_to_remove(tmp_p
         _check_ours(tmp_path)
 
 
-def test_settings_are_kept_whoever_wrote_them(tmp_path: Path) -> None:
-    settings = tmp_path / "settings.toml"
-    assert _settings_text(settings, {}) == ""
-    settings.write_text('# by hand\nlog_level = "warning"\nbudget_bytes = 5\nbeat_s = 0.5\n')
-    kept = _settings_text(settings, {"budget_bytes": 7, "policy": "vanilla"})
-    assert kept == 'beat_s = 0.5\nbudget_bytes = 7\nlog_level = "warning"\npolicy = "vanilla"\n'
+def test_mps_is_refused_where_the_device_is_no_gpu_and_nothing_changes(service: Tensile) -> None:
+    first = up(service)
+    before = state(service).settings.read_text()
+    done = service("up", "--mps")
+    assert done.code == 2
+    assert "--mps is for a GPU, and the device is emulated" in done.err
+    assert state(service).settings.read_text() == before
+    assert up(service) == first
 
 
 def test_wrong_settings_change_nothing(service: Tensile) -> None:
