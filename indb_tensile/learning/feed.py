@@ -46,7 +46,7 @@ class _Buffers:
     arrays: Arrays = field(init=False)
 
     def __post_init__(self) -> None:
-        self.arrays = tuple(_bytes_of(tensor).numpy() for tensor in self.tensors)
+        self.arrays = tuple(tensor.numpy() for tensor in self.tensors)
 
     def first(self, rows: int) -> Batch:
         return tuple(tensor[:rows] for tensor in self.tensors)
@@ -65,7 +65,7 @@ class Feed:
 
         A batch holds until the next one is asked for. Whoever stops early closes the iterator.
         """
-        sources = tuple(_bytes_of(part).numpy() for part in parts)
+        sources = tuple(part.detach().contiguous().numpy() for part in parts)
         upcoming: Future[Batch] | None = None
         following, numbers = iter(orders), 0
         order = next(following, None)
@@ -115,12 +115,6 @@ def _gather(sources: Arrays, order: np.ndarray[Any, Any], buffers: _Buffers) -> 
         # Every number is a row's: "clip" only keeps numpy from gathering into memory of its own first.
         np.take(source, order, axis=0, out=array[: len(order)], mode="clip")
     return buffers.first(len(order))
-
-
-def _bytes_of(part: Tensor) -> Tensor:
-    """The part as rows of bytes, which numpy has whatever the type."""
-    rows = part.detach().contiguous().reshape(len(part), -1)
-    return rows.view(torch.uint8)
 
 
 def _made(parts: Batch, rows: int) -> _Buffers:

@@ -43,6 +43,13 @@ def test_batches_have_the_order_and_the_bits_of_those_that_one_thread_gathers(
         assert feed.waiting.batches == epochs * len(expected)
 
 
+def test_rows_of_one_number_may_have_any_stride() -> None:
+    x = torch.arange(5.0).as_strided((5, 1), (1, 0))
+    y = torch.arange(10.0)[::2]
+    with Feed() as feed, closing(feed.batches((x, y), orders_until([], 5))) as fed:
+        assert [(a.tolist(), b.tolist()) for _, (a, b) in fed] == [([[float(n)]], [2.0 * n]) for n in range(5)]
+
+
 def orders_until(asked: list[int], count: int) -> Iterator[torch.Tensor]:
     for number in range(count):
         asked.append(number)

@@ -3,7 +3,7 @@
 import math
 from typing import Any, cast
 
-from indb_tensile.worker.training.losses import Losses
+from worker.training.losses import Losses
 
 
 class Counted:
