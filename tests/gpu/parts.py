@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -26,13 +28,18 @@ _MPS_PATIENCE_S = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Some commands, run one after the other within `limit_s`, under MPS where it is wanted."""
+    """Some commands, run one after the other within `limit_s`, under MPS where it is wanted.
+
+    `computes`: it needs a torch with CUDA; `modules`: it needs these installed.
+    """
 
     name: str
     about: str
     commands: tuple[tuple[str, ...], ...]
     limit_s: int
     mps: bool = False
+    computes: bool = True
+    modules: tuple[str, ...] = ()
 
 
 def _suite(names: str) -> tuple[str, ...]:
@@ -51,6 +58,7 @@ PARTS = (
         about="the machine; 64 MiB regions over the whole device, NVML before and after, seconds",
         commands=((sys.executable, "-m", "tests.gpu.machine"), _suite("whole_device or kernels_for_this_gpu")),
         limit_s=240,
+        computes=False,
     ),
     Part(
         name="footprint",
@@ -63,6 +71,7 @@ PARTS = (
         about="broker, mapping, tensors swapped, both lanes of one and of two processes",
         commands=(_suite("broker or mapped_at_once or maps_and_writes or swapped_over or lanes or every_device"),),
         limit_s=240,
+        computes=False,
     ),
     Part(name="allocator", about="torch's memory from ours", commands=(_suite("our_allocator"),), limit_s=120),
     Part(name="recording", about="iterations as one graph", commands=(_suite("recorded_as_a_graph"),), limit_s=120),
@@ -105,8 +114,9 @@ PARTS = (
                 _bench("maxbatch", network),
             ),
             limit_s=540,
+            modules=(library,),
         )
-        for network in ("resnet50", "bert")
+        for network, library in (("resnet50", "torchvision"), ("bert", "transformers"))
     ),
 )
 
@@ -139,6 +149,9 @@ def _ran(part: Part, output: Path, environment: Mapping[str, str], limit_s: floa
     """How it ended: done, failed, stopped at its limit, absent where nothing is to be run, or left out for time."""
     if limit_s < 1:
         return {"ended": "left out", "seconds": 0, "reason": "the time of all parts is spent"}
+    lack = _lack(part)
+    if lack:
+        return {"ended": "absent", "seconds": 0, "reason": lack}
     start_s = time.monotonic()
     ended, codes = "done", list[int | None]()
     with output.open("w", encoding="utf-8") as log, _served(part, environment) as served:
@@ -154,6 +167,20 @@ def _ran(part: Part, output: Path, environment: Mapping[str, str], limit_s: floa
     elif all(code == NO_TESTS for code in codes):
         ended = "absent"
     return {"ended": ended, "seconds": round(time.monotonic() - start_s, 1), "exit_codes": codes}
+
+
+def _lack(part: Part) -> str:
+    """What it needs and is not installed; empty where all is."""
+    absent = [name for name in part.modules if find_spec(name) is None]
+    if absent:
+        return f"{absent[0]} is not installed"
+    return "the installed torch has no CUDA" if part.computes and not _torch_computes() else ""
+
+
+@cache
+def _torch_computes() -> bool:
+    source = "import sys; from indb_tensile.executor.backend import torch_cuda; sys.exit(torch_cuda() is None)"
+    return subprocess.run((sys.executable, "-c", source), cwd=ROOT, check=False).returncode == 0
 
 
 def _code(command: Sequence[str], log: int, environment: Mapping[str, str], limit_s: float) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.gpu.parts import PARTS, Part, chosen, run
 from tests.native.cuda_double import ROOT, build, environment
@@ -22,7 +23,8 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 
 
 def doing(name: str, source: str, limit_s: int = 60, *, mps: bool = False) -> Part:
-    return Part(name=name, about="", commands=((sys.executable, "-c", source),), limit_s=limit_s, mps=mps)
+    command = (sys.executable, "-c", source)
+    return Part(name=name, about="", commands=(command,), limit_s=limit_s, mps=mps, computes=False)
 
 
 def test_the_parts_come_in_the_order_of_what_each_needs_and_none_takes_ten_minutes() -> None:
@@ -81,7 +83,13 @@ def test_mps_serves_the_part_that_wants_it_and_ends_with_it(tmp_path: Path, monk
     assert (tmp_path / "with" / "mps" / "told").read_text() == "quit -t 5\n"
 
 
-def test_on_the_double_the_script_probes_makes_and_maps_the_whole_device_and_copies(
+def test_a_part_that_lacks_something_says_what(tmp_path: Path) -> None:
+    lacking = Part(name="a", about="", commands=(), limit_s=9, computes=False, modules=("json", "no_such_module"))
+    assert run((lacking,), tmp_path, "m") == 0
+    assert [row["reason"] for row in lines(tmp_path)] == ["no_such_module is not installed"]
+
+
+def test_on_the_double_all_parts_that_need_no_torch_run_and_the_others_say_what_they_lack(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     directory = tmp_path_factory.mktemp("results")
@@ -89,7 +97,7 @@ def test_on_the_double_the_script_probes_makes_and_maps_the_whole_device_and_cop
         build(tmp_path_factory.mktemp("driver")), FAKE_CUDA_HOST_COMPUTES="1", FAKE_CUDA_MEMORY_MB="2048"
     )
     done = subprocess.run(
-        [sys.executable, "tests/gpu/parts.py", "probe", "device", "--to", str(directory)],
+        [sys.executable, "tests/gpu/parts.py", "--to", str(directory)],
         cwd=ROOT,
         env=given,
         capture_output=True,
@@ -100,7 +108,11 @@ def test_on_the_double_the_script_probes_makes_and_maps_the_whole_device_and_cop
     assert done.returncode == 0, (done.stdout, done.stderr, logs)
     found = lines(directory)
     assert {row["machine"] for row in found} == {"Fake GPU 0"}
-    assert [row["ended"] for row in found if "part" in row] == ["done", "done"]
+    ended = {row["part"]: row["ended"] for row in found if "part" in row}
+    assert list(ended) == names()
+    assert (ended.pop("probe"), ended.pop("device")) == ("done", "done")
+    if torch.version.cuda is None:
+        assert set(ended.values()) == {"absent"}
     measured = {row["measured"]: row for row in found if "measured" in row}
     assert measured["machine"]["devices"][0]["name"] == "Fake GPU 0"
     assert (measured["whole device"]["regions"], measured["whole device"]["region_bytes"]) == (16, 64 << 20)
