@@ -115,12 +115,13 @@ def down(purge: bool, as_json: bool) -> None:
 
 def _stop(place: Place) -> bool:
     stopped = daemon.stop(place)
-    mps_daemon.end(place, os.environ)
-    if not place.has_cluster():
-        return stopped
-    cluster = place.cluster()
-    stopped = cluster.running() or stopped
-    cluster.stop()
+    try:
+        mps_daemon.end(place, os.environ)
+    finally:
+        if place.has_cluster():
+            cluster = place.cluster()
+            stopped = cluster.running() or stopped
+            cluster.stop()
     return stopped
 
 

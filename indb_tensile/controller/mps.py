@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 
 log = logging.getLogger("controller")
 
@@ -56,16 +57,20 @@ class Mps:
 
     def _ask(self, command: str, patience_s: float | None = None) -> str | None:
         """What the daemon answers; None where it does not, in time."""
-        try:
-            done = subprocess.run(
-                (self.program,),
-                input=f"{command}\n",
-                env=self.environment,
-                capture_output=True,
-                text=True,
-                timeout=patience_s or self.patience_s,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
+        # From a file: SIGPIPE would end a command that writes to a program which ends before it reads.
+        with TemporaryFile() as asked:
+            asked.write(f"{command}\n".encode())
+            asked.seek(0)
+            try:
+                done = subprocess.run(
+                    (self.program,),
+                    stdin=asked,
+                    env=self.environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=patience_s or self.patience_s,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired):
+                return None
         return done.stdout if done.returncode == 0 else None

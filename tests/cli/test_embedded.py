@@ -20,6 +20,7 @@ from indb_tensile.cluster import Cluster
 from indb_tensile.errors import RequestError
 from tests.catalog import released
 from tests.cli.conftest import Tensile, ended, until
+from tests.cli.test_mps_daemon import installed
 
 pytestmark = pytest.mark.postgres
 
@@ -160,6 +161,22 @@ def test_mps_is_refused_where_the_device_is_no_gpu_and_nothing_changes(service: 
     assert "--mps is for a GPU, and the device is emulated" in done.err
     assert state(service).settings.read_text() == before
     assert up(service) == first
+
+
+def test_the_daemon_of_mps_comes_and_goes_with_what_tensile_up_is_told(service: Tensile, tmp_path: Path) -> None:
+    control, served = state(service).mps / "control", service.but(**installed(tmp_path))
+    options = ("up", "--device", "auto", "--capacity", "64MB", "--spare-trainers", "1", "--json")
+    first = served(*options, "--mps")
+    assert first.code == 0, first.err
+    assert control.exists()
+    environment = Path(f"/proc/{json.loads(first.out)['controller']}/environ").read_bytes().split(b"\0")
+    assert f"CUDA_MPS_PIPE_DIRECTORY={state(service).mps}".encode() in environment
+    assert json.loads(served("up", "--json").out) == json.loads(first.out), "it is kept"
+    assert served("up", "--no-mps", "--json").code == 0
+    assert not control.exists()
+    assert served("up", "--mps", "--json").code == 0
+    assert served("down").code == 0
+    assert not control.exists()
 
 
 def test_wrong_settings_change_nothing(service: Tensile) -> None:
