@@ -56,14 +56,14 @@ PARTS = (
     Part(
         name="probe",
         about="the machine; 64 MiB regions over the whole device, NVML before and after, seconds",
-        commands=((sys.executable, "-m", "tests.gpu.machine"), _suite("whole_device or kernels_for_this_gpu")),
+        commands=((sys.executable, "-m", "tests.gpu.machine"), _suite("whole_device")),
         limit_s=240,
         computes=False,
     ),
     Part(
         name="footprint",
         about="what 1, 2, 4 and 8 trainers take beside the regions, and of the processor",
-        commands=(_suite("leaves_room or of_the_processor"),),
+        commands=(_suite("kernels_for_this_gpu or leaves_room or of_the_processor"),),
         limit_s=300,
     ),
     Part(
