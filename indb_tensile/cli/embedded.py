@@ -71,6 +71,8 @@ def up(as_json: bool, **given: Any) -> None:
         text = text_of(without_imitation(kept, settings, options))
         settings = check_settings(text, place.settings, environ)
         check_mps(settings)
+        if settings.mps:
+            mps_daemon.find_program(environ)  # before anything is changed
         cluster = place.cluster()
         _bring_up(cluster)
         _prepare_database(cluster, place)

@@ -24,15 +24,21 @@ def environment(place: Place) -> dict[str, str]:
     return {"CUDA_MPS_PIPE_DIRECTORY": str(place.mps), "CUDA_MPS_LOG_DIRECTORY": str(place.mps / "log")}
 
 
-def start(place: Place, variables: Mapping[str, str]) -> None:
-    """Have the daemon run, started now or before. Raises UnavailableError where there is no MPS, or it does not."""
-    own = {**variables, **environment(place)}
-    program = shutil.which(PROGRAM, path=own.get("PATH"))
+def find_program(variables: Mapping[str, str]) -> str:
+    """The daemon's program. Raises UnavailableError where it is not installed."""
+    program = shutil.which(PROGRAM, path=variables.get("PATH"))
     if program is None:
         raise UnavailableError(
             f"--mps needs the program {PROGRAM}, and no directory of PATH has it",
             hint="It comes with NVIDIA's driver (Debian: nvidia-cuda-mps). Without it: tensile up --no-mps",
         )
+    return program
+
+
+def start(place: Place, variables: Mapping[str, str]) -> None:
+    """Have the daemon run, started now or before. Raises UnavailableError where there is no MPS, or it does not."""
+    own = {**variables, **environment(place)}
+    program = find_program(own)
     if Mps.serving(own) is not None:
         return
     (place.mps / "log").mkdir(mode=0o700, parents=True, exist_ok=True)

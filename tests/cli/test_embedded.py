@@ -153,12 +153,15 @@ def test_what_a_controller_leaves_in_the_state_directory_is_ours_to_remove(tmp_p
         _check_ours(tmp_path)
 
 
-def test_mps_is_refused_where_the_device_is_no_gpu_and_nothing_changes(service: Tensile) -> None:
+def test_mps_is_refused_where_there_is_none_or_no_gpu_and_nothing_changes(service: Tensile) -> None:
     first = up(service)
     before = state(service).settings.read_text()
     done = service("up", "--mps")
     assert done.code == 2
     assert "--mps is for a GPU, and the device is emulated" in done.err
+    absent = service("up", "--device", "auto", "--mps")
+    assert absent.code == 6
+    assert "--mps needs the program nvidia-cuda-mps-control" in absent.err
     assert state(service).settings.read_text() == before
     assert up(service) == first
 
