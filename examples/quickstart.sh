@@ -1,15 +1,22 @@
 #!/bin/sh
-# Sets everything up, then trains three deep models at once from SQL on a device that could not hold them unplanned.
+# Sets everything up, then trains three deep models at once from SQL on a device that could not hold them unplanned: the
+# processor, with little memory. Where there is a GPU that can be used, the same three train on it afterwards, with all
+# the memory it has.
 # May be run again: it finds what is there and goes on.
 set -eu
 cd "$(dirname "$0")/.."
 . examples/setup.sh
 
+# Whether there is a driver for GPUs; whether torch can use one of them is the controller's to say.
+has_driver() {
+  PATH=$PATH:/sbin ldconfig -p | grep -q 'libcuda\.so\.1' || [ -e /usr/lib/wsl/lib/libcuda.so.1 ]
+}
+
 setup
 tensile=.venv/bin/tensile
 
-say "start the embedded PostgreSQL and a controller: on a GPU, else on the processor and with a file on disk to swap to"
-$tensile up --capacity 1GB --budget 360MB --policy tensile+
+say "start the embedded PostgreSQL and a controller, on the processor and with a file on disk to swap to"
+$tensile up --device cpu --capacity 1GB --budget 360MB --policy tensile+
 
 say "load three real data sets, as the ordinary role demo"
 $tensile psql -q -f examples/sql/load.sql
@@ -35,6 +42,19 @@ $tensile up --policy liveness >/dev/null
 $tensile psql -q -f examples/sql/train.sql
 $tensile psql -q -f examples/sql/unplanned.sql
 $tensile up --policy tensile+ >/dev/null
+
+if has_driver; then
+  say "the same three on the GPU, with the memory that it has, where it can be used"
+  $tensile up --device auto
+  case $($tensile up --json) in
+    *'"device": "cuda:'*)
+      $tensile psql -q -f examples/sql/train.sql
+      $tensile watch
+      $tensile psql -q -f examples/sql/report.sql
+      ;;
+    *) echo "the GPU is not used; why: $tensile doctor" ;;
+  esac
+fi
 
 cat <<'END'
 

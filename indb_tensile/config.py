@@ -55,11 +55,12 @@ class Settings:
     than `interrupted_s` since its last checkpoint; 0 sets no limit. `service_directory` is where the service puts its
     socket; empty starts no service. `survey_s` of the device's time are spent measuring operators where it is met for
     the first time; 0 trains no latency predictor. `cuda_graphs` lets a GPU run an iteration as one recorded graph
-    where its plan allows it; the results are the same without. `checkpoint_store` says where checkpoints are kept:
-    `local`, in files below `state_dir`, which only this host can read; `catalog`, in the database; `auto`, in files,
-    and every `checkpoint_catalog_s` in the catalog as well, while a controller of another host is alive or the files
-    cannot be written. However short `checkpoint_s` is, checkpoints take at most a tenth of the training time. The
-    logs of `tensile up` in `state_dir` are rotated at `log_bytes`, and `log_files` older ones are kept.
+    where its plan allows it; the results are the same without. With `mps`, kernels of several jobs run beside each
+    other on a GPU, by NVIDIA's daemon, which `tensile up --mps` starts. `checkpoint_store` says where checkpoints are
+    kept: `local`, in files below `state_dir`, which only this host can read; `catalog`, in the database; `auto`, in
+    files, and every `checkpoint_catalog_s` in the catalog as well, while a controller of another host is alive or the
+    files cannot be written. However short `checkpoint_s` is, checkpoints take at most a tenth of the training time.
+    The logs of `tensile up` in `state_dir` are rotated at `log_bytes`, and `log_files` older ones are kept.
     Raises RequestError where a value is out of range.
     """
 
@@ -98,6 +99,7 @@ class Settings:
         False  # for debugging, on the emulated device: whoever touches memory that is away ends, and says so
     )
     cuda_graphs: bool = True
+    mps: bool = False  # of a GPU: its daemon must be there
     survey_s: float = 28.0  # some 4,000 operators on one core, within a minute
     log_level: str = "info"
     log_bytes: int = 10 * MIB
@@ -262,6 +264,7 @@ _KINDS: dict[str, str] = {
     "state_dir": "a directory",
     "strict": "true or false",
     "cuda_graphs": "true or false",
+    "mps": "true or false",
     "survey_s": "a number of seconds",
     "log_level": "a level",
     "log_bytes": "a size",

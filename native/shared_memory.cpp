@@ -17,6 +17,9 @@
 namespace tensile {
 namespace {
 
+// What a huge page is on x86-64, and on 64-bit Arm with pages of 4 kB.
+constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+
 // What the system must be left with: below it, it kills processes rather than refuse memory.
 constexpr std::uint64_t spare_bytes = std::uint64_t{64} << 20;
 
@@ -107,9 +110,7 @@ std::uint64_t page_bytes() {
 
 Mapping map_unforked(int fd, Range range) {
   Mapping mapping = map_shared(fd, range);
-  if (::madvise(mapping.address(), range.size_bytes, MADV_DONTFORK) != 0) {
-    throw_system_fault("madvise", text("keeping ", range.size_bytes, " bytes from forked children"), errno);
-  }
+  keep_from_children(mapping.address(), range.size_bytes);
   return mapping;
 }
 
@@ -136,9 +137,27 @@ void punch(int fd, Range range) {
 
 Mapping reserve_address_space(std::size_t size_bytes, bool usable) {
   const int protection = usable ? PROT_READ | PROT_WRITE : PROT_NONE;
-  void* address = ::mmap(nullptr, size_bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) throw_system_fault("mmap", text("reserving ", size_bytes, " bytes of address space"), errno);
-  return {address, size_bytes};
+  const std::size_t slack_bytes = size_bytes < huge_page_bytes ? 0 : huge_page_bytes;
+  void* const mapped =
+      ::mmap(nullptr, size_bytes + slack_bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw_system_fault("mmap", text("reserving ", size_bytes, " bytes of address space"), errno);
+  if (slack_bytes == 0) return {mapped, size_bytes};
+  auto* const first = static_cast<std::byte*>(mapped);
+  const std::uint64_t start = reinterpret_cast<std::uintptr_t>(mapped);
+  const std::uint64_t before_bytes = rounded_up(start, huge_page_bytes) - start;
+  if (before_bytes != 0) ::munmap(first, before_bytes);
+  ::munmap(first + before_bytes + rounded_up(size_bytes, page_bytes()), slack_bytes - before_bytes);
+  return {first + before_bytes, size_bytes};
+}
+
+void keep_from_children(std::byte* address, std::size_t size_bytes) {
+  if (::madvise(address, size_bytes, MADV_DONTFORK) != 0) {
+    throw_system_fault("madvise", text("keeping ", size_bytes, " bytes from forked children"), errno);
+  }
+}
+
+void prefer_huge_pages(std::byte* address, std::size_t size_bytes) {
+  ::madvise(address, size_bytes, MADV_HUGEPAGE);  // refused by a kernel without them: the pages are small then
 }
 
 void populate(std::byte* address, std::size_t size_bytes) {

@@ -99,8 +99,14 @@ void reserve(int fd, Range range);
 void punch(int fd, Range range);
 
 // Address space without memory behind it; `populate` gives it memory. Where it is not `usable`, touching it ends the
-// process: its addresses stand for something else.
+// process: its addresses stand for something else. A range that has room for huge pages begins where one may.
 Mapping reserve_address_space(std::size_t size_bytes, bool usable = true);
+
+// Whole pages of a private range that no forked child gets: what the device writes there is not to go to a copy.
+void keep_from_children(std::byte* address, std::size_t size_bytes);
+
+// Ask for huge pages where the range has whole ones, before it is populated: a system that has none gives small ones.
+void prefer_huge_pages(std::byte* address, std::size_t size_bytes);
 
 // Fault the pages of a private range in now, so that no later access has to. Raises a memory fault when the
 // system has none left.

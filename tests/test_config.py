@@ -53,6 +53,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         share_memory=False,
         strict=True,
         cuda_graphs=False,
+        mps=True,
         torch_threads=2,
     )
     defaults = Settings()

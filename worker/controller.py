@@ -58,10 +58,9 @@ from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu, probe
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.hardware import (
     is_in_memory,
-    memory,
     processor,
     share_of_machine,
-    with_host_pool,
+    with_pinned_pool,
     within_machine,
 )
 from indb_tensile.executor.headroom import KeptFootprints
@@ -221,6 +220,11 @@ def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool) -> tupl
     """
     nvml = Nvml.start()
     mps = Mps.serving(os.environ)
+    if settings.mps and mps is None:
+        raise DeviceError(
+            f"mps ({config.variable('mps')}) is on, and no daemon of NVIDIA's MPS answers",
+            hint="Start the controller by tensile up --mps, or its daemon before it (-d), or turn mps off.",
+        )
     log.info("jobs %s", "compute beside each other, by MPS" if mps else "take turns on the device: there is no MPS")
     shared, capacity_bytes = broker(
         gpu,
@@ -286,7 +290,7 @@ def _on(chosen: Chosen, settings: Settings) -> Settings:
     given = config.given(os.environ)
     match chosen:
         case Gpu():
-            settings = with_host_pool(_fitted(chosen, settings, given), memory())
+            settings = with_pinned_pool(_fitted(chosen, settings, given), given)
         case Cpu():
             settings = share_of_machine(settings, given)
         case Emulated():
@@ -321,19 +325,11 @@ def _link(settings: Settings, records: CatalogRecords) -> Link:
     environment = _environment(settings)
     if settings.device == EMULATED:
         link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), environment))
-    elif settings.device == CPU:  # a disk is as fast as it is, whatever rate is set
-        copies = _swap(settings)
+    else:  # a disk, or a GPU's link, is as fast as it is, whatever rate is set
+        host = settings.device == CPU
+        copies = _swap(settings) if host else measured_copies(settings.device, _worker("link"), environment)
         records.save_links(copies, None)
         link = link_of(copies)
-    else:
-        copies = measured_copies(settings.device, _worker("link"), environment)
-        records.save_links(copies, None)
-        link = link_of(copies)
-        link = replace(
-            link,
-            out_bytes_per_s=settings.link_out_bytes_per_s or link.out_bytes_per_s,
-            in_bytes_per_s=settings.link_in_bytes_per_s or link.in_bytes_per_s,
-        )
     log.info("the links copy %d bytes/s out and %d in", link.out_bytes_per_s, link.in_bytes_per_s)
     return link
 

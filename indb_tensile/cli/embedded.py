@@ -1,12 +1,9 @@
 """`tensile up` and `tensile down`: the embedded cluster, its catalog and its controller."""
 
-import json
 import os
 import shutil
 import socket
 import time
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,15 @@ from psycopg import sql
 from indb_tensile import config
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, connect, retrying
-from indb_tensile.cli import daemon
+from indb_tensile.cli import daemon, mps_daemon
+from indb_tensile.cli.kept_settings import (
+    check_mps,
+    check_settings,
+    kept_settings,
+    text_of,
+    warn_of_old_sizes,
+    without_imitation,
+)
 from indb_tensile.cli.launch import Launch, unused, variables
 from indb_tensile.cli.options import json_option, size_option
 from indb_tensile.cli.output import show_one, warn
@@ -25,7 +30,6 @@ from indb_tensile.cli.statements import statement
 from indb_tensile.cluster import DATABASE, UNFINISHED, Cluster
 from indb_tensile.controller import housekeeping
 from indb_tensile.errors import RequestError, TensileError, UnavailableError
-from indb_tensile.executor.backend import EMULATED
 from indb_tensile.scheduler.machines import MACHINES
 
 _READY_S = 90.0
@@ -44,6 +48,7 @@ _OLDER_LOGS = ("controller.log.", "postgres.log.")
     "--link-out", "link_out_bytes_per_s", help="device to host, bytes a second, such as 400MB; 0: that GPU's"
 )
 @size_option("--link-in", "link_in_bytes_per_s", help="host to device, bytes a second; 0: that GPU's, slowed down")
+@click.option("--mps/--no-mps", default=None, help="whether jobs on a GPU compute beside each other, by NVIDIA's MPS")
 @click.option("--spare-trainers", type=click.IntRange(1, 64), help="trainers kept started")
 @json_option
 def up(as_json: bool, **given: Any) -> None:
@@ -60,20 +65,26 @@ def up(as_json: bool, **given: Any) -> None:
         warn(reason)
     options = {name: value for name, value in given.items() if value is not None}
     with place.locked():
-        text = _settings_text(place.settings, options)
+        kept = kept_settings(place.settings, options)
         environ = variables(os.environ, options)
-        settings = _check_settings(text, place.settings, environ)
-        _warn_of_imitation(settings, given)
+        settings = check_settings(text_of(kept), place.settings, environ)
+        text = text_of(without_imitation(kept, settings, options))
+        settings = check_settings(text, place.settings, environ)
+        check_mps(settings)
+        if settings.mps:
+            mps_daemon.find_program(environ)  # before anything is changed
         cluster = place.cluster()
         _bring_up(cluster)
         _prepare_database(cluster, place)
         place.settings.write_text(text)
         controller = _bring_up_controller(place, cluster, Launch(settings=settings, variables=environ))
+    device = _device_of(cluster, controller.pid, settings)
+    warn_of_old_sizes(place, device, kept, options)
     shown = {
         "database": cluster.dsn(user="demo"),
         "controller": controller.pid,
         "policy": settings.policy,
-        **_device_of(cluster, controller.pid, settings),
+        **device,
         "state": str(place.directory),
         "log": str(place.controller_log),
     }
@@ -104,26 +115,15 @@ def down(purge: bool, as_json: bool) -> None:
         warn(f"removed {place.directory}")
 
 
-def _warn_of_imitation(settings: config.Settings, given: dict[str, Any]) -> None:
-    """Options of the emulated device do nothing on another."""
-    idle = [name for name in _IMITATING if given.get(name) is not None]
-    if idle and settings.device != EMULATED:
-        options = ", ".join(_IMITATING[name] for name in idle)
-        warn(
-            f"{options}: for the emulated device alone, and the device is {settings.device}; --device emulated has it"
-        )
-
-
-_IMITATING = {"emulate": "--emulate", "link_out_bytes_per_s": "--link-out", "link_in_bytes_per_s": "--link-in"}
-
-
 def _stop(place: Place) -> bool:
     stopped = daemon.stop(place)
-    if not place.has_cluster():
-        return stopped
-    cluster = place.cluster()
-    stopped = cluster.running() or stopped
-    cluster.stop()
+    try:
+        mps_daemon.end(place, os.environ)
+    finally:
+        if place.has_cluster():
+            cluster = place.cluster()
+            stopped = cluster.running() or stopped
+            cluster.stop()
     return stopped
 
 
@@ -166,6 +166,10 @@ def _bring_up_controller(place: Place, cluster: Cluster, launch: Launch) -> daem
     if gone is not None:
         with _connect(cluster.dsn()) as connection:
             connection.execute(statement("bury_worker"), {"pid": gone.pid, "host": socket.gethostname()})
+    if launch.settings.mps:
+        mps_daemon.start(place, launch.variables)
+    else:
+        mps_daemon.end(place, launch.variables)
     if found is None:
         housekeeping.rotate_logs(place.directory, launch.settings.log_bytes, launch.settings.log_files)
     since = daemon.size(place.controller_log)
@@ -176,7 +180,8 @@ def _bring_up_controller(place: Place, cluster: Cluster, launch: Launch) -> daem
 
 def _start(place: Place, cluster: Cluster, launch: Launch) -> daemon.Daemon:
     place.running_settings.write_text(launch.text)
-    return daemon.start(place, {**launch.variables, **_environment(place, cluster)}, launch.digest)
+    served = mps_daemon.environment(place) if launch.settings.mps else {}
+    return daemon.start(place, {**launch.variables, **_environment(place, cluster), **served}, launch.digest)
 
 
 def _say_what_differs(place: Place, launch: Launch) -> None:
@@ -185,28 +190,6 @@ def _say_what_differs(place: Place, launch: Launch) -> None:
     warn(f"the settings differ{listed}; starting the controller again, its jobs go on from their last checkpoints")
     if different and launch.from_variables:
         warn(f"variables hold while they are set; what is to stay goes into {place.settings}")
-
-
-def _settings_text(path: Path, given: dict[str, Any]) -> str:
-    """The settings file's new text: what it held, overruled by what was given."""
-    try:
-        kept = tomllib.loads(path.read_text()) if path.exists() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RequestError(
-            f"the settings file {path} is not TOML: {error}", hint="correct it, or remove it to have the defaults"
-        ) from error
-    # A string and a number of JSON are the same in TOML.
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in sorted((kept | given).items()))
-
-
-def _check_settings(text: str, path: Path, environ: Mapping[str, str]) -> config.Settings:
-    """The settings as the controller will read them. Raises RequestError for what it would refuse."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(text)
-    try:
-        return config.load({**environ, config.CONFIG_VARIABLE: str(fresh)})
-    finally:
-        fresh.unlink()
 
 
 def _environment(place: Place, cluster: Cluster) -> dict[str, str]:
@@ -260,7 +243,7 @@ def _ready(connection: Connection, pid: int) -> bool:
 
 def _check_ours(directory: Path) -> None:
     """Removing is final: only a directory that holds what `tensile up` made is removed."""
-    ours = {"data", "run", "service", "lock", "postgres.log", "pg_ctl.log", "checkpoints", "swap"}
+    ours = {"data", "run", "service", "lock", "mps", "postgres.log", "pg_ctl.log", "checkpoints", "swap"}
     ours |= {"controller.pid", "controller.toml", "controller.log", "settings.toml", "settings.new"}
     names = sorted(path.name for path in directory.iterdir())
     strangers = [name for name in names if name not in ours and not name.startswith((UNFINISHED, *_OLDER_LOGS))]

@@ -66,6 +66,11 @@ class Place:
         return self.directory / "service"
 
     @property
+    def mps(self) -> Path:
+        """The pipes of MPS's daemon, and in `log` its logs (cli/mps_daemon.py); not there without it."""
+        return self.directory / "mps"
+
+    @property
     def lock(self) -> Path:
         """Locked by whoever starts or stops something here."""
         return self.directory / "lock"

@@ -2,9 +2,9 @@
 
 Without MPS the processes of a device take turns on it, by time slices, and whoever is killed takes no one along. With
 it their kernels run beside each other, by way of one server; NVIDIA leaves open what becomes of the others where a
-client dies in the middle of a kernel, unless `terminate_client` has ended its work first. Whoever starts the daemon
-before the controller has chosen it. For a process that somebody else kills (the system, for lack of memory) nothing
-can be done. Not yet tried on a GPU.
+client dies in the middle of a kernel, unless `terminate_client` has ended its work first.
+Whoever starts the daemon before the controller has chosen it, and `tensile up --mps` starts one (cli/mps_daemon.py).
+For a process that somebody else kills (the system, for lack of memory) nothing can be done. Not yet tried on a GPU.
 
 Source: NVIDIA, Multi-Process Service: the commands of nvidia-cuda-mps-control, and client termination.
 """
@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 
 log = logging.getLogger("controller")
 
@@ -38,6 +39,10 @@ class Mps:
         found = cls(program=program, environment=environment)
         return None if found._ask("get_server_list") is None else found
 
+    def quit(self) -> None:
+        """Tell the daemon to end, its servers with it; clients that compute after `patience_s` are not waited for."""
+        self._ask(f"quit -t {self.patience_s:.0f}", self.patience_s * 2)
+
     def let_go(self, pid: int) -> None:
         """End what this process computes, so that it may be killed; nothing where it is no client."""
         for server in self._numbers("get_server_list"):
@@ -50,18 +55,22 @@ class Mps:
     def _numbers(self, command: str) -> list[int]:
         return [int(word) for word in (self._ask(command) or "").split() if word.isdecimal()]
 
-    def _ask(self, command: str) -> str | None:
+    def _ask(self, command: str, patience_s: float | None = None) -> str | None:
         """What the daemon answers; None where it does not, in time."""
-        try:
-            done = subprocess.run(
-                (self.program,),
-                input=f"{command}\n",
-                env=self.environment,
-                capture_output=True,
-                text=True,
-                timeout=self.patience_s,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
+        # From a file: SIGPIPE would end a command that writes to a program which ends before it reads.
+        with TemporaryFile() as asked:
+            asked.write(f"{command}\n".encode())
+            asked.seek(0)
+            try:
+                done = subprocess.run(
+                    (self.program,),
+                    stdin=asked,
+                    env=self.environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=patience_s or self.patience_s,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired):
+                return None
         return done.stdout if done.returncode == 0 else None

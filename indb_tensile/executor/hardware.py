@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from indb_tensile.config import MIB, Settings, variable
+from indb_tensile.config import GIB, MIB, Settings, variable
 from indb_tensile.errors import RequestError
 from indb_tensile.executor import cgroup
 from indb_tensile.executor.cgroup import memory_limit
@@ -233,6 +233,33 @@ def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -
             settings.budget_bytes,
         )
     return with_host_pool(settings, most, settings.budget_bytes)
+
+
+_TRAINER_BYTES = GIB  # of a trainer's own: Python, torch, what it has read
+_LEAST_SHARE = 8  # of all memory
+_POOL_SHARE = 2  # of what is free beside the trainers; the other half is the database's and its tables'
+
+
+def with_pinned_pool(
+    settings: Settings,
+    given: frozenset[str],
+    measure: Callable[[], Memory] = memory,
+    free: Callable[[], int] = free_memory_bytes,
+) -> Settings:
+    """The settings of a GPU with a host pool for what is away from it, sized by this machine unless it is `given`.
+
+    What is pinned is the machine's no more, so the pool may take half of what is free now beside the trainers that
+    may come. It is a limit: a job pins what its plan moves, and no byte ahead of that.
+    """
+    most = measure()
+    if "host_pool_bytes" in given:
+        return with_host_pool(settings, most)
+    free_bytes = min(free(), most.size_bytes)
+    beside_bytes = free_bytes - settings.max_jobs * _TRAINER_BYTES
+    least_bytes = min(most.size_bytes // _LEAST_SHARE, free_bytes // _POOL_SHARE)  # few jobs run on a small machine
+    pool_bytes = max(MIB, least_bytes, beside_bytes // _POOL_SHARE)
+    log.info("jobs may pin %d bytes of this machine's memory (%s)", pool_bytes, variable("host_pool_bytes"))
+    return replace(settings, host_pool_bytes=pool_bytes)
 
 
 def with_host_pool(settings: Settings, most: Memory, taken_bytes: int = 0) -> Settings:

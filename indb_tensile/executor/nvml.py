@@ -3,6 +3,9 @@
 It asks the kernel's driver, so it answers for all processes and needs no context; a controller asks it before it
 takes a dead trainer's memory back (quarantine), and to show how busy the device is. In a container with process ids
 of its own it still names the host's, so `processes` is only to be compared with ids of the same namespace.
+
+Where MPS serves the device, one call names its server, another its clients: a trainer is a client, and the work of
+one that died is over only when neither names it.
 """
 
 from dataclasses import dataclass
@@ -14,7 +17,11 @@ import pynvml
 from indb_tensile.errors import DeviceError, DeviceLostError
 
 _UNKNOWN: Final = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-_NOT_TOLD: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION)
+_NOT_TOLD: Final = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,  # a driver from before MPS had a call of its own
+)
 
 
 class Library(Protocol):
@@ -26,6 +33,7 @@ class Library(Protocol):
     def nvmlDeviceGetMemoryInfo(self, handle: Any, /) -> Any: ...
     def nvmlDeviceGetUtilizationRates(self, handle: Any, /) -> Any: ...
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any, /) -> Any: ...
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +84,7 @@ class Nvml:
             memory = self._library.nvmlDeviceGetMemoryInfo(handle)
             rates = _told(self._library.nvmlDeviceGetUtilizationRates, handle)
             found = _told(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
+            served = _told(self._library.nvmlDeviceGetMPSComputeRunningProcesses, handle)
         except pynvml.NVMLError as error:
             lost = error.value == pynvml.NVML_ERROR_GPU_IS_LOST
             raise (DeviceLostError if lost else DeviceError)(
@@ -86,7 +95,7 @@ class Nvml:
             used_bytes=memory.used,
             busy_percent=None if rates is None else rates.gpu,
             memory_busy_percent=None if rates is None else rates.memory,
-            processes=None if found is None else _processes(found),
+            processes=None if found is None else _processes([*found, *(served or ())]),
         )
 
     def _handle(self, uuid: str) -> Any:
@@ -125,4 +134,9 @@ def _told(ask: Any, handle: Any) -> Any:
 
 
 def _processes(found: Any) -> tuple[Process, ...]:
-    return tuple(Process(pid=row.pid, used_bytes=row.usedGpuMemory) for row in sorted(found, key=lambda row: row.pid))
+    """By id, each once: a client of MPS may be named by both calls, with the bytes known to one of them."""
+    used: dict[int, int | None] = {}
+    for row in found:
+        known, more = used.get(row.pid), row.usedGpuMemory
+        used[row.pid] = more if known is None else max(known, more or 0)
+    return tuple(Process(pid=pid, used_bytes=used[pid]) for pid in sorted(used))

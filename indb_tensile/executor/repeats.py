@@ -13,13 +13,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from indb_tensile.errors import ComputationError, DeviceLostError, InvariantError, TensileError
 from indb_tensile.executor.calibrate import let_go
 from indb_tensile.executor.capture import Kind
 from indb_tensile.executor.device import Clock, Device, Ticket
 from indb_tensile.executor.graphs import Graph, Graphs
+from indb_tensile.executor.landing import Results
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.pieces import Piece
 from indb_tensile.executor.placer import Placer
@@ -37,8 +36,6 @@ TRIED_RUNS = 5  # of a graph that joins copies, before the fastest of them is co
 
 _ODD = "its memory is not where the plan has it"
 _JOINED = "copies that run on into the next iteration would end with it"
-
-Results = tuple[torch.Tensor, ...]
 
 
 @dataclass(slots=True, kw_only=True)

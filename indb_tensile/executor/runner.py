@@ -11,10 +11,11 @@ from indb_tensile.errors import ComputationError, InvariantError
 from indb_tensile.executor.capture import CapturedStep, Kind, check_alike
 from indb_tensile.executor.device import Clock, Device, Ticket
 from indb_tensile.executor.graphs import Graphs, rate_word
+from indb_tensile.executor.landing import Landing, Results
 from indb_tensile.executor.lanes import Lanes
 from indb_tensile.executor.placer import Placer
 from indb_tensile.executor.program import Program, bind, compile_program, empty_carried
-from indb_tensile.executor.repeats import Repeats, Results
+from indb_tensile.executor.repeats import Repeats
 from indb_tensile.executor.replay import INPUTS
 from indb_tensile.executor.residency import Residency
 from indb_tensile.executor.samples import Measurement, Sample, summed_up
@@ -64,6 +65,7 @@ class Runner:
         # On a GPU in any case: whether iterations are recorded changes no bit.
         in_memory = graphs is not None or state.device.type == "cuda"
         self._rate = rate_word(state.device) if in_memory else None
+        self._landing = Landing(pinned=state.device.type == "cuda", reused=graphs is not None)
         self._sample_every = sample_every
         self._sample_after_ns = sample_after_ns
         self._sampled_ns = 0  # when the last timed iteration started, or these plans were adopted
@@ -173,7 +175,7 @@ class Runner:
                     program,
                     self._carried,
                     lambda into: self._queue(program, rate, into),
-                    lambda: self._results(program),
+                    lambda: self._landing.room(program.step),
                 )
             if returned is None:
                 returned = self._run_itself(program, rate, timed=timed)
@@ -193,14 +195,14 @@ class Runner:
 
     def _run_itself(self, program: Program, rate: float | torch.Tensor, *, timed: bool) -> Results:
         """Operator by operator."""
-        returned, before = self._results(program), None if self._repeats is None else self._placer.served
+        returned, before = self._landing.room(program.step), None if self._repeats is None else self._placer.served
         start_ns = 0 if self._repeats is None else self._clock()
         self._queue(program, rate, returned, timed=timed)
         if self._state.device.type == "cuda":  # the host was ahead of it, and goes on with what it has computed
             torch.cuda.current_stream(self._state.device).synchronize()
         if self._repeats is not None:
             self._repeats.ran(program, before, start_ns)
-        return returned
+        return self._landing.take(returned)
 
     def _queue(self, program: Program, rate: float | torch.Tensor, returned: Results, *, timed: bool = False) -> None:
         training = program.step.kind is Kind.TRAINING
@@ -212,12 +214,6 @@ class Runner:
             else:
                 assert program.plain is not None
                 program.plain(rate, self._state.steps == 0, self._carried, returned, None, None)
-
-    def _results(self, program: Program) -> Results:
-        """Room on the host for what an iteration returns."""
-        pinned = self._state.device.type == "cuda"
-        names = [name for name in (program.step.loss, program.step.outputs) if name]
-        return tuple(_result(program.step, name, pinned=pinned) for name in names)
 
     @contextmanager
     def _naming_culprits(self, program: Program) -> Iterator[None]:
@@ -283,8 +279,3 @@ def _check_sized(steps: tuple[CapturedStep, ...]) -> None:
                 f"the size of {min(step.opaque)} has not been measured",
                 hint="Calibrate the steps, or apply what is known, before they run.",
             )
-
-
-def _result(step: CapturedStep, name: str, *, pinned: bool) -> torch.Tensor:
-    value = step.values[name]
-    return torch.empty(value.shape, dtype=value.dtype, pin_memory=pinned)

@@ -25,7 +25,7 @@ class EventClock:
     def __call__(self) -> int:
         """Mark this moment of the computing stream."""
         if self._marked == len(self._events):
-            self._events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            self._events.append(torch.cuda.Event(enable_timing=True, blocking=True))  # type: ignore[no-untyped-call]
         self._events[self._marked].record(torch.cuda.current_stream(self._device))
         self._marked += 1
         return self._marked - 1

@@ -171,9 +171,10 @@ SETTINGS: dict[str, str] = {
     "anonymous memory.",
     "emulate": "The GPU that the emulated device stands for.",
     "link_out_bytes_per_s": "The rate of copies from the device to the host. 0: that of the emulated GPU, slowed "
-    "down as this machine is slower; on a GPU, the measured one.",
+    "down as this machine is slower. For the emulated device alone: others are measured.",
     "link_in_bytes_per_s": "The rate of copies from the host to the device. 0: as above.",
-    "host_pool_bytes": "The most host memory for what is away from the device; on `cpu`, the most disk.",
+    "host_pool_bytes": "The most host memory for what is away from the device; on `cpu`, the most disk. Unset on a "
+    "GPU: half of the memory that is free beside the trainers.",
     "swap_directory": "On `cpu`, where the file is made that takes what is swapped out; it must be on a disk. Empty: "
     "`swap` in `state_dir`.",
     "lease_s": "How long a controller may be silent before others take its jobs over; at least three beats.",
@@ -199,6 +200,8 @@ SETTINGS: dict[str, str] = {
     "state_dir": "Where checkpoints and logs are kept.",
     "strict": "Whether touching memory that is away ends the process; for debugging the emulated device.",
     "cuda_graphs": "Whether a GPU runs an iteration as one recorded graph where its plan allows.",
+    "mps": "Whether NVIDIA's Multi-Process Service must serve the GPU, so that kernels of several jobs run beside "
+    "each other. `tensile up --mps` starts its daemon, and `tensile down` ends it.",
     "survey_s": "The device's time spent measuring operators where it is met for the first time. 0: none.",
     "log_level": "The least severe records that are logged.",
     "log_bytes": "The size at which the logs of `tensile up` are rotated.",

@@ -41,6 +41,7 @@ enum class Result : int {
   not_ready = 600,
   illegal_address = 700,
   launch_timeout = 702,
+  primary_context_active = 708,
   context_is_destroyed = 709,
   device_assert = 710,
   host_memory_already_registered = 712,
@@ -110,6 +111,7 @@ struct AccessDescription {
 };
 
 inline constexpr int access_read_write = 3;
+inline constexpr unsigned int schedule_blocking = 4;  // a thread that waits for the device sleeps
 inline constexpr unsigned int stream_non_blocking = 1;
 inline constexpr unsigned int event_timed = 0;
 inline constexpr unsigned int event_untimed = 2;
@@ -125,6 +127,7 @@ inline constexpr std::uint64_t search_legacy_stream = 1;  // stream 0 means the 
   CALL(cuDeviceTotalMem, 3020, std::size_t*, DeviceNumber)                                                  \
   CALL(cuDeviceGetAttribute, 2000, int*, Attribute, DeviceNumber)                                           \
   CALL(cuDeviceGetUuid, 11040, unsigned char(*)[16], DeviceNumber)                                          \
+  CALL(cuDevicePrimaryCtxSetFlags, 11000, DeviceNumber, unsigned int)                                       \
   CALL(cuDevicePrimaryCtxRetain, 7000, Context*, DeviceNumber)                                              \
   CALL(cuDevicePrimaryCtxRelease, 11000, DeviceNumber)                                                      \
   CALL(cuCtxPushCurrent, 4000, Context)                                                                     \

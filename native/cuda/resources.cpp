@@ -10,7 +10,15 @@ namespace tensile::cuda {
 PrimaryContext::PrimaryContext(const Driver& driver, int ordinal) : driver_(driver) {
   const std::string purpose = text("opening device ", ordinal);
   driver_.cuDeviceGet(purpose, &device_, ordinal);
+  sleep_in_waits(purpose);
   driver_.cuDevicePrimaryCtxRetain(purpose, &context_, device_);
+}
+
+// Before the context is active, or an older driver refuses the flags: whoever made it has chosen them then.
+void PrimaryContext::sleep_in_waits(const std::string& purpose) {
+  const Call<DeviceNumber, unsigned int>& call = driver_.cuDevicePrimaryCtxSetFlags;
+  const Result result = call.answer(device_, schedule_blocking);
+  if (result != Result::success && result != Result::primary_context_active) driver_.fail(purpose, call.name(), result);
 }
 
 PrimaryContext::~PrimaryContext() { driver_.cuDevicePrimaryCtxRelease.answer(device_); }
@@ -71,6 +79,8 @@ PinnedRanges::~PinnedRanges() {
 void PinnedRanges::add(std::byte* address, std::size_t size_bytes) {
   const Current current(context_);
   const std::lock_guard lock(mutex_);
+  keep_from_children(address, size_bytes);
+  prefer_huge_pages(address, size_bytes);
   populate(address, size_bytes);
   pin(address, size_bytes);
 }

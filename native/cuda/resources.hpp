@@ -28,6 +28,8 @@ class PrimaryContext {
   Context handle() const noexcept { return context_; }
 
  private:
+  void sleep_in_waits(const std::string& purpose);
+
   const Driver& driver_;
   DeviceNumber device_ = 0;
   Context context_ = nullptr;

@@ -13,13 +13,14 @@ import psycopg
 import pytest
 
 from indb_tensile.catalog.install import SCRIPT, VERSION
-from indb_tensile.cli.embedded import _check_ours, _settings_text
+from indb_tensile.cli.embedded import _check_ours
 from indb_tensile.cli.launch import unused
 from indb_tensile.cli.place import Place
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import RequestError
 from tests.catalog import released
 from tests.cli.conftest import Tensile, ended, until
+from tests.cli.test_mps_daemon import installed
 
 pytestmark = pytest.mark.postgres
 
@@ -152,12 +153,33 @@ def test_what_a_controller_leaves_in_the_state_directory_is_ours_to_remove(tmp_p
         _check_ours(tmp_path)
 
 
-def test_settings_are_kept_whoever_wrote_them(tmp_path: Path) -> None:
-    settings = tmp_path / "settings.toml"
-    assert _settings_text(settings, {}) == ""
-    settings.write_text('# by hand\nlog_level = "warning"\nbudget_bytes = 5\nbeat_s = 0.5\n')
-    kept = _settings_text(settings, {"budget_bytes": 7, "policy": "vanilla"})
-    assert kept == 'beat_s = 0.5\nbudget_bytes = 7\nlog_level = "warning"\npolicy = "vanilla"\n'
+def test_mps_is_refused_where_there_is_none_or_no_gpu_and_nothing_changes(service: Tensile) -> None:
+    first = up(service)
+    before = state(service).settings.read_text()
+    done = service("up", "--mps")
+    assert done.code == 2
+    assert "--mps is for a GPU, and the device is emulated" in done.err
+    absent = service("up", "--device", "auto", "--mps")
+    assert absent.code == 6
+    assert "--mps needs the program nvidia-cuda-mps-control" in absent.err
+    assert state(service).settings.read_text() == before
+    assert up(service) == first
+
+
+def test_the_daemon_of_mps_comes_and_goes_with_what_tensile_up_is_told(service: Tensile, tmp_path: Path) -> None:
+    control, served = state(service).mps / "control", service.but(**installed(tmp_path))
+    options = ("up", "--device", "auto", "--capacity", "64MB", "--spare-trainers", "1", "--json")
+    first = served(*options, "--mps")
+    assert first.code == 0, first.err
+    assert control.exists()
+    environment = Path(f"/proc/{json.loads(first.out)['controller']}/environ").read_bytes().split(b"\0")
+    assert f"CUDA_MPS_PIPE_DIRECTORY={state(service).mps}".encode() in environment
+    assert json.loads(served("up", "--json").out) == json.loads(first.out), "it is kept"
+    assert served("up", "--no-mps", "--json").code == 0
+    assert not control.exists()
+    assert served("up", "--mps", "--json").code == 0
+    assert served("down").code == 0
+    assert not control.exists()
 
 
 def test_wrong_settings_change_nothing(service: Tensile) -> None:

@@ -8,8 +8,10 @@ handed over sockets, a job's regions mapped into one range, lanes on streams, an
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -67,6 +69,7 @@ def test_a_job_on_a_gpus_double_survives_a_kill_and_ends_with_the_bits_of_an_unp
         log = service.log.read_text()
         assert "unplanned=0" in log
         assert re.search(rf"job {killed}: \d+ iterations ran as one CUDA graph each", log)
+        assert re.search(rf"job {killed}: waited [\d.e-]+ s of [\d.e-]+ for its \d+ batches", log)
         assert "as a CUDA graph" in log, "it says of each step whether it is recorded, or why not"
         assert "fake CUDA" not in log, "the driver's rules were kept"
         service.settings |= {"TENSILE_SHARE_MEMORY": "false"}
@@ -85,6 +88,20 @@ def test_a_job_on_a_gpus_double_survives_a_kill_and_ends_with_the_bits_of_an_unp
         unplanned = digits(demo, "unplanned")
         assert service.until_ended(unplanned) == ["succeeded"]
     assert weights(service, killed) == weights(service, private) == weights(service, unplanned)
+
+
+def test_a_controller_that_is_to_have_mps_does_not_start_where_no_daemon_answers(
+    service: Service, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CONTROLLER],
+        env=os.environ | service.settings | {"TENSILE_MPS": "true", "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 5, done.stderr
+    assert "mps (TENSILE_MPS) is on, and no daemon of NVIDIA's MPS answers" in done.stderr
 
 
 def digits(demo: psycopg.Connection, model: str) -> int:

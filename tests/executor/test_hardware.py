@@ -19,6 +19,7 @@ from indb_tensile.executor.hardware import (
     share_of_machine,
     swap_directory,
     with_host_pool,
+    with_pinned_pool,
     within_machine,
 )
 
@@ -193,3 +194,15 @@ def test_what_is_swapped_is_kept_beside_the_state_unless_another_place_is_set() 
     assert is_in_memory("/dev/shm/not/there/yet")
     assert not is_in_memory("/")
     assert disk_free_bytes("/not/there/yet") > 0
+
+
+def test_what_may_be_pinned_for_a_gpu_is_half_of_what_is_free_beside_the_trainers() -> None:
+    def pinned(free_bytes: int, *given: str) -> int:
+        asked = Settings(max_jobs=8, host_pool_bytes=3 * GIB if given else 8 * GIB)
+        names = frozenset(given)
+        return with_pinned_pool(asked, names, lambda: machine(256 * GIB), lambda: free_bytes).host_pool_bytes
+
+    assert pinned(208 * GIB) == 100 * GIB
+    assert pinned(12 * GIB) == 6 * GIB  # so many trainers will not run at once
+    assert pinned(0) == MIB  # the least that a setting may be
+    assert pinned(4 * GIB, "host_pool_bytes") == 3 * GIB

@@ -30,6 +30,7 @@ class FakeLibrary:
     uuid: str = UUID
     started: int = 0
     used_bytes: int = 300
+    clients: tuple[int, ...] = ()
 
     def _enter(self, name: str) -> None:
         if name in self.errors:
@@ -63,6 +64,11 @@ class FakeLibrary:
         assert handle == "handle"
         self._enter("processes")
         return [Row({"pid": 12, "usedGpuMemory": None}), Row({"pid": 7, "usedGpuMemory": 200})]
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: Any, /) -> Any:
+        assert handle == "handle"
+        self._enter("clients")
+        return [Row({"pid": pid, "usedGpuMemory": 50}) for pid in self.clients]
 
 
 def started(library: Library) -> Nvml:
@@ -126,3 +132,18 @@ def test_the_real_library_starts_or_says_why_it_does_not() -> None:
 def test_an_end_that_fails_is_a_fault_of_the_device() -> None:
     with pytest.raises(DeviceError, match="NVML does not end: Uninitialized"):
         started(FakeLibrary(errors={"shutdown": pynvml.NVML_ERROR_UNINITIALIZED})).close()
+
+
+def test_clients_of_mps_are_among_the_processes_each_once() -> None:
+    with started(FakeLibrary(clients=(3, 7, 12))) as nvml:
+        assert nvml.read(UUID).processes == (
+            Process(pid=3, used_bytes=50),
+            Process(pid=7, used_bytes=200),
+            Process(pid=12, used_bytes=50),
+        )
+
+
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND])
+def test_a_driver_that_tells_nothing_of_mps_tells_the_other_processes(error: int) -> None:
+    with started(FakeLibrary(errors={"clients": error})) as nvml:
+        assert [one.pid for one in nvml.read(UUID).processes or ()] == [7, 12]

@@ -14,7 +14,9 @@ for package in ("executor", "scheduler"):
     names += [module.name for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}.")]
 names += [f"indb_tensile.bench.{name}" for name in ("step", "exact", "forecast")]
 names += ["indb_tensile.cli.main", "indb_tensile.cli.bench"]
-names += [f"tests.gpu.{name}" for name in ("conftest", "test_gpu", "trainer_process")]
+suite = ["conftest", "kinds", "machine", "pace_process", "parts", "steps", "test_gpu", "test_whole"]
+suite.append("trainer_process")
+names += [f"tests.gpu.{name}" for name in suite]
 for name in names:
     importlib.import_module(name)
 print(len(names))

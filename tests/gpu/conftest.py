@@ -47,14 +47,16 @@ class Bench:
         self.region_bytes = region_bytes
 
     @contextmanager
-    def trainer(self, role: str, regions: int, **settings: object) -> Iterator[subprocess.Popen[str]]:
-        """A trainer with so many regions that plays this role of trainer_process.py; killed at the end."""
+    def trainer(
+        self, role: str, regions: int, module: str = "trainer_process", **settings: object
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A trainer with so many regions that plays this role of that module; killed at the end."""
         slot, epoch = self.ledger.claim_slot(os.getpid())
         self.ledger.grant(slot, regions * self.region_bytes)
         here, there = socket.socketpair()
         told = {"ledger": self.ledger.fd, "slot": slot, "epoch": epoch, "socket": there.fileno(), **settings}
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.gpu.trainer_process", role, json.dumps(told)],
+            [sys.executable, "-m", f"tests.gpu.{module}", role, json.dumps(told)],
             cwd=ROOT,
             pass_fds=(self.ledger.fd, there.fileno()),
             stdin=subprocess.PIPE,
@@ -96,8 +98,9 @@ def say(process: subprocess.Popen[str]) -> None:
 
 
 def report(what: str, **figures: object) -> None:
-    """One measurement."""
-    line = json.dumps({"measured": what, **figures})
+    """One measurement, with the machine's name where parts.py has told it."""
+    machine = os.environ.get("TENSILE_GPU_MACHINE")
+    line = json.dumps({"measured": what, **({"machine": machine} if machine else {}), **figures})
     print(line)
     if "TENSILE_GPU_RESULTS" in os.environ:
         with Path(os.environ["TENSILE_GPU_RESULTS"]).open("a", encoding="utf-8") as results:

@@ -64,6 +64,7 @@ struct State {
   std::string failed_call;
   bool initialized = false;
   std::uint64_t contexts = 0;  // retained
+  unsigned int context_flags = 0;
   std::uint64_t pushed = 0;
   Queue* default_queue = queues.make();
   Queue* side_queue = queues.make();
@@ -255,6 +256,14 @@ Result device_uuid(unsigned char (*uuid)[16], DeviceNumber device) {
   ENTER("cuDeviceGetUuid");
   if (!is_device(device)) return Result::invalid_device;
   for (unsigned char i = 0; i < 16; ++i) (*uuid)[i] = static_cast<unsigned char>(i * 17);
+  return Result::success;
+}
+
+Result context_set_flags(DeviceNumber device, unsigned int flags) {
+  ENTER("cuDevicePrimaryCtxSetFlags");
+  if (!is_device(device)) return Result::invalid_device;
+  if (now.contexts != 0) return Result::primary_context_active;  // as drivers before CUDA 12 do
+  now.context_flags = flags;
   return Result::success;
 }
 
@@ -662,6 +671,7 @@ const std::map<std::string, Entrance>& entrances() {
       {"cuDeviceTotalMem", {3020, address_of(device_memory)}},
       {"cuDeviceGetAttribute", {2000, address_of(device_attribute)}},
       {"cuDeviceGetUuid", {11040, address_of(device_uuid)}},
+      {"cuDevicePrimaryCtxSetFlags", {11000, address_of(context_set_flags)}},
       {"cuDevicePrimaryCtxRetain", {7000, address_of(context_retain)}},
       {"cuDevicePrimaryCtxRelease", {11000, address_of(context_release)}},
       {"cuCtxPushCurrent", {4000, address_of(context_push)}},
@@ -730,6 +740,16 @@ std::string failed_call() {
 void lose(Result result) {
   const std::lock_guard lock(state().mutex);
   state().lost = result;
+}
+
+unsigned int context_flags() {
+  const std::lock_guard lock(state().mutex);
+  return state().context_flags;
+}
+
+std::vector<std::pair<std::uint64_t, std::size_t>> pinned() {
+  const std::lock_guard lock(state().mutex);
+  return {state().pinned.begin(), state().pinned.end()};
 }
 
 std::string live() {

@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/api.hpp"
@@ -40,6 +41,12 @@ void lose(Result result);
 // What was made and not released, in words: empty when nothing is left.
 std::string live();
 std::string violations();
+
+// How a thread waits in the primary context, as it was last set before the context was active.
+unsigned int context_flags();
+
+// The host memory that is pinned, as begin and size.
+std::vector<std::pair<std::uint64_t, std::size_t>> pinned();
 
 struct Access {
   std::uint64_t begin;

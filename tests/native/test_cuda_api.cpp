@@ -76,6 +76,7 @@ static_assert(equal(HandleType::file_descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_D
 static_assert(equal(AllocationType::pinned, CU_MEM_ALLOCATION_TYPE_PINNED));
 static_assert(equal(Granularity::minimum, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
 static_assert(equal(access_read_write, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+static_assert(equal(schedule_blocking, CU_CTX_SCHED_BLOCKING_SYNC));
 static_assert(equal(stream_non_blocking, CU_STREAM_NON_BLOCKING));
 static_assert(equal(event_timed, CU_EVENT_DEFAULT) && equal(event_untimed, CU_EVENT_DISABLE_TIMING));
 static_assert(equal(register_portable, CU_MEMHOSTREGISTER_PORTABLE));
@@ -103,6 +104,7 @@ SAME_RESULT(invalid_handle, ERROR_INVALID_HANDLE)
 SAME_RESULT(not_ready, ERROR_NOT_READY)
 SAME_RESULT(illegal_address, ERROR_ILLEGAL_ADDRESS)
 SAME_RESULT(launch_timeout, ERROR_LAUNCH_TIMEOUT)
+SAME_RESULT(primary_context_active, ERROR_PRIMARY_CONTEXT_ACTIVE)
 SAME_RESULT(context_is_destroyed, ERROR_CONTEXT_IS_DESTROYED)
 SAME_RESULT(device_assert, ERROR_ASSERT)
 SAME_RESULT(host_memory_already_registered, ERROR_HOST_MEMORY_ALREADY_REGISTERED)

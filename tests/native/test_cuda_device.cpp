@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <set>
@@ -60,7 +63,49 @@ void everything() {
   device.host_free(host);
 }
 
+// What the system keeps of the mapping that holds this address ("VmFlags" of smaps).
+std::string mapping_flags(std::uint64_t address) {
+  std::ifstream lines("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(lines, line);) {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    char permission = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx %c", &begin, &end, &permission) == 3) {
+      inside = begin <= address && address < end;
+    } else if (inside && line.rfind("VmFlags:", 0) == 0) {
+      return line + ' ';
+    }
+  }
+  return {};
+}
+
 }  // namespace
+
+TEST(a_thread_that_waits_for_the_device_sleeps) {
+  const Checked checked;
+  const Scene scene;
+  CHECK_EQUAL(fake_cuda::context_flags(), schedule_blocking);
+}
+
+TEST(a_context_that_is_active_already_is_used_as_it_is) {
+  const Checked checked;
+  const Scene scene;
+  const PrimaryContext another(driver(), 0);
+  CHECK(another.handle() != nullptr);
+}
+
+TEST(pinned_memory_is_of_huge_pages_and_no_forked_childs) {
+  const Checked checked;
+  Scene scene(8 * mib);
+  scene.device->host_prepare(8 * mib);
+  const auto pinned = fake_cuda::pinned();
+  CHECK_EQUAL(pinned.size(), 1U);
+  CHECK_EQUAL(pinned.front().first % (2 * mib), 0U);
+  const std::string flags = mapping_flags(pinned.front().first);
+  CHECK(flags.find(" dc ") != std::string::npos);
+  CHECK(flags.find(" hg ") != std::string::npos || !std::filesystem::exists("/sys/kernel/mm/transparent_hugepage"));
+}
 
 TEST(a_tensor_comes_back_to_memory_that_was_used_meanwhile_without_the_host_waiting) {
   for (unsigned int seed = 1; seed <= check::draws(30); ++seed) {
@@ -333,6 +378,7 @@ TEST(every_call_that_fails_once_is_named_and_leaves_nothing_behind) {
   CHECK((named == std::set<std::string>{"cuCtxPushCurrent",
                                         "cuDeviceGet",
                                         "cuDevicePrimaryCtxRetain",
+                                        "cuDevicePrimaryCtxSetFlags",
                                         "cuEventCreate",
                                         "cuEventElapsedTime",
                                         "cuEventQuery",

@@ -1,8 +1,10 @@
 """The epochs of one job: batches, validation, early stop, checkpoints, and new plans between two iterations."""
 
+import logging
 import math
 import time
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from indb_tensile.job import Phase
 from indb_tensile.learning.artifacts import CheckpointView
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import evaluate
+from indb_tensile.learning.feed import Feed
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.tensorstream import TensorSpec
 from indb_tensile.learning.training import Part, Prepared, batch_plan, batches, ordered_batches
@@ -30,9 +33,12 @@ from .checkpointing import Checkpointing
 from .diary import PROGRESS_S, Diary
 from .inbox import Inbox
 from .keeping import Keeping
+from .losses import Losses
 from .publication import Trained
 from .remaining import EVALUATION_SHARE, Position, Remaining, Work
 from .steps import Steps
+
+log = logging.getLogger("trainer")
 
 MEASURED_S = 1.0  # between two reports of latencies
 REMEMBERED_S = 10.0  # between two that the catalog keeps
@@ -53,6 +59,7 @@ class Loop:
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
     best_directory: Path | None = None  # where a large copy of the best epoch's weights is kept; None: in memory
+    _feed: Feed = field(default_factory=Feed)
     _keeping: Keeping = field(init=False)
     _best: BestWeights = field(init=False)
     _measured_at: float = 0.0
@@ -74,10 +81,19 @@ class Loop:
         self._resume()
         self.diary.enter(Phase.TRAINING)
         self.diary.signs.begin()
-        self._done_at = time.monotonic()
-        while self.epochs_done < self.prepared.settings.epochs and not self.early_stop.stopped:
-            loss = self._train_epoch()
-            self._close_epoch(loss)
+        started = self._done_at = time.monotonic()
+        with self._feed:
+            while self.epochs_done < self.prepared.settings.epochs and not self.early_stop.stopped:
+                loss = self._train_epoch()
+                self._close_epoch(loss)
+        waiting, taken_s = self._feed.waiting, time.monotonic() - started
+        log.info(
+            "job %s: waited %.3g s of %.3g for its %d batches",
+            self.diary.job.job,
+            waiting.waited_s,
+            taken_s,
+            waiting.batches,
+        )
 
     def trained(self) -> Trained:
         """What is published: the best epoch's parameters and buffers under early stopping, else the last one's."""
@@ -91,20 +107,21 @@ class Loop:
         prepared, epoch = self.prepared, self.epochs_done
         per_epoch = batch_plan(prepared.train.rows, prepared.settings).steps
         total_steps = per_epoch * prepared.settings.epochs
-        losses = _Losses()
-        for step, rows in enumerate(batches(prepared.train, epoch, prepared.settings)):
-            self._follow_plans()
-            started = time.monotonic()
-            rate = learning_rate(prepared.settings, epoch * per_epoch + step, total_steps)
-            loss = self.runner.train(prepared.train.x[rows], prepared.train.y[rows], rate)
-            losses.add(loss, len(rows))
-            self._rows_trained += len(rows)
-            self._seconds_trained += time.monotonic() - started
-            self._measure()
-            self._remaining.stepped(self._lap())
-            first_of_all = epoch == 0 and step == 0
-            progress = self._progress(step + 1, per_epoch, losses.mean())
-            self.diary.report(progress, at_once=first_of_all)
+        losses = Losses()
+        orders = batches(prepared.train, epoch, prepared.settings)
+        with closing(self._feed.batches((prepared.train.x, prepared.train.y), orders)) as fed:
+            for step, (rows, (x, y)) in enumerate(fed):
+                self._follow_plans()
+                started = time.monotonic() - self._feed.waiting.latest_s
+                rate = learning_rate(prepared.settings, epoch * per_epoch + step, total_steps)
+                losses.add(self.runner.train(x, y, rate), len(rows))
+                self._rows_trained += len(rows)
+                self._seconds_trained += time.monotonic() - started
+                self._measure()
+                self._remaining.stepped(self._lap())
+                first_of_all = epoch == 0 and step == 0
+                progress = self._progress(step + 1, per_epoch, losses.mean())
+                self.diary.report(progress, at_once=first_of_all)
         return losses.mean()
 
     def _close_epoch(self, loss: float) -> None:
@@ -151,13 +168,15 @@ class Loop:
         comes of that is dropped. Rows do not see each other in evaluation mode.
         """
         size = self.steps.evaluation_rows
+        orders = tuple(ordered_batches(part, size))
+        filled = (torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in orders)
         parts = []
-        for rows in ordered_batches(part, size):
-            self._follow_plans()
-            filled = torch.cat([rows, rows[:1].expand(size - len(rows))])
-            _, outputs = self.runner.evaluate(part.x[filled], part.y[filled])
-            parts.append(outputs[: len(rows)])
-            self.diary.signs.give()
+        with closing(self._feed.batches((part.x, part.y), filled)) as fed:
+            for rows, (_, (x, y)) in zip(orders, fed, strict=True):
+                self._follow_plans()
+                _, outputs = self.runner.evaluate(x, y)
+                parts.append(outputs[: len(rows)])
+                self.diary.signs.give()
         return torch.cat(parts)
 
     def _follow_plans(self) -> None:
@@ -306,24 +325,3 @@ class Loop:
 
 _RANDOM = "random/torch"
 _BEST = "best/"  # no module path begins so: layers are numbered
-
-
-class _Losses:
-    """The batches' mean losses of an epoch; a loss is read from the device when the mean is asked for."""
-
-    def __init__(self) -> None:
-        self._unread: list[tuple[torch.Tensor, int]] = []
-        self._total = 0.0
-        self._rows = 0
-
-    def add(self, loss: torch.Tensor, rows: int) -> None:
-        """A batch of so many rows."""
-        self._unread.append((loss, rows))
-
-    def mean(self) -> float:
-        """Mean over the rows so far."""
-        for loss, rows in self._unread:
-            self._total += float(loss) * rows
-            self._rows += rows
-        self._unread.clear()
-        return self._total / self._rows if self._rows else float("nan")

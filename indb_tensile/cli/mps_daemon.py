@@ -1,0 +1,88 @@
+"""The daemon of NVIDIA's Multi-Process Service that `tensile up --mps` starts and `tensile down` ends.
+
+Its pipes and logs are in directories of its own below the state directory. Whoever is told of these is its client:
+the controller and all trainers, and nobody else's programs. What is served so, and how a client is ended before it is
+killed: controller/mps.py. Not yet tried on a GPU.
+"""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from indb_tensile.cli.place import Place
+from indb_tensile.controller.mps import PROGRAM, Mps
+from indb_tensile.errors import UnavailableError
+
+_PATIENCE_S = 10.0
+_POLL_S = 0.05
+
+
+def environment(place: Place) -> dict[str, str]:
+    """The variables that say which daemon serves a process."""
+    return {"CUDA_MPS_PIPE_DIRECTORY": str(place.mps), "CUDA_MPS_LOG_DIRECTORY": str(place.mps / "log")}
+
+
+def find_program(variables: Mapping[str, str]) -> str:
+    """The daemon's program. Raises UnavailableError where it is not installed."""
+    program = shutil.which(PROGRAM, path=variables.get("PATH"))
+    if program is None:
+        raise UnavailableError(
+            f"--mps needs the program {PROGRAM}, and no directory of PATH has it",
+            hint="It comes with NVIDIA's driver (Debian: nvidia-cuda-mps). Without it: tensile up --no-mps",
+        )
+    return program
+
+
+def start(place: Place, variables: Mapping[str, str]) -> None:
+    """Have the daemon run, started now or before. Raises UnavailableError where there is no MPS, or it does not."""
+    own = {**variables, **environment(place)}
+    program = find_program(own)
+    if Mps.serving(own) is not None:
+        return
+    (place.mps / "log").mkdir(mode=0o700, parents=True, exist_ok=True)
+    # To a file: a pipe of ours would stay open for as long as the daemon runs.
+    with _output(place).open("wb") as output:
+        done = subprocess.run(
+            (program, "-d"), env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False, cwd="/"
+        )
+    if done.returncode != 0 or not _until(serving=True, variables=own):
+        raise UnavailableError(
+            f"{PROGRAM} -d ended with exit code {done.returncode}, and no daemon answers",
+            detail=_output(place).read_text(errors="replace").strip(),
+            hint=f"Its logs are in {place.mps / 'log'}. Without MPS: tensile up --no-mps",
+        )
+
+
+def end(place: Place, variables: Mapping[str, str]) -> bool:
+    """End the daemon that was started here; False where none runs. Its clients have ended before.
+
+    Raises UnavailableError where it goes on.
+    """
+    if not place.mps.is_dir():
+        return False
+    own = {**variables, **environment(place)}
+    mps = Mps.serving(own)
+    if mps is None:
+        return False
+    mps.quit()
+    if not _until(serving=False, variables=own):
+        raise UnavailableError(
+            f"the daemon of MPS in {place.mps} did not end within {_PATIENCE_S:.0f} s",
+            hint=f"End what uses it: echo get_server_list | CUDA_MPS_PIPE_DIRECTORY={place.mps} {PROGRAM}",
+        )
+    return True
+
+
+def _until(*, serving: bool, variables: Mapping[str, str]) -> bool:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while (Mps.serving(variables) is not None) != serving:
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _output(place: Place) -> Path:
+    return place.mps / "log" / "start.log"

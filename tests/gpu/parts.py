@@ -1,0 +1,264 @@
+"""The parts of the GPU suite: what each runs, in which order, for how long at most. `run.sh` calls it.
+
+Each part is a process of its own and needs none of the others: one that fails, hangs or is left out changes nothing
+for the next. Standard library alone.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+WHOLE_S = 1740  # of all parts together
+NO_TESTS = 5  # pytest's exit code where none is collected
+MPS_PROGRAM = "nvidia-cuda-mps-control"
+_MPS_PATIENCE_S = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Some commands, run one after the other within `limit_s`, under MPS where it is wanted.
+
+    `computes`: it needs a torch with CUDA; `modules`: it needs these installed.
+    """
+
+    name: str
+    about: str
+    commands: tuple[tuple[str, ...], ...]
+    limit_s: int
+    mps: bool = False
+    computes: bool = True
+    modules: tuple[str, ...] = ()
+
+
+def _suite(names: str) -> tuple[str, ...]:
+    options = ("-p", "no:cacheprovider", "-s", "-ra", "--confcutdir=tests/gpu", "tests/gpu")
+    return (sys.executable, "-m", "pytest", *options, "-k", names)
+
+
+def _bench(noun: str, network: str, *options: str) -> tuple[str, ...]:
+    command = (sys.executable, "-m", "indb_tensile.bench", noun, "--device", "cuda")
+    return (*command, "--models", network, "--json", *options)
+
+
+PARTS = (
+    Part(
+        name="probe",
+        about="the machine; 64 MiB regions over the whole device, NVML before and after, seconds",
+        commands=((sys.executable, "-m", "tests.gpu.machine"), _suite("whole_device")),
+        limit_s=240,
+        computes=False,
+    ),
+    Part(
+        name="footprint",
+        about="what 1, 2, 4 and 8 trainers take beside the regions, and of the processor",
+        commands=(_suite("kernels_for_this_gpu or leaves_room or of_the_processor"),),
+        limit_s=300,
+    ),
+    Part(
+        name="device",
+        about="broker, mapping, tensors swapped, both lanes of one and of two processes",
+        commands=(_suite("broker or mapped_at_once or maps_and_writes or swapped_over or lanes or every_device"),),
+        limit_s=240,
+        computes=False,
+    ),
+    Part(name="allocator", about="torch's memory from ours", commands=(_suite("our_allocator"),), limit_s=120),
+    Part(name="recording", about="iterations as one graph", commands=(_suite("recorded_as_a_graph"),), limit_s=120),
+    Part(
+        name="plans",
+        about="planned steps beside torch's own ways to save memory",
+        commands=(_suite("keep_their_peaks"),),
+        limit_s=300,
+    ),
+    Part(name="kills", about="a process killed inside a kernel", commands=(_suite("killed"),), limit_s=120),
+    Part(
+        name="graphs",
+        about="which networks become graphs, and why others do not",
+        commands=(_suite("networks_become or float32_becomes"),),
+        limit_s=240,
+    ),
+    Part(name="calibration", about="too small a grant", commands=(_suite("too_small"),), limit_s=120),
+    Part(
+        name="precision",
+        about="TF32 on and off; a graph's time beside the sum of latencies",
+        commands=(_suite("tf32"),),
+        limit_s=180,
+    ),
+    Part(name="together", about="1, 2 and 4 jobs by time slices", commands=(_suite("jobs_at_once"),), limit_s=180),
+    Part(
+        name="mps",
+        about="the same, and kills, under NVIDIA's MPS",
+        commands=(_suite("jobs_at_once"), _suite("killed or lanes")),
+        limit_s=240,
+        mps=True,
+    ),
+    *(
+        Part(
+            name=f"bench-{network}",
+            about=f"step, exact, forecast and maxbatch of {network}",
+            commands=(
+                _bench("step", network),
+                _bench("exact", network, "--seeds", "1"),
+                _bench("forecast", network),
+                _bench("maxbatch", network),
+            ),
+            limit_s=540,
+            modules=(library,),
+        )
+        for network, library in (("resnet50", "torchvision"), ("bert", "transformers"))
+    ),
+)
+
+
+def chosen(wanted: Sequence[str], skipped: Sequence[str]) -> tuple[Part, ...]:
+    """The parts of these names, all without any, in the script's order. Raises ValueError for another name."""
+    unknown = sorted({*wanted, *skipped} - {name for part in PARTS for name in (part.name, _family(part))})
+    if unknown:
+        raise ValueError(f"no part is called {unknown[0]!r}; there are {', '.join(part.name for part in PARTS)}")
+    return tuple(part for part in PARTS if (not wanted or _named(part, wanted)) and not _named(part, skipped))
+
+
+def run(parts: Sequence[Part], directory: Path, machine: str, whole_s: float = WHOLE_S) -> int:
+    """Run them, and record of each how it ended; 1 where one failed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    results = directory / "results.jsonl"
+    environment = {**os.environ, "TENSILE_GPU_RESULTS": str(results), "TENSILE_GPU_MACHINE": machine}
+    start_s, failed = time.monotonic(), False
+    for part in parts:
+        left_s = whole_s - (time.monotonic() - start_s)
+        outcome = _ran(part, directory / f"{part.name}.log", environment, min(part.limit_s, left_s))
+        failed |= outcome["ended"] in ("failed", "stopped")
+        with results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"part": part.name, "machine": machine, **outcome}) + "\n")
+        print(f"{part.name}: {outcome['ended']} after {outcome['seconds']} s", flush=True)
+    return int(failed)
+
+
+def _ran(part: Part, output: Path, environment: Mapping[str, str], limit_s: float) -> dict[str, object]:
+    """How it ended: done, failed, stopped at its limit, absent where nothing is to be run, or left out for time."""
+    if limit_s < 1:
+        return {"ended": "left out", "seconds": 0, "reason": "the time of all parts is spent"}
+    lack = _lack(part)
+    if lack:
+        return {"ended": "absent", "seconds": 0, "reason": lack}
+    start_s = time.monotonic()
+    ended, codes = "done", list[int | None]()
+    with output.open("w", encoding="utf-8") as log, _served(part, environment) as served:
+        if served is None:
+            return {"ended": "absent", "seconds": 0, "reason": f"there is no {MPS_PROGRAM}, or it does not start"}
+        for command in part.commands:
+            left_s = limit_s - (time.monotonic() - start_s)
+            codes.append(_code(command, log.fileno(), served, left_s))
+    if None in codes:
+        ended = "stopped"
+    elif any(code not in (0, NO_TESTS) for code in codes):
+        ended = "failed"
+    elif all(code == NO_TESTS for code in codes):
+        ended = "absent"
+    return {"ended": ended, "seconds": round(time.monotonic() - start_s, 1), "exit_codes": codes}
+
+
+def _lack(part: Part) -> str:
+    """What it needs and is not installed; empty where all is."""
+    absent = [name for name in part.modules if find_spec(name) is None]
+    if absent:
+        return f"{absent[0]} is not installed"
+    return "the installed torch has no CUDA" if part.computes and not _torch_computes() else ""
+
+
+@cache
+def _torch_computes() -> bool:
+    source = "import sys; from indb_tensile.executor.backend import torch_cuda; sys.exit(torch_cuda() is None)"
+    return subprocess.run((sys.executable, "-c", source), cwd=ROOT, check=False).returncode == 0
+
+
+def _code(command: Sequence[str], log: int, environment: Mapping[str, str], limit_s: float) -> int | None:
+    """The command's exit code; None where it was killed at its limit, with all that it had started."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        return process.wait(max(0.1, limit_s))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return None
+
+
+@contextmanager
+def _served(part: Part, environment: Mapping[str, str]) -> Iterator[Mapping[str, str] | None]:
+    """The environment that a part runs in, with a daemon of MPS of its own where it wants one; None without."""
+    if not part.mps:
+        yield environment
+        return
+    program = shutil.which(MPS_PROGRAM)
+    if program is None:
+        yield None
+        return
+    directory = Path(environment["TENSILE_GPU_RESULTS"]).parent / "mps"
+    (directory / "log").mkdir(parents=True, exist_ok=True)
+    pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(directory), "CUDA_MPS_LOG_DIRECTORY": str(directory / "log")}
+    served = {**environment, **pipes}
+    with (directory / "log" / "start.log").open("wb") as output:
+        code = subprocess.run(
+            (program, "-d"), env=served, stdout=output, stderr=output, stdin=subprocess.DEVNULL, check=False
+        ).returncode
+    try:
+        yield served if code == 0 else None
+    finally:
+        subprocess.run(
+            (program,), input=b"quit -t 5\n", env=served, check=False, timeout=_MPS_PATIENCE_S, capture_output=True
+        )
+
+
+def _named(part: Part, names: Sequence[str]) -> bool:
+    return part.name in names or _family(part) in names
+
+
+def _family(part: Part) -> str:
+    """`bench` is every part that begins so."""
+    return part.name.partition("-")[0]
+
+
+def _machine() -> str:
+    """The GPU's name, or what else this machine is."""
+    source = (
+        "from indb_tensile.executor.cuda import probe; found = probe();"
+        "print(found.devices[0].name if hasattr(found, 'devices') else f'no GPU ({found.reason})')"
+    )
+    done = subprocess.run((sys.executable, "-c", source), cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(prog="run.sh", description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help="all without any")
+    parser.add_argument("--skip", nargs="+", default=[], metavar="PART")
+    parser.add_argument("--to", type=Path, default=Path(os.environ.get("TENSILE_GPU_RESULTS", "gpu-results")))
+    parser.add_argument("--list", action="store_true", help="say what the parts are, and end")
+    given = parser.parse_args(arguments)
+    if given.list:
+        for part in PARTS:
+            print(f"{part.name:16} at most {part.limit_s:3} s  {part.about}")
+        return 0
+    try:
+        parts = chosen(given.parts, given.skip)
+    except ValueError as error:
+        parser.error(str(error))
+    return run(parts, Path(os.environ.get("TENSILE_GPU_HERE", "")).absolute() / given.to, _machine())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

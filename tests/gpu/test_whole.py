@@ -1,0 +1,96 @@
+"""The whole device at once, jobs beside each other, and which networks become graphs."""
+
+import os
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from indb_tensile.executor.cuda import CudaBroker, Gpu
+from indb_tensile.executor.device import Ledger
+from indb_tensile.executor.nvml import NoNvml, Nvml
+from tests.gpu.conftest import REGION_BYTES, Bench, answer, report, say
+
+HEADROOM_BYTES = 4 << 30  # for the contexts of this test, whatever a controller leaves
+SECONDS = 5
+SMALL = {"width": 512, "depth": 8, "rows": 256, "seconds": SECONDS}  # a kernel of it fills no large GPU
+NETWORKS = ("mlp", "convolutions", "residual", "transformer", "recurrent")
+
+pytestmark = pytest.mark.gpu
+
+
+def test_the_whole_device_is_made_and_mapped_in_regions_of_64_mib(gpu: Gpu) -> None:
+    nvml = Nvml.start()
+    region_bytes = -(-REGION_BYTES // gpu.granularity_bytes) * gpu.granularity_bytes
+
+    def used_bytes() -> int | None:
+        return None if isinstance(nvml, NoNvml) else nvml.read(gpu.uuid).used_bytes
+
+    before_bytes = used_bytes()
+    free_bytes = gpu.memory_bytes - (before_bytes or 0)
+    count = max(2, max(free_bytes // 2, free_bytes - HEADROOM_BYTES) // region_bytes)
+    start_s = time.perf_counter()
+    broker = CudaBroker(gpu.ordinal, region_bytes, count)
+    made_s, made_bytes = time.perf_counter() - start_s, used_bytes()
+    whole = Bench(Ledger.create(count * region_bytes, region_bytes, 1, 1), broker, region_bytes)
+    with whole.trainer("map_regions", 1) as trainer:
+        found = answer(trainer)
+        mapped_bytes = used_bytes()
+        say(trainer)
+        assert trainer.wait(60) == 0
+    report(
+        "whole device",
+        regions=count,
+        region_bytes=region_bytes,
+        made_s=made_s,
+        mapped_s=found["mapping_s"],
+        used_before_bytes=before_bytes,
+        used_made_bytes=made_bytes,
+        used_mapped_bytes=mapped_bytes,
+        nvml=nvml.reason if isinstance(nvml, NoNvml) else "",
+    )
+    assert found["bytes"] == count * region_bytes
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_jobs_at_once_share_the_devices_arithmetic(bench: Bench, count: int) -> None:
+    rows = _paced(bench, count)
+    report(
+        "jobs at once",
+        jobs=count,
+        mps="CUDA_MPS_PIPE_DIRECTORY" in os.environ,
+        steps_per_s=[row["steps_per_s"] for row in rows],
+        together_steps_per_s=sum(row["steps_per_s"] for row in rows),
+        of_a_processor=[row["of_a_processor"] for row in rows],
+    )
+    assert min(row["steps_per_s"] for row in rows) > 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_trainers_that_wait_take_little_of_the_processor(bench: Bench, count: int) -> None:
+    rows = _paced(bench, count, rows=8192)  # long kernels: a trainer mostly waits
+    taken = [row["of_a_processor"] for row in rows]
+    report("waiting trainers", trainers=count, of_a_processor=taken)
+    assert min(taken) < 0.95, "a wait that spins takes all of one"
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks_become_graphs_or_say_why_not(bench: Bench, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    with bench.trainer("become_graphs", 14, module="pace_process", network=network) as trainer:
+        found = answer(trainer)
+    report("graph", network=network, **found)
+    assert "error" not in found
+    assert found["launched"] > 0 or found["said"]
+
+
+def _paced(bench: Bench, count: int, **settings: int) -> list[dict[str, float]]:
+    """As many trainers at once, each with a region of its own or two."""
+    with ExitStack() as stack:
+        trainers = [
+            stack.enter_context(bench.trainer("train_for", 2, module="pace_process", **{**SMALL, **settings}))
+            for _ in range(count)
+        ]
+        for step in (answer, say, answer):
+            found = [step(trainer) for trainer in trainers]
+    return [row for row in found if row is not None]
