@@ -32,7 +32,7 @@ def test_the_whole_device_is_made_and_mapped_in_regions_of_64_mib(gpu: Gpu) -> N
     start_s = time.perf_counter()
     broker = CudaBroker(gpu.ordinal, region_bytes, count)
     made_s, made_bytes = time.perf_counter() - start_s, used_bytes()
-    whole = Bench(Ledger.create(count * region_bytes, region_bytes, 1, 1), broker, region_bytes)
+    whole = Bench(Ledger.create(count * region_bytes, region_bytes, 1, 1, None), broker, region_bytes)
     with whole.trainer("map_regions", 1) as trainer:
         found = answer(trainer)
         mapped_bytes = used_bytes()
