@@ -91,7 +91,7 @@ def test_another_process_maps_and_writes_to_what_this_one_made(gpu: Gpu) -> None
     made, capacity_bytes = broker(
         gpu, region_bytes=64 << 20, capacity_bytes=gpu.memory_bytes, least_bytes=64 << 20, shares=True, mapper=mapper
     )
-    report("whole device", shares=made is not None, of_bytes=gpu.memory_bytes, capacity_bytes=capacity_bytes)
+    report("capacity", shares=made is not None, of_bytes=gpu.memory_bytes, capacity_bytes=capacity_bytes)
     assert made is not None
     assert capacity_bytes > gpu.memory_bytes // 2
 

@@ -558,10 +558,11 @@ options = ["-q", "-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"
 sys.exit(pytest.main([*options, "-k", "swapped or mapped or broker or maps"]))
 """
     results = tmp_path / "results"
-    settings = {"FAKE_CUDA_MEMORY_MB": "2048", "TENSILE_GPU_RESULTS": str(results)}
-    assert "3 passed" in run(source, environment(library, **settings))
+    settings = {"FAKE_CUDA_MEMORY_MB": "4096", "TENSILE_GPU_RESULTS": str(results)}
+    assert "4 passed" in run(source, environment(library, **settings))
     assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == [
         "mapping",
+        "capacity",
         "whole device",
     ]
 

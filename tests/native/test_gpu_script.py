@@ -94,7 +94,7 @@ def test_on_the_double_all_parts_that_need_no_torch_run_and_the_others_say_what_
 ) -> None:
     directory = tmp_path_factory.mktemp("results")
     given = environment(
-        build(tmp_path_factory.mktemp("driver")), FAKE_CUDA_HOST_COMPUTES="1", FAKE_CUDA_MEMORY_MB="2048"
+        build(tmp_path_factory.mktemp("driver")), FAKE_CUDA_HOST_COMPUTES="1", FAKE_CUDA_MEMORY_MB="4096"
     )
     done = subprocess.run(
         [sys.executable, "tests/gpu/parts.py", "--to", str(directory)],
@@ -115,5 +115,5 @@ def test_on_the_double_all_parts_that_need_no_torch_run_and_the_others_say_what_
         assert set(ended.values()) == {"absent"}
     measured = {row["measured"]: row for row in found if "measured" in row}
     assert measured["machine"]["devices"][0]["name"] == "Fake GPU 0"
-    assert (measured["whole device"]["regions"], measured["whole device"]["region_bytes"]) == (16, 64 << 20)
+    assert (measured["whole device"]["regions"], measured["whole device"]["region_bytes"]) == (32, 64 << 20)
     assert {"mapping", "lanes"} <= set(measured)

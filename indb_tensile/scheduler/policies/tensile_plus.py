@@ -332,8 +332,7 @@ def _jobs(
     work: float,
     heed: Heed,
 ) -> list[_Job]:
-    """A ladder for each graph; equal graphs on equal shares climb the same one. They share the work equally."""
-    distinct = len({(id(w.graphs[0]), w.latency_ns[0], share) for w, share in zip(workloads, shares, strict=True)})
+    """A ladder for each graph; equal graphs on equal shares climb the same one."""
     known: dict[tuple[int, tuple[int, ...], float], _Climbed] = {}
     found = []
     for workload, share in zip(workloads, shares, strict=True):
@@ -348,7 +347,7 @@ def _jobs(
                     share=share,
                     rewrites=rewrites,
                     effort=effort if number == 0 else Effort.QUICK,
-                    work=work / max(1, distinct),
+                    work=work,
                     heed=heed,
                 )
                 known[key] = _Climbed(ladder)

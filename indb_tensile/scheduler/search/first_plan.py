@@ -78,9 +78,11 @@ class FirstPlan:
         self._end = 0
 
     def quick(self) -> Rung:
-        """The fastest of what sweeps find, or the least memory where that is nothing."""
+        """The fastest of what sweeps find and of swapping everything, or the least memory where that is nothing."""
         swept = self._swept(range(len(self._orders.first)))
-        return fastest(swept) if swept else self._least()
+        if not swept:
+            return self._least()
+        return fastest(swept) if self._costs_nothing(swept) else fastest((*swept, *self._everything()))
 
     def best(self) -> Rung:
         """The fastest plan found within the limit, or the least memory where none is."""
@@ -166,6 +168,15 @@ class FirstPlan:
                     search.prune(self._limit_bytes, min(PRUNED, self._most(self._ration)))
                     found.append(rung_of(order, search))
                     found += self._filled(order, self._ration)
+        return found
+
+    def _everything(self) -> list[Rung]:
+        """Every order with everything swapped, where that is within the limit: a sweep may end at worse."""
+        found = []
+        for order, search in enumerate(self._orders.first):
+            search.exhaust()
+            if search.peak_bytes <= self._limit_bytes:
+                found.append(rung_of(order, search))
         return found
 
     def _least(self) -> Rung:
