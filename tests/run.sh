@@ -20,6 +20,6 @@ $bin/lint-imports >.cache/imports.log || { kill $native; cat .cache/imports.log;
 wait $native || { cat .cache/native.log; exit 1; }
 grep "tests passed" .cache/native.log
 say "suite"
-processes=$(($(nproc) + 1))  # one more than processors: tests often wait for PostgreSQL and for other processes
+processes=$((2 * $(nproc)))  # tests wait for PostgreSQL and other processes half of the time
 [ "$processes" -le 4 ] || processes=4
 exec $bin/python -m pytest --numprocesses "$processes" --dist loadfile --no-loadscope-reorder "$@"

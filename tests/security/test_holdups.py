@@ -29,7 +29,9 @@ PROMISED = "2s"  # nobody waits longer for another user
 _IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled, psycopg.errors.InFailedSqlTransaction)
 
 
-@pytest.mark.parametrize("role", ["demo", "bob", OWNER])
+@pytest.mark.parametrize(
+    "role", [pytest.param("demo", marks=pytest.mark.nightly), pytest.param("bob", marks=pytest.mark.nightly), OWNER]
+)
 def test_no_open_transaction_of_a_user_holds_up_anybody_else(database: Database, role: str) -> None:
     victim, estate = settle(database, VICTIM), settle(database, OWNER)
     with (
