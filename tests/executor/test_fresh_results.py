@@ -67,6 +67,7 @@ def test_views_and_results_that_share_are_not_remembered(run: Callable[[torch.Te
         assert known.get("called") is None
 
 
+@pytest.mark.nightly  # it captures large networks
 def test_the_packages_own_work_of_a_capture_grows_with_the_network_and_no_faster() -> None:
     small, large = (_calls_of_capturing(cells) for cells in (1, 4))
     assert large < 4.4 * small

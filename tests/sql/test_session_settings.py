@@ -101,6 +101,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("published")
+@pytest.mark.nightly  # it takes minutes: each setting with each statement
 def test_every_session_sends_the_same_values(alice: Connection, database: Database, serve: Serve) -> None:
     service = serve(answer)
     alice.execute(TABLE)

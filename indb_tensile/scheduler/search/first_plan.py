@@ -80,12 +80,19 @@ class FirstPlan:
     def quick(self) -> Rung:
         """The fastest of what sweeps find and of swapping everything, or the least memory where that is nothing."""
         swept = self._swept(range(len(self._orders.first)))
-        if not swept:
-            return self._least()
-        return fastest(swept) if self._costs_nothing(swept) else fastest((*swept, *self._everything()))
+        return self._no_slower(fastest(swept) if swept else self._least())
 
     def best(self) -> Rung:
         """The fastest plan found within the limit, or the least memory where none is."""
+        return self._no_slower(self._searched())
+
+    def _no_slower(self, found: Rung) -> Rung:
+        """The plan given, or one that swaps everything where that is faster and within the limit."""
+        if found.peak_bytes > self._limit_bytes or self._costs_nothing((found,)):
+            return found
+        return fastest((found, *self._everything()))
+
+    def _searched(self) -> Rung:
         swept = self._swept(range(len(self._orders.first)))
         if swept and self._costs_nothing(swept):
             return fastest(swept)
