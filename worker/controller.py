@@ -146,11 +146,7 @@ def _run(settings: Settings) -> None:
         ledger = stack.enter_context(_ledger(settings))
         if isinstance(chosen, Emulated):
             link = _borne_out(ledger, link, records)
-        environment = _environment(settings)
-        # Without the shim tensors are in the ordinary memory of each trainer, and the ledger counts them.
-        ordinary = not isinstance(chosen, Gpu) and not settings.share_memory
-        template = environment if ordinary else preloading(environment)
-        forks = stack.enter_context(closing(ForkServer(template, _modules(settings))))
+        forks = stack.enter_context(closing(_fork_server(chosen, settings)))
         service, learner = _service(settings, forks), _learner(settings, forks)
         for part in (service, learner):
             stack.callback(part.stop)
@@ -193,11 +189,24 @@ def _run(settings: Settings) -> None:
         stack.callback(listener.close)
         _keep_house(settings, stack)
         stack.callback(trainers.close)  # before all else: nothing may run that nobody looks after
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: mailbox.post(Stop()))
-        signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, chosen, settings.capacity_bytes))
+        _listen_to_signals(mailbox, chosen, settings.capacity_bytes)
         controller.run(heartbeat)
     log.info("stopped")
+
+
+def _fork_server(chosen: Chosen, settings: Settings) -> ForkServer:
+    """The process that trainers and services are forked from."""
+    environment = _environment(settings)
+    # Without the shim tensors are in the ordinary memory of each trainer, and the ledger counts them.
+    ordinary = not isinstance(chosen, Gpu) and not settings.share_memory
+    return ForkServer(environment if ordinary else preloading(environment), _modules(settings))
+
+
+def _listen_to_signals(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) -> None:
+    """SIGTERM and SIGINT stop the controller, SIGHUP reads the budget again."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: mailbox.post(Stop()))
+    signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, chosen, capacity_bytes))
 
 
 def _keep_house(settings: Settings, stack: ExitStack) -> None:

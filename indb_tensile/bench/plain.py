@@ -12,7 +12,7 @@ from indb_tensile.executor.optimizer import AVERAGE, OptimizerSettings, state_na
 
 
 def train_plainly(subject: Subject, iterations: int, place: torch.device) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and averages after so many iterations, by the names that a state gives them.
+    """Train for `iterations` iterations. Returns parameters, buffers and averages under the names that `State` uses.
 
     The subject's module is left as it is.
     """
@@ -71,7 +71,7 @@ def _averaged(module: nn.Module, settings: OptimizerSettings) -> AveragedModel |
 
 
 def _losses(subject: Subject, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The loss of each part of the batch, by its share of the rows."""
+    """Yield the loss of each micro-batch, weighted by its share of the batch's rows."""
     dtype = subject.passes.autocast
     parts = subject.passes.parts(len(x))
     for rows in parts:

@@ -45,7 +45,7 @@ class _Builder(GraphBuilder):
     def _forward(
         self, x: TensorId, hidden: TensorId, cell: TensorId
     ) -> tuple[TensorId, TensorId, tuple[TensorId, ...]]:
-        """One time step: the next hidden and cell state, and what its backward pass reads."""
+        """Add one time step. Returns the next hidden and cell state, and what its backward pass reads."""
         joined = self._made("cat", Stage.FORWARD, (x, hidden))
         product = self._made("mm", Stage.FORWARD, (joined, self._weights), _GATES, 2 * _BATCH * _GATES * _HIDDEN**2)
         gates = self._made("gates", Stage.FORWARD, (product,), _GATES)

@@ -14,7 +14,7 @@ same where nothing is remembered of the graphs. All are medians over the rounds,
 
 Rivals are asked for the same budget and judged by the same simulator; the fastest that meets it is `rival_eor`. A
 rival that takes more than `--share` times as long as our plan, and more than a second, is stopped and does not count:
-its name is in `rivals_stopped`. `more_eor` is what our own policy finds with `--work` times the usual purse of work.
+its name is in `rivals_stopped`. `more_eor` is what our own policy finds with `--work` times the usual work.
 Plans of more than 20,000 operators are timed but not checked.
 """
 

@@ -18,25 +18,25 @@ from indb_tensile.scheduler.peak import liveness_peak
 
 
 def turnover(graph: StepGraph, link: Link, iteration_ns: float) -> float:
-    """The bytes that the slower direction moves in so long, over the liveness peak."""
+    """The bytes that the slower direction of the link moves in this time, divided by the liveness peak."""
     moved_bytes = min(link.out_bytes_per_s, link.in_bytes_per_s) * iteration_ns / 1e9
     return moved_bytes / liveness_peak(graph)
 
 
 def simulated_turnover(graph: StepGraph, machine: Machine) -> float:
-    """Of this step on a machine, by its roofline."""
+    """The turnover of this step on a machine whose operators take their roofline time."""
     return turnover(graph, machine.link, sum(latencies(graph, machine)))
 
 
 def network_turnover(
     network: Network, machine: Machine, graph_of: Callable[[str], StepGraph] = networks.graph_of
 ) -> float:
-    """Of a network at its own batch and size on a machine: what simulated figures are of."""
+    """The turnover of a network at its own batch and image size on a machine, as in the simulated figures."""
     return simulated_turnover(graph_of(network.name), machine)
 
 
 def scaled(link: Link, factor: float) -> Link:
-    """A link so many times as wide."""
+    """A link with bandwidths multiplied by this factor."""
     return Link(
         out_bytes_per_s=max(1, round(link.out_bytes_per_s * factor)),
         in_bytes_per_s=max(1, round(link.in_bytes_per_s * factor)),

@@ -36,7 +36,7 @@ class CheckpointFiles:
         self.directory = state_directory.absolute() / FOLDER / str(installation) / folder
 
     def write(self, job: JobId, parts: Iterable[Part]) -> Summed:
-        """Write the parts durably, one after the other; returns their sum. Other checkpoints of the job stay.
+        """Write the parts durably. Returns their size and digest. Other checkpoints of the job stay.
 
         Raises StorageError where the disk is full or the directory cannot be written.
         """

@@ -28,7 +28,7 @@ class StoredCheckpoint:
 
 
 class Summed:
-    """Parts that are counted, and whose SHA-256 digest is computed, while they are gone through."""
+    """Iterates over parts, and counts their bytes and computes their SHA-256 digest on the way."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self._parts = parts
@@ -43,7 +43,7 @@ class Summed:
 
     @property
     def digest(self) -> str:
-        """Of the parts so far, as hexadecimal digits."""
+        """The digest of the parts read so far, as hexadecimal digits."""
         return self._digest.hexdigest()
 
 

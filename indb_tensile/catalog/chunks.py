@@ -36,7 +36,7 @@ def read_chunks(connection: Connection, name: LiteralString, owner: int, size_by
 
 
 def _chunks(parts: Iterable[Part]) -> Iterator[bytes]:
-    """All of one size but the last, whatever the sizes of the parts."""
+    """Yield chunks of CHUNK_BYTES, the last one shorter, whatever the sizes of the parts."""
     chunk = bytearray()
     for part in parts:
         view = memoryview(part)

@@ -21,7 +21,7 @@ _RISE_REGIONS = 4  # jobs plan anew for a larger budget where it is larger by th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What there is room for: bytes for jobs, and jobs at a time."""
+    """The room on a device: bytes for jobs, and how many jobs may run at the same time."""
 
     budget_bytes: int
     max_jobs: int

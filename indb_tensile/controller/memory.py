@@ -104,7 +104,7 @@ class DeviceMemory:
             self._account.release_slot(slot)
 
     def allow(self, budget_bytes: int) -> int:
-        """Jobs may have so much where there is room for it; how much they may have now."""
+        """Set the budget. Returns the bytes that jobs may have now, which may be fewer where there is less room."""
         if self._headroom is None:
             return budget_bytes
         self._headroom.limits = replace(self._headroom.limits, budget_bytes=budget_bytes)

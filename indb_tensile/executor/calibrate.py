@@ -208,7 +208,7 @@ _site: Site | None = None
 
 
 def calibrate_on(site: Site | None) -> None:
-    """Measure there from now on, or on the processor: called before anything is measured."""
+    """Choose where operators are measured, on a GPU or on the processor. Called before any measurement."""
     global _site
     _site = site
 

@@ -89,7 +89,7 @@ class Words:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Around what is recorded."""
+        """A context manager around the iteration that is recorded."""
         if not self._address:  # what the job may have beside its regions is used up
             yield
             return
@@ -100,7 +100,7 @@ class Words:
             self._serving.lend(0, 0)
 
     def close(self) -> None:
-        """No launch uses them any more."""
+        """Give the words back. No launch may use them any more."""
         if self._address:
             self._serving.lend(self._first, 0)
             self._device.free_outside(self._address)

@@ -134,7 +134,7 @@ def _told(ask: Any, handle: Any) -> Any:
 
 
 def _processes(found: Any) -> tuple[Process, ...]:
-    """By id, each once: a client of MPS may be named by both calls, with the bytes known to one of them."""
+    """Merge the processes by id. NVML may list a client of MPS in both calls, with its bytes in only one."""
     used: dict[int, int | None] = {}
     for row in found:
         known, more = used.get(row.pid), row.usedGpuMemory

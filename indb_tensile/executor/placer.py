@@ -136,7 +136,7 @@ class Placer:
         log.warning("the device has no room for the plan's %d bytes: tensors are %s", block_bytes, where)
 
     def _lift(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """A copy in ordinary memory in place of the storage's own, so that its bytes are never held twice."""
+        """Copy a storage to ordinary memory and return its pages to the machine: its bytes are held once."""
         assert self._serving is not None
         memory, address = bytes_of(storage).to(HOST, copy=True), storage.data_ptr()
         storage.resize_(0)

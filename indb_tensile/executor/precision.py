@@ -19,7 +19,7 @@ from indb_tensile.executor.capture import CapturedStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
-    """Where TensorFloat-32 is used."""
+    """Which operations use TensorFloat-32."""
 
     convolutions: bool
     products: bool
@@ -35,7 +35,7 @@ FORMS: Final[dict[str, Forms]] = {
 
 
 def settle_precision(precision: str, place: torch.device) -> None:
-    """Compute so in this process from now on; nothing changes where torch computes on the processor."""
+    """Apply the precision to this process. On a processor this changes nothing."""
     if place.type == "cpu":
         return
     os.environ.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)  # it would hold against what is set here

@@ -320,7 +320,7 @@ def _mutable(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 def _described(stage: Stage, target: Callable[..., Any], args: Any, kwargs: Any) -> str:
-    """What is called and with what: equal for calls that do equal work."""
+    """A key of the operator and its arguments; calls with equal keys do equal work."""
     return json.dumps([_called(stage, target), _describe(args), _describe(kwargs)], separators=(",", ":"))
 
 

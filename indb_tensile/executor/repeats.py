@@ -126,7 +126,7 @@ class Repeats:
         return tuple(result.clone() for result in returned)
 
     def take_times(self, program: Program) -> tuple[int, ...]:
-        """How long its latest iterations by the graph took, each once."""
+        """The durations of the latest iterations that ran as a graph. Each duration is returned once."""
         one = self._known.get(id(program))
         if one is None:
             return ()

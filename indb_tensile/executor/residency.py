@@ -36,7 +36,7 @@ class Residency:
         _free_buffers(self._device, old)
         self._wanted = frozenset[Piece]().union(*(p.pieces(p.timeline.swapped) for p in new))
         unwanted = sorted(set(self._state.host) - self._wanted)
-        waiting = [piece for piece in unwanted if self._device.is_host and self._is_only_in_buffer(piece)]
+        waiting = {piece for piece in unwanted if self._device.is_host and self._is_only_in_buffer(piece)}
         for piece in unwanted:
             if piece not in waiting:
                 self._put_aside(piece)
@@ -45,7 +45,7 @@ class Residency:
         except DeviceMemoryError:
             if not waiting:
                 raise
-            for piece in waiting:
+            for piece in sorted(waiting):
                 self._put_aside(piece)
             self._fit(new)
         for piece in sorted(self._wanted):
@@ -113,7 +113,7 @@ class Residency:
                 self._drop_buffer(piece)
 
     def _fit(self, programs: tuple[Program, ...]) -> None:
-        """Make the pool as large as these programs and what is in it need. Raises DeviceMemoryError."""
+        """Resize the pool for these programs and for the buffers that are in it. Raises DeviceMemoryError."""
         moved = self._device.host_pack()
         self._state.host = {piece: moved.get(buffer, buffer) for piece, buffer in self._state.host.items()}
         self._device.host_fit(self._coming_bytes(programs))

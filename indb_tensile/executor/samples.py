@@ -38,7 +38,7 @@ class Sample:
 
 
 def summed_up(samples: Sequence[Sample], launched_ns: Sequence[int], peak_bytes: int, *, on_gpu: bool) -> Measurement:
-    """What these iterations say, and those that were launched as one graph meanwhile."""
+    """Summarise the timed iterations and those that ran as one graph."""
     typical = median if on_gpu else fmean
     columns = zip(*(one.latency_ns for one in samples), strict=True)
     latency_ns = [typical(column) for column in columns]

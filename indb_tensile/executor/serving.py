@@ -152,7 +152,7 @@ class Serving:
         return self._script.kept(size_bytes, gathers)
 
     def discard(self, address: int, size_bytes: int) -> None:
-        """Give the machine back the memory of a range that no tensor has, if it is in the block and not a GPU's.
+        """Return the memory of a range without tensors to the machine. Ignored outside the block and on a GPU.
 
         Raises InvariantError where a tensor lies in it.
         """

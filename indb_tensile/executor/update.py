@@ -217,7 +217,7 @@ _RECORDED = {
 
 
 def _record_averages(recorder: Recorder, decay: float) -> None:
-    """Of every parameter that is trained, as they are after the update."""
+    """The moving averages of all trained parameters, computed after the update."""
     prefix = state_name(AVERAGE, "")
     for average in [name for name in recorder.values if name.startswith(prefix)]:
         recorder.call(

@@ -26,15 +26,15 @@ _LARGEST_BATCH_ROWS = 4096  # of a prediction: bounds what its activations take
 
 
 class Saving(Protocol):
-    """What a store of checkpoints needs of one that is to be saved."""
+    """A checkpoint that can be saved: what a store of checkpoints needs."""
 
     @property
     def position(self) -> Mapping[str, Any]:
-        """Where in the training it was taken: plain JSON."""
+        """Where in the training the checkpoint was taken, as plain JSON."""
         ...
 
     def parts(self) -> Iterator[memoryview]:
-        """Its bytes; each part may be overwritten once the next is asked for. Equal each time."""
+        """Yield the checkpoint's bytes, equal at each call. A part is valid until the next is requested."""
         ...
 
 
@@ -72,7 +72,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "Checkpoint":
-        """Raises DatabaseError for anything that `parts` did not give."""
+        """Raises DatabaseError for bytes that `parts` did not yield."""
         tensors, metadata = unpack(stored)
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "random": {}}
         for name, tensor in tensors.items():

@@ -24,7 +24,7 @@ Batch = tuple[Tensor, ...]
 
 @dataclass(slots=True, kw_only=True)
 class Waiting:
-    """For how long batches were waited for, and how many there were."""
+    """How long training has waited for batches, and how many batches there were."""
 
     waited_s: float = 0.0
     latest_s: float = 0.0  # for the latest

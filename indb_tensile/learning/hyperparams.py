@@ -46,7 +46,7 @@ ONLY_WITH = {
 }
 _LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3}
 _WEIGHT_DECAY = {"adamw": 1e-2}  # torch's own defaults, as these are; of the others 0
-_EPS = {"adagrad": 1e-10}  # of the others 1e-8
+_EPS = {"adagrad": 1e-10}  # torch.optim's default; 1e-8 for all other optimizers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

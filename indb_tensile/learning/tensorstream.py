@@ -1,4 +1,4 @@
-"""Writes tensors as safetensors, one after the other: no more than one is in memory beside where they come from.
+"""Writes tensors as safetensors one at a time, so that at most one copy of a tensor is in memory.
 
 The library's own writer takes all tensors at once and returns all bytes, so a checkpoint took three times a job's
 state. The format (https://github.com/huggingface/safetensors#format) is the length of a header, the header in JSON,
@@ -34,19 +34,19 @@ _LENGTH_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor without its values."""
+    """The type and shape of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, tensor: Tensor) -> "TensorSpec":
-        """What this tensor is."""
+        """The type and shape of this tensor."""
         return cls(tensor.dtype, tuple(tensor.shape))
 
     @property
     def size_bytes(self) -> int:
-        """Of its values, without gaps."""
+        """The size of the values, stored without gaps."""
         return prod(self.shape) * self.dtype.itemsize
 
 
@@ -58,7 +58,7 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 def stream(
     specs: Mapping[str, TensorSpec], read: Callable[[str], Tensor], metadata: Mapping[str, str]
 ) -> Iterator[memoryview]:
-    """The parts of a file of safetensors: its header, then each tensor as `read` gives it.
+    """Yield a safetensors file in parts: first the header, then the bytes of each tensor, which `read` returns.
 
     Raises DataError for a type that the format does not have, and where `read` gives something else than announced.
     """
@@ -87,7 +87,7 @@ def _header(names: list[str], specs: Mapping[str, TensorSpec], metadata: Mapping
 
 
 def _rank(name: str, dtype: torch.dtype) -> int:
-    """Where the library sorts a type; the last it sorts first."""
+    """The library's order of types; types of higher rank are written first."""
     if dtype not in _TYPE_NAMES:
         raise DataError(f"tensor {name} is {dtype}, which safetensors cannot hold")
     return list(_TYPE_NAMES).index(dtype)

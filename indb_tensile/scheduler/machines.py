@@ -45,7 +45,7 @@ class Pace:
 
 
 def link(gb_per_s: float) -> Link:
-    """A link of so many gigabytes (10^9) a second each way, both at once.
+    """A link of this many gigabytes (10^9 bytes) a second in each direction, both at once.
 
     Raises RequestError unless that is at least a byte a second and no more than machine integers hold.
     """

@@ -152,7 +152,7 @@ def overhead(bases: Sequence[Baseline], iteration_ns: Sequence[int]) -> float:
 
 
 def _saved(peak_bytes: int, of_bytes: int) -> float:
-    """The share that is saved; nothing of nothing, where operators hold no bytes at all."""
+    """The share of memory that is saved; 0 where the operators hold no bytes."""
     return 1 - peak_bytes / of_bytes if of_bytes else 0.0
 
 

@@ -233,13 +233,8 @@ for number, result in enumerate((719, 214)):
     ]
 
 
-def test_copies_are_recorded_with_what_is_computed_and_made_by_each_launch(library: Path) -> None:
-    source = """
-import ctypes
-from indb_tensile.errors import DeviceError
-from indb_tensile.executor.cuda import CudaDevice
-from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.graphs import CudaGraphs
+# The double's driver, and what stands for a capture of torch there.
+CAPTURE = """
 driver = ctypes.CDLL("libcuda.so.1")
 driver.fake_cuda_side_stream.restype = ctypes.c_void_p
 class Capture:
@@ -255,6 +250,20 @@ class Capture:
         driver.fake_cuda_replay()
     def close(self):
         Capture.opened -= 1
+"""
+
+
+def test_copies_are_recorded_with_what_is_computed_and_made_by_each_launch(library: Path) -> None:
+    source = """
+import ctypes
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.cuda import CudaDevice
+from indb_tensile.executor.device import Ledger
+from indb_tensile.executor.graphs import CudaGraphs
+"""
+    source += (
+        CAPTURE
+        + """
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 8 << 20)
@@ -286,6 +295,7 @@ device.drain()
 driver.fake_cuda_violations.restype = ctypes.c_char_p
 print(driver.fake_cuda_violations().decode())
 """
+    )
     failed, opened, *rest = run(source, environment(library)).split()
     assert (int(failed) > 4, int(failed) + int(opened), rest) == (True, 11, ["True", "True", "True", "3000"])
 
@@ -477,19 +487,10 @@ from indb_tensile.executor.cuda import CudaDevice
 from indb_tensile.executor.device import Ledger
 from indb_tensile.executor.graphs import CudaGraphs
 from indb_tensile.executor.serving import Serving
-driver = ctypes.CDLL("libcuda.so.1")
-driver.fake_cuda_side_stream.restype = ctypes.c_void_p
-class Capture:
-    def begin(self):
-        driver.fake_cuda_begin_capture()
-    def end(self):
-        assert driver.fake_cuda_end_capture() == 0
-    def give_up(self):
-        driver.fake_cuda_drop_capture()
-    def launch(self):
-        driver.fake_cuda_replay()
-    def close(self):
-        pass
+"""
+    source += (
+        CAPTURE
+        + """
 ledger = Ledger.create(16 << 20, 2 << 20, 1, 1, None)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 16 << 20)
@@ -530,6 +531,7 @@ except RuntimeError:
 driver.fake_cuda_violations.restype = ctypes.c_char_p
 print(driver.fake_cuda_violations().decode())
 """
+    )
     told = run(source, environment(library)).splitlines()
     assert told == ["False 0", "0", f"True {1 << 20}", "0", "0", ""]
 

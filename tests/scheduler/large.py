@@ -7,8 +7,9 @@ from types import FrameType
 from typing import Any
 
 import indb_tensile.scheduler
+from indb_tensile.bench.graph_builder import GraphBuilder
 from indb_tensile.bench.residual import residual
-from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph
 from indb_tensile.scheduler.peak import gaps
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.rewrite import effective, repeatable
@@ -23,25 +24,25 @@ def unrolled(operators: int) -> StepGraph:
     Every step reads the weights and an input, and adds to their gradients in place, so that a few tensors have as
     many accesses and versions as there are steps.
     """
-    network = _Unrolled()
+    network = GraphBuilder()
     steps = (operators - 3) // 3
     upload = network.tensor("x", 64_000, Role.INPUT)
-    network.run("upload", Stage.UPLOAD, (), (upload,))
+    network.operator("upload", Stage.UPLOAD, (), (upload,))
     weights = network.tensor("weights", 4_000_000, Role.PARAMETER)
     moments = network.tensor("moments", 8_000_000, Role.OPTIMIZER_STATE)
-    gradient = network.tensor("gradient", 4_000_000)
-    states = [network.tensor("start", 32_000)]
-    network.run("start", Stage.FORWARD, (upload,), (states[0],))
+    gradient = network.tensor("gradient", 4_000_000, Role.ACTIVATION)
+    states = [network.tensor("start", 32_000, Role.ACTIVATION)]
+    network.operator("start", Stage.FORWARD, (upload,), (states[0],))
     for _ in range(steps):
-        inner = network.tensor("inner", 64_000)
-        network.run("product", Stage.FORWARD, (states[-1], upload, weights), (inner,))
-        states.append(network.tensor("state", 32_000))
-        network.run("cell", Stage.FORWARD, (inner, states[-2]), (states[-1],))
-    network.run("zero", Stage.BACKWARD, (), (gradient,))
+        inner = network.tensor("inner", 64_000, Role.ACTIVATION)
+        network.operator("product", Stage.FORWARD, (states[-1], upload, weights), (inner,))
+        states.append(network.tensor("state", 32_000, Role.ACTIVATION))
+        network.operator("cell", Stage.FORWARD, (inner, states[-2]), (states[-1],))
+    network.operator("zero", Stage.BACKWARD, (), (gradient,))
     for state in reversed(states[:-1]):
-        network.run("back", Stage.BACKWARD, (state, weights, gradient), (gradient,))
-    network.run("adam", Stage.OPTIMIZER, (gradient, weights, moments), (weights, moments), splittable=True)
-    return StepGraph(tensors=tuple(network.tensors), operators=tuple(network.operators), signature="unrolled")
+        network.operator("back", Stage.BACKWARD, (state, weights, gradient), (gradient,))
+    network.operator("adam", Stage.OPTIMIZER, (gradient, weights, moments), (weights, moments), splittable=True)
+    return network.graph("unrolled")
 
 
 FAMILIES: dict[str, Callable[[int], StepGraph]] = {"residual": residual, "unrolled": unrolled}
@@ -90,29 +91,3 @@ def lines_run(call: Callable[[], object]) -> int:
     finally:
         sys.settrace(before)
     return count
-
-
-class _Unrolled:
-    """Collects tensors and operators."""
-
-    def __init__(self) -> None:
-        self.tensors: list[Tensor] = []
-        self.operators: list[Operator] = []
-
-    def tensor(self, name: str, size_bytes: int, role: Role = Role.ACTIVATION) -> TensorId:
-        made = TensorId(len(self.tensors))
-        self.tensors.append(Tensor(id=made, name=f"{name} {made}", size_bytes=size_bytes, role=role))
-        return made
-
-    def run(
-        self,
-        name: str,
-        stage: Stage,
-        reads: tuple[TensorId, ...],
-        writes: tuple[TensorId, ...],
-        *,
-        splittable: bool = False,
-    ) -> None:
-        self.operators.append(
-            Operator(name=name, signature=name, stage=stage, reads=reads, writes=writes, splittable=splittable)
-        )

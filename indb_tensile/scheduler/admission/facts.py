@@ -161,7 +161,7 @@ class BudgetChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacesChange:
-    """So many jobs may run at a time from now on; of those that do, none ends for it."""
+    """The limit on jobs that run at the same time has changed. Jobs that already run go on, even above it."""
 
     max_jobs: int
 

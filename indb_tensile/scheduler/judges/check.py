@@ -131,7 +131,7 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """The plan's swaps by the boundary or operator at which each does something, in the plan's order."""
+    """The plan's swaps by the boundary or operator at which each one acts, in the plan's order."""
 
     leave_after: dict[int, list[Swap]]
     free_at: dict[int, list[Swap]]

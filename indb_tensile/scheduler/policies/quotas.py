@@ -10,12 +10,12 @@ _PARTS = 1 << 30  # into which what a job would like is divided
 
 
 def equal_parts(leasts: Sequence[int], mosts: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
-    """The same for each job, as far as it needs and uses that."""
+    """Give each job an equal part of the budget, but no more than it uses and no less than it needs."""
     return _filled(leasts, mosts, [max(mosts, default=0)] * len(mosts), budget_bytes)
 
 
 def parts_by_peak(leasts: Sequence[int], mosts: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
-    """The same share of what each job would use."""
+    """Give each job the same share of the memory that it would use without a plan."""
     return _filled(leasts, mosts, mosts, budget_bytes)
 
 

@@ -61,7 +61,7 @@ def tensile_plus(
     effort: Effort = Effort.USUAL,
     work: float = 1,
 ) -> Plans:
-    """Plans whose peaks meet the budget and every job's limit, if any can; with `work` times the usual purse."""
+    """Plans whose peaks meet the budget and every job's limit, if any can; `work` multiplies the layouts tried."""
     climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, work=work)
     return climb.plans(budget_bytes)
 
@@ -149,7 +149,7 @@ class Climb:
         return (_equally, _by_peak, _along_curves, _along_steep_curves) if most else (_equally, _along_curves)
 
     def _outcome(self, plans: Plans, budget_bytes: int, *, equal: bool) -> "_Outcome":
-        """What the simulator says of these plans, against the same jobs side by side without any."""
+        """Simulate these plans side by side, and compare with the same jobs without plans."""
         if self._apart is None:
             self._apart = _forecasts(self._workloads, self._unplanned(), self._link, self._compute)
         forecasts = _forecasts(self._workloads, plans, self._link, self._compute)
@@ -266,7 +266,7 @@ def _along_curves(
 def _along_steep_curves(
     jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int
 ) -> tuple[int, ...]:
-    """The same, for the least sum of powers of the slowdowns: none is slowed down much more than the others."""
+    """Divide the budget for the least sum of powers of the slowdowns, so that none is much larger than others."""
     return _along_curves(jobs, leasts, caps, budget_bytes, power=_STEEP)
 
 
@@ -301,7 +301,7 @@ class _Outcome:
 
 
 def _chosen(found: Sequence[_Outcome]) -> Plans:
-    """The least slowdown of those that the head of this module admits."""
+    """The division of least total slowdown among those that the module's docstring admits."""
     least_over = min(one.over_bytes for one in found)
     kept = [one for one in found if one.over_bytes == least_over]
     equal = min((one for one in kept if one.equal), key=lambda one: one.slowdown, default=None)

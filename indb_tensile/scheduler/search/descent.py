@@ -276,10 +276,10 @@ class Descent:
 
 
 def patient(*, drops: bool) -> Manner:
-    """One tensor at a time, the better of two."""
+    """The way to lower a peak that takes one tensor at a time, the better of two candidates."""
     return Manner(drops=drops, lane_price=0.1, tried=2)
 
 
 def swapping(lane_price: float) -> Manner:
-    """Nothing is made again."""
+    """The way to lower a peak by swaps alone."""
     return Manner(drops=False, lane_price=lane_price, tried=1, together=16)

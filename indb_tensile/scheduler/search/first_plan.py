@@ -10,7 +10,7 @@ nanosecond on a lane is worth is not fixed but tried. That *price* is the Lagran
 all is swapped that the lanes can, at 1 what is computed in less time than it is copied in is made again. Which price
 is best follows from how full the lanes become, so a few are tried and the simulated time decides.
 
-Then work is spent, from a purse that is counted in layouts and falls smoothly with the size of the graph:
+Then the plan is improved. The number of layouts allowed for that falls smoothly with the size of the graph:
 
 1. The step-by-step manners of coming down (descent.py), where a ration suffices for them: better for small graphs.
 2. Where all of that is slow, swapping everything that must, and exchanging (exchange.cpp).
@@ -51,11 +51,11 @@ _SWEPT_WORK = 500_000  # operators swept in one order, at as many prices as that
 _LEAST_SWEEPS = 3  # prices tried whatever the size: 0.05, 0 and 0.2, one low, one free and one high
 # Operators laid out for a small graph's first plan: half a second to a second of a processor. Over ten budgets of the
 # ten captured networks the iterations are 0.2 % longer than what five times the time found, the worst point 10 %.
-_PURSE_WORK = 8_500_000
+_ALLOWED_WORK = 8_500_000
 _HALF_AT = 5_000  # operators at which half of that is spent: orders and outlines, in Python, take as long as the rest
-_RATIONS = 7  # of a small graph's purse, so that several ways down and their improvement get one each
+_RATIONS = 7  # that a small graph's allowance is divided into: one for each way down and its improvement
 _ALWAYS, _EACH = 400, 24  # layouts that a ration never exceeds, and so many more for each operator of a tiny graph
-_LEAST_PURSE = 8  # layouts below which no improvement is begun: one exchange of half the choices takes as many
+_LEAST_ALLOWANCE = 8  # layouts below which no improvement is begun: one exchange of half the choices takes as many
 _FULL_RATIONS = 8  # of improving a plan that is followed: seconds, whatever the size
 _SLOW = 1.3  # times as long as doing nothing, from which on all that must is swapped, and exchanged
 _HOPEFUL = 1.05  # times as slow as the fastest, up to which another order's plan is improved as well
@@ -65,7 +65,7 @@ _PERSISTENT_ROUNDS = 16  # of a sweep that only swaps, where nothing else comes 
 
 
 class FirstPlan:
-    """The first plan for one limit. `work` times the usual purse is spent, a part of it for one of several jobs."""
+    """The first plan for one limit. `work` multiplies the usual allowance of layouts."""
 
     def __init__(
         self, orders: Orders, top: Rung, limit_bytes: int, *, drops: bool, work: float = 1, heed: Heed = unhurried
@@ -74,35 +74,26 @@ class FirstPlan:
         self._orders, self._top, self._limit_bytes = orders, top, limit_bytes
         self._drops, self._work = drops, work
         self._operators = orders.first[0].operators
-        self._ration = max(ration_of(self._operators), purse_of(self._operators, work) // _RATIONS, 1)
+        self._ration = max(ration_of(self._operators), layout_allowance(self._operators, work) // _RATIONS, 1)
         self._end = 0
 
     def quick(self) -> Rung:
-        """The fastest of what sweeps find and of swapping everything, or the least memory where that is nothing."""
+        """The fastest of what sweeps find, or the least memory where that is nothing."""
         swept = self._swept(range(len(self._orders.first)))
-        return self._no_slower(fastest(swept) if swept else self._least())
+        return fastest(swept) if swept else self._least()
 
     def best(self) -> Rung:
         """The fastest plan found within the limit, or the least memory where none is."""
-        return self._no_slower(self._searched())
-
-    def _no_slower(self, found: Rung) -> Rung:
-        """The plan given, or one that swaps everything where that is faster and within the limit."""
-        if found.peak_bytes > self._limit_bytes or self._costs_nothing((found,)):
-            return found
-        return fastest((found, *self._everything()))
-
-    def _searched(self) -> Rung:
         swept = self._swept(range(len(self._orders.first)))
         if swept and self._costs_nothing(swept):
             return fastest(swept)
-        self._end = self._orders.layouts + purse_of(self._operators, self._work)
+        self._end = self._orders.layouts + layout_allowance(self._operators, self._work)
         found = [*swept, *self._lowered_first(swept)]
-        if self._left >= _LEAST_PURSE and (not found or self._slow(found)):
+        if self._left >= _LEAST_ALLOWANCE and (not found or self._slow(found)):
             found += self._pressed()
         if not found:
             return self._least()
-        if self._costs_nothing(found) or self._left < _LEAST_PURSE:
+        if self._costs_nothing(found) or self._left < _LEAST_ALLOWANCE:
             return fastest(found)
         for start in self._by_order(found)[:2]:
             found += self._settled_quickly(start)
@@ -177,15 +168,6 @@ class FirstPlan:
                     found += self._filled(order, self._ration)
         return found
 
-    def _everything(self) -> list[Rung]:
-        """Every order with everything swapped, where that is within the limit: a sweep may end at worse."""
-        found = []
-        for order, search in enumerate(self._orders.first):
-            search.exhaust()
-            if search.peak_bytes <= self._limit_bytes:
-                found.append(rung_of(order, search))
-        return found
-
     def _least(self) -> Rung:
         """Where no price came down: swapping alone, for as many rounds as that takes, or everything.
 
@@ -214,9 +196,9 @@ class FirstPlan:
         return fastest(improved)
 
     def _polished_on(self, rung: Rung) -> Rung:
-        """What is left of the purse is spent on the plan that is to be taken, one way and the other."""
+        """Improve the plan that is to be taken in several ways, until the allowance of layouts is used up."""
         for turn in range(_TURNS):
-            if self._left < _LEAST_PURSE or self._costs_nothing((rung,)):
+            if self._left < _LEAST_ALLOWANCE or self._costs_nothing((rung,)):
                 break
             starts = [rung, *(self._stepwise(rung) if rung.room_bytes is not None else ())]
             most = max(1, self._left // (2 * len(starts)))
@@ -225,7 +207,7 @@ class FirstPlan:
 
     def _polished(self, rung: Rung, most: int, turn: int = 0) -> Rung:
         """Improved by steps where it is not laid into the limit, laid into it, and improved there."""
-        if self._left < _LEAST_PURSE:
+        if self._left < _LEAST_ALLOWANCE:
             return rung
         self._heed()
         search = self._orders.chosen(rung)
@@ -266,7 +248,7 @@ class FirstPlan:
         found: list[Rung] = []
         for _ in range(SETTLINGS):
             order = self._orders.settled(rung)
-            if self._left < _LEAST_PURSE or order == rung.order or not self._carried(rung, order):
+            if self._left < _LEAST_ALLOWANCE or order == rung.order or not self._carried(rung, order):
                 break
             found += [*self._filled(order, self._ration // 2), *self._swept((order,))]
             best = fastest((rung, *found))
@@ -279,7 +261,7 @@ class FirstPlan:
         """Improved in the order in which nothing waits without need, as long as that is faster."""
         for _ in range(SETTLINGS):
             order = self._orders.settled(rung)
-            done = self._left < _LEAST_PURSE or self._costs_nothing((rung,))
+            done = self._left < _LEAST_ALLOWANCE or self._costs_nothing((rung,))
             if done or order == rung.order or not self._carried(rung, order):
                 break
             carried = replace(rung_of(order, self._orders.search(order)), room_bytes=None)
@@ -303,7 +285,7 @@ class FirstPlan:
 
     @property
     def _left(self) -> int:
-        """Layouts left in the purse."""
+        """How many layouts are still allowed."""
         return self._end - self._orders.layouts
 
     def _most(self, wanted: int) -> int:
@@ -324,7 +306,7 @@ class FirstPlan:
         return sorted(best.values(), key=lambda rung: rung.speed)
 
 
-def purse_of(operators: int, work: float = 1) -> int:
+def layout_allowance(operators: int, work: float = 1) -> int:
     """How many layouts the first plan of so many operators may take after the sweeps."""
-    work_operators = work * _PURSE_WORK / (1 + operators / _HALF_AT)
+    work_operators = work * _ALLOWED_WORK / (1 + operators / _HALF_AT)
     return min(round(work_operators) // operators, round(work * _RATIONS * (_ALWAYS + _EACH * operators)))

@@ -63,9 +63,7 @@ class Ladder:
         """The fastest plan found within the limit; the least peak found where none is within it."""
         limit_bytes = max(limit_bytes, self._least_bytes)
         self._leave_idle(limit_bytes)
-        if self._away not in self._known:
-            self._known[self._away] = self._unsearched()
-        found = self._known[self._away]
+        found = self._plans()
         nothing = (rung for rung in found if rung.lane_ns == 0 and rung.iteration_ns <= self.top.iteration_ns)
         enough = any(rung.peak_bytes <= limit_bytes for rung in nothing)
         if not enough and (self._away, limit_bytes) not in self._limits:
@@ -94,7 +92,7 @@ class Ladder:
             rungs += self._rungs(order, limit_bytes)
         search.exhaust()
         rungs.append(rung_of(order, search))
-        self._known.setdefault(self._away, self._unsearched()).extend(rungs)
+        self._plans().extend(rungs)
         return (self.top, *(rung for rung in envelope(rungs) if rung.peak_bytes < self.top.peak_bytes))
 
     def _searched(self, limit_bytes: int) -> list[Rung]:
@@ -140,13 +138,19 @@ class Ladder:
         """The rung as a plan. It has to be the last one that `best` gave."""
         return self._orders.chosen(rung).plan(policy)
 
-    def _unsearched(self) -> list[Rung]:
-        """Each order with nothing chosen."""
-        found = []
-        for number, search in enumerate(self._orders.first):
-            search.clear()
-            found.append(rung_of(number, search))
-        return found
+    def _plans(self) -> list[Rung]:
+        """All plans known so far; at first, in each order, nothing chosen and everything swapped.
+
+        A plan found for a limit is therefore never slower than swapping everything, where that meets the limit.
+        """
+        if self._away not in self._known:
+            found = self._known[self._away] = []
+            for number, search in enumerate(self._orders.first):
+                search.clear()
+                found.append(rung_of(number, search))
+                search.exhaust()
+                found.append(rung_of(number, search))
+        return self._known[self._away]
 
     def _leave_idle(self, limit_bytes: int) -> None:
         """Leave tensors that the graph never accesses on the host, the largest first, while the peak is too high."""

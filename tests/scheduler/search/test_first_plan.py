@@ -16,7 +16,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.machines import REFERENCE, latencies, link
 from indb_tensile.scheduler.peak import floor, liveness_peak, peak
 from indb_tensile.scheduler.search.descent import Effort, lowerable
-from indb_tensile.scheduler.search.first_plan import purse_of
+from indb_tensile.scheduler.search.first_plan import layout_allowance
 from indb_tensile.scheduler.search.ladder import Ladder
 from indb_tensile.scheduler.search.orders import Orders
 from indb_tensile.scheduler.search.step_search import StepSearch
@@ -72,7 +72,7 @@ def test_a_large_graph_is_planned_in_as_few_layouts_as_a_larger_one(
         layouts.append(ladder.layouts)
         assert rung.peak_bytes <= liveness_peak(graph) * share // 100
         assert rung.iteration_ns < 1.3 * ladder.top.iteration_ns
-        assert ladder.layouts <= purse_of(operators) + SWEPT
+        assert ladder.layouts <= layout_allowance(operators) + SWEPT
     assert layouts[1] <= layouts[0]
 
 
@@ -88,13 +88,13 @@ def test_a_network_one_block_deeper_takes_hardly_longer_across_the_former_limit(
     assert max(overheads) <= 1.02 * min(overheads)
 
 
-def test_the_purse_falls_smoothly_with_size() -> None:
+def test_the_allowance_falls_smoothly_with_size() -> None:
     """No graph gets more than a hundredth less work than one of an operator less, once a layout is that little."""
-    work = [purse_of(operators) * operators for operators in range(1_000, 12_000)]
+    work = [layout_allowance(operators) * operators for operators in range(1_000, 12_000)]
     pairs = enumerate(pairwise(work), 1_000)
     assert all(0.99 * before <= after + operators for operators, (before, after) in pairs)
-    assert purse_of(100) > purse_of(1_000) > purse_of(10_000) > purse_of(100_000)
-    assert purse_of(10_000, 16) == pytest.approx(16 * purse_of(10_000), rel=0.1)
+    assert layout_allowance(100) > layout_allowance(1_000) > layout_allowance(10_000) > layout_allowance(100_000)
+    assert layout_allowance(10_000, 16) == pytest.approx(16 * layout_allowance(10_000), rel=0.1)
 
 
 def test_more_work_never_loses_more_than_a_hundredth() -> None:
