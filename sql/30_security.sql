@@ -15,6 +15,22 @@ grant execute on function tensile.catalog_version(), tensile.catalog_digest(), t
   tensile.current_role_oid() to tensile_user, tensile_monitor, tensile_admin, tensile_worker;
 grant execute on function tensile.spec_fault(jsonb) to tensile_user;  -- a trigger of jobs calls it as whoever enqueues
 
+-- In schema public, since a role that may not use schema tensile has to reach it.
+create function public.tensile_require_role(wanted name) returns void
+  language plpgsql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if not pg_has_role(wanted, 'usage') then
+    raise exception 'role "%" is not a member of %', current_user, wanted
+      using errcode = 'insufficient_privilege',
+            hint = format('Ask an administrator for: grant %I to %I;', wanted, current_user);
+  end if;
+end
+$$;
+comment on function public.tensile_require_role(name) is
+  'raises where the current role is no member of this role; functions of indb-tensile call it first';
+
 grant execute on function tensile.adopt_owners() to tensile_admin, tensile_worker;
 grant execute on function tensile.adopt_jobs() to tensile_admin;
 grant execute on function tensile.delete_dropped(integer) to tensile_admin, tensile_worker;

@@ -71,8 +71,8 @@ comment on function tensile.raise_error(text, text, text, text) is
 -- PL/pgSQL function between the client and the error is a line of CONTEXT, so this one raises itself, and public
 -- functions call it from SQL that PostgreSQL inlines.
 --
--- Everybody may execute it, so that a role without tensile_user is told what it lacks, not merely refused. Nobody
--- reaches it by name without USAGE on the schema; the body of a public function does.
+-- Everybody may execute it, as public functions that everybody may call reach it. Nobody reaches it by name without
+-- USAGE on the schema.
 create function tensile.call(verb text, request jsonb, rows jsonb[] default null) returns jsonb
   language plpgsql volatile parallel unsafe
   set search_path = pg_catalog, pg_temp
@@ -85,11 +85,7 @@ declare
   more text;
   way_out text;
 begin
-  if not pg_has_role('tensile_user', 'usage') then
-    raise exception 'role "%" is not a member of tensile_user', current_user
-      using errcode = 'insufficient_privilege',
-            hint = format('Ask an administrator for: grant tensile_user to %I;', current_user);
-  end if;
+  perform public.tensile_require_role('tensile_user');
   answer := tensile.bridge(verb, request, rows);
   if (answer -> 'ok')::boolean then
     return answer -> 'result';
@@ -110,7 +106,7 @@ begin
 end
 $$;
 comment on function tensile.call(text, jsonb, jsonb[]) is
-  'the result of tensile.bridge, or its error; a role that is no member of tensile_user is told so';
+  'the result of tensile.bridge, or its error; raises for a role that is no member of tensile_user';
 
 revoke execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text) from public;
 grant execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text) to tensile_user;

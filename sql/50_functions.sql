@@ -160,6 +160,7 @@ declare
   nap double precision := 0.01;
   held record;
 begin
+  perform public.tensile_require_role('tensile_user');
   loop
     select j.state, j.enqueued_xact into held from tensile.jobs as j where j.job_id = job;
     if not found then
@@ -194,6 +195,7 @@ as $$
 declare
   held tensile.job_state;
 begin
+  perform public.tensile_require_role('tensile_user');
   update tensile.jobs as j set cancel_requested = true
    where j.job_id = job and j.state in ('queued', 'starting', 'running');
   if found then
@@ -314,6 +316,7 @@ create function public.tensile_predict(model text, input anycompatible, version 
   language plpgsql stable parallel unsafe
 as $$
 begin
+  perform public.tensile_require_role('tensile_user');
   return (tensile.prediction(model, input, version, 'value') #>> '{}')::double precision;
 end
 $$;
@@ -325,6 +328,7 @@ create function public.tensile_predict_label(model text, input anycompatible, ve
   language plpgsql stable parallel unsafe
 as $$
 begin
+  perform public.tensile_require_role('tensile_user');
   return tensile.prediction(model, input, version, 'label') #>> '{}';
 end
 $$;
@@ -336,6 +340,7 @@ create function public.tensile_predict_proba(model text, input anycompatible, ve
   language plpgsql stable parallel unsafe rows 10
 as $$
 begin
+  perform public.tensile_require_role('tensile_user');
   return query
   select said.key, said.value::double precision
     from jsonb_each_text(nullif(tensile.prediction(model, input, version, 'proba'), 'null')) as said
@@ -350,8 +355,10 @@ create function public.tensile_predict_vector(model text, input anycompatible, v
   language plpgsql stable parallel unsafe
 as $$
 declare
-  outputs constant jsonb := nullif(tensile.prediction(model, input, version, 'vector'), 'null');
+  outputs jsonb;
 begin
+  perform public.tensile_require_role('tensile_user');
+  outputs := nullif(tensile.prediction(model, input, version, 'vector'), 'null');
   return case when outputs is not null
               then array(select said.value::double precision
                            from jsonb_array_elements_text(outputs) with ordinality as said (value, place)
@@ -508,6 +515,7 @@ create function tensile.evaluation(model text, relation oid, version integer, ca
 as $$
 #variable_conflict use_column
 begin
+  perform public.tensile_require_role('tensile_user');
   return query
   select said.key, said.value::double precision
     from jsonb_each_text(tensile.call('evaluate', jsonb_build_object(
@@ -537,10 +545,12 @@ create function tensile.split_parts(model text, relation oid, version integer, c
   set extra_float_digits = 1
 as $$
 declare
-  reading constant jsonb := tensile.call('split', jsonb_build_object(
-    'model', model, 'relation', relation::bigint, 'version', version, 'search_path', callers_path));
+  reading jsonb;
   page jsonb;
 begin
+  perform public.tensile_require_role('tensile_user');
+  reading := tensile.call('split', jsonb_build_object(
+    'model', model, 'relation', relation::bigint, 'version', version, 'search_path', callers_path));
   loop
     page := tensile.call('split', reading) -> 'rows';
     exit when jsonb_array_length(page) = 0;
@@ -570,6 +580,7 @@ as $$
 declare
   held record;
 begin
+  perform public.tensile_require_role('tensile_user');
   select j.state, j.owner_oid = tensile.current_role_oid() and j.installation = tensile.installation() as own, r.report
     into held
     from tensile.jobs as j left join tensile.data_reports as r on r.job_id = j.job_id
@@ -602,6 +613,7 @@ create function public.tensile_training_info(model text)
   language plpgsql stable parallel unsafe rows 10
 as $$
 begin
+  perform public.tensile_require_role('tensile_user');
   if not exists (select from tensile.models as m
                   where m.name = tensile_training_info.model and m.dropped_at is null) then
     perform tensile.raise_no_model(tensile_training_info.model);
@@ -634,6 +646,7 @@ create function public.tensile_drop_model(model text) returns void
   language plpgsql volatile parallel unsafe
 as $$
 begin
+  perform public.tensile_require_role('tensile_user');
   update tensile.models as m set dropped_at = now()
    where m.name = tensile_drop_model.model and m.dropped_at is null;
   if not found then
@@ -665,6 +678,7 @@ declare
   mine bigint;
   whom oid;
 begin
+  perform public.tensile_require_role('tensile_user');
   select m.model_id into mine from tensile.models as m
    where m.name = tensile_grant_model.model and m.dropped_at is null;
   if not found then
@@ -693,6 +707,7 @@ as $$
 declare
   mine bigint;
 begin
+  perform public.tensile_require_role('tensile_user');
   select m.model_id into mine from tensile.models as m
    where m.name = tensile_revoke_model.model and m.dropped_at is null;
   if not found then
@@ -738,6 +753,7 @@ as $$
 declare
   wanted text;
 begin
+  perform public.tensile_require_role('tensile_admin');
   select k.kind into wanted from tensile.known_settings() as k where k.name = tensile_set_setting.name;
   if not found then
     raise exception 'there is no setting "%"', name
@@ -782,6 +798,7 @@ declare
   alive bigint;
   answer jsonb;
 begin
+  perform public.tensile_require_role('tensile_user');
   return query select 'catalog', true, 'version ' || tensile.catalog_version(), null::text;
 
   if pg_is_in_recovery() then
@@ -863,24 +880,23 @@ begin
 end
 $$;
 
--- These reach tensile.call before all else, which tells a role without tensile_user what it lacks.
+-- The first statement of these is tensile_require_role, so everybody may call them: a role without the right membership
+-- is told which it lacks. Not so tensile_predict_batch: PL/pgSQL takes no array of anonymous records, and the body of a
+-- function in SQL is parsed whole, with the right to use schema tensile, before any of it runs.
 do $$
 declare
   routine regprocedure;
 begin
   for routine in
     select p.oid::regprocedure from pg_catalog.pg_proc as p
-     where p.pronamespace = 'public'::regnamespace
-           and p.proname in ('tensile_train', 'tensile_train_and_wait', 'tensile_explain', 'tensile_create_model',
-                             'tensile_load_dataset')
-        or p.pronamespace = 'tensile'::regnamespace and p.proname in ('training_request', 'train')
+     where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
+           and p.proname <> 'tensile_predict_batch'
+        or p.pronamespace = 'tensile'::regnamespace
+           and p.proname in ('training_request', 'train', 'evaluation', 'split_parts', 'checks')
   loop
     execute format('grant execute on routine %s to public', routine);
   end loop;
 end
 $$;
 
-grant execute on function public.tensile_version() to tensile_monitor, tensile_worker;
-
-revoke execute on function public.tensile_set_setting(text, jsonb) from tensile_user;
-grant execute on function public.tensile_set_setting(text, jsonb) to tensile_admin;
+grant execute on function tensile.catalog_version() to public;  -- of tensile_version

@@ -167,6 +167,7 @@ create function public.tensile_set_quota(
   set search_path = pg_catalog, pg_temp
 as $$
 begin
+  perform public.tensile_require_role('tensile_admin');
   if role is null then
     raise exception 'no role is named'
       using errcode = 'null_value_not_allowed',
@@ -244,8 +245,7 @@ grant insert (role_oid, role_name, jobs_running, jobs_queued, bytes, highest_pri
 
 revoke execute on function tensile.quota_of(oid), tensile.owners_at_limit(integer, oid), tensile.queue_heads(oid[]),
   tensile.check_enqueued(), tensile.check_raised_priority(), tensile.check_priority(text, integer, integer),
-  tensile.quota_use(), public.tensile_set_quota(regrole, integer, integer, text, integer) from public;
+  tensile.quota_use() from public;
 grant execute on function tensile.queue_heads(oid[]) to tensile_worker;
 grant execute on function tensile.quota_of(oid), tensile.quota_use(), tensile.owners_at_limit(integer, oid)
   to tensile_user, tensile_monitor, tensile_worker;
-grant execute on function public.tensile_set_quota(regrole, integer, integer, text, integer) to tensile_admin;

@@ -36,6 +36,20 @@ def test_an_error_is_followed_by_few_lines_of_context(alice: Connection, stateme
         "select tensile_create_model('m')",
         "select tensile_load_dataset('digits')",
         "call tensile_train_and_wait('m', 'pg_catalog.pg_class')",
+        "select tensile_predict('m', row(1))",
+        "select tensile_predict_label('m', '[1]')",
+        "select * from tensile_predict_proba('m', array[1])",
+        "select tensile_predict_vector('m', '[1]'::jsonb)",
+        "select * from tensile_evaluate('m')",
+        "select * from tensile_split('m')",
+        "select * from tensile_data_report(1)",
+        "select * from tensile_training_info('m')",
+        "select tensile_wait(1)",
+        "select tensile_cancel(1)",
+        "select tensile_drop_model('m')",
+        "select tensile_grant_model('m', 'alice')",
+        "select tensile_revoke_model('m', 'alice')",
+        "select * from tensile_check()",
     ],
 )
 def test_a_role_that_may_not_use_tensile_is_told_what_it_lacks(database: Database, statement: str) -> None:
@@ -46,6 +60,18 @@ def test_a_role_that_may_not_use_tensile_is_told_what_it_lacks(database: Databas
             None,
             "Ask an administrator for: grant tensile_user to monitor;",
         )
+
+
+@pytest.mark.parametrize(
+    "statement", ["select tensile_set_setting('retain_jobs', '5')", "select tensile_set_quota('alice', 1)"]
+)
+def test_a_user_is_told_what_only_an_administrator_may_do(alice: Connection, statement: str) -> None:
+    assert refused(alice, statement) == Refused(
+        "42501",
+        'role "alice" is not a member of tensile_admin',
+        None,
+        "Ask an administrator for: grant tensile_admin to alice;",
+    )
 
 
 def test_a_stranger_reaches_nothing_by_the_functions_that_answer_it(database: Database, admin: Connection) -> None:
@@ -60,7 +86,8 @@ def test_a_stranger_reaches_nothing_by_the_functions_that_answer_it(database: Da
             "call tensile.try_commit()",
             "create function mine() returns jsonb language sql return tensile.call('ping', '{}')",
             "select tensile_wait(1)",
-            "select tensile_version()",
+            "select tensile_predict_batch('m', array[1])",
+            "select * from tensile.evaluation('m', 1, 1, '')",
         ):
             assert refused(admin, statement).sqlstate == "42501", statement
     finally:
