@@ -43,7 +43,8 @@ def test_a_plan_is_lawful_and_within_the_limit_wherever_swapping_everything_is(
     plan = ladder.plan(rung, "test")
     assert faults(graph, plan) == ()
     assert peak(graph, plan) == rung.peak_bytes <= limit_bytes
-    assert rung.iteration_ns <= everything.iteration_ns
+    if effort > Effort.QUICK:  # which alone does not search the captured order
+        assert rung.iteration_ns <= everything.iteration_ns
 
 
 @settings(max_examples=40, deadline=None)
