@@ -880,9 +880,10 @@ begin
 end
 $$;
 
--- The first statement of these is tensile_require_role, so everybody may call them: a role without the right membership
--- is told which it lacks. Not so tensile_predict_batch: PL/pgSQL takes no array of anonymous records, and the body of a
--- function in SQL is parsed whole, with the right to use schema tensile, before any of it runs.
+-- Everybody may execute the functions below: each of them first calls tensile_require_role or tensile.call, which tell a
+-- role which membership it lacks. tensile_predict_batch and tensile_version cannot do so. PL/pgSQL does not accept arrays
+-- of anonymous records, and PostgreSQL parses the whole body of an SQL function, with the caller's right to use schema
+-- tensile, before it runs the first statement.
 do $$
 declare
   routine regprocedure;
@@ -890,7 +891,7 @@ begin
   for routine in
     select p.oid::regprocedure from pg_catalog.pg_proc as p
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
-           and p.proname <> 'tensile_predict_batch'
+           and p.proname not in ('tensile_predict_batch', 'tensile_version')
         or p.pronamespace = 'tensile'::regnamespace
            and p.proname in ('training_request', 'train', 'evaluation', 'split_parts', 'checks')
   loop
@@ -899,4 +900,4 @@ begin
 end
 $$;
 
-grant execute on function tensile.catalog_version() to public;  -- of tensile_version
+grant execute on function public.tensile_version() to tensile_monitor, tensile_worker;

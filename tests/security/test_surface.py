@@ -15,8 +15,10 @@ log = logging.getLogger(__name__)
 
 pytestmark = pytest.mark.postgres
 
+# What every role may call.
+ANYBODY = {"tensile_require_role(name)": "nothing, or an error where the caller is no member of the role"}
 # What an ordinary user may read or call although none of it is the user's own, and why.
-SHARED = {
+SHARED = ANYBODY | {
     "tensile.active_jobs()": "counts of jobs by controller, without names: why a job waits",
     "tensile.bridge(text,jsonb,jsonb[])": "checks privileges itself; the errors of its requests are answers",
     "tensile.catalog_digest()": "which source the catalog was made from",
@@ -68,13 +70,13 @@ MONITORED = dict.fromkeys(
         *("tensile.current_role_oid()", "tensile.installation()", "tensile.intake()", "tensile.known_settings()"),
         *("tensile.owners_at_limit(integer,oid)", "tensile.queue_positions(bigint[])", "tensile.quota_of(oid)"),
         *("tensile.quota_use()", "tensile.setting(text)", "tensile.setting_list", "tensile.stat_quotas"),
-        *("tensile.training_request", "tensile_version()"),
+        *("tensile.training_request", "tensile_require_role(name)", "tensile_version()"),
     ),
     "monitors see every job, model, plan and device",
 )
 ANSWERED: Mapping[str, Mapping[str, str]] = {
-    "stranger": {},
-    "tensile_reader": {},
+    "stranger": ANYBODY,
+    "tensile_reader": ANYBODY,
     "demo": SHARED,
     "bob": SHARED | GRANTED,
     "monitor": MONITORED,

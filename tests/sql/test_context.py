@@ -87,6 +87,7 @@ def test_a_stranger_reaches_nothing_by_the_functions_that_answer_it(database: Da
             "create function mine() returns jsonb language sql return tensile.call('ping', '{}')",
             "select tensile_wait(1)",
             "select tensile_predict_batch('m', array[1])",
+            "select tensile_version()",
             "select * from tensile.evaluation('m', 1, 1, '')",
         ):
             assert refused(admin, statement).sqlstate == "42501", statement

@@ -189,7 +189,7 @@ def test_a_stranger_reaches_nothing(database: Database, admin: Connection) -> No
     admin.execute("grant tensile_user to demo; revoke tensile_user from bob")
     try:
         with database.connect("bob") as stranger:
-            assert refused(stranger, "select tensile.catalog_version()").sqlstate == "42501"
+            assert refused(stranger, "select tensile_version()").sqlstate == "42501"
             assert refused(stranger, "select tensile_check()").sqlstate == "42501"
             assert refused(stranger, "select * from tensile.model_list").sqlstate == "42501"
     finally:
