@@ -47,9 +47,9 @@ before such an operator; windows that reach beyond keep S, and what runs again f
 count of its own. So the least of the r bounds, one for each zone with S / r, is a bound. The zones are cut where
 little is held between two peaks (`_zones`); a graph with one peak has one zone, and nothing changes.
 
-Where it is loose, and how it was found out (bench/RESULTS.md, "The least overhead and the bound"): every moment is
-looked at by itself, so that a lane may serve each moment as if no other needed it, and what was made again takes no
-memory of its own until it is read.
+What it leaves out (bench/RESULTS.md, "The least overhead and the bound"): within a zone one moment is looked at by
+itself, so a lane may serve each moment as if no other needed it, and what was made again takes no memory of its own
+before it is read. Plans for an overhead of 10 % are up to twice the bound; how much of that is the bound's is not known.
 
 It takes time in proportion to operators and accesses: `_COARSE` + `_FINE` moments are looked at whatever the graph's
 size, and each takes fewer steps where it has more items (`_WORK`).
