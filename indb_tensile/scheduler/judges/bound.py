@@ -49,7 +49,7 @@ little is held between two peaks (`_zones`); a graph with one peak has one zone,
 
 What it leaves out (bench/RESULTS.md, "The least overhead and the bound"): within a zone one moment is looked at by
 itself, so a lane may serve each moment as if no other needed it, and what was made again takes no memory of its own
-before it is read. Plans for an overhead of 10 % are up to twice the bound; how much of that is the bound's is not known.
+before it is read. Plans for an overhead of 10 % are up to twice the bound; how much of that is the bound is open.
 
 It takes time in proportion to operators and accesses: `_COARSE` + `_FINE` moments are looked at whatever the graph's
 size, and each takes fewer steps where it has more items (`_WORK`).
