@@ -6,25 +6,27 @@
 
 Each job is a network of one of the families as deep as makes so many operators: bottleneck blocks at batch 16
 (bench/residual.py) or an unrolled recurrent layer (bench/recurrent.py). With --models it is a known network, without
-a name each of them. A budget is a share of the jobs' liveness peaks. `planning_ms` is the policy's call for graphs
+a name each of them. A budget is a share of the jobs' liveness peaks; without --budget it is 0.6, or for networks
+ten in turn, evenly from just below that peak to just above the floor. `planning_ms` is the policy's call for graphs
 that this process has never seen before, `planning_cpu_ms` the processor's part of that, `replanning_ms` what it takes
 to renew those plans with every operator's time moved by a few per cent, as the controller does where it goes on from
-what it planned: by search/replan.py for our own policy, by another call for all others. `replanning_cold_ms` is the
-same where nothing is remembered of the graphs. All are medians over the rounds, each with graphs of its own.
+what it planned: by search/replan.py for our own policy, by another call for all others; `replanning_cpu_ms` is the
+processor's part of that. `replanning_cold_ms` is the same where nothing is remembered of the graphs. All are medians
+over the rounds, each with graphs of its own.
 
 Rivals are asked for the same budget and judged by the same simulator; the fastest that meets it is `rival_eor`. A
 rival that takes more than `--share` times as long as our plan, and more than a second, is stopped and does not count:
 its name is in `rivals_stopped`. `more_eor` is what our own policy finds with `--work` times the usual work.
-Plans of more than 20,000 operators are timed but not checked.
 """
 
 import argparse
 import random
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from statistics import median
 from types import FrameType
 
@@ -49,9 +51,10 @@ FAMILIES = {"residual": residual, "recurrent": recurrent}
 JOBS = (1, 4)
 RIVALS = ("capuchin", "vdnn", "superneurons", "autoswap")
 LINK_GB_S = 25.0
-_TIMES = ("planning_ms", "planning_cpu_ms", "replanning_ms", "replanning_cold_ms")
+_SHARE = 0.6  # of the liveness peaks, where no other is asked for
+_WAYS = tuple((2 * tenth + 1) / 20 for tenth in reversed(range(10)))  # of the way from the floor to that peak
+_TIMES = ("planning_ms", "planning_cpu_ms", "replanning_ms", "replanning_cpu_ms", "replanning_cold_ms")
 _DRIFT = 0.05  # by how much an operator's time moves at most, either way
-_CHECKED = 20_000  # operators up to which a plan is checked and scored
 _LEAST_S = 1.0  # that a rival may take in any case
 
 
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--models", nargs="*", default=None, metavar="NAME", help=f"of {', '.join(NETWORKS)}; all where none is named"
     )
     parser.add_argument("--policies", nargs="+", default=[DEFAULT_POLICY], help=f"of {', '.join(POLICIES)}")
-    parser.add_argument("--budget", nargs="+", type=portion, default=[0.6], help="shares of the liveness peaks")
+    parser.add_argument("--budget", nargs="+", type=portion, default=None, help="shares of the liveness peaks")
     parser.add_argument("--rivals", nargs="*", default=list(RIVALS), help="whose plans are compared with ours")
     parser.add_argument("--share", type=float, default=2.0, help="of our planning time, that a rival may take")
     parser.add_argument("--work", type=whole(2), default=None, help="times the usual work, to compare with")
@@ -83,50 +86,59 @@ def measure(given: argparse.Namespace) -> Iterator[Row]:
     sizes: list[tuple[str, int]] = [(family, size) for family in given.families for size in given.operators]
     if given.models is not None:
         sizes = [(name, 0) for name in given.models or NETWORKS]
-    for size in sizes:
-        for jobs in given.jobs:
-            for policy in policies:
-                for share in given.budget:
-                    rounds = [_round(size, jobs, policy, share, number) for number in range(given.rounds)]
-                    row, case = rounds[0]
-                    row |= {name: median(one[name] for one, _ in rounds) for name in _TIMES}
-                    if policy == DEFAULT_POLICY:
-                        row |= _compared(case, row, rivals, given)
-                    yield row
+    for size, jobs, policy in product(sizes, given.jobs, policies):
+        for budget in _budgets(given):
+            rounds = [_round(size, jobs, policy, budget, number) for number in range(given.rounds)]
+            row, case = rounds[0]
+            row |= {name: median(one[name] for one, _ in rounds) for name in _TIMES}
+            if policy == DEFAULT_POLICY:
+                row |= _compared(case, row, rivals, given)
+            yield row
 
 
-def _round(size: tuple[str, int], jobs: int, policy: str, share: float, number: int) -> tuple[Row, Case]:
+def _budgets(given: argparse.Namespace) -> list[Callable[[Case], int]]:
+    """Bytes for all jobs of a case together."""
+
+    def share_of(share: float) -> Callable[[Case], int]:
+        return lambda case: round(share * case.liveness_peak_bytes)
+
+    def way_to(way: float) -> Callable[[Case], int]:
+        return lambda case: case.floor_bytes + round(way * (case.liveness_peak_bytes - case.floor_bytes))
+
+    if given.budget is None and given.models is not None:
+        return [way_to(way) for way in _WAYS]
+    return [share_of(share) for share in given.budget or (_SHARE,)]
+
+
+def _round(
+    size: tuple[str, int], jobs: int, policy: str, budget: Callable[[Case], int], number: int
+) -> tuple[Row, Case]:
     """A fresh set of jobs, planned and planned again."""
     graphs = [_graph(size, number * jobs + job) for job in range(jobs)]
-    labels = {"model": size[0], "operators": len(graphs[0].operators), "jobs": jobs, "budget": share}
+    labels = {"model": size[0], "operators": len(graphs[0].operators), "jobs": jobs}
     case = shared.make_case(graphs, REFERENCE, LINK_GB_S, labels=labels)
-    budget_bytes = round(share * case.liveness_peak_bytes)
+    budget_bytes = budget(case)
     planned = _unseen(case)
     start_ns = time.process_time_ns()
     plans, planning_ms = shared.timed(planned, policy, budget_bytes)
     planning_cpu_ms = (time.process_time_ns() - start_ns) / 1e6
     moved = _drifted(planned, number)
+    start_ns = time.process_time_ns()
     replanning_ms = _renewed(moved, policy, budget_bytes, plans)
+    replanning_cpu_ms = (time.process_time_ns() - start_ns) / 1e6
     row = {
         **case.labels,
+        "budget": round(budget_bytes / case.liveness_peak_bytes, 4),
         "policy": policy,
         "budget_bytes": budget_bytes,
-        **_figures(case, plans),
+        **shared.total(score(case.workloads, plans, case.link, against=case.baselines)),
         "planning_ms": round(planning_ms, 3),
         "planning_cpu_ms": round(planning_cpu_ms, 3),
         "replanning_ms": round(replanning_ms, 3),
+        "replanning_cpu_ms": round(replanning_cpu_ms, 3),
         "replanning_cold_ms": round(_renewed(_unseen(moved), policy, budget_bytes, plans), 3),
     }
     return row, case
-
-
-def _figures(case: Case, plans: Plans) -> Row:
-    """Everything of small graphs, and of large ones what the simulator alone says."""
-    if max(len(w.graphs[0].operators) for w in case.workloads) <= _CHECKED:
-        return shared.total(score(case.workloads, plans, case.link, against=case.baselines))
-    eor, peak_bytes = _simulated(case, plans)
-    saved = 1 - peak_bytes / case.liveness_peak_bytes
-    return {"eor": round(eor, 6), "peak_bytes": peak_bytes, "msr_liveness": round(saved, 6), "faults": None}
 
 
 def _simulated(case: Case, plans: Sequence[tuple[Plan, ...]]) -> tuple[float, int]:
@@ -155,13 +167,12 @@ def _compared(case: Case, row: Row, rivals: Sequence[str], given: argparse.Names
         if peak_bytes <= row["budget_bytes"]:
             found[policy] = eor
     best = min(found, key=lambda name: (found[name], name), default=None)
-    row = {"rival": best, "rival_eor": best and round(found[best], 6), "rivals_stopped": stopped}
+    compared = {"rival": best, "rival_eor": best and round(found[best], 6), "rivals_stopped": stopped}
     if given.work is None:
-        return row
+        return compared
     fresh = _unseen(case)
-    budget_bytes = round(case.labels["budget"] * case.liveness_peak_bytes)
-    more = tensile_plus(fresh.workloads, budget_bytes=budget_bytes, link=case.link, work=given.work)
-    return {**row, "work": given.work, "more_eor": round(_simulated(fresh, more)[0], 6)}
+    more = tensile_plus(fresh.workloads, budget_bytes=row["budget_bytes"], link=case.link, work=given.work)
+    return {**compared, "work": given.work, "more_eor": round(_simulated(fresh, more)[0], 6)}
 
 
 @contextmanager
@@ -215,14 +226,11 @@ def _line(row: Row) -> str:
     return (
         f"{row['policy']:<9} {row['model']:<12} {row['operators']:>6} operators x {row['jobs']} jobs at "
         f"{row['budget']:.0%}: {row['planning_ms']:,.0f} ms ({row['planning_cpu_ms']:,.0f} of a processor), "
-        f"again {row['replanning_ms']:,.0f} ms ({row['replanning_cold_ms']:,.0f} ms with nothing remembered); "
+        f"again {row['replanning_ms']:,.0f} ms ({row['replanning_cpu_ms']:,.0f} of a processor, "
+        f"{row['replanning_cold_ms']:,.0f} ms with nothing remembered); "
         f"EOR {row['eor']:.4f}{_beside(row)}, saves {row['msr_liveness']:.1%}, "
-        f"{_checked(row)}"
+        f"{len(row['faults'])} faults"
     )
-
-
-def _checked(row: Row) -> str:
-    return "not checked" if row["faults"] is None else f"{len(row['faults'])} faults"
 
 
 def _beside(row: Row) -> str:

@@ -28,6 +28,8 @@ from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Execution, Plan
 
 _REWRITTEN: Memo["Rewritten"] = Memo(8)
+_CAPTURED: Memo[tuple[Execution, ...]] = Memo(8)
+_OWN: Memo[dict[OpIndex, tuple[TensorId, ...]]] = Memo(8)
 _PART_NS = 5_000  # starting one more kernel: SCHEDULER's reference machine
 _BEFORE = -1  # what the previous iteration left
 _PART_BYTES = 256  # 64 elements of float32: a fused update cut there is equal to the whole, bit for bit
@@ -44,7 +46,8 @@ class Rewritten:
 
 def captured_order(graph: StepGraph) -> tuple[Execution, ...]:
     """Every operator once, as captured."""
-    return tuple(Execution(operator=OpIndex(k)) for k in range(len(graph.operators)))
+    count = len(graph.operators)
+    return _CAPTURED.get(graph, (), lambda: tuple(Execution(operator=OpIndex(k)) for k in range(count)))
 
 
 def rewrite(graph: StepGraph, executions: Sequence[Execution]) -> Rewritten:
@@ -102,6 +105,10 @@ def repeatable(graph: StepGraph) -> tuple[bool, ...]:
 
 def own_state(graph: StepGraph) -> dict[OpIndex, tuple[TensorId, ...]]:
     """For each splittable operator the optimizer state that it alone accesses, which is split with it."""
+    return _OWN.get(graph, (), lambda: _own_state(graph))
+
+
+def _own_state(graph: StepGraph) -> dict[OpIndex, tuple[TensorId, ...]]:
     users: dict[TensorId, set[int]] = {}
     for index, op in enumerate(graph.operators):
         for tensor in (*op.reads, *op.writes):

@@ -129,6 +129,12 @@ NB_MODULE(_planner, module) {
       .def("exchange", &Search::exchange, "drops"_a, "most"_a, Released())
       .def("improve", &Search::improve, "limit_bytes"_a, "manner"_a, "most"_a, "seed"_a, Released())
       .def(
+          "advance",
+          [](Search& search, const std::vector<Index>& distances, const Array<Ns>& out_ns, const Array<Ns>& in_ns) {
+            return search.advance(distances, copied(out_ns), copied(in_ns));
+          },
+          "distances"_a, nb::kw_only(), "out_ns"_a, "in_ns"_a)
+      .def(
           "retime",
           [](Search& search, const Array<Ns>& latency_ns, const Array<Ns>& out_ns, const Array<Ns>& in_ns) {
             search.retime(copied(latency_ns), copied(out_ns), copied(in_ns));

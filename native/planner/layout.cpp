@@ -14,7 +14,8 @@ namespace tensile::planner {
 namespace {
 
 constexpr int home_attempts = 3;
-constexpr int iterations = 3;  // two to fill the lanes, one to measure
+constexpr int iterations = 3;        // two to fill the lanes, one to measure
+constexpr int held_iterations = 24;  // of moves as they are: as many as the simulator allows (simulate.py)
 constexpr Ns forever = std::numeric_limits<Ns>::max() / 4;
 
 Index gap_of(const Move& one) { return one.gap; }
@@ -33,7 +34,7 @@ bool Layout::lay(const Choices& choices, int passes, const Layout& like) {
   for (int pass = 0; pass < passes; ++pass) {
     lay_axis();
     plan_copies(choices);
-    simulate();
+    simulate(iterations);
     if (stall_ns == 0) break;
   }
   weigh();
@@ -50,7 +51,9 @@ bool Layout::hold(const std::vector<Move>& given) {
       return false;
   }
   moves = given;
-  simulate();
+  bench_->late_out_ns.assign(at(length()), 0);
+  bench_->late_in_ns.assign(at(length()), 0);
+  simulate(held_iterations);
   weigh();
   return true;
 }
@@ -299,7 +302,7 @@ void Layout::weigh() {
 
 // --- time --------------------------------------------------------------------------------------------------------
 
-void Layout::simulate() {
+void Layout::simulate(int most) {
   queue_events();
   bench_->out_done_ns.assign(moves.size(), 0);
   bench_->in_done_ns.assign(moves.size(), 0);
@@ -308,11 +311,11 @@ void Layout::simulate() {
   std::fill(bench_->late_in_ns.begin(), bench_->late_in_ns.end(), 0);
   out_free_ns_ = in_free_ns_ = 0;
   Ns now = 0;
-  for (int iteration = 0; iteration < iterations; ++iteration) {
+  for (int iteration = 0; iteration < most; ++iteration) {
     const Ns start = now;
     now = run_iteration(start);
     iteration_ns = now - start;
-    if (iteration + 1 < iterations && repeats(now)) return;
+    if (iteration + 1 < most && repeats(now)) return;
   }
 }
 

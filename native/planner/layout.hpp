@@ -157,7 +157,7 @@ class Layout {
   }
   void queue_events();
   void queue_event(Index position, Kind kind, Index move);
-  void simulate();
+  void simulate(int most);
   Ns run_iteration(Ns now);
   bool repeats(Ns now);
   Index within(Index position) const { return position < length() ? position : position - length(); }

@@ -56,6 +56,11 @@ class Search {
   // where that is faster; within the room that there is. Ends where nothing is, or after `most` layouts.
   void exchange(bool drops, Index most);
 
+  // Let each swap take its memory ahead of time, and give it back late, where the peak leaves room for that and the
+  // iteration waits: as far as these distances, in operators. The fastest, on lanes with these times by tensor, is what
+  // is laid out until something else is chosen. Whether any is faster.
+  bool advance(const std::vector<Index>& distances, std::vector<Ns> out_ns, std::vector<Ns> in_ns);
+
   // Undo what is chosen around random places and lower again; keep what is faster. Ends after `most` layouts.
   // Returns how often it became faster.
   int improve(Bytes limit_bytes, const Manner& manner, Index most, std::uint64_t seed);
@@ -110,6 +115,8 @@ class Search {
   class Ranking;
 
   std::vector<Index> exchangeable(Choice other) const;
+  bool advance_all(const std::vector<Index>& distances);
+  std::vector<Move> advanced(Index distance) const;
   bool exchange_all(const std::vector<Index>& gaps, Choice other, Index end);
   bool undo_around(Index first, Index width, std::uint64_t draw);
   bool sweep_once(Bytes limit_bytes, const Weights& weights, const std::vector<Bytes>& load_bytes);

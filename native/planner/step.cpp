@@ -73,10 +73,9 @@ void Step::sort_around() {
     each_block(gaps[gap], [&](std::size_t block) { around_[next[block]++] = static_cast<Index>(gap); });
 }
 
-bool Step::written_between(Index tensor, Index since, Index until) const {
-  const auto& mine = writers[at(tensor)];
-  const auto next = std::upper_bound(mine.begin(), mine.end(), since);
-  return next != mine.end() && *next < until;
+bool Step::written_among(const std::vector<Index>& writers, Index since, Index until) {
+  const auto next = std::upper_bound(writers.begin(), writers.end(), since);
+  return next != writers.end() && *next < until;
 }
 
 bool Step::droppable(const Gap& gap) const {

@@ -58,7 +58,11 @@ class Step {
   bool fresh(Index op, Index tensor) const { return !persistent(tensor) && first_writer[at(tensor)] == op; }
 
   // Whether anything writes the tensor after operator `since` and before operator `until`.
-  bool written_between(Index tensor, Index since, Index until) const;
+  bool written_between(Index tensor, Index since, Index until) const {
+    const std::vector<Index>& mine = writers[at(tensor)];
+    if (mine.empty() || mine.back() <= since || mine.front() >= until) return false;
+    return mine.size() == 1 || written_among(mine, since, until);
+  }
 
   // A few gaps, in order, among them all that the operator lies in, or at the border of.
   std::span<const Index> gaps_around(Index op) const {
@@ -82,6 +86,7 @@ class Step {
 
  private:
   void check() const;
+  static bool written_among(const std::vector<Index>& writers, Index since, Index until);
   void find_gaps(const std::vector<std::vector<std::pair<Index, Index>>>& users);
   void sort_around();
 

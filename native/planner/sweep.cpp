@@ -1,6 +1,7 @@
 #include "sweep.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace tensile::planner {
@@ -60,18 +61,23 @@ Index Sweep::run() {
 // --- what is open -------------------------------------------------------------------------------------------------
 
 void Sweep::list_parts() {
-  starting_.resize(at(count_));
+  starting_.assign(at(count_) + 2, 0);
   const Order& order = layout_.order();
   for (std::size_t gap = 0; gap < step_.gaps.size(); ++gap) {
     if (choices_.choice[gap] != Choice::keep) continue;
     for (const Stretch& one : order.parts(gap)) {
       const auto number = static_cast<Index>(parts_.size());
       parts_.push_back({one.gap, one.after, one.need});
-      if (one.after + 1 < count_) starting_[at(one.after + 1)].push_back(number);
+      if (one.after + 1 < count_) ++starting_[at(one.after + 1) + 2];
       if (one.need > count_) open_.push_back({bound_of(parts_.back(), count_), number, true});
     }
   }
   std::make_heap(open_.begin(), open_.end());
+  std::partial_sum(starting_.begin(), starting_.end(), starting_.begin());
+  started_.resize(at(starting_.back()));
+  for (std::size_t number = 0; number < parts_.size(); ++number)
+    if (const Index position = parts_[number].after + 1; position < count_)
+      started_[at(starting_[at(position) + 1]++)] = static_cast<Index>(number);
 }
 
 // The lanes as they are laid out, and what has to be there for what is made again.
@@ -87,7 +93,8 @@ void Sweep::reserve_present() {
 }
 
 void Sweep::open_at(Index position) {
-  for (const Index number : starting_[at(position)]) {
+  for (Index place = starting_[at(position)]; place < starting_[at(position) + 1]; ++place) {
+    const Index number = started_[at(place)];
     const Part& part = parts_[at(number)];
     if (choices_.choice[at(part.gap)] != Choice::keep) continue;
     const double key = bound_of(part, part.after + 1);

@@ -89,7 +89,8 @@ class Sweep {
   LaneCalendar out_lane_;
   LaneCalendar in_lane_;
   std::vector<Part> parts_;
-  std::vector<std::vector<Index>> starting_;  // parts by the position at which they open
+  std::vector<Index> starting_;  // by position and one more, where in `started_` the parts begin that open there
+  std::vector<Index> started_;   // parts
   std::vector<Bytes> change_;                 // of the load, by position and one more
   std::vector<Bytes> over_;                   // over the limit before the sweep, summed over all positions before each
   std::vector<Index> many_;                   // how many of those positions are over it

@@ -1,11 +1,15 @@
 """The benchmark of planning: rows by size and budget, with rivals that end in time beside them."""
 
 import json
+from argparse import Namespace
 
 import pytest
 
-from indb_tensile.bench.speed import main
+from indb_tensile.bench.residual import residual
+from indb_tensile.bench.rows import make_case
+from indb_tensile.bench.speed import _budgets, main
 from indb_tensile.errors import MissingError
+from indb_tensile.scheduler.machines import REFERENCE
 
 
 def test_there_is_a_row_for_each_family_and_budget_with_the_best_rival_and_more_work(
@@ -48,6 +52,14 @@ def test_a_line_names_the_budget_and_what_the_plan_is_compared_with(capsys: pyte
     assert "operators x 2 jobs at 50%" in line
     assert "capuchin" in line
     assert "0 faults" in line
+
+
+def test_networks_are_planned_at_ten_budgets_from_below_the_peak_to_above_the_floor() -> None:
+    case = make_case([residual(100)], REFERENCE, 25.0, labels={})
+    budgets = [budget(case) for budget in _budgets(Namespace(budget=None, models=[]))]
+    assert len(budgets) == 10
+    assert budgets == sorted(budgets, reverse=True)
+    assert case.floor_bytes < budgets[-1] < budgets[0] < case.liveness_peak_bytes
 
 
 def test_an_unknown_rival_and_a_budget_above_all_are_refused() -> None:

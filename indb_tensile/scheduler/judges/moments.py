@@ -62,6 +62,17 @@ class Moment:
     leaf_node: Ints
     leaf_item: Ints
 
+    def inside(self, stop: int) -> Flags:
+        """Which nodes run again, if at all, before this operator: what they make is needed by then."""
+        due = np.zeros(len(self.cost_ns), dtype=np.int64)
+        own = np.flatnonzero(self.node >= 0)
+        np.maximum.at(due, self.node[own], self.due[own])
+        for level in reversed(self.levels):  # a reader comes before the maker of what it reads
+            inner = level[self.parent[level] >= 0]
+            due[inner] = np.maximum(due[inner], due[self.parent[inner]])
+        inside: Flags = due <= stop
+        return inside
+
 
 class Moments:
     """The order that every plan of one graph keeps, and its moments."""

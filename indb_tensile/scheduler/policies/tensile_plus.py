@@ -25,11 +25,19 @@ The simulator decides, with all jobs side by side, between those that
   relative to the mean, since under a low budget all jobs are slow; a quarter above it keeps what dividing along the
   curves gains, and was passed only by divisions that starved one job for the others.
 
+Where one of the four is refused for that, divisions a quarter and half of the way from equal parts to the curves are
+tried as well: what the device gains comes with the first bytes that are moved, what starves a job with the last. Four
+equal residual networks of 80 operators at 40 % of their memory, computing at the same time, take on the device 2.59
+times as long as without plans where parts are equal (the worst job 2.59), and 1.76 along the curves (the worst 6.32).
+A quarter of the way they take 1.89, and the worst job 1.98: most of the gain, and no job slower than with equal
+parts. Half of the way is 2.01 and 2.77. A bound of 1.5 instead of 1.25 admits no more of these.
+
 Jobs of different priorities are divided along their curves alone: to treat them alike is not what was asked for.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import liveness_peak, peak
@@ -104,7 +112,16 @@ class Climb:
                 found[plans] = found.get(plans, False) or divide is _equally
         if len(found) == 1:
             return next(iter(found))
-        return _chosen([self._outcome(plans, budget_bytes, equal=equal) for plans, equal in found.items()])
+        outcomes = [self._outcome(plans, budget_bytes, equal=equal) for plans, equal in found.items()]
+        if not all(_admitted_of(outcomes)):
+            shares = _shares(self._workloads, self._compute)[0]
+            between = (self._planned(budget_bytes, shares, divide) for divide in _BETWEEN)
+            outcomes += [
+                self._outcome(plans, budget_bytes, equal=False)
+                for plans in dict.fromkeys(between)
+                if plans not in found
+            ]
+        return _chosen(outcomes)
 
     def plans_in_phases(self, budget_bytes: int) -> Plans:
         """For jobs whose phases are controlled: few of them copy at once, and equal ones get equal plans."""
@@ -274,6 +291,18 @@ def _equally(jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], b
     return equal_parts(leasts, caps, budget_bytes)
 
 
+def _part_of_the_way(
+    jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int, *, way: float
+) -> tuple[int, ...]:
+    """From equal parts so far on towards the division along the curves."""
+    equal = _equally(jobs, leasts, caps, budget_bytes)
+    along = _along_curves(jobs, leasts, caps, budget_bytes)
+    return tuple(one + int(way * (other - one)) for one, other in zip(equal, along, strict=True))
+
+
+_BETWEEN = tuple(partial(_part_of_the_way, way=way) for way in (0.25, 0.5))  # further on, jobs starve as at the end
+
+
 def _by_peak(jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
     return parts_by_peak(leasts, caps, budget_bytes)
 
@@ -302,12 +331,22 @@ class _Outcome:
 
 def _chosen(found: Sequence[_Outcome]) -> Plans:
     """The division of least total slowdown among those that the module's docstring admits."""
-    least_over = min(one.over_bytes for one in found)
-    kept = [one for one in found if one.over_bytes == least_over]
-    equal = min((one for one in kept if one.equal), key=lambda one: one.slowdown, default=None)
-    if equal is not None:
-        kept = [one for one in kept if one is equal or _admitted(one, equal)]
+    kept = _nearest(found)
+    kept = [one for one, admitted in zip(kept, _admitted_of(kept), strict=True) if admitted]
     return min(kept, key=lambda one: (one.slowdown, one.moved_bytes)).plans  # nothing moves that need not
+
+
+def _nearest(found: Sequence[_Outcome]) -> list[_Outcome]:
+    """Those that keep to the budget, or where none does those that come nearest."""
+    least_over = min(one.over_bytes for one in found)
+    return [one for one in found if one.over_bytes == least_over]
+
+
+def _admitted_of(found: Sequence[_Outcome]) -> list[bool]:
+    """For each that keeps to the budget whether the module's docstring admits it: all, if equal parts do not keep."""
+    kept = _nearest(found)
+    equal = min((one for one in kept if one.equal), key=lambda one: one.slowdown, default=None)
+    return [equal is None or one is equal or _admitted(one, equal) for one in kept]
 
 
 def _admitted(one: _Outcome, equal: _Outcome) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import floor
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.search.advance import advanced
 from indb_tensile.scheduler.search.descent import Descent, Effort, Heed, lowerable, manners_of, ration_of, unhurried
@@ -20,9 +19,6 @@ RUNGS = (0.95, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the way from 
 _ORDERED = 30_000  # operators in orders of one graph: one order of ten thousand takes a fifth of a second in Python
 _CURVE_PRICES = (0.02, 0.1, 0.4)  # of the lanes, for each rung of a curve
 _CURVE_PART = 8  # of a ration: what coming down to one rung may take
-_ADVANCED = (
-    40_000  # operators for which plans' copies are moved: a simulation of ten thousand takes a tenth of a second
-)
 
 
 class Ladder:
@@ -42,7 +38,7 @@ class Ladder:
     ) -> None:
         self._heed = heed
         self.graph, self._effort, self._rewrites, self._work = graph, effort, rewrites, work
-        self._latency_ns, self._link = tuple(latency_ns), link
+        self._link = link
         self._orders = Orders(
             graph,
             latency_ns,
@@ -54,7 +50,7 @@ class Ladder:
         )
         self._idle = _idle(graph)
         self._away: frozenset[TensorId] = frozenset()
-        self._least_bytes = floor(self._orders.first[-1].base)
+        self._least_bytes = self._orders.first[-1].floor_bytes
         self._known: dict[frozenset[TensorId], list[Rung]] = {}
         self._limits: set[tuple[frozenset[TensorId], int]] = set()  # what was searched for
         self.top = rung_of(0, self._orders.first[0])
@@ -128,11 +124,9 @@ class Ladder:
     def within(self, limit_bytes: int, policy: str) -> Plan:
         """The best plan for the limit, its copies moved to where memory is unused while it waits for them."""
         rung = self.best(limit_bytes)
-        plan = self.plan(rung, policy)
         if rung.iteration_ns <= self.top.iteration_ns:
-            return plan
-        tried = _ADVANCED // max(1, len(self.graph.operators))
-        return advanced(self.graph, plan, self._latency_ns, self._link, most=tried)
+            return self.plan(rung, policy)
+        return advanced(self._orders.chosen(rung), policy, self._link)
 
     def plan(self, rung: Rung, policy: str) -> Plan:
         """The rung as a plan. It has to be the last one that `best` gave."""

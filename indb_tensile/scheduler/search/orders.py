@@ -39,7 +39,7 @@ class Orders:
         self._most, self._settles = most, rewrites and early
         late = _late_orders(graph, most) if rewrites else [()]
         early = self._settles and len(late) < most
-        first = [_unless_captured(graph, _once(rearranged(graph, frozenset())))] if early else []
+        first = [_unless_captured(graph, _once(graph, rearranged(graph, frozenset())))] if early else []
         self._orders = list(dict.fromkeys((*first, *late)))
         self._first = range(len(self._orders))
         self.loose = self._first[-len(late) :]  # in which most may be made again
@@ -86,7 +86,7 @@ class Orders:
         if not self._settles or len(self._orders) >= self._most:
             return rung.order
         late = in_the_way(self._graph, self.chosen(rung).executions)
-        order = _once(rearranged(self._graph, late))
+        order = _once(self._graph, rearranged(self._graph, late))
         if any(execution.parts > 1 for execution in self._orders[rung.order]):
             order = with_parts(self._graph, rearranged(self._graph, late))
         order = _unless_captured(self._graph, order)
@@ -116,12 +116,13 @@ def _late_orders(graph: StepGraph, most: int) -> list[tuple[Execution, ...]]:
     """Those in which all updates wait that may: with the large ones in parts, and whole where there may be more."""
     order = rearranged(graph)
     parts = with_parts(graph, order)
-    found = [parts] if most < len(("early", "whole", "in parts")) else dict.fromkeys((_once(order), parts))
+    found = [parts] if most < len(("early", "whole", "in parts")) else dict.fromkeys((_once(graph, order), parts))
     return [_unless_captured(graph, one) for one in found]
 
 
-def _once(order: Sequence[OpIndex]) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=k) for k in order)
+def _once(graph: StepGraph, order: Sequence[OpIndex]) -> tuple[Execution, ...]:
+    runs = captured_order(graph)  # the same objects in every order, so that comparing orders takes no time
+    return tuple(runs[k] for k in order)
 
 
 def _unless_captured(graph: StepGraph, order: tuple[Execution, ...]) -> tuple[Execution, ...]:

@@ -18,10 +18,12 @@ from indb_tensile.scheduler.graph import Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Execution
-from indb_tensile.scheduler.rewrite import execution_ns, repeatable, rewrite
+from indb_tensile.scheduler.rewrite import captured_order, execution_ns, own_state, part_bytes, repeatable
 
 _Ints = npt.NDArray[np.int64]
+_PARTS = 1 << 16  # more than an operator is ever cut into
 _OUTLINES: Memo["Outline"] = Memo(16)
+_TABLES: Memo["_Table"] = Memo(8)
 _LANES: Memo[tuple[_Ints, _Ints]] = Memo(16)
 
 
@@ -43,10 +45,15 @@ class Outline:
     source: npt.NDArray[np.int64]  # by operator, the captured one
     parts: tuple[tuple[int, int], ...]  # operators that are one of several parts, and of how many
     splits: tuple[tuple[int, int], ...]  # operators whose tensors were split, and how many tensors that added
+    runs: npt.NDArray[np.int64]  # a number for each operator that is the same for the same run in every order
+    floor_bytes: int  # the largest operator's working set
 
 
 def outline(graph: StepGraph, executions: tuple[Execution, ...]) -> Outline:
-    """The outline of this order, the captured one where it is empty. Nothing may run again in it."""
+    """The outline of this order, the captured one where it is empty. Nothing may run again in it.
+
+    Whether the order is lawful is not asked: orders of our own making are (reorder.py), others are rewritten first.
+    """
     return _OUTLINES.get(graph, executions, lambda: _outline(graph, executions))
 
 
@@ -115,49 +122,130 @@ class Instances:
 
 
 def _outline(graph: StepGraph, executions: tuple[Execution, ...]) -> Outline:
-    base = rewrite(graph, executions).graph if executions else graph
-    again = repeatable(base)
+    """What rewriting the graph and reading it would give, taken from the captured arrays operator by operator."""
+    table = _TABLES.get(graph, (), lambda: _table(graph))
+    runs = executions or captured_order(graph)
+    source = np.array([run.operator for run in runs], dtype=np.int64)
+    cut = [k for k, run in enumerate(runs) if run.parts > 1]
+    counts = np.diff(table.offset)[source]
+    offset = np.zeros(len(runs) + 1, dtype=np.int32)
+    np.cumsum(counts, out=offset[1:])
+    places = np.arange(offset[-1]) + np.repeat(table.offset[source] - offset[:-1], counts)
+    access, writes, size_bytes = table.access[places], table.writes[places], table.size_bytes
+    persistent, splits = table.persistent, tuple[tuple[int, int], ...]()
+    if cut:
+        access, writes, size_bytes, persistent, splits = _split(
+            graph, [(k, runs[k]) for k in cut], offset, access.copy(), writes.copy()
+        )
+    later = np.array([run.part > 0 for run in runs], dtype=np.uint8)
+    repeated = table.repeatable[source] & (1 - later)
+    upload = table.upload[source]
+    workspace_bytes = table.workspace_bytes[source]
+    held_bytes = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(size_bytes[access])))
+    return Outline(
+        captured=len(graph.tensors),
+        size_bytes=size_bytes,
+        persistent=persistent,
+        workspace_bytes=workspace_bytes,
+        upload=upload,
+        repeatable=repeated & (1 - upload),  # an upload's batch is gone when the next comes
+        offset=offset,
+        access=access,
+        writes=writes,
+        written=tuple(
+            graph.operators[k].writes if ok else () for k, ok in zip(source.tolist(), repeated, strict=True)
+        ),
+        uploads=tuple((int(k), table.uploaded_bytes[int(source[k])]) for k in np.flatnonzero(upload)),
+        source=source,
+        parts=tuple((k, runs[k].parts) for k in cut),
+        splits=splits,
+        runs=np.array([(run.operator * _PARTS + run.parts) * _PARTS + run.part for run in runs], dtype=np.int64),
+        floor_bytes=int((workspace_bytes + np.diff(held_bytes[offset])).max()),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Table:
+    """The captured graph as arrays: what every order's outline is taken from."""
+
+    size_bytes: _Ints
+    persistent: npt.NDArray[np.uint8]
+    workspace_bytes: _Ints
+    upload: npt.NDArray[np.uint8]
+    repeatable: npt.NDArray[np.uint8]
+    offset: npt.NDArray[np.int32]
+    access: npt.NDArray[np.int32]
+    writes: npt.NDArray[np.uint8]
+    uploaded_bytes: dict[int, int]  # by operator that uploads
+
+
+def _table(graph: StepGraph) -> _Table:
     offset, access, writes = [0], [], []
-    for operator in base.operators:
+    for operator in graph.operators:
         touched = sorted({*operator.reads, *operator.writes})
         access += touched
         writes += [tensor in operator.writes for tensor in touched]
         offset.append(len(access))
-    uploads = [k for k, operator in enumerate(base.operators) if operator.stage is Stage.UPLOAD]
-    upload = np.zeros(len(base.operators), dtype=np.uint8)
+    uploads = [k for k, operator in enumerate(graph.operators) if operator.stage is Stage.UPLOAD]
+    upload = np.zeros(len(graph.operators), dtype=np.uint8)
     upload[uploads] = 1
-    return Outline(
-        captured=len(graph.tensors),
-        size_bytes=np.array([t.size_bytes for t in base.tensors], dtype=np.int64),
-        persistent=np.array([t.persistent for t in base.tensors], dtype=np.uint8),
-        workspace_bytes=np.array([op.workspace_bytes for op in base.operators], dtype=np.int64),
+    return _Table(
+        size_bytes=np.array([t.size_bytes for t in graph.tensors], dtype=np.int64),
+        persistent=np.array([t.persistent for t in graph.tensors], dtype=np.uint8),
+        workspace_bytes=np.array([op.workspace_bytes for op in graph.operators], dtype=np.int64),
         upload=upload,
-        repeatable=np.array(again, dtype=np.uint8) & (1 - upload),  # an upload's batch is gone when the next comes
+        repeatable=np.array(repeatable(graph), dtype=np.uint8),
         offset=np.array(offset, dtype=np.int32),
         access=np.array(access, dtype=np.int32),
         writes=np.array(writes, dtype=np.uint8),
-        written=tuple(op.writes if ok else () for op, ok in zip(base.operators, again, strict=True)),
-        uploads=tuple((k, sum(base.tensors[t].size_bytes for t in {*base.operators[k].writes})) for k in uploads),
-        source=np.array([e.operator for e in executions] or range(len(base.operators)), dtype=np.int64),
-        parts=tuple((k, e.parts) for k, e in enumerate(executions) if e.parts > 1),
-        splits=_splits(graph, base, executions),
+        uploaded_bytes={k: sum(graph.tensors[t].size_bytes for t in {*graph.operators[k].writes}) for k in uploads},
     )
 
 
-def _splits(graph: StepGraph, base: StepGraph, executions: tuple[Execution, ...]) -> tuple[tuple[int, int], ...]:
-    """In the order of execution: operators in parts, and how many tensors their state was split into more."""
-    found: list[tuple[int, int]] = []
-    known = len(graph.tensors)
-    for index, execution in enumerate(executions):
-        if execution.part or execution.parts == 1:
-            continue
-        last = index + execution.parts
-        accessed = (t for op in base.operators[index:last] for t in (*op.reads, *op.writes))
-        upto = max(accessed, default=-1) + 1
-        if upto > known:
-            found.append((index, upto - known))
-            known = upto
-    return tuple(found)
+def _split(
+    graph: StepGraph,
+    cut: Sequence[tuple[int, Execution]],
+    offset: npt.NDArray[np.int32],
+    access: npt.NDArray[np.int32],
+    writes: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], _Ints, npt.NDArray[np.uint8], tuple[tuple[int, int], ...]]:
+    """The accesses with each part's own tensors in them, and all tensors; and which operators added how many.
+
+    The first part of a tensor keeps its id, and the others follow all tensors in the order of their first access.
+    """
+    own = own_state(graph)
+    size_bytes = [t.size_bytes for t in graph.tensors]
+    persistent = [t.persistent for t in graph.tensors]
+    pieces: dict[TensorId, list[int]] = {}
+    splits: list[tuple[int, int]] = []
+    for index, run in cut:
+        operator = graph.operators[run.operator]
+        mine = own[run.operator]
+        before = len(size_bytes)
+        for tensor in dict.fromkeys((*operator.reads, *operator.writes)) if run.part == 0 else ():
+            whole_bytes = graph.tensors[tensor].size_bytes
+            if tensor not in mine or not part_bytes(whole_bytes, 0, run.parts):
+                continue
+            pieces[tensor] = [tensor, *range(len(size_bytes), len(size_bytes) + run.parts - 1)]
+            size_bytes[tensor] = part_bytes(whole_bytes, 0, run.parts)
+            size_bytes += [part_bytes(whole_bytes, part, run.parts) for part in range(1, run.parts)]
+            persistent += [graph.tensors[tensor].persistent] * (run.parts - 1)
+        if len(size_bytes) > before:
+            splits.append((index, len(size_bytes) - before))
+        place = slice(int(offset[index]), int(offset[index + 1]))
+        touched = sorted(
+            (pieces[tensor][run.part] if tensor in mine and tensor in pieces else tensor, written)
+            for tensor, written in zip(access[place].tolist(), writes[place].tolist(), strict=True)
+        )
+        access[place] = [tensor for tensor, _ in touched]
+        writes[place] = [written for _, written in touched]
+    return (
+        access,
+        writes,
+        np.array(size_bytes, dtype=np.int64),
+        np.array(persistent, dtype=np.uint8),
+        tuple(splits),
+    )
 
 
 def _lanes(size_bytes: _Ints, link: Link, share: float) -> tuple[_Ints, _Ints]:

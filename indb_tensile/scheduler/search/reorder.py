@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Execution
-from indb_tensile.scheduler.rewrite import own_state
+from indb_tensile.scheduler.rewrite import captured_order, own_state
 
 _PART_BYTES = 32 * 1024 * 1024  # of state in one part: long enough that starting one more kernel costs little
 _MOST_PARTS = 64
@@ -54,13 +54,20 @@ def _updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
 
 def with_parts(graph: StepGraph, order: tuple[OpIndex, ...]) -> tuple[Execution, ...]:
     """The same order with every large update in parts."""
-    own = own_state(graph)
-    executions: list[Execution] = []
-    for index in order:
-        state_bytes = sum(graph.tensors[t].size_bytes for t in own.get(index, ()))
-        parts = min(_MOST_PARTS, -(-state_bytes // _PART_BYTES)) if state_bytes > _PART_BYTES else 1
-        executions += [Execution(operator=index, part=part, parts=parts) for part in range(parts)]
-    return tuple(executions)
+    parts = _parts(graph)
+    whole = captured_order(graph)
+    return tuple(run for index in order for run in parts.get(index, (whole[index],)))
+
+
+def _parts(graph: StepGraph) -> dict[OpIndex, tuple[Execution, ...]]:
+    """The runs of each update that is large enough to be cut."""
+    found = {}
+    for index, state in own_state(graph).items():
+        state_bytes = sum(graph.tensors[t].size_bytes for t in state)
+        if state_bytes > _PART_BYTES:
+            parts = min(_MOST_PARTS, -(-state_bytes // _PART_BYTES))
+            found[index] = tuple(Execution(operator=index, part=part, parts=parts) for part in range(parts))
+    return found
 
 
 def deferrable(graph: StepGraph) -> frozenset[OpIndex]:

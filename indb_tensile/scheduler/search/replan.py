@@ -22,6 +22,7 @@ from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.policies.tensile_plus import NAME, Plans, lane_shares, slowdown
+from indb_tensile.scheduler.rewrite import rewrite
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.workload import Workload
 
@@ -73,6 +74,14 @@ def first_runs(plan: Plan) -> tuple[Execution, ...]:
     return plan.executions if len(found) == len(plan.executions) else tuple(found)
 
 
+def _lawful_runs(graph: StepGraph, plan: Plan) -> tuple[Execution, ...]:
+    """The first runs. Raises GraphError where this graph cannot run in that order: a search takes any as lawful."""
+    runs = first_runs(plan)
+    if runs:
+        rewrite(graph, runs)
+    return runs
+
+
 def _searches(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[list[StepSearch]] | None:
     """One search for each graph, in the order in which the plan's operators run first."""
     if [len(w.graphs) for w in workloads] != [len(chosen) for chosen in plans]:
@@ -84,7 +93,7 @@ def _searches(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[l
     try:
         return [
             [
-                StepSearch(graph, latency_ns, link, executions=first_runs(plan), share=share, away=plan.away)
+                StepSearch(graph, latency_ns, link, executions=_lawful_runs(graph, plan), share=share, away=plan.away)
                 for graph, latency_ns, plan in zip(workload.graphs, workload.latency_ns, chosen, strict=True)
             ]
             for workload, chosen, share in zip(workloads, plans, shares, strict=True)

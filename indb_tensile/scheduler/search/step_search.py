@@ -14,7 +14,6 @@ from indb_tensile._planner import Manner, Search
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
-from indb_tensile.scheduler.rewrite import captured_order, rewrite
 from indb_tensile.scheduler.search.outline import Instances, Outline, lanes, latencies, outline
 
 __all__ = ["DROPPED", "Manner", "StepSearch"]
@@ -44,15 +43,17 @@ class StepSearch:
         self._executions = executions
         self._away = away
         self._link = link
+        self._keys: tuple[tuple[int, int, int], ...] | None = None
+        self.captured_ns = tuple(latency_ns)
         self._outline = outline(graph, executions)
         self._out_ns, self._in_ns = lanes(graph, executions, link, share)
         self._latency_ns = latencies(self._outline, latency_ns, link)
         self._search = _search(self._outline, self._out_ns, self._in_ns, self._latency_ns, away)
 
     @property
-    def base(self) -> StepGraph:
-        """The graph before anything is made again."""
-        return rewrite(self.graph, self._executions).graph if self._executions else self.graph
+    def floor_bytes(self) -> int:
+        """The largest operator's working set before anything is made again: no plan in this order goes below it."""
+        return self._outline.floor_bytes
 
     @property
     def executions(self) -> tuple[Execution, ...]:
@@ -142,12 +143,22 @@ class StepSearch:
         """
         return self._search.fill(room_bytes)
 
+    def advance(self, distances: Sequence[int]) -> bool:
+        """Let swaps return up to so many operators earlier, and leave later, where there is room under the peak.
+
+        The fastest of these, alone on the whole link whatever the job's share, is the plan until something else is
+        chosen. Whether any is faster.
+        """
+        out_ns, in_ns = lanes(self.graph, self._executions, self._link, 1.0)
+        return self._search.advance(list(distances), out_ns=out_ns, in_ns=in_ns)
+
     def exchange(self, *, drops: bool, most: int) -> None:
         """Make again what is swapped, or the other way round, or keep it, where that is faster within the room."""
         self._search.exchange(drops, most)
 
     def retime(self, latency_ns: Sequence[int]) -> None:
         """The same choices with other latencies."""
+        self.captured_ns = tuple(latency_ns)
         self._latency_ns = latencies(self._outline, latency_ns, self._link)
         self._search.retime(latency_ns=self._latency_ns, out_ns=self._out_ns, in_ns=self._in_ns)
 
@@ -177,10 +188,15 @@ class StepSearch:
         return self._search.choices
 
     @property
-    def between(self) -> list[tuple[int, Execution, Execution]]:
-        """Each gap, in the order in which choices number them: its tensor, and the accesses that it lies between."""
-        executions, count = self._executions or captured_order(self.graph), self.operators
-        return [(t, executions[after], executions[need % count]) for t, after, need in self._search.gaps]
+    def between(self) -> tuple[tuple[int, int, int], ...]:
+        """Each gap, in the order in which choices number them: its tensor, and the accesses that it lies between.
+
+        An access is a number that is the same for the same run, or part of a run, in every order of the graph.
+        """
+        if self._keys is None:
+            runs, count = self._outline.runs.tolist(), self.operators
+            self._keys = tuple((t, runs[after], runs[need % count]) for t, after, need in self._search.gaps)
+        return self._keys
 
     @property
     def room_bytes(self) -> int | None:

@@ -60,6 +60,52 @@ def test_running_again_takes_its_time_and_that_of_what_it_reads() -> None:
     assert bound_bytes(graph, latency_ns, NEVER, time_ns + 79) in (80, 81), "a and b together stand at operator 1"
 
 
+def test_two_peaks_one_after_the_other_share_what_time_there_is() -> None:
+    """To make a again takes 40 ns, and so does making c: with 50 ns one peak is without its tensor, not both."""
+    graph = drawn((40, A, "w..r...."), (30, A, ".wr....."), (40, A, "....w..r"), (30, A, ".....wr."))
+    latency_ns = (40, 10, 10, 10) * 2
+    time_ns = sum(latency_ns)
+    assert bound_bytes(graph, latency_ns, NEVER, time_ns) == 70
+    assert bound_bytes(graph, latency_ns, NEVER, time_ns + 49) in range(44, 47), "25 of the 40 ns for each"
+    assert bound_bytes(graph, latency_ns, NEVER, time_ns + 80) == 40
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.integers(2, 3), links(), st.data())
+def test_no_search_comes_below_the_bound_where_a_step_is_several_in_turn(
+    graph: StepGraph, times: int, link: Link, data: st.DataObject
+) -> None:
+    latency_ns = data.draw(latencies(graph)) * times
+    graph = _in_turn(graph, times)
+    search = StepSearch(graph, latency_ns, link)
+    least, most = floor(graph), liveness_peak(graph)
+    for _ in range(3):
+        budget = data.draw(st.integers(least, max(least, most)))
+        if search.sweep(budget, drops=True, lane_price=data.draw(st.sampled_from((0.0, 0.1, 1.0)))):
+            search.exchange(drops=True, most=50)
+            _judge(graph, latency_ns, link, search.plan("test"))
+        search.clear()
+        search.lower(budget, Manner(), most=100)
+        _judge(graph, latency_ns, link, search.plan("test"))
+
+
+def _in_turn(graph: StepGraph, times: int) -> StepGraph:
+    """The same operators several times, each time with tensors of its own but for those that persist."""
+    tensors = list(graph.tensors)
+    operators = list(graph.operators)
+    for _ in range(times - 1):
+        own = {t.id: t.id for t in graph.tensors if t.persistent}
+        for tensor in graph.tensors:
+            if not tensor.persistent:
+                own[tensor.id] = TensorId(len(tensors))
+                tensors.append(replace(tensor, id=own[tensor.id]))
+        operators += [
+            replace(op, reads=tuple(own[t] for t in op.reads), writes=tuple(own[t] for t in op.writes))
+            for op in graph.operators
+        ]
+    return StepGraph(tensors=tuple(tensors), operators=tuple(operators))
+
+
 def test_an_update_may_come_early_and_its_state_be_away_in_parts() -> None:
     sizes = [(1024, P), (4096, Role.OPTIMIZER_STATE), (1024, A)]
     tensors = tuple(

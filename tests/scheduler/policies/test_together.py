@@ -89,3 +89,15 @@ def _ratios(jobs: tuple[Workload, ...], plans: Plans, compute: Compute) -> list[
 
 def _job(number: int, graph: StepGraph) -> Workload:
     return Workload(job=JobId(number), graphs=(graph,), latency_ns=(latencies(graph, REFERENCE),))
+
+
+def test_a_division_between_equal_parts_and_the_curves_gains_for_all_where_the_curves_starve_one() -> None:
+    """Four equal networks at 40 %: along the curves one job takes 6 times as long as without a plan."""
+    graph = residual(80)
+    jobs = tuple(_job(number, graph) for number in range(1, 5))
+    low, high = 4 * least_bytes(jobs[0]), 4 * liveness_peak(graph)
+    equal, budget_bytes = _equal(jobs, _LINK, (0.4 * high - low) / (high - low))
+    together = tensile_plus(jobs, budget_bytes=budget_bytes, link=_LINK)
+    ratios = _ratios(jobs, together, Compute.OVERLAP)
+    assert max(ratios) < min(_ratios(jobs, equal, Compute.OVERLAP))
+    assert slowdown(jobs, together, _LINK) < 0.8 * slowdown(jobs, equal, _LINK)

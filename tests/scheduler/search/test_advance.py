@@ -1,61 +1,97 @@
 """Copies moved to where memory is unused."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import peak
+from indb_tensile.scheduler.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan, Swap
-from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.search.advance import advanced
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.simulate import JobRun, simulate
-from indb_tensile.scheduler.workload import Workload
-from tests.scheduler.strategies import links, workloads
+from tests.scheduler.strategies import graphs as step_graphs
+from tests.scheduler.strategies import latencies as step_latencies
+from tests.scheduler.strategies import links
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
+LANES = (1.0, 0.7)  # that do not disturb each other, and that do
 
 
-def test_a_tensor_stays_until_it_is_copied_and_returns_before_it_is_needed() -> None:
+@pytest.mark.parametrize("duplex", LANES)
+def test_a_tensor_stays_until_it_is_copied_and_returns_before_it_is_needed(duplex: float) -> None:
     """Copies take two operators' time; within three operators of its uses there is room for it."""
-    assert _advanced(full=(4,)) == _plan(free_at=3, in_at=5)
+    assert _advanced(full=(4,), duplex=duplex) == _plan(free_at=3, in_at=5)
 
 
-def test_a_tensor_returns_only_from_where_on_there_is_room() -> None:
+@pytest.mark.parametrize("duplex", LANES)
+def test_a_tensor_returns_only_from_where_on_there_is_room(duplex: float) -> None:
     """Operator 2 and operator 6 need all the memory that there is."""
-    assert _advanced(full=(2, 6)) == _plan(free_at=2, in_at=7)
+    assert _advanced(full=(2, 6), duplex=duplex) == _plan(free_at=2, in_at=7)
 
 
 def test_what_waits_for_nothing_stays_as_it_is() -> None:
-    graph, plan = _graph(full=(4,)), _plan(free_at=3, in_at=5)
-    assert advanced(graph, plan, (5_000,) * 10, SLOW) is plan
+    search = _search(full=(4,), covered=(4, 4))
+    before = search.plan("swap")
+    assert not search.advance((3, 10, 30, 100))
+    assert search.plan("swap") == before
 
 
 @settings(max_examples=200, deadline=None)
-@given(workloads(graphs_each=1), links(), st.sampled_from(sorted(POLICIES)), st.booleans())
+@given(step_graphs(), links(), st.sampled_from(("exhaust", "sweep", "press", "fill")), st.data())
 def test_it_breaks_no_rule_needs_no_more_memory_and_is_no_slower(
-    job: Workload, link: Link, policy: str, exhausted: bool
+    graph: StepGraph, link: Link, way: str, data: st.DataObject
 ) -> None:
-    (graph,), (latency_ns,) = job.graphs, job.latency_ns
-    ((plan,),) = POLICIES[policy]((job,), budget_bytes=0, link=link)
-    if exhausted:
-        search = StepSearch(graph, latency_ns, link)
-        search.exhaust()
-        plan = search.plan("swaps")
-    found = advanced(graph, plan, latency_ns, link)
+    latency_ns = data.draw(step_latencies(graph))
+    search = StepSearch(graph, latency_ns, link)
+    limit_bytes = data.draw(st.integers(search.floor_bytes, max(search.floor_bytes, liveness_peak(graph))))
+    _choose(search, way, limit_bytes)
+    plan = search.plan("test")
+    found = advanced(search, "test", link)
     assert faults(graph, found) == ()
     assert peak(graph, found) <= peak(graph, plan)
     assert _iteration_ns(graph, found, latency_ns, link) <= _iteration_ns(graph, plan, latency_ns, link)
+
+
+@settings(max_examples=100, deadline=None)
+@given(step_graphs(), links(), st.data())
+def test_the_time_of_moved_copies_is_the_simulators(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+    link = replace(link, duplex=1.0)
+    latency_ns = data.draw(step_latencies(graph))
+    search = StepSearch(graph, latency_ns, link)
+    search.exhaust()
+    if search.advance((3, 10, 30, 100)):
+        assert search.iteration_ns == _iteration_ns(graph, search.plan("test"), latency_ns, link)
+
+
+def _choose(search: StepSearch, way: str, limit_bytes: int) -> None:
+    if way == "sweep" and search.sweep(limit_bytes, drops=True, lane_price=0.05):
+        return
+    if way == "press" and search.press(limit_bytes, most=100):
+        return
+    search.exhaust()
+    if way == "fill":
+        search.fill(limit_bytes)
 
 
 def _iteration_ns(graph: StepGraph, plan: Plan, latency_ns: tuple[int, ...], link: Link) -> int:
     return simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)[0].iteration_ns
 
 
-def _advanced(full: tuple[int, ...]) -> Plan:
-    return advanced(_graph(full), _plan(free_at=1, in_at=8), (5_000,) * 10, SLOW)
+def _advanced(full: tuple[int, ...], duplex: float) -> Plan:
+    return advanced(_search(full, covered=(1, 7), duplex=duplex), "swap", replace(SLOW, duplex=duplex))
+
+
+def _search(full: tuple[int, ...], covered: tuple[int, int], duplex: float = 1.0) -> StepSearch:
+    """The parameter is away at least at these operators."""
+    search = StepSearch(_graph(full), (5_000,) * 10, replace(SLOW, duplex=duplex))
+    gap = next(k for k, (tensor, _, _) in enumerate(search.between) if tensor == 0)
+    search.choose([(gap, *covered)])
+    return search
 
 
 def _plan(*, free_at: int, in_at: int) -> Plan:

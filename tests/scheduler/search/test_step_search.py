@@ -90,7 +90,7 @@ def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link
         t for op in graph.operators for t in (*op.reads, *op.writes)
     }
     idle_bytes = sum(graph.tensors[t].size_bytes for t in unused)
-    assert search.peak_bytes == floor(search.base) + idle_bytes, "swapping everything reaches the floor"
+    assert search.peak_bytes == search.floor_bytes + idle_bytes, "swapping everything reaches the floor"
     _judge(graph, latency_ns, link, search)
     _adopts(graph, latency_ns, link, search, executions)
 

@@ -1,0 +1,79 @@
+// Moves copies within the memory that a plan leaves unused: back earlier, and away later, where it waits for them.
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "search.hpp"
+
+namespace tensile::planner {
+namespace {
+
+std::size_t at(Index index) { return static_cast<std::size_t>(index); }
+
+void leave_later(Move& one, Bytes size, std::vector<Bytes>& room, Index distance) {
+  const auto count = static_cast<Index>(room.size());
+  const Index latest = std::min(one.back - 1, one.after + distance);
+  while (one.free < latest && room[at(one.free % count)] >= size) room[at(one.free++ % count)] -= size;
+}
+
+// Not before `previous`, at which the tensor returns that is needed before this one. When this one returns now. A
+// tensor that is away when the iteration begins stays so: whether its host copy serves again depends on that.
+Index return_earlier(Move& one, Bytes size, std::vector<Bytes>& room, Index distance, Index previous) {
+  const auto count = static_cast<Index>(room.size());
+  const Index turn = one.need / count * count;
+  Index earliest = std::max({one.free + 1, one.need - distance, previous + turn});
+  if (one.back > count) earliest = std::max(earliest, count + 1);
+  while (one.back > earliest && room[at((one.back - 1) % count)] >= size) room[at(--one.back % count)] -= size;
+  return std::max(previous, one.back - turn);
+}
+
+}  // namespace
+
+bool Search::advance(const std::vector<Index>& distances, std::vector<Ns> out_ns, std::vector<Ns> in_ns) {
+  if (out_ns.size() != step_.arrays.out_ns.size() || in_ns.size() != step_.arrays.in_ns.size())
+    throw std::invalid_argument("search: new times do not fit the step");
+  std::swap(step_.arrays.out_ns, out_ns);
+  std::swap(step_.arrays.in_ns, in_ns);
+  const bool better = advance_all(distances);
+  std::swap(step_.arrays.out_ns, out_ns);
+  std::swap(step_.arrays.in_ns, in_ns);
+  return better;
+}
+
+bool Search::advance_all(const std::vector<Index>& distances) {
+  Layout best = layout_;
+  if (!best.hold(layout_.moves) || best.stall_ns == 0) return false;
+  bool better = false;
+  for (const Index distance : distances) {
+    ++layouts_;
+    trial_ = layout_;
+    if (!trial_.hold(advanced(distance)) || trial_.iteration_ns >= best.iteration_ns) continue;
+    std::swap(best, trial_);
+    better = true;
+  }
+  if (better) accept(best);
+  return better;
+}
+
+// The moves with each tensor's memory taken at most so far ahead of its need, and kept at most so long after its use.
+std::vector<Move> Search::advanced(Index distance) const {
+  std::vector<Move> moves = layout_.moves;
+  const Bytes most = layout_.peak_bytes();
+  std::vector<Bytes> room = layout_.load_bytes;
+  for (Bytes& one : room) one = most - one;
+  const auto size = [&](const Move& one) { return step_.arrays.size_bytes[at(one.tensor)]; };
+  for (const Index k : layout_.departures)
+    if (Move& one = moves[at(k)]; one.copies) leave_later(one, size(one), room, distance);
+  std::vector<Index> order(moves.size());
+  std::iota(order.begin(), order.end(), 0);
+  const Index count = layout_.length();
+  const auto due = [&](Index k) { return std::pair(moves[at(k)].need % count, moves[at(k)].tensor); };
+  std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return due(a) < due(b); });
+  Index previous = -count;
+  for (const Index k : order)
+    previous = return_earlier(moves[at(k)], size(moves[at(k)]), room, distance, previous);
+  return moves;
+}
+
+}  // namespace tensile::planner
