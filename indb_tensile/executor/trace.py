@@ -26,9 +26,10 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_impls import register_op_impl
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from indb_tensile.errors import GraphError, RequestError
-from indb_tensile.executor.aten import storage_key
+from indb_tensile.executor.aten import fake_strided, storage_key
 from indb_tensile.executor.layout import Stored, Value, layout
 from indb_tensile.executor.recurrence import gru
 
@@ -139,13 +140,14 @@ def trace(
         with (
             ExitStack() as stack,
             mode,
+            _use_lazy_graph_module(should_use=True),  # the graph is read, its Python text never
             torch.set_grad_enabled(train),
             _plain_attention(),
             _own_recurrences(module),
             _own_kernels(),
         ):
             graph_module: fx.GraphModule = aot_export_joint_with_descriptors(
-                stack, wrapped, tuple(batch)
+                stack, wrapped, tuple(batch), _disable_torch_fn_metadata_mode=True
             ).graph_module
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise RequestError(
@@ -177,10 +179,10 @@ def fake_mode() -> FakeTensorMode:
 
 def fakes_of(mode: FakeTensorMode, stored: Stored) -> list[tuple[Value, torch.Tensor]]:
     """The values of one storage, without memory: they share what the real ones share."""
+    if len(stored.values) == 1:
+        only = stored.values[0]
+        return [(only, fake_strided(mode, only.shape, only.stride, only.dtype, torch.device("cpu")))]
     with mode:
-        if len(stored.values) == 1:
-            only = stored.values[0]
-            return [(only, torch.empty_strided(only.shape, only.stride, dtype=only.dtype))]
         base = torch.empty(stored.size_bytes, dtype=torch.uint8)
         return [(v, base.view(v.dtype).as_strided(v.shape, v.stride, v.offset)) for v in stored.values]
 
