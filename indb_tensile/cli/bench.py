@@ -14,6 +14,7 @@ NOUNS = {
     "multi": "Compare all policies on several jobs at once: one to four equal ones, and five different ones.",
     "batch": "Compare all policies on known networks at batches of 4 to 64.",
     "speed": "Measure planning time against operators and jobs, from nothing and again.",
+    "capture": "Measure how long capturing a step takes by its operators, and how much of that is torch's tracing.",
     "placement": "Measure offline allocation: bytes over the load bound, and how long it takes.",
     "step": "Compare a planned step with PyTorch's own ways to save memory, at the same peaks, by running them.",
     "maxbatch": "Find the largest batch that fits, planned and by eager PyTorch, simulated or executed.",

@@ -422,6 +422,13 @@ def _mode(step: CapturedStep, call: Call) -> Iterator[None]:
 # --- inputs ----------------------------------------------------------------------------------------------------
 
 
+# Their pivots are numbers of rows, from 1 on, which what solves with them checks.
+_FACTORISATIONS = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in ("_linalg_det", "_linalg_slogdet", "_linalg_solve_ex", "linalg_lu_factor_ex", "linalg_ldl_factor_ex")
+)
+
+
 class _Inputs:
     """Inputs with the shapes, strides and shared storages of one step, made as they are asked for."""
 
@@ -430,6 +437,13 @@ class _Inputs:
         self._memory: dict[StorageKey, torch.Tensor] = {}
         self._kept: dict[str, torch.Tensor] = {}
         self._generator = torch.Generator().manual_seed(0)
+        self._pivots = {
+            step.values[name].storage
+            for one in step.steps
+            if one.kernel.target in _FACTORISATIONS
+            for name in one.kernel.results
+            if name is not None and step.values[name].dtype is torch.int32
+        }
 
     def arguments(self, call: Call) -> tuple[Any, Any]:
         """What the call is given."""
@@ -470,7 +484,8 @@ class _Inputs:
         tensor_id = self._step.tensor_of.get(shape.storage)
         size_bytes = 0 if tensor_id is None else self._step.graph.tensors[tensor_id].size_bytes
         place = None if _site is None else _site.device
-        memory = torch.zeros(size_bytes // shape.dtype.itemsize, dtype=shape.dtype, device=place)
+        size = size_bytes // shape.dtype.itemsize
+        memory = torch.full((size,), int(shape.storage in self._pivots), dtype=shape.dtype, device=place)
         if shape.dtype.is_floating_point and memory.numel():
             # Positive, so that roots and logarithms are numbers, and below 1, as shares are that a loss checks; drawn
             # once and repeated, which is fast.

@@ -215,7 +215,7 @@ def _needed(recorder: Recorder, returned: set[str]) -> list[Call]:
     storages = {recorder.values[name].storage for name in returned}
     used, kept = set(returned), []
     for call in reversed(recorder.calls):
-        changes = not call.view and (persistent | storages).intersection(call.writes)
+        changes = not call.view and any(key in persistent or key in storages for key in call.writes)
         upload = call.stage is Stage.UPLOAD
         if call.random or changes or upload or used.intersection(n for n in call.results if n is not None):
             kept.append(call)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from indb_tensile.executor.aten import storage_key
+from indb_tensile.executor.aten import fake_strided, storage_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +26,8 @@ class _Result:
     def of(cls, tensor: torch.Tensor) -> "_Result":
         return cls(shape=tuple(tensor.shape), stride=tuple(tensor.stride()), dtype=tensor.dtype, device=tensor.device)
 
-    def make(self) -> torch.Tensor:
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+    def make(self, mode: FakeTensorMode) -> torch.Tensor:
+        return fake_strided(mode, self.shape, self.stride, self.dtype, self.device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,12 @@ class FreshResults:
 
     _known: dict[str, _Results] = field(default_factory=dict)
 
-    def get(self, called: str) -> Any:
-        """Results like those of an equal call before, or None. Called under the mode whose fakes they are to be."""
+    def get(self, mode: FakeTensorMode, called: str) -> Any:
+        """Results like those of an equal call before, fakes of the mode; or None."""
         known = self._known.get(called)
         if known is None:
             return None
-        made = [None if one is None else one.make() for one in known.results]
+        made = [None if one is None else one.make(mode) for one in known.results]
         return made[0] if known.container is None else known.container(made)
 
     def keep(self, called: str, given: list[torch.Tensor], result: Any) -> None:

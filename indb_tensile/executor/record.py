@@ -134,6 +134,7 @@ class Recorder:
     _names: dict[int, str] = field(default_factory=dict)
     _fakes: dict[str, torch.Tensor] = field(default_factory=dict)  # alive, so that no identity is used twice
     _fresh: FreshResults = field(default_factory=FreshResults)
+    _described: dict[str, tuple[str, Description]] = field(default_factory=dict)
 
     def declare(self, name: str, role: Role, fake: torch.Tensor) -> torch.Tensor:
         """A value that is there before the step starts, or that an upload brings."""
@@ -155,7 +156,7 @@ class Recorder:
         """
         written = [*_mutable(target, args, kwargs)] if mutates is None else [*mutates]
         given = list(tensors_in((args, kwargs)))
-        called = _described(stage, target, args, kwargs)
+        called = _key(stage, target, args, kwargs)
         result = None if _returns_nothing(target) else self._run(target, args, kwargs, called)
         single = not isinstance(result, list | tuple)
         outputs: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
@@ -170,6 +171,10 @@ class Recorder:
             assert names[0] is not None
             self.widen(names[0], self.storages[storage_key(args[0])].size_bytes)
         made = dict.fromkeys(storage_key(t) for t in fresh)
+        if called not in self._described:
+            description = _description(stage, target, args, kwargs, result)
+            self._described[called] = hashlib.sha256(called.encode()).hexdigest(), description
+        signature, description = self._described[called]  # equal calls share them
         call = Call(
             target=target,
             stage=stage,
@@ -181,8 +186,8 @@ class Recorder:
             random=torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
             reads=tuple(dict.fromkeys(storage_key(t) for t in given)),
             writes=tuple(dict.fromkeys([*(storage_key(t) for t in written), *made])),
-            signature=hashlib.sha256(called.encode()).hexdigest(),
-            description=_description(stage, target, args, kwargs, result),
+            signature=signature,
+            description=description,
         )
         self.calls.append(call)
         return result
@@ -210,12 +215,12 @@ class Recorder:
         info.size_bytes = max(info.size_bytes, size_bytes)
 
     def _run(self, target: Callable[..., Any], args: Any, kwargs: Any, called: str) -> Any:
-        with self.mode:
-            result = self._fresh.get(called)
-            if result is None:
+        result = self._fresh.get(self.mode, called)
+        if result is None:
+            with self.mode:
                 result = _with_true_types(target, args, target(*_concrete(args), **_concrete(kwargs)))
-                self._fresh.keep(called, list(tensors_in((args, kwargs))), result)
-            return result
+            self._fresh.keep(called, list(tensors_in((args, kwargs))), result)
+        return result
 
     def _name(self, result: Any, base: str, index: int, single: bool) -> str | None:
         if not isinstance(result, torch.Tensor):
@@ -319,7 +324,7 @@ def _mutable(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
             yield from tensors_in(given)
 
 
-def _described(stage: Stage, target: Callable[..., Any], args: Any, kwargs: Any) -> str:
+def _key(stage: Stage, target: Callable[..., Any], args: Any, kwargs: Any) -> str:
     """A key of the operator and its arguments; calls with equal keys do equal work."""
     return json.dumps([_called(stage, target), _describe(args), _describe(kwargs)], separators=(",", ":"))
 

@@ -59,9 +59,10 @@ def replay_step(
     if averaged:
         state |= {name: state[average] for name in state if (average := state_name(AVERAGE, name)) in state}
     first_names = _tied(module)
-    if not batch[0].dim() or not batch[0].shape[0]:
-        hint = "Give a batch whose first dimension counts its rows, with at least 1."
-        raise RequestError(f"a batch of shape {tuple(batch[0].shape)} has no rows", hint=hint)
+    for subject, example in zip(("a batch of", "the labels' batch of"), batch, strict=True):
+        if not example.dim() or not example.shape[0]:
+            hint = "Give a batch whose first dimension counts its rows, with at least 1."
+            raise RequestError(f"{subject} shape {tuple(example.shape)} has no rows", hint=hint)
     parts = passes.parts(int(batch[0].shape[0]))
     joints: dict[int, Joint] = {}
     for rows in dict.fromkeys(map(len, parts)):

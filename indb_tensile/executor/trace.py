@@ -26,16 +26,20 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_impls import register_op_impl
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from indb_tensile.errors import GraphError, RequestError
-from indb_tensile.executor.aten import storage_key
+from indb_tensile.executor.alignments import ctc_loss, fake_ctc_loss
+from indb_tensile.executor.aten import fake_strided, storage_key
 from indb_tensile.executor.layout import Stored, Value, layout
+from indb_tensile.executor.products import product, product_along
 from indb_tensile.executor.recurrence import gru
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 _aten = torch.ops.aten
 _RECURRENCES = (_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
+_CTC_LOSS = _aten._ctc_loss  # noqa: SLF001 - the name of operators
 _RESIZED = ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d", *(f"nearest{n}d" for n in (1, 2, 3)))
 _RESIZED_EXACTLY = tuple(
     f"_upsample_{name}" for name in (*(f"nearest_exact{n}d" for n in (1, 2, 3)), "bilinear2d_aa")
@@ -45,6 +49,12 @@ _COMPOSED = (
     *_RESIZED_EXACTLY,
     *("_upsample_bicubic2d_aa", "hardshrink", "softshrink", "multi_margin_loss", "multilabel_margin_loss_forward"),
 )
+
+# What to use in place of operators whose results have other sizes for other values.
+_WAYS_OUT = {
+    _CTC_LOSS.Tensor: "Give ctc_loss its input_lengths and target_lengths as tuples of numbers, as (50,) * len(y).",
+    _aten.linalg_lstsq.default: "Use torch.linalg.pinv(a) @ b.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,18 +149,22 @@ def trace(
         with (
             ExitStack() as stack,
             mode,
+            _use_lazy_graph_module(should_use=True),  # the graph is read, its Python text never
             torch.set_grad_enabled(train),
             _plain_attention(),
             _own_recurrences(module),
+            _own_compositions(),
             _own_kernels(),
         ):
             graph_module: fx.GraphModule = aot_export_joint_with_descriptors(
-                stack, wrapped, tuple(batch)
+                stack, wrapped, tuple(batch), _disable_torch_fn_metadata_mode=True
             ).graph_module
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise RequestError(
             f"what the model computes depends on the values it sees: {error}",
-            hint="One captured step must serve every batch: replace branches on values by torch.where.",
+            hint=_WAYS_OUT.get(
+                error.func, "One captured step must serve every batch: replace branches on values by torch.where."
+            ),
         ) from error
     finally:
         mode.cache_enabled = False
@@ -177,10 +191,10 @@ def fake_mode() -> FakeTensorMode:
 
 def fakes_of(mode: FakeTensorMode, stored: Stored) -> list[tuple[Value, torch.Tensor]]:
     """The values of one storage, without memory: they share what the real ones share."""
+    if len(stored.values) == 1:
+        only = stored.values[0]
+        return [(only, fake_strided(mode, only.shape, only.stride, only.dtype, torch.device("cpu")))]
     with mode:
-        if len(stored.values) == 1:
-            only = stored.values[0]
-            return [(only, torch.empty_strided(only.shape, only.stride, dtype=only.dtype))]
         base = torch.empty(stored.size_bytes, dtype=torch.uint8)
         return [(v, base.view(v.dtype).as_strided(v.shape, v.stride, v.offset)) for v in stored.values]
 
@@ -228,6 +242,38 @@ def _own_recurrences(module: nn.Module) -> Iterator[None]:
             op._dispatch_cache.clear()  # noqa: SLF001
 
 
+def _refuse_check(_info: torch.Tensor, function: str, *, is_matrix: bool) -> None:
+    """aten::_linalg_check_errors, which tracing keeps in some versions of torch and drops in others (2.11)."""
+    raise RequestError(
+        f"the model checks values while it computes, in torch.{function}",
+        hint="Use the operators that check nothing, torch.linalg.inv_ex, solve_ex or cholesky_ex.",
+    )
+
+
+_COMPOSED_HERE: dict[Any, tuple[DispatchKey, Callable[..., Any]]] = {
+    _aten.prod.default: (DispatchKey.Autograd, product),
+    _aten.prod.dim_int: (DispatchKey.Autograd, product_along),
+    _aten._linalg_check_errors.default: (DispatchKey.Autograd, _refuse_check),  # noqa: SLF001 - the operator's name
+    _aten.ctc_loss.IntList: (DispatchKey.CompositeImplicitAutograd, ctc_loss),
+}
+
+
+@contextmanager
+def _own_compositions() -> Iterator[None]:
+    """Operators that are spelt out here where tracing would change bits or fail (products.py, alignments.py)."""
+    kept = {op: dict(op.py_kernels) for op in _COMPOSED_HERE}
+    try:
+        for op, (key, own) in _COMPOSED_HERE.items():
+            op.py_kernels[key] = own
+            op._dispatch_cache.clear()  # noqa: SLF001 - it remembers the kernel just replaced
+        yield
+    finally:
+        for op, kernels in kept.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()  # noqa: SLF001
+
+
 @contextmanager
 def _own_kernels() -> Iterator[None]:
     """Images resized, and the like, by the kernels that eager calls.
@@ -257,6 +303,13 @@ def _rnn_backward(_mode: FakeTensorMode, _operator: Any, *args: Any) -> tuple[to
     """
     made = [given.new_empty(given.shape, dtype=torch.float32) for given in (*args[:4], *args[5:7])]
     return (*made[:4], made[3], *made[4:])  # both biases have one gradient
+
+
+@register_op_impl(_CTC_LOSS.default)
+def _alignments(_mode: FakeTensorMode, _operator: Any, *args: Any, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of a size that depends on lengths only, which are known; torch's own refuses."""
+    scores, _targets, _input_lengths, target_lengths, *_others = args
+    return fake_ctc_loss(scores, target_lengths)
 
 
 @register_op_impl(_aten.index_fill.int_Scalar)
@@ -292,8 +345,8 @@ def _read(graph_module: fx.GraphModule) -> Joint:
                 tangents.add(node)
             case other if type(other).__name__.endswith("TokenAOTInput"):
                 raise RequestError(
-                    "the model checks values while it computes, as torch.linalg does",
-                    hint="Use the operators that check nothing, torch.linalg.inv_ex, solve_ex or cholesky_ex.",
+                    "the model calls operators for what they do and not for what they return, as a print does",
+                    hint="Leave them out of its forward pass.",
                 )
             case other:
                 raise GraphError(f"the traced step has an input of an unknown kind: {other}")

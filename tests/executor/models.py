@@ -10,6 +10,7 @@ from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capt
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import WHOLE, Passes
 from indb_tensile.executor.state import State
+from indb_tensile.executor.trace import Loss
 
 LOSS = nn.CrossEntropyLoss()
 BATCH = 8
@@ -194,7 +195,7 @@ class Job:
     settings: OptimizerSettings
     batches: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     held_out: tuple[torch.Tensor, torch.Tensor]
-    loss: nn.Module = LOSS
+    loss: Loss = LOSS
     passes: Passes = WHOLE
 
     @property

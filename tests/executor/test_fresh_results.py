@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from indb_tensile.bench.convolutional import Cells
+from indb_tensile.executor.aten import fake_strided
 from indb_tensile.executor.capture import capture_training
 from indb_tensile.executor.fresh_results import FreshResults
 from indb_tensile.executor.optimizer import OptimizerSettings
@@ -40,12 +41,12 @@ def test_an_equal_call_gives_equal_results_in_storages_of_their_own(run: Callabl
         x = torch.empty(3, 4)
         first = run(x)
         known.keep("called", [x], first)
-        again = known.get("called")
+        again = known.get(mode, "called")
     assert type(again) is type(first)
     pairs = [(first, again)] if isinstance(first, torch.Tensor) else list(zip(first, again, strict=True))
     assert [layout(one) for one, _ in pairs] == [layout(other) for _, other in pairs]
     assert all(one.untyped_storage()._cdata != other.untyped_storage()._cdata for one, other in pairs)
-    assert known.get("called otherwise") is None
+    assert known.get(mode, "called otherwise") is None
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,17 @@ def test_views_and_results_that_share_are_not_remembered(run: Callable[[torch.Te
     with mode:
         x = torch.empty(3, 4)
         known.keep("called", [x], run(x))
-        assert known.get("called") is None
+        assert known.get(mode, "called") is None
+
+
+@pytest.mark.parametrize("stride", [(4, 1), (1, 3), (9, 2), (0, 0)])
+def test_a_fake_made_directly_is_as_one_that_torch_makes(stride: tuple[int, int]) -> None:
+    mode = fake_mode()
+    made = fake_strided(mode, (3, 4), stride, torch.bfloat16, torch.device("cpu"))
+    with mode:
+        expected = torch.empty_strided((3, 4), stride, dtype=torch.bfloat16, device="cpu")
+        assert layout(made + made) == layout(expected + expected)
+    assert layout(made) == layout(expected)
 
 
 @pytest.mark.nightly  # it captures large networks

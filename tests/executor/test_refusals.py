@@ -90,6 +90,12 @@ def test_a_loss_that_is_no_real_number_is_refused(loss: Loss, fault: str) -> Non
     assert "It must be one" in caught.value.hint
 
 
+def test_labels_without_rows_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"the labels' batch of shape \(\) has no rows") as caught:
+        capture_training(nn.Linear(3, 3), functional.mse_loss, X, torch.zeros(()), OptimizerSettings())
+    assert "first dimension counts its rows" in caught.value.hint
+
+
 def test_a_bag_of_embeddings_that_are_summed_is_trained() -> None:
     torch.manual_seed(0)
     module = nn.EmbeddingBag(9, 3, mode="sum")
