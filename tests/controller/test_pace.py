@@ -65,7 +65,7 @@ def test_what_could_not_be_measured_is_said_with_the_way_out() -> None:
     assert "TENSILE_LINK_OUT_BYTES_PER_S and TENSILE_LINK_IN_BYTES_PER_S" in raised.value.hint
     with pytest.raises(DeviceError) as raised:
         measure_apart((sys.executable, "-c", "import sys; sys.exit(4)"), {})
-    assert raised.value.detail == "the process that measures it ended with code 4"
+    assert raised.value.detail == "the measuring process ended with code 4"
 
 
 def test_a_gpus_copies_are_what_its_own_process_measured() -> None:
