@@ -80,7 +80,7 @@ def _answer(body: bytes, answer: Callable[[AnyRequest], Any]) -> bytes:
     except Exception as error:  # noqa: BLE001 - the daemon's outermost loop: logged and answered
         _log.exception("a request of %d bytes failed", len(body))
         fault = InvariantError(
-            f"the service failed: {type(error).__name__}: {error}", hint="its log has the whole of it"
+            f"the service failed: {type(error).__name__}: {error}", hint="See the service's log for the traceback."
         )
         return frame(failure(fault))
 
