@@ -181,7 +181,7 @@ def _run(settings: Settings) -> None:
             pulse=pulse,
             beat_s=settings.beat_s,
             lease_s=settings.lease_s,
-            held=controller.held,
+            claims=controller.held,
             tell=mailbox.post,
             stop_trainers=trainers.kill_all,
         )

@@ -113,9 +113,9 @@ class _Loader:
     """Loads versions in threads, each with its own connection, while predictions continue."""
 
     def __init__(self, options: ServiceSettings) -> None:
-        self._mine = options
+        self._options = options
         self._executor = ThreadPoolExecutor(max_workers=_LOADS, thread_name_prefix="loader")
-        self._own = threading.local()
+        self._thread_local = threading.local()
         self._stores: list[Store] = []
 
     async def load(self, version: ModelVersionId) -> Resident:
@@ -130,12 +130,12 @@ class _Loader:
             store.close()
 
     def _load(self, version: ModelVersionId) -> Loaded:
-        if not hasattr(self._own, "store"):
-            self._own.store = Store(
-                self._mine.shared.dsn, "service loader", self._mine.shared.device, self._mine.shared.threads
+        if not hasattr(self._thread_local, "store"):
+            self._thread_local.store = Store(
+                self._options.shared.dsn, "service loader", self._options.shared.device, self._options.shared.threads
             )
-            self._stores.append(self._own.store)
-        store: Store = self._own.store
+            self._stores.append(self._thread_local.store)
+        store: Store = self._thread_local.store
         return store.load(version)
 
 

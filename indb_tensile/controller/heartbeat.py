@@ -28,7 +28,7 @@ class Heard:
     """The answer to a heartbeat, and the claims that the heartbeat reported."""
 
     beat: Beat
-    held: Held
+    claims: Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Outdated:
 
 
 class Heartbeat:
-    """Renews the lease of one worker at a time. `held`, `tell` and `stop_trainers` are called from its threads."""
+    """Renews the lease of one worker at a time. `claims`, `tell` and `stop_trainers` are called from its threads."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class Heartbeat:
         pulse: Pulse,
         beat_s: float,
         lease_s: float,
-        held: Callable[[], Held],
+        claims: Callable[[], Held],
         tell: Callable[[Heard | LeaseOver | Outdated], None],
         stop_trainers: Callable[[], None],
     ) -> None:
         self._pulse = pulse
         self._beat_s = beat_s
         self._safe_s = lease_s - beat_s
-        self._held = held
+        self._claims = claims
         self._tell = tell
         self._stop_trainers = stop_trainers
         self._worker: WorkerId | None = None
@@ -108,7 +108,7 @@ class Heartbeat:
                 self._nudged = False
 
     def _beat(self, worker: WorkerId) -> None:
-        claims, sent_s = self._held(), time.monotonic()
+        claims, sent_s = self._claims(), time.monotonic()
         try:
             beat = self._pulse.beat(worker, claims)
         except CatalogVersionError as error:
@@ -132,7 +132,7 @@ class Heartbeat:
                 return
             self._renewed_s = sent_s
             self._changed.notify_all()
-        self._tell(Heard(beat=beat, held=claims))
+        self._tell(Heard(beat=beat, claims=claims))
 
     def _watch(self) -> None:
         while True:

@@ -139,7 +139,7 @@ class Controller:
         self._outdated: CatalogVersionError | None = None
         self._clock_s = clock_s
         self._events: deque[Event] = deque()
-        self._held: Held = {}
+        self._claims: Held = {}
         self._tick_at_s = 0.0
         self._device_at_s = 0.0
         self._stop_at_s: float | None = None
@@ -154,7 +154,7 @@ class Controller:
 
     def held(self) -> Held:
         """Return the claims that this worker reports in its heartbeat."""
-        return self._held
+        return self._claims
 
     def run(self, heartbeat: Beating) -> None:
         """Run until a Stop was posted and all trainers have ended.
@@ -225,7 +225,7 @@ class Controller:
                 self._planner.hurry()
             if self._pool.due is None and (planning_ns := self._planner.forget()):
                 self._planning_ns = planning_ns
-            self._held = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}
+            self._claims = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}
             for order in orders:
                 log.debug("%s", order)
                 self._perform(order)
@@ -291,7 +291,7 @@ class Controller:
         for job in answer.beat.cancelled:
             self.fold(CancelRequest(job=job))
         for job in answer.beat.lost:
-            self.fold(ClaimLoss(claim=answer.held[job]))
+            self.fold(ClaimLoss(claim=answer.claims[job]))
         self._membership.give_back(answer.beat.strays, {m.job.claim for m in self._pool.members})
 
     def _lose_lease(self, reason: str) -> None:

@@ -141,8 +141,8 @@ class Membership:
 
     def take_more_to_claim(self) -> bool:
         """Return whether the queue may hold a job although the last `claim` returned none, and clear that state."""
-        more, self._more_to_claim = self._more_to_claim, False
-        return more
+        more_to_claim, self._more_to_claim = self._more_to_claim, False
+        return more_to_claim
 
     @property
     def more_to_claim(self) -> bool:
@@ -162,9 +162,9 @@ class Membership:
         that claim, and its job may have ended meanwhile; such claims are skipped. A job whose end the database
         refused to record is returned to the queue too.
         """
-        ours = claims | self._outbox.claims | (set(self._received) - self._outbox.refused)
+        known = claims | self._outbox.claims | (set(self._received) - self._outbox.refused)
         for job, claim in strays:
-            if claim not in ours:
+            if claim not in known:
                 refused = claim in self._outbox.refused
                 reason = "its end could not be written" if refused else "the answer to its claim was lost"
                 log.warning("job %s returns to the queue: %s", job, reason)

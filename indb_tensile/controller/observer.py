@@ -24,10 +24,10 @@ class Observer:
         `sightings` is the answer of a query that was sent at `asked_s` and answered at `answered_s`, in monotonic
         seconds.
         """
-        before, self._seen = self._seen, {}
+        previous, self._seen = self._seen, {}
         dead = []
         for sighting in sightings:
-            beats, since_s = before.get(sighting.worker, (-1, answered_s))
+            beats, since_s = previous.get(sighting.worker, (-1, answered_s))
             if beats != sighting.beats:
                 since_s = answered_s
             self._seen[sighting.worker] = (sighting.beats, since_s)

@@ -47,9 +47,9 @@ def broker(
     DeviceMemoryError if the device does not have that much, and DeviceLostError if the device is gone.
     """
     if not shares:
-        why = "share_memory is off"
+        reason = "share_memory is off"
     elif not gpu.shareable:
-        why = f"{gpu.name} cannot share memory with other processes"
+        reason = f"{gpu.name} cannot share memory with other processes"
     else:
         try:
             if mapper:
@@ -60,8 +60,8 @@ def broker(
         except (DeviceMemoryError, DeviceLostError):
             raise
         except DeviceError as error:
-            why = error.message
-    log.warning("each trainer allocates its own regions, as much as it is granted: %s", why)
+            reason = error.message
+    log.warning("each trainer allocates its own regions, as much as it is granted: %s", reason)
     return None, capacity_bytes
 
 
@@ -87,10 +87,10 @@ def _try_sharing(gpu: Gpu, region_bytes: int, mapper: Sequence[str]) -> None:
             process.kill()
             output, _ = process.communicate()
     if process.returncode or send_error is not None:
-        why = output.strip() or (
+        reason = output.strip() or (
             send_error.message if send_error is not None else f"it ended with code {process.returncode}"
         )
-        raise DeviceError(f"another process cannot use {gpu.name}'s memory: {why}")
+        raise DeviceError(f"another process cannot use {gpu.name}'s memory: {reason}")
 
 
 def _make_broker(gpu: Gpu, region_bytes: int, capacity_bytes: int, least_bytes: int) -> tuple[CudaBroker, int]:

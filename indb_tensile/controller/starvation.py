@@ -35,8 +35,8 @@ class Counters:
 
         Counts the kills of this process's control groups, or of the machine if the groups have no counter.
         """
-        own = [count for path in self._files() if (count := _count(path)) is not None]
-        return sum(own) if own else _count(self.machine)
+        group_kills = [count for path in self._files() if (count := _count(path)) is not None]
+        return sum(group_kills) if group_kills else _count(self.machine)
 
     def _files(self) -> list[Path]:
         try:

@@ -139,21 +139,23 @@ class Trainers:
 
     def spawn(self, trainer: TrainerId) -> None:
         """Start a trainer process. If that fails, `poll` reports its end."""
-        ours, theirs = socket.socketpair()
+        own_end, trainer_end = socket.socketpair()
         pipe, pipe_of_trainer = os.pipe()
         regions = self._regions if self._regions is not None and self._regions.handed_over else None
         broker, taker = (None, None) if regions is None else socket.socketpair()
         inherited = Inheritance(
-            link_fd=theirs.fileno(), device_fd=self._device_fd, regions_fd=None if taker is None else taker.fileno()
+            link_fd=trainer_end.fileno(),
+            device_fd=self._device_fd,
+            regions_fd=None if taker is None else taker.fileno(),
         )
         copy = self._forks.ask(
             self._module, descriptors={**inherited.descriptors, "TENSILE_LIFE_FD": pipe_of_trainer}
         )
-        theirs.close()
+        trainer_end.close()
         os.close(pipe_of_trainer)
         if taker is not None:
             taker.close()
-        self._trainers[trainer] = _Trainer(copy=copy, frames=Frames(ours), pipe=pipe)
+        self._trainers[trainer] = _Trainer(copy=copy, frames=Frames(own_end), pipe=pipe)
         if regions is not None and broker is not None:
             regions.hand_to(trainer, broker)
 
@@ -335,8 +337,8 @@ class Trainers:
         """Return whether the driver lists the process on the device now, or did at the last check."""
         if self._regions is None or process.pid is None:
             return False
-        before, process.on_device = process.on_device, self._regions.in_use_by(process.pid)
-        return before or process.on_device
+        was_on_device, process.on_device = process.on_device, self._regions.in_use_by(process.pid)
+        return was_on_device or process.on_device
 
     def _watch(self, trainer: TrainerId, process: _Trainer) -> None:
         """Register the events to wait for. A closed link is removed, since it would always be ready."""

@@ -44,7 +44,7 @@ class Chest:
             pulse=pulse,
             beat_s=beat_s,
             lease_s=lease_s,
-            held=lambda: HELD,
+            claims=lambda: HELD,
             tell=self.told.put,
             stop_trainers=lambda: self.told.put("stopped"),
         )
@@ -67,7 +67,7 @@ def test_what_a_beat_hears_is_told_with_the_claims_it_was_about() -> None:
     pulse = FakePulse(FINE)
     with chest(pulse) as c:
         c.heartbeat.serve(WorkerId(3), time.monotonic())
-        assert c.next() == Heard(beat=FINE, held=HELD)
+        assert c.next() == Heard(beat=FINE, claims=HELD)
         assert pulse.asked[0] == (WorkerId(3), HELD)
 
 

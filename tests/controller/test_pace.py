@@ -61,7 +61,7 @@ def test_a_gpu_that_nobody_knows_is_refused_even_where_rates_are_given() -> None
 def test_what_could_not_be_measured_is_said_with_the_way_out() -> None:
     with pytest.raises(DeviceError, match="the speed of this machine relative to the emulated GPU") as raised:
         emulated_link(Settings(), lambda _: None, lambda: None)
-    assert "left nothing in the catalog" in raised.value.detail
+    assert "stored nothing in the catalog" in raised.value.detail
     assert "TENSILE_LINK_OUT_BYTES_PER_S and TENSILE_LINK_IN_BYTES_PER_S" in raised.value.hint
     with pytest.raises(DeviceError) as raised:
         measure_apart((sys.executable, "-c", "import sys; sys.exit(4)"), {})

@@ -111,12 +111,12 @@ class AnalystProcess:
         )
 
     async def _request_process(self) -> Copy:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            ours.setblocking(False)
-            self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        own_end, analyst_end = socket.socketpair()
+        with analyst_end:
+            own_end.setblocking(False)
+            self._reader, self._writer = await asyncio.open_unix_connection(sock=own_end)
             asyncio.get_running_loop().add_reader(self._forks.fileno(), self._receive_answers)
-            return self._forks.ask(self._module, descriptors={FD_VARIABLE: theirs.fileno()})
+            return self._forks.ask(self._module, descriptors={FD_VARIABLE: analyst_end.fileno()})
 
     def _receive_answers(self) -> None:
         self._forks.receive()

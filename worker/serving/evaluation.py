@@ -61,7 +61,7 @@ class Evaluations:
         """
         evaluation = self._find_evaluation(connection, request)
         try:
-            scored = await self._score(request, model, owner, before=len(evaluation.scores))
+            scored = await self._score(request, model, owner, earlier_rows=len(evaluation.scores))
             evaluation.scores.add(scored)
             evaluation.parts += 1
         except OSError as error:
@@ -103,14 +103,14 @@ class Evaluations:
             )
         return evaluation
 
-    async def _score(self, request: Evaluate, model: Model, owner: int, before: int) -> list[Scored]:
+    async def _score(self, request: Evaluate, model: Model, owner: int, earlier_rows: int) -> list[Scored]:
         try:
             scored: list[Scored] = await self._batches.predict(
                 request.version, model, request.rows, SCORE, owner=owner
             )
         except RowError as error:
-            raise RowError(error, before + error.row) from error
-        rows, outputs = before + len(scored), len(scored[0].outputs) if scored else 0
+            raise RowError(error, earlier_rows + error.row) from error
+        rows, outputs = earlier_rows + len(scored), len(scored[0].outputs) if scored else 0
         if rows * outputs > MOST_NUMBERS or rows > MOST_ROWS:
             max_rows = min(MOST_ROWS, MOST_NUMBERS // max(1, outputs))
             raise TooLargeError(

@@ -269,8 +269,8 @@ class Loop:
 
     def _elapsed_s(self) -> float:
         """Return the seconds since the last call, at the last step or the last end of an epoch."""
-        before, self._done_at = self._done_at, time.monotonic()
-        return self._done_at - before
+        previous_at, self._done_at = self._done_at, time.monotonic()
+        return self._done_at - previous_at
 
     def _weights(self, names: Collection[str]) -> dict[str, torch.Tensor]:
         """Return copies of these parameters and buffers of the module.
@@ -278,9 +278,12 @@ class Loop:
         For a parameter that is averaged it is the average, because the averages are validated and published.
         """
         averages = {name: state_name(AVERAGE, name) for name in names}
-        stored = {name: own if own in self.state.tensors else name for name, own in averages.items()}
+        stored = {
+            name: average_name if average_name in self.state.tensors else name
+            for name, average_name in averages.items()
+        }
         values = self.state.export(stored.values())
-        return {name: values[own] for name, own in stored.items() if own in values}
+        return {name: values[average_name] for name, average_name in stored.items() if average_name in values}
 
     def _save_checkpoint(self) -> None:
         """Save a checkpoint if one is due. If that fails, training continues."""

@@ -21,8 +21,8 @@ def train() -> None:
     """Lower the priority of every thread of this process from that of a preparation to that of a training."""
     for task in Path("/proc/self/task").iterdir():
         try:
-            before = os.getpriority(os.PRIO_PROCESS, int(task.name))
-            os.setpriority(os.PRIO_PROCESS, int(task.name), min(_LEAST, before + TRAINING - PREPARING))
+            priority = os.getpriority(os.PRIO_PROCESS, int(task.name))
+            os.setpriority(os.PRIO_PROCESS, int(task.name), min(_LEAST, priority + TRAINING - PREPARING))
         except ProcessLookupError:  # the thread has ended
             continue
 
