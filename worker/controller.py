@@ -90,7 +90,7 @@ def main() -> int:
         logging.getLogger().setLevel(settings.log_level.upper())
         _run_with_retries(settings)
     except TensileError as error:
-        log.error("%s", _sentences(error))  # noqa: TRY400 - the message is complete
+        log.error("%s", _sentences(error))  # noqa: TRY400 - no traceback needed
         return error.exit_code
     except Exception:
         log.exception("the controller failed")
@@ -316,7 +316,7 @@ def _measure_swap(settings: Settings) -> tuple[Copying, ...]:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise DeviceError(
-            f"swap_directory ({config.variable('swap_directory')}) {directory} cannot be made: {error.strerror}",
+            f"swap_directory ({config.variable('swap_directory')}) {directory} cannot be created: {error.strerror}",
             hint="Name a directory on a disk that the controller may write to.",
         ) from error
     if is_in_memory(settings.swap_directory):
@@ -380,7 +380,7 @@ def _reload_budget(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) 
         else:
             budget_bytes = _settings_for(chosen, loaded).budget_bytes
     except TensileError as error:
-        log.error("the settings are not changed: %s", error.message)  # noqa: TRY400 - one line says it all
+        log.error("the settings are not changed: %s", error.message)  # noqa: TRY400 - no traceback needed
         return
     mailbox.post(BudgetChange(budget_bytes=min(budget_bytes, capacity_bytes)))
 

@@ -115,7 +115,7 @@ def _fork(
                 _become(request, descriptors, control, parent, middle_pidfd, run)
             os._exit(0)
     except OSError as error:
-        log.error("%s could not be forked: %s", request.module, error)  # noqa: TRY400 - one line says it all
+        log.error("%s could not be forked: %s", request.module, error)  # noqa: TRY400 - no traceback needed
         control.send(ANSWER.pack(request.number, 0))
         if os.getppid() != parent:  # this is the process in the middle
             os._exit(_FAILED)

@@ -51,7 +51,7 @@ def main() -> int:
                 lambda: survey(0, device_s=settings.survey_s),
             )
     except (TensileError, psycopg.Error) as error:
-        log.error("no predictor was trained: %s", error)  # noqa: TRY400 - one line says it all
+        log.error("no predictor was trained: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code if isinstance(error, TensileError) else 1
     return 0
 
@@ -67,7 +67,7 @@ def learn(session: Session, kind: str, measure: Callable[[], Iterable[Sample]]) 
     if stored is not None and drawn is not None and history < _GROWTH * stored.history + _GROWTH_LEAST:
         return False
     if drawn is None:
-        log.info("measuring operators to learn from")
+        log.info("measuring operators to train the latency predictor")
         drawn = list(measure())
     measured = [sample for row in session.run(lambda c: predictors.history(c, kind)) if (sample := _sample(*row))]
     predictor = train([*drawn, *measured], PROCESSOR_SPEED)
@@ -78,7 +78,11 @@ def learn(session: Session, kind: str, measure: Callable[[], Iterable[Sample]]) 
         history=history,
     )
     session.run(lambda c: predictors.save_predictor(c, kind, renewed))
-    log.info("trained the latency predictor from %d operators, %d of them jobs'", predictor.samples, len(measured))
+    log.info(
+        "trained the latency predictor from %d operators, %d of them measured by jobs",
+        predictor.samples,
+        len(measured),
+    )
     return True
 
 

@@ -34,7 +34,7 @@ def main() -> int:
         with Session(settings.dsn, application_name="tensile pace", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS) as session:
             session.run(lambda c: paces.save_pace(c, emulated_kind(), settings.emulate, pace))
     except (TensileError, psycopg.Error) as error:
-        log.error("the speed of this machine was not measured: %s", error)  # noqa: TRY400 - one line says it all
+        log.error("the speed of this machine was not measured: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code if isinstance(error, TensileError) else 1
     log.info("a step of %d us on %s takes %d us here", pace.there_ns // 1000, settings.emulate, pace.here_ns // 1000)
     return 0

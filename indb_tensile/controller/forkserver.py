@@ -143,14 +143,14 @@ class ForkServer:
             control = self._running_server().control
             socket.send_fds(control, [msgspec.msgpack.encode(request)], list(descriptors.values()))
         except OSError as error:
-            log.error("%s cannot be forked: %s", module, error)  # noqa: TRY400 - one line says it all
+            log.error("%s cannot be forked: %s", module, error)  # noqa: TRY400 - no traceback needed
             self._resolve(number, 0)
         return copy
 
     def receive(self) -> None:
         """Read which copies have started. If the server has ended, all pending requests have failed."""
         if self._read_answers():
-            log.error("the process that others are forked from ended with code %s", self._reap())
+            log.error("the fork server ended with code %s", self._reap())
 
     def close(self) -> None:
         """End the server. Processes that it has forked until then continue and are recorded."""
@@ -238,4 +238,4 @@ def _start(environment: Mapping[str, str], modules: Sequence[str]) -> Server:
 def _adopt_orphans(adopting: bool) -> None:
     """Set or clear whether this process becomes the parent of descendants whose parent ends. Raises OSError."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopting), 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "orphans cannot be adopted")
+        raise OSError(ctypes.get_errno(), "cannot become the parent of orphaned processes")

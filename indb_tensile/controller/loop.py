@@ -249,11 +249,11 @@ class Controller:
         longest_s = message.longest_s if isinstance(message, Progressed) else 0.0
         self._signs.hear(trainer, self._clock_s(), longest_s)
         if isinstance(message, Failed) and message.lost:
-            log.error("the device is lost to trainer %s: %s %s", trainer, message.message, message.hint)
+            log.error("trainer %s has lost the device: %s %s", trainer, message.message, message.hint)
         try:
             event = fact(trainer, message)
         except InvariantError as error:
-            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - one line says it all
+            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - no traceback needed
             self.fold(Failure(trainer=trainer, fault=Fault.of(error), retry=True))
             self._trainers.end(trainer, Manner.KILL)
             return
@@ -431,7 +431,7 @@ class Controller:
             self._memory.release(trainer)
         except DeviceError as error:
             message = "the device memory of trainer %s cannot be reused until this controller restarts: %s"
-            log.error(message, trainer, error.message)  # noqa: TRY400 - one line says it all
+            log.error(message, trainer, error.message)  # noqa: TRY400 - no traceback needed
 
     def _fail_trainer(self, trainer: TrainerId, error: TensileError) -> None:
         """Fail a trainer's job after a fault of the device or its ledger: another attempt may succeed."""

@@ -52,7 +52,9 @@ class Mps:
                 pid in self._query_ids(f"get_client_list {server}")
                 and self._send_command(f"terminate_client {server} {pid}") is None
             ):
-                log.error("MPS did not end the work of process %d: killing it may end others' work too", pid)
+                log.error(
+                    "MPS did not end the work of process %d: killing the process may end the work of others too", pid
+                )
 
     def _query_ids(self, command: str) -> list[int]:
         return [int(word) for word in (self._send_command(command) or "").split() if word.isdecimal()]

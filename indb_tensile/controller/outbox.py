@@ -114,7 +114,7 @@ class Outbox:
             except (UnreachableError, LockedError):
                 raise
             except DatabaseError as error:
-                log.error("not written: %s %s", error.message, error.detail)  # noqa: TRY400 - one line says it all
+                log.error("not written: %s %s", error.message, error.detail)  # noqa: TRY400 - no traceback needed
                 if isinstance(entry.writing, FailJob | RequeueJob | CancelJob):
                     self._refused.add(entry.writing.claim)
             queue.entries.popleft()

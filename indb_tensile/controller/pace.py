@@ -25,7 +25,7 @@ def emulated_link(settings: Settings, known: Callable[[str], Pace | None], measu
     if settings.emulate not in MACHINES:
         raise MissingError(
             f"emulate ({variable('emulate')}) is {settings.emulate!r}: the name of a known GPU is needed",
-            hint=f"Known are {', '.join(MACHINES)}.",
+            hint=f"Known GPUs are {', '.join(MACHINES)}.",
         )
     out_bytes_per_s, in_bytes_per_s = settings.link_out_bytes_per_s, settings.link_in_bytes_per_s
     if not (out_bytes_per_s and in_bytes_per_s):

@@ -209,9 +209,11 @@ class CatalogRecords:
             return self._session.run(action)
         except psycopg.Error as error:
             if is_blocked(error):
-                raise LockedError(f"another session is in the way: {words(error)}") from error
+                raise LockedError(
+                    f"another session holds a lock that this statement needs: {words(error)}"
+                ) from error
             if may_pass(error):
-                raise UnreachableError(f"the database cannot do its work now: {words(error)}") from error
+                raise UnreachableError(f"the database cannot run the statement now: {words(error)}") from error
             if isinstance(error, _UNDEFINED):
                 self._check_version()
             refusal = DatabaseError(
@@ -280,7 +282,7 @@ _UNDEFINED = (
 def _hint(error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"Connect as tensile_worker, or as a role that was granted it ({variable('dsn')})."
-    return "Look into PostgreSQL's log, and at the grants of tensile_worker."
+    return "See PostgreSQL's log, and check the grants of tensile_worker."
 
 
 def _as_error(fault: Fault) -> TensileError:

@@ -104,7 +104,7 @@ def _make_broker(gpu: Gpu, region_bytes: int, capacity_bytes: int, least_bytes: 
                 raise
             fewer_bytes = max(least_bytes, tried_bytes - max(region_bytes, tried_bytes // _FEWER))
             fewer_bytes -= fewer_bytes % region_bytes
-            log.warning("%s does not give %d bytes: trying %d", gpu.name, tried_bytes, fewer_bytes)
+            log.warning("%s cannot allocate %d bytes: trying %d", gpu.name, tried_bytes, fewer_bytes)
             tried_bytes = fewer_bytes
 
 
@@ -136,7 +136,7 @@ class GpuRegions:
         try:
             processes = self._nvml.read(self._gpu.uuid).processes
         except DeviceError as error:
-            log.error("%s", error.message)  # noqa: TRY400 - one line says it all
+            log.error("%s", error.message)  # noqa: TRY400 - no traceback needed
             return False  # a device that is gone has no processes
         return processes is not None and any(process.pid == pid for process in processes)
 

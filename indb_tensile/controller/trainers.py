@@ -289,7 +289,7 @@ class Trainers:
         try:
             reports += [Said(trainer=trainer, message=m) for m in process.frames.receive()]
         except InvariantError as error:
-            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - one line says it all
+            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - no traceback needed
             process.frames.closed = True
             process.ending = Ending.BABBLED
         if ended and not process.ended:

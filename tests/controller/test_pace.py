@@ -54,7 +54,7 @@ def test_a_gpu_that_nobody_knows_is_refused_even_where_rates_are_given() -> None
     with pytest.raises(MissingError) as raised:
         Paces().link(Settings(emulate="abacus", link_out_bytes_per_s=7_000, link_in_bytes_per_s=9_000))
     assert raised.value.message == "emulate (TENSILE_EMULATE) is 'abacus': the name of a known GPU is needed"
-    assert raised.value.hint == "Known are a6000, a100, h200, v100, rtx4090."
+    assert raised.value.hint == "Known GPUs are a6000, a100, h200, v100, rtx4090."
     assert raised.value.exit_code == 2
 
 

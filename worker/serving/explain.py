@@ -90,7 +90,7 @@ class _Room:
         if peak_bytes > self.whole_bytes:
             return f"{needs}, more than the device's budget of {size(self.whole_bytes)}"
         if self.free_bytes is not None and peak_bytes > self.now_bytes:
-            return f"{needs}, of which {size(self.free_bytes)} are free now: waits, or other jobs shrink"
+            return f"{needs}, and {size(self.free_bytes)} are free now: the job waits, or other jobs shrink"
         return ""
 
 

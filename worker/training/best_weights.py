@@ -48,7 +48,7 @@ class BestWeights:
             self._write(export)
         except OSError as error:
             log.warning(
-                "the best epoch's weights cannot be kept in a file in %s (%s): they stay in memory",
+                "the best epoch's weights cannot be stored in a file in %s (%s): they stay in memory",
                 self._directory,
                 error.strerror or error,
             )

@@ -35,7 +35,7 @@ class Inbox:
         """Wait for the next message, and return it. Raises InvariantError for a message of another kind."""
         message = self.next()
         if not isinstance(message, kind):
-            raise InvariantError(f"the controller sent {type(message).__name__} where {kind.__name__} was due")
+            raise InvariantError(f"the controller sent {type(message).__name__} where {kind.__name__} was expected")
         return message
 
     def _read(self) -> None:
