@@ -437,10 +437,8 @@ def _service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoServic
 
 
 def _learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoService:
-    if not settings.survey_s or settings.device not in (
-        CPU,
-        EMULATED,
-    ):  # the learner measures only operators on the processor
+    # The learner measures operators on the processor only.
+    if not settings.survey_s or settings.device not in (CPU, EMULATED):
         return NoService()
     return LearnerProcess(forks=forks, module=LEARNER)
 

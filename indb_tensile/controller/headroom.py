@@ -1,10 +1,10 @@
 """Computes the room on a GPU that other programs use too: the budget of jobs and how many jobs may run.
 
 Beside the memory of jobs, every trainer needs its footprint (executor/headroom.py). The memory that NVML counts as
-used is that of jobs, the footprints, and the rest: other programs and the driver. The rest varies. If
-each trainer allocates its own regions, the jobs' budget shrinks while other programs use more. If the controller
-holds all regions, a smaller budget would free no memory; instead, new jobs wait while the memory outside the regions
-is too small for another trainer. No running job ends for this.
+used is that of jobs, the footprints, and the rest: other programs and the driver. The rest varies. If each trainer
+allocates its own regions, the jobs' budget shrinks while other programs use more. If the controller holds all
+regions, a smaller budget would free no memory; instead, new jobs wait while the memory outside the regions is too
+small for another trainer. No running job ends for this.
 """
 
 import logging

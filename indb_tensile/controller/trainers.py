@@ -1,4 +1,4 @@
-"""Starts, messages and ends trainer processes, and reports when their device memory may be reused.
+"""Starts and ends trainer processes, passes messages, and reports when their device memory may be reused.
 
 Each trainer is forked (forkserver.py) and leads a process group of its own, so that its child processes end with it.
 Its end is seen through a pidfd; messages that it sent before are read before its end is reported. A process is reaped
@@ -34,7 +34,8 @@ from indb_tensile.scheduler.admission.pool import TrainerId
 log = logging.getLogger("controller")
 
 UNSTARTED = -1  # exit code of a trainer that could not be started
-# Signals that other processes send. A process that ended by another signal has caused that signal itself.
+# Signals by which other processes end a process. A process that died of any other signal has caused the signal
+# itself.
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 QUARANTINE_S = 0.02  # between the end of a trainer's last process and the next use of its memory
 

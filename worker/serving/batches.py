@@ -83,8 +83,8 @@ class Batches:
         self.counters = Counters()
         self._clock_ns = clock_ns
         self._last_pass_ns: dict[ModelVersionId, int] = {}
-        self._row_ns: dict[ModelVersionId, float] = {}  # from the last pass of many rows, else from the last pass
-        self._measured: set[ModelVersionId] = set()  # versions that have had a pass of many rows
+        self._row_ns: dict[ModelVersionId, float] = {}  # from the last pass of _FEW_ROWS or more, if any
+        self._measured: set[ModelVersionId] = set()  # versions that have had a pass of _FEW_ROWS or more
         self._many_next = False  # a request of many rows goes before those of few
         self._turns = 0
         self._last_turn: dict[int, int] = {}  # the number of each owner's last turn

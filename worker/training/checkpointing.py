@@ -45,9 +45,8 @@ class Checkpointing:
         self._clock_s = clock_s
         self._files: CheckpointFiles | None = None
         self._ended_s = clock_s()  # end of the last attempt to save a checkpoint, successful or not
-        self._costs_s: tuple[
-            float, ...
-        ] = ()  # durations of the last two attempts; the shorter counts, since one may have waited for the database
+        # Durations of the last two attempts. The shorter counts, since the other may have waited for the database.
+        self._costs_s: tuple[float, ...] = ()
         self._catalog_s = self._ended_s
 
     def due(self) -> bool:

@@ -59,8 +59,8 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
 def compare(session: Session, job: ClaimedJob, prepared: Prepared, judgement: Judgement) -> Judgement:
     """Return the judgement with the metric of the version that is deployed now, on the same rows."""
     incumbent = session.run(lambda c: models.deployed_version(c, job.spec.model))
-    metric, why = (None, "") if incumbent is None else _evaluate_incumbent(session, incumbent, prepared)
-    return replace(judgement, incumbent=incumbent, incumbent_metric=metric, incomparable=why)
+    metric, reason = (None, "") if incumbent is None else _evaluate_incumbent(session, incumbent, prepared)
+    return replace(judgement, incumbent=incumbent, incumbent_metric=metric, incomparable=reason)
 
 
 def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement: Judgement) -> Publication:
@@ -94,12 +94,10 @@ def _evaluate_incumbent(session: Session, version: ModelVersionId, prepared: Pre
     try:
         stored = session.run(lambda c: models.load_version(c, version))
         predictor = Predictor.load(stored.bundle, stored.weights)
-        why = why_incomparable(predictor.preprocessor, prepared.preprocessor, rows)
-        return (None, why) if why else (predictor.evaluate_columns(rows).get(prepared.metric), "")
+        reason = why_incomparable(predictor.preprocessor, prepared.preprocessor, rows)
+        return (None, reason) if reason else (predictor.evaluate_columns(rows).get(prepared.metric), "")
     except MissingError:
-        return (
-            None,
-            "that version was dropped while this one was judged",
-        )  # publication then compares with the version deployed by then, if any
+        # The publication then compares with the version that is deployed by then, if any.
+        return None, "that version was dropped while this one was judged"
     except TensileError as error:
         return None, f"that version cannot be evaluated on this one's test rows: {error.message}"
