@@ -125,16 +125,16 @@ def _run_with_retries(settings: Settings) -> None:
 
 def _run(settings: Settings) -> None:
     """Build all objects, run the loop, and take the objects down again, whatever happens."""
-    chosen = _choose(settings)
+    chosen = _choose_device(settings)
     set_names = config.given(os.environ)
     settings = _settings_for(chosen, settings)
     kind = kind_of(settings.device, settings.threads)
     mailbox: Mailbox[Mail] = Mailbox()
     with ExitStack() as stack:
         refuse_pooled_sessions(settings.dsn)
-        records = stack.enter_context(closing(_records(settings, kind, "controller")))
-        pulse = stack.enter_context(closing(_records(settings, kind, "heartbeat")))
-        link = _link(settings, records)
+        records = stack.enter_context(closing(_connect_catalog(settings, kind, "controller")))
+        pulse = stack.enter_context(closing(_connect_catalog(settings, kind, "heartbeat")))
+        link = _measure_link(settings, records)
         settings = replace(
             settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s
         )
@@ -142,13 +142,13 @@ def _run(settings: Settings) -> None:
         gauge: Gauge = NoGauge()
         headroom: Headroom | None = None
         if isinstance(chosen, Gpu):
-            regions, gauge, settings = _gpu(chosen, settings, stack, fixed="capacity_bytes" in set_names)
-            headroom = _headroom(settings, kind, shared=regions.handed_over)
-        ledger = stack.enter_context(_ledger(settings))
+            regions, gauge, settings = _prepare_gpu(chosen, settings, stack, fixed="capacity_bytes" in set_names)
+            headroom = _make_headroom(settings, kind, shared=regions.handed_over)
+        ledger = stack.enter_context(_create_ledger(settings))
         if isinstance(chosen, Emulated):
             link = _measure_emulated_link(ledger, link, records)
         forks = stack.enter_context(closing(_fork_server(chosen, settings)))
-        service, learner = _service(settings, forks), _learner(settings, forks)
+        service, learner = _make_service(settings, forks), _make_learner(settings, forks)
         for part in (service, learner):
             stack.callback(part.stop)
         patience = Patience()
@@ -167,7 +167,7 @@ def _run(settings: Settings) -> None:
             regions=regions,
         )
         controller = Controller(
-            pool=_pool(settings),
+            pool=_make_pool(settings),
             planner=planner,
             records=records,
             trainers=trainers,
@@ -224,7 +224,9 @@ def _start_housekeeping(settings: Settings, stack: ExitStack) -> None:
     stack.enter_context(closing(Housekeeping(housekeeping_steps)))
 
 
-def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool) -> tuple[GpuRegions, Gauge, Settings]:
+def _prepare_gpu(
+    gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool
+) -> tuple[GpuRegions, Gauge, Settings]:
     """Prepare a GPU. Returns its regions, a gauge of its load that ends with the stack, and the adjusted settings.
 
     If the capacity is not `fixed` by a setting, there are as many regions as the device really gives.
@@ -243,7 +245,7 @@ def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool) -> tupl
         capacity_bytes=settings.capacity_bytes,
         least_bytes=settings.capacity_bytes if fixed else settings.region_bytes,
         shares=settings.share_memory,
-        mapper=_worker("mapping"),
+        mapper=_worker_command("mapping"),
     )
     settings = replace(
         settings, capacity_bytes=capacity_bytes, budget_bytes=min(settings.budget_bytes, capacity_bytes)
@@ -255,7 +257,7 @@ def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool) -> tupl
     return GpuRegions(gpu, nvml, shared, mps), gauge, settings
 
 
-def _headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
+def _make_headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
     """Return the object that follows the room on the device and stores measured footprints of trainers."""
     footprints = KeptFootprints(Path(settings.state_dir))
     limits = Limits(
@@ -268,7 +270,7 @@ def _headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
     return Headroom(limits, footprints.read(kind), partial(footprints.keep, kind))
 
 
-def _fitted(gpu: Gpu, settings: Settings, set_names: frozenset[str]) -> Settings:
+def _fit_to_free_memory(gpu: Gpu, settings: Settings, set_names: frozenset[str]) -> Settings:
     """Return the settings adjusted to the memory that is free on a GPU now, if its driver reports that."""
     free_bytes, nvml = None, Nvml.start()
     if isinstance(nvml, Nvml):
@@ -279,7 +281,7 @@ def _fitted(gpu: Gpu, settings: Settings, set_names: frozenset[str]) -> Settings
     return fitted(settings, gpu, set_names, free_bytes=free_bytes, footprint_bytes=footprint_bytes)
 
 
-def _choose(settings: Settings) -> Chosen:
+def _choose_device(settings: Settings) -> Chosen:
     """Choose the device and log the choice. Raises DeviceError if the configured device is not available."""
     probed = settings.device not in (CPU, EMULATED)
     gpus = probe() if probed else NoGpu(why=Absence.NO_DEVICE, reason="", hint="")
@@ -301,7 +303,7 @@ def _settings_for(chosen: Chosen, settings: Settings) -> Settings:
     set_names = config.given(os.environ)
     match chosen:
         case Gpu():
-            settings = with_pinned_pool(_fitted(chosen, settings, set_names), set_names)
+            settings = with_pinned_pool(_fit_to_free_memory(chosen, settings, set_names), set_names)
         case Cpu():
             settings = share_of_machine(settings, set_names)
         case Emulated():
@@ -334,14 +336,18 @@ def _measure_swap(settings: Settings) -> tuple[Copying, ...]:
     return measure_cpu(settings.swap_directory)
 
 
-def _link(settings: Settings, records: CatalogRecords) -> Link:
+def _measure_link(settings: Settings, records: CatalogRecords) -> Link:
     """Return the rates of the link: measured for a GPU or a disk, set or derived for an emulated device."""
     environment = _environment(settings)
     if settings.device == EMULATED:
-        link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), environment))
+        link = emulated_link(settings, records.pace, lambda: measure_apart(_worker_command("pace"), environment))
     else:  # a disk or a GPU's link is measured, whatever rates are set
         host = settings.device == CPU
-        copies = _measure_swap(settings) if host else measured_copies(settings.device, _worker("link"), environment)
+        copies = (
+            _measure_swap(settings)
+            if host
+            else measured_copies(settings.device, _worker_command("link"), environment)
+        )
         records.save_links(copies, None)
         link = link_of(copies)
     log.info("the links copy %d bytes/s out and %d in", link.out_bytes_per_s, link.in_bytes_per_s)
@@ -358,7 +364,7 @@ def _measure_emulated_link(ledger: Ledger, nominal: Link, records: CatalogRecord
     return link
 
 
-def _ledger(settings: Settings) -> Ledger:
+def _create_ledger(settings: Settings) -> Ledger:
     """Create the device's ledger. The memory of a GPU is not in the ledger's file."""
     has_memory = settings.device in (CPU, EMULATED)
     return Ledger.create(
@@ -390,7 +396,7 @@ def _environment(settings: Settings) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != config.CONFIG_VARIABLE} | settings.environment()
 
 
-def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
+def _connect_catalog(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
     return CatalogRecords(
         settings.dsn,
         application_name=f"tensile {purpose}",
@@ -410,7 +416,7 @@ def _entering_jobs(settings: Settings) -> int:
     return settings.entering_jobs or max(_LEAST_ENTERING, len(os.sched_getaffinity(0)))
 
 
-def _pool(settings: Settings) -> Pool:
+def _make_pool(settings: Settings) -> Pool:
     return Pool(
         budget_bytes=settings.budget_bytes,
         region_bytes=settings.region_bytes,
@@ -427,7 +433,7 @@ def _modules(settings: Settings) -> tuple[str, ...]:
     return (SERVICE, TRAINER) if settings.service_directory else (TRAINER,)
 
 
-def _service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoService:
+def _make_service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoService:
     if not settings.service_directory:
         log.warning(
             "no service is started: set %s to the directory of its socket", config.variable("service_directory")
@@ -436,7 +442,7 @@ def _service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoServic
     return ServiceProcess(forks=forks, module=SERVICE, grace_s=settings.stop_grace_s)
 
 
-def _learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoService:
+def _make_learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoService:
     # The learner measures operators on the processor only.
     if not settings.survey_s or settings.device not in (CPU, EMULATED):
         return NoService()
@@ -460,7 +466,7 @@ class _ServiceAndLearner:
             part.attend(now_s)
 
 
-def _worker(name: str) -> tuple[str, ...]:
+def _worker_command(name: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"indb_tensile.worker.{name}")
 
 

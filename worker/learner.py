@@ -63,13 +63,15 @@ def learn(session: Session, kind: str, measure: Callable[[], Iterable[Sample]]) 
     """
     stored = session.run(lambda c: predictors.load_predictor(c, kind))
     history = session.run(lambda c: predictors.count_history(c, kind))
-    drawn = None if stored is None or usable(stored.model) is None else _surveyed(stored.survey)
+    drawn = None if stored is None or usable(stored.model) is None else _read_survey(stored.survey)
     if stored is not None and drawn is not None and history < _GROWTH * stored.history + _GROWTH_LEAST:
         return False
     if drawn is None:
         log.info("measuring operators to train the latency predictor")
         drawn = list(measure())
-    measured = [sample for row in session.run(lambda c: predictors.history(c, kind)) if (sample := _sample(*row))]
+    measured = [
+        sample for row in session.run(lambda c: predictors.history(c, kind)) if (sample := _read_sample(*row))
+    ]
     predictor = train([*drawn, *measured], PROCESSOR_SPEED)
     renewed = StoredPredictor(
         model=predictor.to_bytes(),
@@ -86,7 +88,7 @@ def learn(session: Session, kind: str, measure: Callable[[], Iterable[Sample]]) 
     return True
 
 
-def _surveyed(data: bytes) -> list[Sample] | None:
+def _read_survey(data: bytes) -> list[Sample] | None:
     """Return the operators of an earlier survey, or None if they can no longer be read."""
     try:
         return read_samples(zlib.decompress(data).decode())
@@ -94,7 +96,7 @@ def _surveyed(data: bytes) -> list[Sample] | None:
         return None
 
 
-def _sample(description: str, latency_ns: int) -> Sample | None:
+def _read_sample(description: str, latency_ns: int) -> Sample | None:
     """Return an operator that a job ran, or None if its description is of another version."""
     try:
         return Sample(description=read_description(description), latency_ns=latency_ns)

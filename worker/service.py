@@ -43,7 +43,7 @@ from .serving.server import Server
 from .serving.settings import ServiceSettings
 from .serving.store import Loaded, Store
 
-_LOADS = 4  # at the same time: a version that loads slowly, or waits for a lock, delays no other user
+_LOADER_THREADS = 4  # at the same time: a version that loads slowly, or waits for a lock, delays no other user
 _GRACE_S = 3.0  # for requests in progress when the service is stopped
 
 _log = logging.getLogger("service")
@@ -114,7 +114,7 @@ class _Loader:
 
     def __init__(self, options: ServiceSettings) -> None:
         self._options = options
-        self._executor = ThreadPoolExecutor(max_workers=_LOADS, thread_name_prefix="loader")
+        self._executor = ThreadPoolExecutor(max_workers=_LOADER_THREADS, thread_name_prefix="loader")
         self._thread_local = threading.local()
         self._stores: list[Store] = []
 

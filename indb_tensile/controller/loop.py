@@ -79,7 +79,7 @@ log = logging.getLogger("controller")
 Mail = Heard | LeaseOver | Outdated | Wake | BudgetChange | Answered | Stop
 
 _DEVICE_S = 1.0  # between two readings of the device's use
-_FAREWELL_S = 10.0  # for the last catalog writes of a controller that stops while the database is away
+_LAST_WRITES_S = 10.0  # for the last catalog writes of a controller that stops while the database is away
 
 
 class Beating(Protocol):
@@ -159,7 +159,7 @@ class Controller:
     def run(self, heartbeat: Beating) -> None:
         """Run until a Stop was posted and all trainers have ended.
 
-        If the catalog was upgraded meanwhile, the loop stops in the same order and then raises CatalogVersionError.
+        If the catalog was upgraded meanwhile, the loop stops in the same way and then raises CatalogVersionError.
         """
         if self._membership.worker is None:
             self._join(heartbeat)
@@ -366,7 +366,7 @@ class Controller:
     def _done(self) -> bool:
         if self._stop_at_s is None or not finished(self._pool):
             return False
-        return self._membership.written or self._clock_s() > self._stop_at_s + _FAREWELL_S
+        return self._membership.written or self._clock_s() > self._stop_at_s + _LAST_WRITES_S
 
     # --- orders ------------------------------------------------------------------------------------------------
 

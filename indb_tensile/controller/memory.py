@@ -103,7 +103,7 @@ class DeviceMemory:
             self._account.release_slot(slot)
 
     def allow(self, budget_bytes: int) -> int:
-        """Set the budget. Returns the bytes that jobs may have now, which may be fewer where there is less room."""
+        """Set the budget. Returns the bytes that jobs may have now: fewer if the device has less room."""
         if self._headroom is None:
             return budget_bytes
         self._headroom.limits = replace(self._headroom.limits, budget_bytes=budget_bytes)

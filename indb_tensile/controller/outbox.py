@@ -25,7 +25,9 @@ _MAX_BLOCKED = 2  # statements of one flush that may wait for their lock timeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _PendingWrite:
+    """One pending write."""
+
     writing: Writing
     planning_ns: int
 
@@ -37,7 +39,7 @@ class _JobQueue:
     The next attempt is at `due_s`. After another failure it follows `pause_s` later.
     """
 
-    entries: deque[_Entry] = field(default_factory=deque)
+    entries: deque[_PendingWrite] = field(default_factory=deque)
     due_s: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
 
@@ -75,7 +77,7 @@ class Outbox:
     def put(self, writing: Writing, *, planning_ns: int = 0) -> None:
         """Write after all pending writes of the same job; at once if that is possible."""
         queue = self._queues.setdefault(writing.job, _JobQueue())
-        queue.entries.append(_Entry(writing=writing, planning_ns=planning_ns))
+        queue.entries.append(_PendingWrite(writing=writing, planning_ns=planning_ns))
         self.flush()
 
     def flush(self) -> bool:
@@ -128,5 +130,5 @@ class Outbox:
                 del self._queues[job]
 
 
-def _without_measurements(entries: deque[_Entry]) -> deque[_Entry]:
+def _without_measurements(entries: deque[_PendingWrite]) -> deque[_PendingWrite]:
     return deque(entry for entry in entries if not isinstance(entry.writing, RecordMeasurement))

@@ -26,8 +26,8 @@ log = logging.getLogger("controller")
 
 
 _TRIED_REGIONS = 2
-_PATIENCE_S = 60  # for a process that creates a CUDA context
-_FEWER = 16  # if the device does not give the capacity, it is tried with 1/16 less each time
+_TIMEOUT_S = 60  # for a process that creates a CUDA context
+_SMALLER_BY_PART = 16  # if the device does not give the capacity, it is tried with 1/16 less each time
 
 
 def broker(
@@ -73,7 +73,7 @@ def _try_sharing(gpu: Gpu, region_bytes: int, mapper: Sequence[str]) -> None:
         command = (*mapper, str(gpu.ordinal), str(mapper_end.fileno()))
         process = subprocess.Popen(command, pass_fds=(mapper_end.fileno(),), stdout=subprocess.PIPE, text=True)
         mapper_end.close()
-        timeout = struct.pack("ll", _PATIENCE_S, 0)
+        timeout = struct.pack("ll", _TIMEOUT_S, 0)
         # settimeout() would make the socket non-blocking.
         own_end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         send_error: DeviceError | None = None
@@ -82,7 +82,7 @@ def _try_sharing(gpu: Gpu, region_bytes: int, mapper: Sequence[str]) -> None:
         except DeviceError as error:
             send_error = error
         try:
-            output, _ = process.communicate(timeout=_PATIENCE_S)
+            output, _ = process.communicate(timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
@@ -102,7 +102,7 @@ def _make_broker(gpu: Gpu, region_bytes: int, capacity_bytes: int, least_bytes: 
         except DeviceMemoryError:
             if tried_bytes <= least_bytes:
                 raise
-            fewer_bytes = max(least_bytes, tried_bytes - max(region_bytes, tried_bytes // _FEWER))
+            fewer_bytes = max(least_bytes, tried_bytes - max(region_bytes, tried_bytes // _SMALLER_BY_PART))
             fewer_bytes -= fewer_bytes % region_bytes
             log.warning("%s cannot allocate %d bytes: trying %d", gpu.name, tried_bytes, fewer_bytes)
             tried_bytes = fewer_bytes

@@ -15,11 +15,11 @@ from indb_tensile.executor.hardware import memory
 from indb_tensile.scheduler.admission.facts import Ending
 
 RECENT_S = 10.0  # a process with much memory takes seconds to end
-_LOOK_S = 1.0  # between two reads of the counters
+_READ_INTERVAL_S = 1.0  # between two reads of the counters
 # If no counter has risen, a SIGKILL from outside still counts as a kill for memory when the process had at least this
 # share of all memory.
-_MOST_OF_ALL = 0.9  # if there are counters; they may be another group's
-_MUCH_OF_ALL = 0.5  # if there are no counters
+_SHARE_WITH_COUNTERS = 0.9  # if there are counters; they may be another group's
+_SHARE_WITHOUT_COUNTERS = 0.5  # if there are no counters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +72,12 @@ class Starvation:
         self._kills = kills or Counters().kills
         self._clock_s = clock_s
         self._known = self._kills()
-        self._looked_s = clock_s()
-        self._raised_s: float | None = None
+        self._read_at_s = clock_s()
+        self._killed_at_s: float | None = None
 
     def look(self) -> None:
         """Read the counters, so that the time of a kill is known. Does nothing within 1 s of the last read."""
-        if self._clock_s() >= self._looked_s + _LOOK_S:
+        if self._clock_s() >= self._read_at_s + _READ_INTERVAL_S:
             self._read()
 
     @property
@@ -92,18 +92,18 @@ class Starvation:
         """
         if self.recent():
             return Ending.STARVED
-        share = _MOST_OF_ALL if self._known is not None else _MUCH_OF_ALL
+        share = _SHARE_WITH_COUNTERS if self._known is not None else _SHARE_WITHOUT_COUNTERS
         return Ending.PROBABLY_STARVED if peak_bytes >= share * self.memory_bytes else Ending.OUTSIDE
 
     def recent(self) -> bool:
         """Return whether a process was killed for memory in the last 10 s."""
         self._read()
-        return self._raised_s is not None and self._clock_s() <= self._raised_s + RECENT_S
+        return self._killed_at_s is not None and self._clock_s() <= self._killed_at_s + RECENT_S
 
     def _read(self) -> None:
-        kills, self._looked_s = self._kills(), self._clock_s()
+        kills, self._read_at_s = self._kills(), self._clock_s()
         if kills is not None and self._known is not None and kills > self._known:
-            self._raised_s = self._looked_s
+            self._killed_at_s = self._read_at_s
         self._known = kills
 
 

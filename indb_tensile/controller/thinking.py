@@ -40,6 +40,8 @@ _Questions = queue.SimpleQueue[Question | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StoredAnswer:
+    """The answer to one question, or the exception that the planner raised."""
+
     question: Question
     answer_or_error: Answer | Exception
 
@@ -48,19 +50,19 @@ class Patience:
     """Cancels the improvement of plans: the improving search calls `heed`, the owner calls `begin` and `end`."""
 
     def __init__(self) -> None:
-        self._over = False
+        self._cancelled = False
 
     def begin(self) -> None:
         """Allow improvements from now on."""
-        self._over = False
+        self._cancelled = False
 
     def end(self) -> None:
         """Cancel improvements, until the next `begin`."""
-        self._over = True
+        self._cancelled = True
 
     def heed(self) -> None:
         """Raise GivenUp if the improvement was cancelled."""
-        if self._over:
+        if self._cancelled:
             raise GivenUp
 
 

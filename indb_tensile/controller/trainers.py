@@ -66,7 +66,7 @@ class Gone:
     memory_bytes: int | None = None  # host memory of the machine or its container
 
 
-class _Waitable(Protocol):
+class _HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
@@ -90,6 +90,8 @@ class Regions(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Trainer:
+    """One trainer process and its state, from the request to fork it until it is reported as gone."""
+
     copy: Copy
     frames: Frames
     pipe: int  # the end of the pipe that reads as closed once no process has the other end
@@ -119,7 +121,7 @@ class Trainers:
         module: str,
         device_fd: int,
         grace_s: float,
-        wake: _Waitable | None = None,
+        wake: _HasFileno | None = None,
         regions: Regions | None = None,
         starvation: Starvation | None = None,
     ) -> None:
@@ -208,7 +210,7 @@ class Trainers:
         for trainer in sorted({key.data for key, _ in ready if key.data is not None}):
             reports += self._read_events(trainer)
         reports += self._report_gone()
-        self._kill_late()
+        self._kill_overdue()
         return reports
 
     def bury(self, trainer: TrainerId) -> None:
@@ -360,7 +362,7 @@ class Trainers:
                     process.ending = Ending.STOPPED
                 os.killpg(process.pid, number)
 
-    def _kill_late(self) -> None:
+    def _kill_overdue(self) -> None:
         now_s = time.monotonic()
         for trainer, process in self._trainers.items():
             if process.kill_at_s is None or process.kill_at_s > now_s:

@@ -60,6 +60,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
+    """One request that waits for its turn, or one pass of a longer request."""
+
     version: ModelVersionId
     model: Model
     kind: str

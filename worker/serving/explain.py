@@ -110,7 +110,7 @@ class Explainer:
 
         Raises RequestError and its kinds for a request that could not be trained either.
         """
-        steps = _captured(outline(request.spec, request.columns, request.rows, request.shares))
+        steps = _capture_graphs(outline(request.spec, request.columns, request.rows, request.shares))
         measured = self._measured(_signatures(steps))
         predictor = self._predictor()
         workload = _workload(steps, measured, predictor)
@@ -120,13 +120,13 @@ class Explainer:
             limit_bytes=request.limit_bytes,
             region_bytes=self._region_bytes,
         )
-        outcomes = [self._planned(workload, name, room) for name in (*_BASELINES, self._policy)]
+        outcomes = [self._plan(workload, name, room) for name in (*_BASELINES, self._policy)]
         against = baselines((workload,), self._link)
         rows = [self._row(workload, outcome, room, against) for outcome in outcomes]
         rows[-1]["note"] = "; ".join(filter(None, (rows[-1]["note"], _coverage(steps, measured, predictor))))
         return rows
 
-    def _planned(self, workload: Workload, policy: str, room: _Room) -> "_PlanOutcome":
+    def _plan(self, workload: Workload, policy: str, room: _Room) -> "_PlanOutcome":
         """Plan within the memory that is free now, else within the whole device, else without a limit."""
         budgets = [_UNBOUNDED_BYTES] if policy in _BASELINES else [room.now_bytes, room.most_bytes]
         start_ns = time.perf_counter_ns()
@@ -181,7 +181,7 @@ def _sum(*values: float | None) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _captured(training: Outline) -> tuple[CapturedStep, ...]:
+def _capture_graphs(training: Outline) -> tuple[CapturedStep, ...]:
     """Capture the graphs of the job: each size of training step, then the validation pass."""
     module, loss, optimizer = training.module, training.loss, optimizer_settings(training.settings)
     steps = [capture_training(module, loss, *training.batch(rows), optimizer) for rows in training.batches]

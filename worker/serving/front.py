@@ -59,7 +59,7 @@ class Front:
             case Predict():
                 model = await self._residents.get(request.version)
                 owner = self._residents.owner(request.version)
-                return await _encoded(
+                return await _encode_values(
                     await self._batches.predict(
                         request.version, model, request.marked_rows, request.kind, owner=owner
                     )
@@ -84,10 +84,10 @@ class Front:
     async def _read(self, body: bytes) -> tuple[Header, AnyRequest | None]:
         """Return the header, and the request if this process answers it."""
         if len(body) < _LONG_BYTES:
-            return _parsed(body)
+            return _parse(body)
         async with self._long:  # one long frame per turn of the loop
             await asyncio.sleep(0)
-            return _parsed(body)
+            return _parse(body)
 
     def _state(self) -> dict[str, Any]:
         counters = self._batches.counters
@@ -103,12 +103,12 @@ class Front:
         }
 
 
-def _parsed(body: bytes) -> tuple[Header, AnyRequest | None]:
+def _parse(body: bytes) -> tuple[Header, AnyRequest | None]:
     header = header_of(body)
     return header, parse(body) if header.verb in _OWN_VERBS else None
 
 
-async def _encoded(values: list[Any]) -> bytes:
+async def _encode_values(values: list[Any]) -> bytes:
     """Encode the answer to a prediction. Raises ProtocolError if it is larger than a frame may be."""
     width = len(values[0]) if values and isinstance(values[0], list | dict) else 1
     step = max(1, _PIECE_NUMBERS // max(1, width))

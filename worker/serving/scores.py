@@ -19,8 +19,8 @@ class Scores:
     """The scored rows of one version, in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._outputs = _Column()
-        self._targets = _Column()
+        self._outputs = _ScoreFile()
+        self._targets = _ScoreFile()
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -42,7 +42,9 @@ class Scores:
         self._targets.close()
 
 
-class _Column:
+class _ScoreFile:
+    """An array of rows in an unnamed temporary file."""
+
     def __init__(self) -> None:
         self.rows = 0
         self._file: BinaryIO | None = None

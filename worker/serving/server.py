@@ -17,9 +17,9 @@ from .frames import FrameBuffer, ProtocolError, frame
 from .peer import peer_uid, user_name
 from .requests import failure
 
-_AHEAD = 8  # requests of one connection in memory; reading continues up to here, to notice a disconnect
+_MAX_WAITING = 8  # requests of one connection in memory; reading continues up to here, to notice a disconnect
 
-_AHEAD_BYTES = 1 << 20  # limit of the same in bytes, if more than one waits
+_MAX_WAITING_BYTES = 1 << 20  # limit of the same in bytes, if more than one waits
 
 Handle = Callable[[bytes, int], Awaitable[bytes]]
 
@@ -135,12 +135,12 @@ class _Connection(asyncio.Protocol):
         if self._transport is None:  # refused: its data is not read
             return
         self._buffer.feed(data)
-        self._collect()
-        if self._has_enough() or self._broken:
+        self._queue_frames()
+        if self._is_full() or self._broken:
             # Further requests of this client wait in the kernel, not in this process's memory.
             self._transport.pause_reading()
         if self._bodies and self.task is None:
-            self.task = asyncio.ensure_future(self._work())
+            self.task = asyncio.ensure_future(self._answer_frames())
 
     def eof_received(self) -> bool:
         return False  # close: a half-closed connection is not answered
@@ -162,11 +162,11 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _has_enough(self) -> bool:
+    def _is_full(self) -> bool:
         waiting = [len(body) for body in self._bodies if isinstance(body, bytes)]
-        return len(waiting) >= _AHEAD or (len(waiting) > 1 and sum(waiting) > _AHEAD_BYTES)
+        return len(waiting) >= _MAX_WAITING or (len(waiting) > 1 and sum(waiting) > _MAX_WAITING_BYTES)
 
-    def _collect(self) -> None:
+    def _queue_frames(self) -> None:
         try:
             while (body := self._buffer.take()) is not None:
                 self._bodies.append(body)
@@ -174,7 +174,7 @@ class _Connection(asyncio.Protocol):
             self._bodies.append(error)
             self._broken = True
 
-    async def _work(self) -> None:
+    async def _answer_frames(self) -> None:
         while self._bodies and self._transport is not None:
             body = self._bodies.popleft()
             if isinstance(body, ProtocolError):

@@ -33,7 +33,9 @@ _MAX_ENTRIES = 10_000  # queued writes at most: the epochs of some hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _QueuedWrite:
+    """One queued write. `kind` names what is written."""
+
     kind: str
     write: Callable[[Connection], Any]
 
@@ -50,7 +52,7 @@ class Diary:
         self._clock_s = clock_s
         self._phase: Phase | None = None
         self._due_s = 0.0
-        self._entries: deque[_Entry] = deque(maxlen=_MAX_ENTRIES)
+        self._entries: deque[_QueuedWrite] = deque(maxlen=_MAX_ENTRIES)
         self._pause_s = 0.0
         self._retry_s = 0.0
 
@@ -111,7 +113,7 @@ class Diary:
     def _put(self, kind: str, write: Callable[[Connection], Any]) -> None:
         if kind in ("phase", "progress"):  # only the latest entry of these kinds matters
             self._entries = deque((e for e in self._entries if e.kind != kind), maxlen=_MAX_ENTRIES)
-        self._entries.append(_Entry(kind=kind, write=write))
+        self._entries.append(_QueuedWrite(kind=kind, write=write))
         if self._clock_s() >= self._retry_s:
             self._write()
 

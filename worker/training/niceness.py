@@ -22,9 +22,9 @@ def train() -> None:
     for task in Path("/proc/self/task").iterdir():
         try:
             priority = os.getpriority(os.PRIO_PROCESS, int(task.name))
-            os.setpriority(os.PRIO_PROCESS, int(task.name), min(_LEAST, priority + TRAINING - PREPARING))
+            os.setpriority(os.PRIO_PROCESS, int(task.name), min(_MAX_NICENESS, priority + TRAINING - PREPARING))
         except ProcessLookupError:  # the thread has ended
             continue
 
 
-_LEAST = 19  # the lowest priority of Linux
+_MAX_NICENESS = 19  # the lowest priority of Linux

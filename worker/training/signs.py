@@ -16,8 +16,8 @@ class Signs:
         self._link = link
         self._job = job
         self._clock_s = clock_s
-        self._before_s = clock_s()
-        self._due_s = self._before_s
+        self._last_s = clock_s()
+        self._due_s = self._last_s
         self._longest_s = 0.0
         self.phase = Phase.READING
         self.epoch = 0
@@ -26,8 +26,8 @@ class Signs:
     def give(self) -> None:
         """Record that one piece of work, such as an iteration, has ended, and send a sign if it is time."""
         now_s = self._clock_s()
-        self._longest_s = max(self._longest_s, now_s - self._before_s)
-        self._before_s = now_s
+        self._longest_s = max(self._longest_s, now_s - self._last_s)
+        self._last_s = now_s
         if now_s < self._due_s:
             return
         self._due_s = now_s + SIGN_S
@@ -37,4 +37,4 @@ class Signs:
 
     def begin(self) -> None:
         """Start the clock of the first iteration. Work before it does not count as an iteration."""
-        self._before_s = self._clock_s()
+        self._last_s = self._clock_s()
