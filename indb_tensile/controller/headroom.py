@@ -1,10 +1,10 @@
 """Computes the room on a GPU that other programs use too: the budget of jobs and how many jobs may run.
 
-Beside the memory of jobs, every trainer needs its footprint (executor/headroom.py). The memory that NVML counts as
-used is that of jobs, the footprints, and the rest: other programs and the driver. The rest varies. If each trainer
-allocates its own regions, the jobs' budget shrinks while other programs use more. If the controller holds all
-regions, a smaller budget would free no memory; instead, new jobs wait while the memory outside the regions is too
-small for another trainer. No running job ends for this.
+Beside the memory of its job, every trainer needs its footprint: a CUDA context, kernels, and memory of torch
+(executor/headroom.py). The memory that NVML counts as used is that of jobs, the footprints, and the rest: other
+programs and the driver. The rest varies. If each trainer allocates its own regions, the jobs' budget shrinks while
+other programs use more. If the controller holds all regions, a smaller budget would free no memory; instead, new jobs
+wait while the memory outside the regions is too small for another trainer. No running job ends for this.
 """
 
 import logging
@@ -17,7 +17,8 @@ log = logging.getLogger("controller")
 
 # A place for a trainer still counts if it lacks up to 1/4 of a footprint, because the driver's own use varies too.
 _TOLERATED_PART = 4
-_LEAST_RISE_REGIONS = 4  # the budget rises only by 4 regions or more, because the use of other programs varies
+# A smaller rise of the budget is ignored unless it reaches the limit, because the use of other programs varies.
+_LEAST_RISE_REGIONS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,8 +61,8 @@ class Mps:
 
     def _send_command(self, command: str, patience_s: float | None = None) -> str | None:
         """Send a command. Returns the daemon's answer, or None if the command failed or took too long."""
-        # The command is read from a file, not from a pipe: writing to a pipe whose reader has ended raises SIGPIPE,
-        # which would end this command.
+        # The command is read from a file, not from a pipe: writing to a program that ends before it reads raises
+        # SIGPIPE, which would end a `tensile` command.
         with TemporaryFile() as command_file:
             command_file.write(f"{command}\n".encode())
             command_file.seek(0)

@@ -12,7 +12,7 @@ PATIENCE = 50  # times the longest iteration: a machine that swaps is slow, and 
 
 
 class Signs:
-    """Stores when each trainer last sent a message, and its longest iteration."""
+    """Stores when each trainer last sent a message, and the longest duration that it has reported."""
 
     def __init__(self, floor_s: float) -> None:
         self.floor_s = floor_s
@@ -20,8 +20,8 @@ class Signs:
 
     def hear(self, trainer: TrainerId, now_s: float, longest_s: float = 0.0) -> None:
         """Record that the trainer sent a message at this moment."""
-        _, before_s = self._last_sign.get(trainer, (now_s, 0.0))
-        self._last_sign[trainer] = (now_s, max(before_s, longest_s))
+        _, longest_before_s = self._last_sign.get(trainer, (now_s, 0.0))
+        self._last_sign[trainer] = (now_s, max(longest_before_s, longest_s))
 
     def stalled(self, training: Iterable[TrainerId], now_s: float) -> tuple[tuple[TrainerId, float], ...]:
         """Return the trainers that were silent beyond their deadline, and for how long.

@@ -3,7 +3,7 @@
 Such a process gets SIGKILL, as if a user had killed it. The kernel counts these kills before it sends the signal: for
 each control group (`oom_kill` in `memory.events`; version 1: in `memory.oom_control`) and for the whole machine
 (`oom_kill` in /proc/vmstat). The machine's counter includes other containers, so it is read only if no control group
-has a counter. If no counter has risen, the peak memory of the process decides.
+has a counter. If no counter has risen, the kill is judged by the peak memory of the process.
 """
 
 import time
@@ -71,7 +71,7 @@ class Starvation:
         self._memory_bytes = memory_bytes
         self._kills = kills or Counters().kills
         self._clock_s = clock_s
-        self._known = self._kills()
+        self._last_kills = self._kills()
         self._read_at_s = clock_s()
         self._killed_at_s: float | None = None
 
@@ -86,13 +86,13 @@ class Starvation:
         return self._memory_bytes()
 
     def judge(self, peak_bytes: int) -> Ending:
-        """Judge a SIGKILL that this controller did not send.
+        """Return how a process ended that got a SIGKILL which this controller did not send.
 
-        `peak_bytes` is the peak memory of the killed process.
+        `peak_bytes` is the peak memory of the process.
         """
         if self.recent():
             return Ending.STARVED
-        share = _SHARE_WITH_COUNTERS if self._known is not None else _SHARE_WITHOUT_COUNTERS
+        share = _SHARE_WITH_COUNTERS if self._last_kills is not None else _SHARE_WITHOUT_COUNTERS
         return Ending.PROBABLY_STARVED if peak_bytes >= share * self.memory_bytes else Ending.OUTSIDE
 
     def recent(self) -> bool:
@@ -102,9 +102,9 @@ class Starvation:
 
     def _read(self) -> None:
         kills, self._read_at_s = self._kills(), self._clock_s()
-        if kills is not None and self._known is not None and kills > self._known:
+        if kills is not None and self._last_kills is not None and kills > self._last_kills:
             self._killed_at_s = self._read_at_s
-        self._known = kills
+        self._last_kills = kills
 
 
 def _count(path: Path) -> int | None:

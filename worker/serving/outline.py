@@ -121,7 +121,10 @@ def _input_shape(spec: JobSpec, features: list[ColumnStatistics]) -> Shape:
 
 
 def _expected_rows(rows: int, split: Split, shares: Shares | None) -> int:
-    """Return the expected number of training rows. It is exact if the rows are split in order."""
+    """Return the number of training rows to expect.
+
+    It is exact if the rows are split in order; otherwise it is the mean over random splits.
+    """
     test_share, valid_share = split.last or split.test_size, split.valid_size
     if split.column is not None and shares is not None:
         test_share, valid_share = shares.test, shares.valid or split.valid_size * (1 - shares.test)

@@ -1,4 +1,7 @@
-"""Captures the steps of one job, and collects the latencies of their operators on this kind of device."""
+"""Captures the steps of one job, and collects the latencies of their operators on this kind of device.
+
+A step is the sequence of operators that one batch runs in training or validation, captured as a graph.
+"""
 
 from collections.abc import Iterable
 
@@ -31,7 +34,7 @@ class Steps:
         self.kind = kind_of(device, threads)
         self._speed = speed_of(device)
         self.evaluation_rows = evaluation_rows
-        self._known: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, tuple[int, int]] = {}  # latency in ns and workspace in bytes, by signature
         self._predictor: Predictor | None = None
 
     @classmethod
@@ -82,9 +85,9 @@ class Steps:
         self._predictor = None if stored is None else usable(stored.model)
 
     def calibrate(self, session: Session, grant_bytes: int) -> int:
-        """Run each unknown operator once and record its latency.
+        """Run each unknown operator once within `grant_bytes`, and record its latency and workspace in the catalog.
 
-        Returns the bytes by which the grant was too small, or 0.
+        Returns the bytes by which the grant was too small, or 0. If the grant was too small, nothing is recorded.
         """
         predicted = self._predictions()
         outcome = calibrate(self.captured, self.unknown, self._known, grant_bytes)
