@@ -1,6 +1,6 @@
-"""Typed messages between a controller and its trainers, length-prefixed msgpack on a socket pair.
+"""Typed messages between a controller and its trainers: length-prefixed msgpack on a socket pair.
 
-A trainer that sees its end closed exits at once: nothing outlives its controller.
+A trainer whose socket is closed by the controller exits at once, so no trainer outlives its controller.
 """
 
 import socket
@@ -21,32 +21,32 @@ _LENGTH = struct.Struct(">I")
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """One message; the tag is the class name."""
+    """A message. The msgpack tag is the name of the class."""
 
 
 # --- controller to trainer -------------------------------------------------------------------------------------
 
 
 class Assign(Message, frozen=True, kw_only=True):
-    """Train this job on this row of the device's ledger."""
+    """Tell the trainer to train this job, with this slot of the device's ledger."""
 
     job: ClaimedJob
     slot: Slot
-    epoch: int  # of the slot: a write with an older epoch is refused by the ledger
-    budget_bytes: int | None = None  # of the device now; None where nothing bounds the job
+    epoch: int  # of the slot: the ledger refuses a write that carries an older epoch
+    budget_bytes: int | None = None  # the device's memory budget at this moment; None if nothing limits the job
 
 
 class Calibrate(Message, frozen=True, kw_only=True):
-    """Run the unknown operators once, using at most `grant_bytes`."""
+    """Tell the trainer to run each operator of unknown latency once, with at most `grant_bytes` of memory."""
 
     grant_bytes: int
 
 
 class Adopt(Message, frozen=True, kw_only=True):
-    """Follow these plans from the next iteration on: one per graph, in the order of `Captured.graphs`.
+    """Tell the trainer to follow these plans from the next iteration on: one plan per graph, as in `Captured.graphs`.
 
-    The ledger already grants the larger of the old and the new `grant_bytes`; the trainer answers `Adopted`
-    when no iteration of the old plan will run again, and the controller then lowers the grant.
+    While the trainer switches, the ledger grants the larger of the old and the new `grant_bytes`. The trainer answers
+    `Adopted` when no iteration will run by the old plans any more; the controller then lowers the grant.
     """
 
     generation: int
@@ -58,16 +58,16 @@ class Adopt(Message, frozen=True, kw_only=True):
 
 
 class Ready(Message, frozen=True, kw_only=True):
-    """A spare trainer has imported what it needs and waits for work."""
+    """A spare trainer has imported its modules and waits for a job."""
 
     pid: int
 
 
 class Captured(Message, frozen=True, kw_only=True):
-    """The job's graphs: the training step, then the last smaller batch (if any), then the validation pass.
+    """The job's graphs: the training step, then the last, smaller batch (if any), then the validation pass.
 
-    `latency_ns[g][k]` is the best estimate for operator k of graph g; `unknown` counts the operators whose
-    workspace has never been measured on this kind of device, which calls for a calibration.
+    `latency_ns[g][k]` is the best estimate for operator k of graph g. `unknown` counts the operators whose workspace
+    has never been measured on this kind of device; if it is above 0, the controller orders a calibration.
     """
 
     job: JobId
@@ -77,9 +77,10 @@ class Captured(Message, frozen=True, kw_only=True):
 
 
 class Calibrated(Message, frozen=True, kw_only=True):
-    """The graphs again with measured sizes, workspaces and latencies.
+    """The graphs after a calibration, with measured sizes, workspaces and latencies.
 
-    `overflow_bytes` > 0: the grant was too small by that much, and the controller asks again with more.
+    If `overflow_bytes` is above 0, the grant was too small by that many bytes, and the controller orders another
+    calibration with a larger grant.
     """
 
     job: JobId
@@ -89,14 +90,14 @@ class Calibrated(Message, frozen=True, kw_only=True):
 
 
 class Adopted(Message, frozen=True, kw_only=True):
-    """Every iteration from now on follows this generation."""
+    """From now on every iteration follows the plans of this generation."""
 
     job: JobId
     generation: int
 
 
 class Measured(Message, frozen=True, kw_only=True):
-    """What sampled iterations of the training step took since the last report: means."""
+    """Means over the iterations of the training step that were sampled since the last report."""
 
     job: JobId
     generation: int
@@ -107,7 +108,10 @@ class Measured(Message, frozen=True, kw_only=True):
 
 
 class Progressed(Message, frozen=True, kw_only=True):
-    """Where the job is: a sign of life. `longest_s` is the longest that the trainer was busy between two of them."""
+    """The job's progress. The message also shows the controller that the trainer is alive.
+
+    `longest_s` is the longest time that one piece of work, such as an iteration, has taken so far.
+    """
 
     job: JobId
     phase: Phase
@@ -117,16 +121,17 @@ class Progressed(Message, frozen=True, kw_only=True):
 
 
 class Finished(Message, frozen=True, kw_only=True):
-    """The job's version is published and its row says succeeded."""
+    """The job's model version is published, and the job's row has the state succeeded."""
 
     job: JobId
 
 
 class Failed(Message, frozen=True, kw_only=True):
-    """The job cannot go on. `retry`: the fault was not the request's, another attempt may succeed.
+    """The job has failed.
 
-    `lost`: the device is gone, or this process's hold on it, so that no job may get on. `blame`: whether a fault
-    that may pass is the job's own.
+    `retry` is true if the request did not cause the fault, so another attempt may succeed. `lost` is true if the
+    device is gone, or if this process has lost access to it, so that no job can continue on it. `blame` says whether
+    a transient fault is the job's own.
     """
 
     job: JobId
@@ -148,7 +153,7 @@ _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyMessage)
 
 
 def encode(message: Message) -> bytes:
-    """One frame: four bytes of length, most significant first, then msgpack."""
+    """Encode the message as one frame: its length in four bytes, most significant first, then msgpack."""
     body = _encoder.encode(message)
     if len(body) > MAX_MESSAGE_BYTES:
         raise InvariantError(f"a {type(message).__name__} of {len(body)} bytes exceeds {MAX_MESSAGE_BYTES}")
@@ -156,20 +161,20 @@ def encode(message: Message) -> bytes:
 
 
 class Link:
-    """A blocking end of the socket pair, for the trainer. Sending is safe from several threads."""
+    """The trainer's end of the socket pair. Calls block. Several threads may send at the same time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Raises OSError when the other end is gone."""
+        """Send one message. Raises OSError if the controller has closed the connection."""
         frame = encode(message)
         with self._sending:
             self._connection.sendall(frame)
 
     def receive(self) -> Message | None:
-        """The next message, or None when the other end is gone."""
+        """Return the next message, or None if the controller has closed the connection."""
         header = self._read(_LENGTH.size)
         if header is None:
             return None
@@ -187,9 +192,11 @@ class Link:
 
 
 def decode(body: bytes) -> Message:
-    """The message of one frame's body. Raises InvariantError for what is not one of ours."""
+    """Decode the body of one frame. Raises InvariantError if the bytes are not one of these messages."""
     try:
         message: Message = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, TensileError) as error:
-        raise InvariantError(f"a message of {len(body)} bytes is not one of the link's: {error}") from error
+        raise InvariantError(
+            f"a message of {len(body)} bytes is not one that controllers and trainers send: {error}"
+        ) from error
     return message

@@ -1,1 +1,1 @@
-"""Process entry points: the composition roots, one per process."""
+"""The entry points of the processes, one module per process, each of which builds and connects its objects."""

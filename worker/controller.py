@@ -1,8 +1,8 @@
-"""The controller's process: settings to objects to the loop.
+"""The controller's process: reads the settings, builds the objects and runs the loop.
 
-SIGHUP reads the budget from the settings again, and jobs shrink or grow to it. SIGTERM and SIGINT end the
-controller: its jobs go back to the queue. Exit codes: 0 after those, else as in `errors.py` (2 for a wrong setting,
-4 without a database or with one of another version, 5 without a device), 70 for a fault of ours.
+SIGHUP reads the budget from the settings again, and jobs shrink or grow to it. SIGTERM and SIGINT stop the
+controller: its jobs return to the queue. Exit codes: 0 after these signals, else those of `errors.py` (2 for a wrong
+setting, 4 without a database or for a database of another version, 5 without a device), and 70 for an internal error.
 """
 
 import logging
@@ -77,20 +77,20 @@ SERVICE = "indb_tensile.worker.service"
 LEARNER = "indb_tensile.worker.learner"
 
 _START_PAUSE_S = 2.0
-_LEAST_ENTERING = 2  # so that a job that waits for a lock or for memory holds up no other of its owner
+_LEAST_ENTERING = 2  # so that one job that waits for a lock or memory does not delay its owner's other jobs
 
 log = logging.getLogger("controller")
 
 
 def main() -> int:
-    """Run a controller until it is told to stop; return the exit code."""
+    """Run a controller until it is stopped. Returns the exit code."""
     start_log("controller")
     try:
         settings = config.load(os.environ)
         logging.getLogger().setLevel(settings.log_level.upper())
-        _run_patiently(settings)
+        _run_with_retries(settings)
     except TensileError as error:
-        log.error("%s", _sentences(error))  # noqa: TRY400 - it says all there is to know
+        log.error("%s", _sentences(error))  # noqa: TRY400 - no traceback needed
         return error.exit_code
     except Exception:
         log.exception("the controller failed")
@@ -102,11 +102,12 @@ def _sentences(error: TensileError) -> str:
     return " ".join(f"{part.rstrip('.')}." for part in (error.message, error.detail, error.hint) if part)
 
 
-def _run_patiently(settings: Settings) -> None:
-    """Run; where the database goes away before all is built, wait for it and begin anew.
+def _run_with_retries(settings: Settings) -> None:
+    """Run the controller. If the database goes away before all objects are built, wait for it and start again.
 
-    A server that starts up or shuts down is waited for as long as that takes, one that does not answer for
-    `start_patience_s`. One that accepts connections and still refuses this role, password or database is not.
+    A server that starts up or shuts down is waited for without limit, and a server that does not answer for at most
+    `start_patience_s`. A server that accepts connections and still refuses this role, password or database is not
+    waited for.
     """
     silent_s, refusals = 0.0, 0
     while True:
@@ -115,7 +116,7 @@ def _run_patiently(settings: Settings) -> None:
         except UnreachableError as error:
             answer = answers(settings.dsn)
             silent_s = silent_s + _START_PAUSE_S if answer is None else 0.0
-            refusals += answer is True  # the first may be of a server that has just come back
+            refusals += answer is True  # the first refusal may come from a server that has just restarted
             if silent_s > settings.start_patience_s or refusals > 1:
                 raise
             log.warning("%s Trying again until the database answers.", _sentences(error))
@@ -123,17 +124,17 @@ def _run_patiently(settings: Settings) -> None:
 
 
 def _run(settings: Settings) -> None:
-    """Build everything, hand it to the loop, and take it down again, whatever happens."""
-    chosen = _choose(settings)
-    given = config.given(os.environ)
-    settings = _on(chosen, settings)
+    """Build all objects, run the loop, and take the objects down again, whatever happens."""
+    chosen = _choose_device(settings)
+    set_names = config.given(os.environ)
+    settings = _settings_for(chosen, settings)
     kind = kind_of(settings.device, settings.threads)
     mailbox: Mailbox[Mail] = Mailbox()
     with ExitStack() as stack:
         refuse_pooled_sessions(settings.dsn)
-        records = stack.enter_context(closing(_records(settings, kind, "controller")))
-        pulse = stack.enter_context(closing(_records(settings, kind, "heartbeat")))
-        link = _link(settings, records)
+        records = stack.enter_context(closing(_connect_catalog(settings, kind, "controller")))
+        pulse = stack.enter_context(closing(_connect_catalog(settings, kind, "heartbeat")))
+        link = _measure_link(settings, records)
         settings = replace(
             settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s
         )
@@ -141,13 +142,13 @@ def _run(settings: Settings) -> None:
         gauge: Gauge = NoGauge()
         headroom: Headroom | None = None
         if isinstance(chosen, Gpu):
-            regions, gauge, settings = _gpu(chosen, settings, stack, fixed="capacity_bytes" in given)
-            headroom = _headroom(settings, kind, shared=regions.handed_over)
-        ledger = stack.enter_context(_ledger(settings))
+            regions, gauge, settings = _prepare_gpu(chosen, settings, stack, fixed="capacity_bytes" in set_names)
+            headroom = _make_headroom(settings, kind, shared=regions.handed_over)
+        ledger = stack.enter_context(_create_ledger(settings))
         if isinstance(chosen, Emulated):
-            link = _borne_out(ledger, link, records)
+            link = _measure_emulated_link(ledger, link, records)
         forks = stack.enter_context(closing(_fork_server(chosen, settings)))
-        service, learner = _service(settings, forks), _learner(settings, forks)
+        service, learner = _make_service(settings, forks), _make_learner(settings, forks)
         for part in (service, learner):
             stack.callback(part.stop)
         patience = Patience()
@@ -166,13 +167,13 @@ def _run(settings: Settings) -> None:
             regions=regions,
         )
         controller = Controller(
-            pool=_pool(settings),
+            pool=_make_pool(settings),
             planner=planner,
             records=records,
             trainers=trainers,
             memory=DeviceMemory(ledger, kind=kind, gauge=gauge, headroom=headroom),
             mailbox=mailbox,
-            service=_Both(service, learner),
+            service=_ServiceAndLearner(service, learner),
             poll_s=settings.poll_s,
             answer_s=settings.answer_s,
         )
@@ -180,68 +181,71 @@ def _run(settings: Settings) -> None:
             pulse=pulse,
             beat_s=settings.beat_s,
             lease_s=settings.lease_s,
-            held=controller.held,
+            claims=controller.held,
             tell=mailbox.post,
             stop_trainers=trainers.kill_all,
         )
         stack.callback(heartbeat.close)
         listener = ListenerThread(Listener(settings.dsn, application_name="tensile listener"), mailbox.post)
         stack.callback(listener.close)
-        _keep_house(settings, stack)
-        stack.callback(trainers.close)  # before all else: nothing may run that nobody looks after
+        _start_housekeeping(settings, stack)
+        stack.callback(trainers.close)  # called first on exit: no trainer may run without a controller
         _listen_to_signals(mailbox, chosen, settings.capacity_bytes)
         controller.run(heartbeat)
     log.info("stopped")
 
 
 def _fork_server(chosen: Chosen, settings: Settings) -> ForkServer:
-    """The process that trainers and services are forked from."""
+    """Return the server from which trainers, service and learner are forked."""
     environment = _environment(settings)
-    # Without the shim tensors are in the ordinary memory of each trainer, and the ledger counts them.
+    # Without the preloaded allocator, tensors are in the ordinary memory of each trainer, and the ledger only counts
+    # them.
     ordinary = not isinstance(chosen, Gpu) and not settings.share_memory
     return ForkServer(environment if ordinary else preloading(environment), _modules(settings))
 
 
 def _listen_to_signals(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) -> None:
-    """SIGTERM and SIGINT stop the controller, SIGHUP reads the budget again."""
+    """Install the signal handlers: SIGTERM and SIGINT stop the controller, SIGHUP reads the budget again."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: mailbox.post(Stop()))
     signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, chosen, capacity_bytes))
 
 
-def _keep_house(settings: Settings, stack: ExitStack) -> None:
-    """Tidy up once a minute, for as long as the stack stands."""
+def _start_housekeeping(settings: Settings, stack: ExitStack) -> None:
+    """Start the thread that cleans up once a minute. It ends with the stack."""
     chores = stack.enter_context(closing(CatalogChores(settings.dsn)))
-    tidying = steps(
+    housekeeping_steps = steps(
         chores,
         state_directory=Path(settings.state_dir),
         host=socket.gethostname(),
         log_bytes=settings.log_bytes,
         log_files=settings.log_files,
     )
-    stack.enter_context(closing(Housekeeping(tidying)))
+    stack.enter_context(closing(Housekeeping(housekeeping_steps)))
 
 
-def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool) -> tuple[GpuRegions, Gauge, Settings]:
-    """A GPU's regions, what its driver says of it for as long as the stack stands, and the settings that came of it.
+def _prepare_gpu(
+    gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool
+) -> tuple[GpuRegions, Gauge, Settings]:
+    """Prepare a GPU. Returns its regions, a gauge of its load that ends with the stack, and the adjusted settings.
 
-    Where the capacity is not `fixed`, the regions are as many as the device really gives.
+    If the capacity is not `fixed` by a setting, there are as many regions as the device really gives.
     """
     nvml = Nvml.start()
     mps = Mps.serving(os.environ)
     if settings.mps and mps is None:
         raise DeviceError(
-            f"mps ({config.variable('mps')}) is on, and no daemon of NVIDIA's MPS answers",
-            hint="Start the controller by tensile up --mps, or its daemon before it (-d), or turn mps off.",
+            f"mps ({config.variable('mps')}) is on, but no daemon of NVIDIA's MPS answers",
+            hint="Use tensile up --mps, start the daemon (nvidia-cuda-mps-control -d) first, or turn mps off.",
         )
-    log.info("jobs %s", "compute beside each other, by MPS" if mps else "take turns on the device: there is no MPS")
+    log.info("jobs %s", "run at the same time, by MPS" if mps else "share the device by time slices, without MPS")
     shared, capacity_bytes = broker(
         gpu,
         region_bytes=settings.region_bytes,
         capacity_bytes=settings.capacity_bytes,
         least_bytes=settings.capacity_bytes if fixed else settings.region_bytes,
         shares=settings.share_memory,
-        mapper=_worker("mapping"),
+        mapper=_worker_command("mapping"),
     )
     settings = replace(
         settings, capacity_bytes=capacity_bytes, budget_bytes=min(settings.budget_bytes, capacity_bytes)
@@ -253,9 +257,9 @@ def _gpu(gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool) -> tupl
     return GpuRegions(gpu, nvml, shared, mps), gauge, settings
 
 
-def _headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
-    """Follows what the device has room for, and keeps what a trainer is measured to take."""
-    kept = KeptFootprints(Path(settings.state_dir))
+def _make_headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
+    """Return the object that follows the room on the device and stores measured footprints of trainers."""
+    footprints = KeptFootprints(Path(settings.state_dir))
     limits = Limits(
         budget_bytes=settings.budget_bytes,
         capacity_bytes=settings.capacity_bytes,
@@ -263,98 +267,105 @@ def _headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
         max_jobs=settings.max_jobs,
         shared=shared,
     )
-    return Headroom(limits, kept.read(kind), partial(kept.keep, kind))
+    return Headroom(limits, footprints.read(kind), partial(footprints.keep, kind))
 
 
-def _fitted(gpu: Gpu, settings: Settings, given: frozenset[str]) -> Settings:
-    """The settings for a GPU by what it has free now, as far as its driver tells."""
+def _fit_to_free_memory(gpu: Gpu, settings: Settings, set_names: frozenset[str]) -> Settings:
+    """Return the settings adjusted to the memory that is free on a GPU now, if its driver reports that."""
     free_bytes, nvml = None, Nvml.start()
     if isinstance(nvml, Nvml):
         with nvml, suppress(DeviceError):
             reading = nvml.read(gpu.uuid)
             free_bytes = reading.total_bytes - reading.used_bytes
     footprint_bytes = KeptFootprints(Path(settings.state_dir)).read(kind_of(named(gpu), settings.threads))
-    return fitted(settings, gpu, given, free_bytes=free_bytes, footprint_bytes=footprint_bytes)
+    return fitted(settings, gpu, set_names, free_bytes=free_bytes, footprint_bytes=footprint_bytes)
 
 
-def _choose(settings: Settings) -> Chosen:
-    """The device to run on, said once in the log. Raises DeviceError where the one that is set cannot be had."""
-    asked = settings.device not in (CPU, EMULATED)
-    found = probe() if asked else NoGpu(why=Absence.NO_DEVICE, reason="", hint="")
-    chosen = choose(settings.device, found, torch_cuda(), torch_architectures)
+def _choose_device(settings: Settings) -> Chosen:
+    """Choose the device and log the choice. Raises DeviceError if the configured device is not available."""
+    probed = settings.device not in (CPU, EMULATED)
+    gpus = probe() if probed else NoGpu(why=Absence.NO_DEVICE, reason="", hint="")
+    chosen = choose(settings.device, gpus, torch_cuda(), torch_architectures)
     match chosen:
         case Gpu():
             log.info("the device is %s with %d bytes", chosen.name, chosen.memory_bytes)
         case Emulated():
             log.info("the device is emulated: %s", chosen.reason)
-        case Cpu() if isinstance(found, Gpus) or found.is_fault:
+        case Cpu() if isinstance(gpus, Gpus) or gpus.is_fault:
             log.warning("the device is this machine's %s: %s. %s", processor(), chosen.reason, chosen.hint)
         case Cpu():
             log.info("the device is this machine's %s: %s", processor(), chosen.reason)
     return chosen
 
 
-def _on(chosen: Chosen, settings: Settings) -> Settings:
-    """The settings for that device, which every process of this controller gets."""
-    given = config.given(os.environ)
+def _settings_for(chosen: Chosen, settings: Settings) -> Settings:
+    """Return the settings adjusted to the device. Every process of this controller gets them."""
+    set_names = config.given(os.environ)
     match chosen:
         case Gpu():
-            settings = with_pinned_pool(_fitted(chosen, settings, given), given)
+            settings = with_pinned_pool(_fit_to_free_memory(chosen, settings, set_names), set_names)
         case Cpu():
-            settings = share_of_machine(settings, given)
+            settings = share_of_machine(settings, set_names)
         case Emulated():
             settings = within_machine(settings)
     return replace(settings, device=named(chosen), torch_threads=settings.threads)
 
 
-def _swap(settings: Settings) -> tuple[Copying, ...]:
-    """The disk beyond the links, as it is measured in a directory that is there from now on. Raises DeviceError."""
-    place = Path(settings.swap_directory)
+def _measure_swap(settings: Settings) -> tuple[Copying, ...]:
+    """Create the swap directory if it is missing and measure copies to its disk. Raises DeviceError."""
+    directory = Path(settings.swap_directory)
     try:
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise DeviceError(
-            f"swap_directory ({config.variable('swap_directory')}) {place} cannot be made: {error.strerror}",
+            f"swap_directory ({config.variable('swap_directory')}) {directory} cannot be created: {error.strerror}",
             hint="Name a directory on a disk that the controller may write to.",
         ) from error
     if is_in_memory(settings.swap_directory):
-        log.warning("swap_directory %s is in memory: what is swapped there saves none. Name one on a disk.", place)
+        log.warning(
+            "swap_directory %s is in memory, so swapping to it saves no memory. Name a directory on a disk.",
+            directory,
+        )
     log.info(
         "jobs have %d bytes of memory, %d threads each, and swap to %s, at most %d bytes",
         settings.budget_bytes,
         settings.threads,
-        place,
+        directory,
         settings.host_pool_bytes,
     )
     return measure_cpu(settings.swap_directory)
 
 
-def _link(settings: Settings, records: CatalogRecords) -> Link:
-    """The link of a GPU or to a disk as it is measured, where no rate is set, or the one that is emulated."""
+def _measure_link(settings: Settings, records: CatalogRecords) -> Link:
+    """Return the rates of the link: measured for a GPU or a disk, set or derived for an emulated device."""
     environment = _environment(settings)
     if settings.device == EMULATED:
-        link = emulated_link(settings, records.pace, lambda: measure_apart(_worker("pace"), environment))
-    else:  # a disk, or a GPU's link, is as fast as it is, whatever rate is set
+        link = emulated_link(settings, records.pace, lambda: measure_apart(_worker_command("pace"), environment))
+    else:  # a disk or a GPU's link is measured, whatever rates are set
         host = settings.device == CPU
-        copies = _swap(settings) if host else measured_copies(settings.device, _worker("link"), environment)
+        copies = (
+            _measure_swap(settings)
+            if host
+            else measured_copies(settings.device, _worker_command("link"), environment)
+        )
         records.save_links(copies, None)
         link = link_of(copies)
     log.info("the links copy %d bytes/s out and %d in", link.out_bytes_per_s, link.in_bytes_per_s)
     return link
 
 
-def _borne_out(ledger: Ledger, nominal: Link, records: CatalogRecords) -> Link:
-    """An emulated link as plans may count on it; the catalog keeps what was measured."""
+def _measure_emulated_link(ledger: Ledger, nominal: Link, records: CatalogRecords) -> Link:
+    """Measure an emulated link and return the rates that plans may rely on. The catalog stores the measurements."""
     copies = measure_emulated(ledger, nominal)
     records.save_links(copies, nominal)
     link = trusted(link_of(copies), nominal)
     if link is not nominal:
-        log.warning("this machine does not keep up with its links, and plans count on less: %s", link)
+        log.warning("this machine is slower than the emulated link, and plans use the measured rates: %s", link)
     return link
 
 
-def _ledger(settings: Settings) -> Ledger:
-    """The account of the device. A GPU's memory is its own: nothing of it is in the ledger's file."""
+def _create_ledger(settings: Settings) -> Ledger:
+    """Create the device's ledger. The memory of a GPU is not in the ledger's file."""
     has_memory = settings.device in (CPU, EMULATED)
     return Ledger.create(
         settings.capacity_bytes,
@@ -367,25 +378,25 @@ def _ledger(settings: Settings) -> Ledger:
 
 
 def _reload_budget(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) -> None:
-    """Read the settings anew; only the budget may change while the controller runs."""
+    """Read the settings again. Only the budget may change while the controller runs."""
     try:
-        loaded, given = config.load(os.environ), config.given(os.environ)
-        if isinstance(chosen, Gpu):  # what is free now is less what this controller has made
-            budget_bytes = loaded.budget_bytes if "budget_bytes" in given else capacity_bytes
+        loaded, set_names = config.load(os.environ), config.given(os.environ)
+        if isinstance(chosen, Gpu):  # the free memory no longer includes the regions that this controller has made
+            budget_bytes = loaded.budget_bytes if "budget_bytes" in set_names else capacity_bytes
         else:
-            budget_bytes = _on(chosen, loaded).budget_bytes
+            budget_bytes = _settings_for(chosen, loaded).budget_bytes
     except TensileError as error:
-        log.error("the settings stay as they are: %s", error.message)  # noqa: TRY400 - one line says it all
+        log.error("the settings are not changed: %s", error.message)  # noqa: TRY400 - no traceback needed
         return
     mailbox.post(BudgetChange(budget_bytes=min(budget_bytes, capacity_bytes)))
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """What processes are started with: these settings, whatever a file says meanwhile."""
+    """Return the environment of started processes: the current settings, even if the settings file changes later."""
     return {k: v for k, v in os.environ.items() if k != config.CONFIG_VARIABLE} | settings.environment()
 
 
-def _records(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
+def _connect_catalog(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
     return CatalogRecords(
         settings.dsn,
         application_name=f"tensile {purpose}",
@@ -405,7 +416,7 @@ def _entering_jobs(settings: Settings) -> int:
     return settings.entering_jobs or max(_LEAST_ENTERING, len(os.sched_getaffinity(0)))
 
 
-def _pool(settings: Settings) -> Pool:
+def _make_pool(settings: Settings) -> Pool:
     return Pool(
         budget_bytes=settings.budget_bytes,
         region_bytes=settings.region_bytes,
@@ -418,41 +429,44 @@ def _pool(settings: Settings) -> Pool:
 
 
 def _modules(settings: Settings) -> tuple[str, ...]:
-    """What will be forked for certain."""
+    """Return the modules that are certain to be forked."""
     return (SERVICE, TRAINER) if settings.service_directory else (TRAINER,)
 
 
-def _service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoService:
+def _make_service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoService:
     if not settings.service_directory:
-        log.warning("no service: set %s to where its socket shall be", config.variable("service_directory"))
+        log.warning(
+            "no service is started: set %s to the directory of its socket", config.variable("service_directory")
+        )
         return NoService()
     return ServiceProcess(forks=forks, module=SERVICE, grace_s=settings.stop_grace_s)
 
 
-def _learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoService:
-    if not settings.survey_s or settings.device not in (CPU, EMULATED):  # it measures the processor's operators
+def _make_learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoService:
+    # The learner measures operators on the processor only.
+    if not settings.survey_s or settings.device not in (CPU, EMULATED):
         return NoService()
     return LearnerProcess(forks=forks, module=LEARNER)
 
 
-class _Both:
-    """The service and the learner, told the same."""
+class _ServiceAndLearner:
+    """Passes each call to the service and to the learner."""
 
     def __init__(self, *parts: ServiceProcess | LearnerProcess | NoService) -> None:
         self._parts = parts
 
     def serve(self, worker: WorkerId | None) -> None:
-        """Each serves this worker from now on."""
+        """Let each process serve this worker from now on."""
         for part in self._parts:
             part.serve(worker)
 
     def attend(self, now_s: float) -> None:
-        """Start what is due."""
+        """Start the processes that are due."""
         for part in self._parts:
             part.attend(now_s)
 
 
-def _worker(name: str) -> tuple[str, ...]:
+def _worker_command(name: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"indb_tensile.worker.{name}")
 
 

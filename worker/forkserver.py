@@ -1,11 +1,12 @@
-"""The process that others are forked from: `python -m indb_tensile.worker.forkserver CONTROL_FD [MODULE ...]`.
+"""The fork server: `python -m indb_tensile.worker.forkserver CONTROL_FD [MODULE ...]`.
 
-It imports these, and what a request names, once, and forks a copy that runs its `main() -> int` with descriptors
-that came with the request (indb_tensile/controller/forkserver.py has the other end, and the reason). It has one
-thread, no torch operator has run in it, and it opens nothing: so a copy is as good as a process started anew.
+It imports each module once, those of its arguments first and others when a request names them. For each request it
+forks a copy that runs `main() -> int` of the module, with the descriptors that came with the request. The other end,
+and the reason for forking, is in indb_tensile/controller/forkserver.py. The server has one thread, has run no torch
+operator and opens no files, so a copy behaves like a process that was started afresh.
 
-The service, such a copy itself, has another one forked from it before it starts any thread: whatever is forked from
-that is the service's child, and nothing is imported again.
+The service is itself such a copy. Before it starts any thread it forks a server of its own (`nursery`): processes
+forked from that server are children of the service, and import nothing again.
 """
 
 import gc
@@ -34,48 +35,51 @@ from indb_tensile.log import start_log
 
 from .serving.processes import die_with_parent
 
-_FAILED = 70  # exit code of a fault of ours
-_NAME_CHARACTERS = 15  # of a process: TASK_COMM_LEN in linux/sched.h, less the zero
+_FAILED = 70  # exit code of an internal error
+_NAME_CHARACTERS = 15  # longest name of a process: TASK_COMM_LEN in linux/sched.h, less the terminating zero
 
 log = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Fork whenever asked; end with the process that asks."""
+    """Fork on each request, until the requesting process closes the socket. Returns the exit code."""
     with socket.socket(fileno=int(sys.argv[1])) as control:
         return _serve(control, sys.argv[2:])
 
 
 def nursery() -> ForkServer:
-    """Copies of this process as it is now. Where it has threads, of one that is started anew when it is asked."""
+    """Fork a server from this process, whose copies start in this process's present state.
+
+    If this process already has several threads, a server is started afresh at the first request instead.
+    """
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         return ForkServer(os.environ)
-    ours, theirs = control_pair()
+    own_end, server_end = control_pair()
     pid = os.fork()
     if not pid:
         code = _FAILED
         try:
-            ours.close()
-            code = _serve(theirs)
+            own_end.close()
+            code = _serve(server_end)
         finally:
             os._exit(code)
-    theirs.close()
+    server_end.close()
     os.setpgid(pid, pid)
-    return ForkServer(os.environ, server=Server(pid=pid, control=ours))
+    return ForkServer(os.environ, server=Server(pid=pid, control=own_end))
 
 
 def _serve(control: socket.socket, modules: Sequence[str] = ()) -> int:
     die_with_parent()
     start_log("forkserver", force=True)
-    _call_oneself("forks")
-    gc.freeze()  # what is imported stays: collecting it would only copy its pages
+    _set_process_name("forks")
+    gc.freeze()  # imported objects stay: a collection would only write to their pages and so copy them
     for module in modules:
         _load(module)
     parent = os.getppid()
     while True:
         try:
             data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, DESCRIPTORS)
-        except ConnectionResetError:  # whoever asked has ended, and had not heard the last answer
+        except ConnectionResetError:  # the requesting process has ended without reading the last answer
             return 0
         if not data:
             return 0
@@ -88,35 +92,35 @@ def _serve(control: socket.socket, modules: Sequence[str] = ()) -> int:
 
 
 def _load(module: str) -> Callable[[], int] | None:
-    known = module in sys.modules
+    imported = module in sys.modules
     try:
-        found: Callable[[], int] = import_module(module).main
+        main_function: Callable[[], int] = import_module(module).main
     except Exception:
         log.exception("%s cannot be imported", module)
         return None
-    if not known:
+    if not imported:
         gc.freeze()
-    return found
+    return main_function
 
 
 def _fork(
     request: Request, descriptors: list[int], control: socket.socket, parent: int, run: Callable[[], int]
 ) -> None:
-    """Fork twice, so that the copy becomes the parent's child."""
+    """Fork twice, so that the copy becomes a child of the requesting process."""
     try:
-        between = os.fork()
-        if not between:
-            over = os.pidfd_open(os.getpid())
+        middle_pid = os.fork()
+        if not middle_pid:
+            middle_pidfd = os.pidfd_open(os.getpid())
             if not os.fork():
-                _become(request, descriptors, control, parent, over, run)
+                _become(request, descriptors, control, parent, middle_pidfd, run)
             os._exit(0)
     except OSError as error:
-        log.error("%s could not be forked: %s", request.module, error)  # noqa: TRY400 - one line says it all
+        log.error("%s could not be forked: %s", request.module, error)  # noqa: TRY400 - no traceback needed
         control.send(ANSWER.pack(request.number, 0))
-        if os.getppid() != parent:  # the process between
+        if os.getppid() != parent:  # this is the process in the middle
             os._exit(_FAILED)
         return
-    os.waitpid(between, 0)
+    os.waitpid(middle_pid, 0)
 
 
 def _become(
@@ -124,36 +128,39 @@ def _become(
     descriptors: list[int],
     control: socket.socket,
     parent: int,
-    over: int,
+    middle_pidfd: int,
     run: Callable[[], int],
 ) -> NoReturn:
-    """Be the copy: of a group of one's own, and the child of who asked, before it hears of it."""
+    """Run as the copy: lead a process group, wait for the new parent, report the process id, and run the module.
+
+    The copy is a child of the requesting process before that process reads the answer.
+    """
     code = _FAILED
     try:
         os.setpgid(0, 0)
-        select.select([over], [], [])  # once the process between has ended, its child has its new parent
-        os.close(over)
+        select.select([middle_pidfd], [], [])  # once the process in the middle has ended, the copy has its new parent
+        os.close(middle_pidfd)
         die_with_parent()
         if os.getppid() == parent:
-            _call_oneself(request.module.rpartition(".")[2])
+            _set_process_name(request.module.rpartition(".")[2])
             os.environ |= request.environment
             for name, descriptor in zip(request.descriptors, descriptors, strict=True):
-                os.set_inheritable(descriptor, True)  # whatever it starts may have it as well
+                os.set_inheritable(descriptor, True)  # its child processes may use it as well
                 os.environ[name] = str(descriptor)
             control.send(ANSWER.pack(request.number, os.getpid()))
             control.close()
-            logging.basicConfig(force=True, handlers=[])  # its own main sets up its own
+            logging.basicConfig(force=True, handlers=[])  # the module's main sets up its own log
             code = run()
     except Exception:
         log.exception("%s failed", request.module)
     finally:
         logging.shutdown()
-        # Everything is given back and written by now; taking torch apart would hold a job's slot for seconds.
+        # All results are written by now. A normal exit would take torch apart, which keeps a job's slot for seconds.
         os._exit(code)
 
 
-def _call_oneself(name: str) -> None:
-    """What ps and top show: the command line stays that of the process it was copied from."""
+def _set_process_name(name: str) -> None:
+    """Set the name that ps and top show. The command line stays that of the process it was copied from."""
     Path("/proc/self/comm").write_text(f"tensile {name}"[:_NAME_CHARACTERS])
 
 

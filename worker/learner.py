@@ -1,9 +1,9 @@
-"""The learner's process: trains the latency predictor of this kind of device where one is due, and ends.
+"""The learner's process: trains the latency predictor of this kind of device if that is due, and ends.
 
-The first time, drawn operators are measured (executor/survey.py), which takes about a minute; from then on it is
-trained again, from those and from what jobs have measured, whenever these have become a quarter more. It runs when
-a processor has nothing else to do, and what it measured while others kept it from the processor does not count.
-Exit codes as the controller's.
+The first time, it measures operators drawn at random (executor/survey.py), which takes about a minute. Later it
+trains again, from these and from the measurements of jobs, whenever the latter have grown by a quarter. It runs only
+when a processor is idle; measurements during which other processes had the processor are dropped. Exit codes are
+those of the controller.
 """
 
 import logging
@@ -28,19 +28,19 @@ from indb_tensile.scheduler.features import read_description
 
 from .serving.processes import die_with_parent
 
-_GROWTH = 1.25  # of jobs' measurements, before training again is worth it
+_GROWTH = 1.25  # the measurements of jobs must grow by this factor, and by _GROWTH_LEAST, before training again
 _GROWTH_LEAST = 200
 
 log = logging.getLogger("learner")
 
 
 def main() -> int:
-    """Learn once; return the exit code."""
+    """Train the predictor once, if that is due. Returns the exit code."""
     settings = config.load(os.environ)
     start_log("learner", settings.log_level.upper())
     try:
         die_with_parent()
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # jobs lose next to nothing to it
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # jobs lose almost no time to the learner
         torch.set_num_threads(settings.threads)
         with Session(
             settings.dsn, application_name="tensile learner", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
@@ -51,25 +51,27 @@ def main() -> int:
                 lambda: survey(0, device_s=settings.survey_s),
             )
     except (TensileError, psycopg.Error) as error:
-        log.error("no predictor was trained: %s", error)  # noqa: TRY400 - one line says it all
+        log.error("no predictor was trained: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code if isinstance(error, TensileError) else 1
     return 0
 
 
 def learn(session: Session, kind: str, measure: Callable[[], Iterable[Sample]]) -> bool:
-    """Train and store a predictor if one is due; whether it was. `measure` gives the drawn operators.
+    """Train and store a predictor if that is due. Returns whether it was.
 
-    Raises DataError where too few operators could be measured.
+    `measure` returns the measured drawn operators. Raises DataError if too few operators could be measured.
     """
     stored = session.run(lambda c: predictors.load_predictor(c, kind))
     history = session.run(lambda c: predictors.count_history(c, kind))
-    drawn = None if stored is None or usable(stored.model) is None else _surveyed(stored.survey)
+    drawn = None if stored is None or usable(stored.model) is None else _read_survey(stored.survey)
     if stored is not None and drawn is not None and history < _GROWTH * stored.history + _GROWTH_LEAST:
         return False
     if drawn is None:
-        log.info("measuring operators to learn from")
+        log.info("measuring operators to train the latency predictor")
         drawn = list(measure())
-    measured = [sample for row in session.run(lambda c: predictors.history(c, kind)) if (sample := _sample(*row))]
+    measured = [
+        sample for row in session.run(lambda c: predictors.history(c, kind)) if (sample := _read_sample(*row))
+    ]
     predictor = train([*drawn, *measured], PROCESSOR_SPEED)
     renewed = StoredPredictor(
         model=predictor.to_bytes(),
@@ -78,20 +80,24 @@ def learn(session: Session, kind: str, measure: Callable[[], Iterable[Sample]]) 
         history=history,
     )
     session.run(lambda c: predictors.save_predictor(c, kind, renewed))
-    log.info("trained the latency predictor from %d operators, %d of them jobs'", predictor.samples, len(measured))
+    log.info(
+        "trained the latency predictor from %d operators, %d of them measured by jobs",
+        predictor.samples,
+        len(measured),
+    )
     return True
 
 
-def _surveyed(data: bytes) -> list[Sample] | None:
-    """The operators of an earlier survey; None where they cannot be read any more."""
+def _read_survey(data: bytes) -> list[Sample] | None:
+    """Return the operators of an earlier survey, or None if they can no longer be read."""
     try:
         return read_samples(zlib.decompress(data).decode())
     except (zlib.error, UnicodeError, DataError):
         return None
 
 
-def _sample(description: str, latency_ns: int) -> Sample | None:
-    """One operator that a job ran; None where its description is of another version."""
+def _read_sample(description: str, latency_ns: int) -> Sample | None:
+    """Return an operator that a job ran, or None if its description is of another version."""
     try:
         return Sample(description=read_description(description), latency_ns=latency_ns)
     except DataError:

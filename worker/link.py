@@ -1,6 +1,6 @@
-"""A process that measures a GPU's copies and prints them as a line of JSON; the controller, without a context, asks.
+"""A process that measures a GPU's copies and prints them as a line of JSON.
 
-Exit codes as the controller's.
+The controller starts it, because the controller itself has no CUDA context. Exit codes are those of the controller.
 """
 
 import json
@@ -24,7 +24,7 @@ log = logging.getLogger("link")
 
 
 def main() -> int:
-    """Measure and print; return the exit code."""
+    """Measure the copies and print them. Returns the exit code."""
     settings = config.load(os.environ)
     start_log("link", settings.log_level.upper())
     die_with_parent()
@@ -36,10 +36,10 @@ def main() -> int:
             number = ordinal(settings.device)
             with CudaDevice(ledger.fd, slot, epoch, 4 * copy_bytes, device=number) as device:
                 device.host_prepare(2 * copy_bytes)
-                found = measure_copies(device, copy_bytes)
-                print(json.dumps([asdict(row) for row in found]))  # noqa: T201 - what the controller reads
+                copies = measure_copies(device, copy_bytes)
+                print(json.dumps([asdict(row) for row in copies]))  # noqa: T201 - the controller reads this output
     except TensileError as error:
-        log.error("the link was not measured: %s", error)  # noqa: TRY400 - one line says it all
+        log.error("the link was not measured: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code
     return 0
 

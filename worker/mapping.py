@@ -1,7 +1,7 @@
-"""A process that takes a few regions of a GPU from another and writes to them: whether the driver shares memory.
+"""A process that tests whether the driver shares GPU memory: it maps regions of another process and writes to them.
 
-Run as `python -m indb_tensile.worker.mapping ORDINAL DESCRIPTOR`, the descriptor a socket to the broker. Prints why
-not; exit codes as the controller's.
+Run as `python -m indb_tensile.worker.mapping ORDINAL DESCRIPTOR`; the descriptor is a socket to the broker. Prints
+the reason of a failure. Exit codes are those of the controller.
 """
 
 import sys
@@ -13,13 +13,13 @@ from .serving.processes import die_with_parent
 
 
 def main() -> int:
-    """Map and write; return the exit code."""
+    """Map the regions and write to them. Returns the exit code."""
     die_with_parent()
     ordinal, descriptor = map(int, sys.argv[1:])
     try:
         CudaRegions(ordinal, descriptor).touch()
     except TensileError as error:
-        print(error.message)  # noqa: T201 - what the controller reads
+        print(error.message)  # noqa: T201 - the controller reads this output
         return error.exit_code
     return 0
 

@@ -1,6 +1,6 @@
-"""A process that measures how much slower this machine is than the GPU that it stands for, once, and ends.
+"""A process that measures once how much slower this machine is than the GPU that it emulates, and then ends.
 
-Exit codes as the controller's, which starts it where the catalog does not know.
+The controller starts it if the catalog has no measurement. Exit codes are those of the controller.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger("pace")
 
 
 def main() -> int:
-    """Measure and store; return the exit code."""
+    """Measure the pace and store it. Returns the exit code."""
     settings = config.load(os.environ)
     start_log("pace", settings.log_level.upper())
     try:
@@ -34,7 +34,7 @@ def main() -> int:
         with Session(settings.dsn, application_name="tensile pace", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS) as session:
             session.run(lambda c: paces.save_pace(c, emulated_kind(), settings.emulate, pace))
     except (TensileError, psycopg.Error) as error:
-        log.error("this machine's pace was not measured: %s", error)  # noqa: TRY400 - one line says it all
+        log.error("the speed of this machine was not measured: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code if isinstance(error, TensileError) else 1
     log.info("a step of %d us on %s takes %d us here", pace.there_ns // 1000, settings.emulate, pace.here_ns // 1000)
     return 0

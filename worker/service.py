@@ -1,8 +1,9 @@
-"""The service: one per controller, for predictions and everything else that needs torch at once.
+"""The service's process: one per controller, for predictions and all other requests that need torch at once.
 
-It listens on a Unix socket, answers nobody but the system user of its own database server, and only requests of
-its own database, and dies with its controller. Predictions and evaluations are computed in this process, by one
-thread; the rest goes to the analyst, a process beside it, forked from what this one was before it began.
+It listens on a Unix socket, answers only the system user of its database server and only requests of its own
+database, and ends with its controller. One thread of this process computes predictions and evaluations. Other
+requests go to the analyst, a second process, which is forked from a copy of this process that was made before it
+started any thread.
 """
 
 import asyncio
@@ -42,104 +43,104 @@ from .serving.server import Server
 from .serving.settings import ServiceSettings
 from .serving.store import Loaded, Store
 
-_LOADS = 4  # at once: a version that takes long, or waits for a lock, holds up no other user's
-_GRACE_S = 3.0  # for requests in work when the service is told to stop
+_LOADER_THREADS = 4  # at the same time: a version that loads slowly, or waits for a lock, delays no other user
+_GRACE_S = 3.0  # for requests in progress when the service is stopped
 
 _log = logging.getLogger("service")
 
 
 def main() -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until stopped. Returns the exit code."""
     try:
-        mine = settings.load(os.environ)
-        start_log("service", mine.shared.log_level.upper())
+        options = settings.load(os.environ)
+        start_log("service", options.shared.log_level.upper())
         die_with_parent(signal.SIGTERM)
-        with closing(nursery()) as forks:  # while this process is as it was forked
-            torch.set_num_threads(mine.shared.threads)
-            with Store(mine.shared.dsn, "service", mine.shared.device, mine.shared.threads) as store:
-                asyncio.run(_serve(mine, store, forks))
+        with closing(nursery()) as forks:  # before this process starts any thread
+            torch.set_num_threads(options.shared.threads)
+            with Store(options.shared.dsn, "service", options.shared.device, options.shared.threads) as store:
+                asyncio.run(_serve(options, store, forks))
     except TensileError as error:
-        print(f"tensile service: {error.message}", file=sys.stderr)  # noqa: T201 - what a person reads
-        for more in filter(None, (error.detail, error.hint)):
-            print(f"  {more}", file=sys.stderr)  # noqa: T201
+        print(f"tensile service: {error.message}", file=sys.stderr)  # noqa: T201 - for a person who started the service
+        for line in filter(None, (error.detail, error.hint)):
+            print(f"  {line}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     return 0
 
 
-async def _serve(mine: ServiceSettings, store: Store, forks: ForkServer) -> None:
-    told = _told_to_stop()
-    uid = mine.peer_uid if mine.peer_uid is not None else store.session.run(server_uid)
-    own = store.identity()
-    name = socket_name(own.installation, mine.worker)
-    second, batches, loader = AnalystProcess(forks, analyst.__name__), Batches(), _Loader(mine)
+async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> None:
+    stop_requested = _stop_event()
+    uid = options.peer_uid if options.peer_uid is not None else store.session.run(server_uid)
+    identity = store.identity()
+    name = socket_name(identity.installation, options.worker)
+    analyst_process, batches, loader = AnalystProcess(forks, analyst.__name__), Batches(), _Loader(options)
     front = Front(
-        gate=Gate(own, lambda: _identity(store)),
-        residents=Residents(loader.load, mine.resident_bytes),
+        gate=Gate(identity, lambda: _identity(store)),
+        residents=Residents(loader.load, options.resident_bytes),
         batches=batches,
-        analyst=second,
+        analyst=analyst_process,
         code_version=VERSION,
     )
-    endpoint = Endpoint(mine.directory, name)
+    endpoint = Endpoint(options.directory, name)
     server = Server(
         endpoint,
         allowed_uid=uid,
-        greeting=greeting(own.installation, VERSION),
+        greeting=greeting(identity.installation, VERSION),
         handle=front.handle,
         forget=front.forget,
     )
     try:
         await server.start()
-        store.session.run(lambda connection: jobs.announce_service(connection, mine.worker, name))
-        _say_that_it_answers()
+        store.session.run(lambda connection: jobs.announce_service(connection, options.worker, name))
+        _report_ready()
         _log.info("answering system user %s on %s", user_name(uid), endpoint.path)
-        await second.start()
-        await told.wait()
+        await analyst_process.start()
+        await stop_requested.wait()
     finally:
         await server.stop(_GRACE_S)
-        second.stop()
+        analyst_process.stop()
         batches.close()
         front.close()
         loader.close()
-        _withdraw(mine)
+        _withdraw(options)
 
 
 async def _identity(store: Store) -> DatabaseIdentity:
-    """Who the database is now; not on the event loop, since the database may be starting."""
+    """Read the identity of the database, outside the event loop because the database may be starting."""
     return await asyncio.get_running_loop().run_in_executor(None, store.identity)
 
 
 class _Loader:
-    """Loads versions on threads of its own, each with a connection of its own, while predictions go on."""
+    """Loads versions in threads, each with its own connection, while predictions continue."""
 
-    def __init__(self, mine: ServiceSettings) -> None:
-        self._mine = mine
-        self._executor = ThreadPoolExecutor(max_workers=_LOADS, thread_name_prefix="loader")
-        self._own = threading.local()
+    def __init__(self, options: ServiceSettings) -> None:
+        self._options = options
+        self._executor = ThreadPoolExecutor(max_workers=_LOADER_THREADS, thread_name_prefix="loader")
+        self._thread_local = threading.local()
         self._stores: list[Store] = []
 
     async def load(self, version: ModelVersionId) -> Resident:
-        """The version, ready to predict."""
+        """Load a version and return it ready to predict."""
         loaded = await asyncio.get_running_loop().run_in_executor(self._executor, self._load, version)
         return Resident(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes, owner=loaded.owner_oid)
 
     def close(self) -> None:
-        """End the threads and their connections."""
+        """End the threads and close their connections."""
         self._executor.shutdown(cancel_futures=True)
         for store in self._stores:
             store.close()
 
     def _load(self, version: ModelVersionId) -> Loaded:
-        if not hasattr(self._own, "store"):
-            self._own.store = Store(
-                self._mine.shared.dsn, "service loader", self._mine.shared.device, self._mine.shared.threads
+        if not hasattr(self._thread_local, "store"):
+            self._thread_local.store = Store(
+                self._options.shared.dsn, "service loader", self._options.shared.device, self._options.shared.threads
             )
-            self._stores.append(self._own.store)
-        store: Store = self._own.store
+            self._stores.append(self._thread_local.store)
+        store: Store = self._thread_local.store
         return store.load(version)
 
 
-def _say_that_it_answers() -> None:
-    """Tell the controller, where one has started us."""
+def _report_ready() -> None:
+    """Tell the controller, if one has started this service, that the service is ready."""
     descriptor = os.environ.get(ANSWERING_VARIABLE)
     if descriptor is not None:
         with suppress(OSError):
@@ -147,20 +148,22 @@ def _say_that_it_answers() -> None:
             os.close(int(descriptor))
 
 
-def _withdraw(mine: ServiceSettings) -> None:
-    """Say that no service answers; where the database is gone too, nobody is there to be told."""
+def _withdraw(options: ServiceSettings) -> None:
+    """Record that no service answers. If the database is gone too, there is no user to notify."""
     with (
         suppress(DatabaseError, psycopg.Error),
-        connect(mine.shared.dsn, application_name="tensile service", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS) as last,
+        connect(
+            options.shared.dsn, application_name="tensile service", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
+        ) as connection,
     ):
-        jobs.announce_service(last, mine.worker, None)
+        jobs.announce_service(connection, options.worker, None)
 
 
-def _told_to_stop() -> asyncio.Event:
-    told = asyncio.Event()
+def _stop_event() -> asyncio.Event:
+    stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    return told
+        asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
+    return stop_requested
 
 
 if __name__ == "__main__":

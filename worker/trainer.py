@@ -1,7 +1,7 @@
-"""A trainer: one process, one job. Forked from a process that has imported what takes long, it waits to be assigned.
+"""A trainer's process: trains one job. It is forked with its modules imported, and waits until a job is assigned.
 
-Its end is its controller's: it dies with it, and a cancel is a signal that needs no handler here, since everything
-on the device is given back by the controller's crash protocol and everything in the catalog is guarded by the claim.
+It ends when its controller ends. A cancelled job is ended by a signal, for which no handler is needed: the controller
+frees all device memory of a dead trainer, and every write to the catalog is guarded by the claim.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from .training import niceness
 from .training.inbox import Inbox
 from .training.run import TrainingRun
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
+_RESOURCE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
 
 log = logging.getLogger("trainer")
 
 
 def main() -> int:
-    """Serve one job; return the exit code."""
+    """Train one job. Returns the exit code."""
     settings = config.load(os.environ)
     inherited = config.inheritance(os.environ)
     start_log("trainer", settings.log_level.upper())
@@ -44,10 +44,11 @@ def main() -> int:
     return _serve(settings, inherited, link, inbox, inbox.expect(Assign))
 
 
-def _mapped(settings: config.Settings, inherited: config.Inheritance) -> CudaRegions | None:
-    """A GPU's regions, mapped when there is a job: the context that this takes is no spare trainer's.
+def _map_regions(settings: config.Settings, inherited: config.Inheritance) -> CudaRegions | None:
+    """Map a GPU's regions, or return None if there are none to map.
 
-    Raises DeviceError where the GPU is gone, or its controller.
+    They are mapped when a job is assigned, because mapping needs a CUDA context, which a spare trainer must not have.
+    Raises DeviceError if the GPU or the controller is gone.
     """
     if inherited.regions_fd is None:
         return None
@@ -67,14 +68,14 @@ def _serve(
     job = assigned.job.job
     torch.set_num_threads(assigned.job.threads)
     try:
-        regions = _mapped(settings, inherited)
+        regions = _map_regions(settings, inherited)
     except TensileError as error:
         _report(link, job, error, Blame.OTHERS)
         return error.exit_code
     try:
         TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).go()
     except LostClaimError as error:
-        log.warning("job %s: %s", job, error)  # somebody else goes on with it: there is nobody to tell
+        log.warning("job %s: %s", job, error)  # another worker has the job now, so the controller gets no message
         return error.exit_code
     except TensileError as error:
         _report(link, job, error, blame_of(error))
@@ -92,7 +93,7 @@ def _serve(
 
 def _report(link: Link, job: JobId, error: TensileError, blame: Blame = Blame.JOB) -> None:
     log.warning("job %s: %s", job, error)
-    with contextlib.suppress(OSError):  # the controller is gone, and so are we
+    with contextlib.suppress(OSError):  # the controller is gone, and this process ends too
         link.send(
             Failed(
                 job=job,
@@ -108,19 +109,19 @@ def _report(link: Link, job: JobId, error: TensileError, blame: Blame = Blame.JO
 
 
 def blame_of(error: Exception) -> Blame:
-    """Whether what ended a training is the job's own fault, or that of the database, the device or a full disk."""
+    """Return whether the job itself caused the error, or the database, the device or a full disk did."""
     if isinstance(error, DeviceLostError | StorageError) or is_databases(error):
         return Blame.OTHERS
-    if isinstance(error, OSError) and error.errno in _FULL:
+    if isinstance(error, OSError) and error.errno in _RESOURCE_ERRORS:
         return Blame.OTHERS
     return Blame.JOB
 
 
 def _from_database(error: psycopg.Error) -> TensileError:
-    told = TensileError(
+    reported = TensileError(
         error.diag.message_primary or str(error).strip(),
         detail=error.diag.message_detail or "",
         hint=error.diag.message_hint or "",
     )
-    told.sqlstate = error.sqlstate or "08006"
-    return told
+    reported.sqlstate = error.sqlstate or "08006"
+    return reported

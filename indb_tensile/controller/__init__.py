@@ -1,1 +1,1 @@
-"""The daemon: facts are folded into the scheduler's decide(), its orders are done by processes."""
+"""The controller daemon: turns events into facts for the scheduler's decide(), and carries out its orders."""

@@ -1,11 +1,12 @@
-"""Processes by fork: one has imported what takes long, and trainers, service, analyst, learner are its copies.
+"""Starts processes by fork: trainers, services, analysts and learners are copies of one process, the fork server.
 
-Importing torch takes a processor seconds and hundreds of megabytes; a copy takes milliseconds, and memory only for
-what it writes. The server (worker/forkserver.py) forks twice: the one between ends at once, and the copy becomes
-the child of the nearest ancestor that adopts orphans, which this process is while one is being forked. So it is ours
-to wait for, its id stays its own until we do, and it neither needs nor notices the server's end.
+Importing torch costs seconds of processor time and hundreds of megabytes. A copy takes milliseconds, and needs memory
+only for the pages it writes. The server (worker/forkserver.py) forks twice. The process in between ends at once, and
+the copy becomes the child of the nearest ancestor that adopts orphans: this process, while a fork is under way. So
+this process waits for the copy itself, the copy's process id stays reserved until then, and the copy neither needs
+nor notices the end of the server.
 
-Nothing here waits: a request lies in the socket until the server has imported what it names.
+No function here waits: a request stays in the socket until the server has imported the module that it names.
 """
 
 import ctypes
@@ -26,38 +27,42 @@ import msgspec
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES = 1 << 16  # a request is one datagram
-DESCRIPTORS = 8  # that come with a request, at most
-ANSWER = struct.Struct("=qi")  # the copy's number and its process id, 0 where it could not be forked
+DESCRIPTORS = 8  # at most, that come with one request
+ANSWER = struct.Struct("=qi")  # the number of the copy and its process id, or 0 if it could not be forked
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-# Turns of libgomp's loop before a thread that waits for the others of its team sleeps: 300,000 by default, so that on
-# a machine with more to do than processors a team's first thread keeps its last one from the processor.
+# GOMP_SPINCOUNT: iterations for which a thread of libgomp spins before it sleeps while it waits for its team. With
+# libgomp's default of 300,000, the spinning threads of a team keep its last thread off the processor when there are
+# more busy threads than processors.
 _SPINS = "10000"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One copy, as the server is asked for it."""
+    """A request to the server for one copy."""
 
     number: int
-    module: str  # whose `main() -> int` it runs
-    environment: dict[str, str]  # beside the server's own
-    descriptors: tuple[str, ...]  # the variables that name those that come along, in their order
+    module: str  # the copy runs its `main() -> int`
+    environment: dict[str, str]  # variables that are added to the server's own
+    descriptors: tuple[str, ...]  # names of variables that get the numbers of the passed descriptors, in their order
 
 
 @dataclass(slots=True, kw_only=True)
 class Copy:
-    """A process that was asked for. It is this process's child, in a group of its own."""
+    """A process that was requested. It is a child of this process, and leads a process group of its own."""
 
-    pid: int | None = None  # not begun
-    failed: bool = False  # and never will
+    pid: int | None = None  # None: not started yet
+    failed: bool = False  # it will never start
     unwanted: bool = False
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, or will never begin."""
+        """Whether the process has ended, or will never start."""
         return self.failed or (self.pid is not None and self.ended())
 
     def ended(self, timeout_s: float = 0.0) -> bool:
-        """Whether it ended in time; it stays a zombie, so that its id and its group's stay its own."""
+        """Return whether the process ended within the time.
+
+        The process stays a zombie, so that its id and its group's id are not used again.
+        """
         assert self.pid is not None
         pidfd = os.pidfd_open(self.pid)
         try:
@@ -66,13 +71,13 @@ class Copy:
             os.close(pidfd)
 
     def reap(self) -> int:
-        """Kill it and whatever of its group is left; its exit code."""
+        """Kill the process and its group, and return its exit code."""
         assert self.pid is not None
         os.killpg(self.pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def abandon(self) -> None:
-        """It was asked for in vain: if it has begun, or when it does, it is ended."""
+        """Kill the process, at once or as soon as it starts, because it is no longer needed."""
         self.unwanted = True
         if self.pid is not None:
             self.reap()
@@ -80,148 +85,157 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running server: its process, our child in a group of its own, and our end of its socket."""
+    """A running server: its process, which is a child in a group of its own, and this process's end of its socket."""
 
     pid: int
     control: socket.socket
 
 
 class ForkServer:
-    """Has processes forked that run `main()` of a module. Belongs to one thread.
+    """Starts processes that run `main()` of a module. All calls come from one thread.
 
-    A server is started when one is asked and there is none; `environment` is its own, and so its copies'. What it
-    imports after it has forked one, it does not share with that one: `modules` are imported before.
+    A server is started when a process is requested and no server runs. `environment` is the environment of the server
+    and so of its copies. `modules` are imported before the first fork: a copy shares no memory of modules that the
+    server imports later.
     """
 
     def __init__(
         self, environment: Mapping[str, str], modules: Sequence[str] = (), server: Server | None = None
     ) -> None:
-        """`server` already runs."""
+        """`server`, if given, already runs."""
         self._environment = dict(environment)
         self._modules = tuple(modules)
         self._server: Server | None = None
         self._epoll = select.epoll()
         self._numbers = itertools.count()
-        self._asked: dict[int, Copy] = {}
+        self._pending: dict[int, Copy] = {}
         if server is not None:
-            self._adopt(server)
+            self._use_server(server)
 
     def fileno(self) -> int:
-        """Readable when there is something to receive, whichever server runs."""
+        """Return a descriptor that is readable when `receive` has work.
+
+        It stays valid when the server is restarted.
+        """
         return self._epoll.fileno()
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; None where none runs."""
+        """The server's process id, or None if no server runs."""
         return None if self._server is None else self._server.pid
 
     def ask(
         self, module: str, *, environment: Mapping[str, str] | None = None, descriptors: Mapping[str, int]
     ) -> Copy:
-        """Have a process forked with these variables, and these descriptors under the variables' names.
+        """Request a process with these environment variables and descriptors.
 
-        Where nobody can be asked, it has failed.
+        `descriptors` maps names of variables to descriptors; the copy finds their numbers in these variables. If the
+        request cannot be sent, the returned copy has failed.
         """
-        self.receive()  # one that has ended is not asked
+        self.receive()  # a server that has ended is noticed first
         number, copy = next(self._numbers), Copy()
         request = Request(
             number=number, module=module, environment=dict(environment or {}), descriptors=tuple(descriptors)
         )
-        self._asked[number] = copy
+        self._pending[number] = copy
         try:
             _adopt_orphans(True)
-            control = self._running().control
+            control = self._running_server().control
             socket.send_fds(control, [msgspec.msgpack.encode(request)], list(descriptors.values()))
         except OSError as error:
-            log.error("%s cannot be forked: %s", module, error)  # noqa: TRY400 - one line says it all
-            self._settle(number, 0)
+            log.error("%s cannot be forked: %s", module, error)  # noqa: TRY400 - no traceback needed
+            self._resolve(number, 0)
         return copy
 
     def receive(self) -> None:
-        """Hear who has begun since; with the server's end, whoever it was still asked for has failed."""
-        if self._read():
-            log.error("the process that others are forked from ended with code %s", self._reap())
+        """Read which copies have started. If the server has ended, all pending requests have failed."""
+        if self._read_answers():
+            log.error("the fork server ended with code %s", self._reap())
 
     def close(self) -> None:
-        """End the server. Whoever it forked until then lives on, and is heard of."""
+        """End the server. Processes that it has forked until then continue and are recorded."""
         if self._server is not None:
             os.killpg(self._server.pid, signal.SIGKILL)
-            self._server.control.setblocking(True)  # what it has forked says so within an instant, and lets go
-            self._read()
+            # Block: a copy that is starting answers within an instant and closes its end.
+            self._server.control.setblocking(True)
+            self._read_answers()
             self._reap()
         self._epoll.close()
 
-    def _read(self) -> bool:
-        """Settle what was answered; whether the server has ended."""
+    def _read_answers(self) -> bool:
+        """Read the answers of the server. Returns whether the server has ended."""
         if self._server is None:
             return False
         try:
             while answer := self._server.control.recv(ANSWER.size):
-                self._settle(*ANSWER.unpack(answer))
+                self._resolve(*ANSWER.unpack(answer))
         except BlockingIOError:
             return False
         except ConnectionError:
-            pass  # it left requests unread
+            pass  # the server ended with unread requests
         return True
 
-    def _settle(self, number: int, pid: int) -> None:
-        copy = self._asked.pop(number)
+    def _resolve(self, number: int, pid: int) -> None:
+        copy = self._pending.pop(number)
         copy.pid, copy.failed = pid or None, not pid
         if copy.unwanted and pid:
             copy.reap()
-        if not self._asked:
+        if not self._pending:
             _adopt_orphans(False)
 
-    def _running(self) -> Server:
-        """The server there is, or a new one. Raises OSError."""
+    def _running_server(self) -> Server:
+        """Return the running server, or start one. Raises OSError."""
         if self._server is None:
-            self._adopt(_start(self._environment, self._modules))
+            self._use_server(_start(self._environment, self._modules))
         assert self._server is not None
         return self._server
 
-    def _adopt(self, server: Server) -> None:
+    def _use_server(self, server: Server) -> None:
         self._server = server
         server.control.setblocking(False)
         self._epoll.register(server.control, select.EPOLLIN)
 
     def _reap(self) -> int:
         assert self._server is not None
-        ended, self._server = self._server, None
-        os.killpg(ended.pid, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(ended.pid, 0)[1])
-        self._epoll.unregister(ended.control)
-        ended.control.close()
-        for number in tuple(self._asked):
-            self._settle(number, 0)
+        server, self._server = self._server, None
+        os.killpg(server.pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(server.pid, 0)[1])
+        self._epoll.unregister(server.control)
+        server.control.close()
+        for number in tuple(self._pending):
+            self._resolve(number, 0)
         return code
 
 
 def control_pair() -> tuple[socket.socket, socket.socket]:
-    """The two ends between a server and who asks it: one datagram is one request or answer, and an end is seen."""
+    """Return the two ends of the socket between a server and its user.
+
+    Each datagram is one request or one answer, and each end notices when the other is closed.
+    """
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def _start(environment: Mapping[str, str], modules: Sequence[str]) -> Server:
-    """Start a server that has yet to import everything."""
-    ours, theirs = control_pair()
-    with theirs:
+    """Start a server, which has not imported anything yet."""
+    own_end, server_end = control_pair()
+    with server_end:
         process = subprocess.Popen(
-            (sys.executable, "-m", "indb_tensile.worker.forkserver", str(theirs.fileno()), *modules),
+            (sys.executable, "-m", "indb_tensile.worker.forkserver", str(server_end.fileno()), *modules),
             env={
                 "GOMP_SPINCOUNT": _SPINS,
                 **environment,
-                "OPENBLAS_NUM_THREADS": "1",
-            },  # a process with threads is no template
-            pass_fds=(theirs.fileno(),),
+                "OPENBLAS_NUM_THREADS": "1",  # a fork copies only one thread, so the server must not have others
+            },
+            pass_fds=(server_end.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             process_group=0,
         )
-    process.returncode = 0  # whoever has the server waits for it, by its id
-    return Server(pid=process.pid, control=ours)
+    process.returncode = 0  # the owner of the server waits for it by its id, so Popen must not
+    return Server(pid=process.pid, control=own_end)
 
 
 def _adopt_orphans(adopting: bool) -> None:
-    """Become the parent of every descendant whose own parent ends, or no longer. Raises OSError."""
+    """Set or clear whether this process becomes the parent of descendants whose parent ends. Raises OSError."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopting), 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "orphans cannot be adopted")
+        raise OSError(ctypes.get_errno(), "cannot become the parent of orphaned processes")

@@ -1,4 +1,4 @@
-"""One trainer's link seen from the controller: frames in and out without ever blocking."""
+"""The controller's end of the socket to one trainer: sends and receives frames without blocking."""
 
 import contextlib
 import socket
@@ -12,31 +12,31 @@ _PART_BYTES = 1 << 20
 
 
 class Frames:
-    """A non-blocking end of the socket pair, with what is half received and half sent."""
+    """A non-blocking end of the socket pair, with buffers for bytes that are received or sent only in part."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
         self._received = bytearray()
         self._unsent = bytearray()
-        self.closed = False  # by the other end
+        self.closed = False  # true after either end was closed
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the descriptor for a selector."""
         return self._connection.fileno()
 
     @property
     def unsent(self) -> bool:
-        """Something waits until the socket is writable."""
+        """Whether bytes wait until the socket is writable."""
         return bool(self._unsent)
 
     def send(self, message: Message) -> None:
-        """Send, or keep for later what the socket does not take now. To a closed link nothing is sent."""
+        """Send a message; keep the bytes that the socket does not accept now. A closed link drops the message."""
         self._unsent += encode(message)
         self.flush()
 
     def flush(self) -> None:
-        """Send what is kept."""
+        """Send the kept bytes."""
         try:
             while self._unsent:
                 del self._unsent[: self._connection.send(self._unsent)]
@@ -47,7 +47,7 @@ class Frames:
             self.closed = True
 
     def receive(self) -> list[Message]:
-        """All messages that are complete by now. Raises InvariantError for what is not one of ours."""
+        """Return all messages that are complete. Raises InvariantError for bytes that are no message."""
         self._read()
         messages: list[Message] = []
         while (body := self._next_body()) is not None:
@@ -55,7 +55,7 @@ class Frames:
         return messages
 
     def close(self) -> None:
-        """Close our end: the trainer sees it and exits."""
+        """Close this end: the trainer notices and exits."""
         self.closed = True
         with contextlib.suppress(OSError):
             self._connection.close()

@@ -1,7 +1,7 @@
-"""How busy a GPU is and what others have of it, as its driver says: the catalog shows it beside what jobs use.
+"""Reads from its driver how busy a GPU is and how much memory other programs use, for the catalog.
 
-The ledger knows only jobs. What NVML counts beyond the regions that jobs share is other programs', the driver's, and
-the trainers' own contexts. An emulated device has no driver to ask.
+The ledger counts only the memory of jobs. The memory that NVML counts beyond the regions of jobs belongs to other
+programs, to the driver, and to the trainers' CUDA contexts. An emulated device has no driver to ask.
 """
 
 import logging
@@ -16,54 +16,56 @@ log = logging.getLogger("controller")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A device at one moment; None is what nobody tells."""
+    """The load of a device at one moment. None means that the figure is unknown."""
 
-    busy_percent: int | None = None  # of the driver's last sample period, some kernel ran
-    memory_busy_percent: int | None = None  # likewise, its memory was read or written
-    outside_bytes: int | None = None  # in use beside the regions that jobs share
+    busy_percent: int | None = None  # share of the driver's last sample period in which a kernel ran
+    memory_busy_percent: int | None = None  # share of that period in which device memory was read or written
+    outside_bytes: int | None = None  # memory in use outside the regions of jobs
 
 
 class Gauge(Protocol):
-    """Whoever can be asked for a device's load; it answers at once."""
+    """A source of a device's load. It answers at once."""
 
-    reading: Reading | None  # what the driver said when it was last asked
+    reading: Reading | None  # the driver's last answer
 
     def read(self) -> Load:
-        """The load now."""
+        """Return the load at this moment."""
         ...
 
 
 class NoGauge:
-    """Of a device that nobody can be asked about."""
+    """The gauge of a device whose load cannot be read."""
 
     reading: Reading | None = None
 
     def read(self) -> Load:
-        """Nothing is known."""
+        """Return a load of which every figure is unknown."""
         return Load()
 
 
 class GpuGauge:
-    """Asks NVML; what it does not tell is None, and why is said in the log once until it tells again."""
+    """Reads the load from NVML. A failure is logged as a warning once, until NVML answers again."""
 
     def __init__(self, nvml: Nvml, uuid: str, *, regions_bytes: int | None) -> None:
-        """None: there are no regions but what each trainer makes."""
+        """`regions_bytes` is the size of the shared regions; None if each trainer allocates its own."""
         self._nvml = nvml
         self._uuid = uuid
         self._regions_bytes = regions_bytes
-        self._silent = False
-        self.reading: Reading | None = None  # the latest; None where NVML did not answer
+        self._failing = False
+        self.reading: Reading | None = None  # the latest; None if NVML did not answer
 
     def read(self) -> Load:
-        """The load now, of all processes together."""
+        """Return the load at this moment, of all processes together."""
         self.reading = None
         try:
             reading = self._nvml.read(self._uuid)
         except DeviceError as error:
-            log.log(logging.DEBUG if self._silent else logging.WARNING, "no load is shown: %s", error.message)
-            self._silent = True
+            log.log(
+                logging.DEBUG if self._failing else logging.WARNING, "the device's load is unknown: %s", error.message
+            )
+            self._failing = True
             return Load()
-        self._silent = False
+        self._failing = False
         self.reading = reading
         return Load(
             busy_percent=reading.busy_percent,

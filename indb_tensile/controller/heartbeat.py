@@ -1,9 +1,10 @@
-"""The lease: a thread beats, on a connection of its own; another sees to it that we stop in time when it cannot.
+"""Renews the worker's lease, and stops its trainers in time if the lease cannot be renewed.
 
-Other workers take our jobs over when they have seen no new beat for the lease, each by its own monotonic clock
-(observer.py). We count by ours, from the moment before a beat was sent, which is earlier than anybody can have seen
-it, and stop one beat ahead: so our trainers are dead before anybody else may start their jobs again, even while a
-beat hangs on a dead network or a clock is set.
+One thread sends heartbeats on a connection of its own; a second thread watches the lease. Other workers take over
+this worker's jobs when they have seen no new heartbeat for the duration of the lease, each by its own monotonic clock
+(observer.py). This worker counts its lease from the moment before a heartbeat was sent, which is earlier than any
+other worker can have seen it, and stops one heartbeat period before the end. So its trainers are dead before another
+worker may start their jobs, even if a heartbeat hangs on a dead network or a clock is set.
 """
 
 import logging
@@ -24,15 +25,15 @@ Held = Mapping[JobId, ClaimToken]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A beat's answer, and which claims it was about."""
+    """The answer to a heartbeat, and the claims that the heartbeat reported."""
 
     beat: Beat
-    held: Held
+    claims: Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseOver:
-    """The worker's jobs are anybody's; its trainers were killed before this was said."""
+    """The lease has ended: other workers may claim the jobs. The trainers were killed before this was posted."""
 
     worker: WorkerId
     reason: str
@@ -40,13 +41,13 @@ class LeaseOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outdated:
-    """The catalog was upgraded, or dropped, beneath this controller."""
+    """The catalog was upgraded or dropped while the controller runs."""
 
     error: CatalogVersionError
 
 
 class Heartbeat:
-    """Beats for one worker at a time. `held` and `stop_trainers` are called from its threads."""
+    """Renews the lease of one worker at a time. `claims`, `tell` and `stop_trainers` are called from its threads."""
 
     def __init__(
         self,
@@ -54,14 +55,14 @@ class Heartbeat:
         pulse: Pulse,
         beat_s: float,
         lease_s: float,
-        held: Callable[[], Held],
+        claims: Callable[[], Held],
         tell: Callable[[Heard | LeaseOver | Outdated], None],
         stop_trainers: Callable[[], None],
     ) -> None:
         self._pulse = pulse
         self._beat_s = beat_s
-        self._trusted_s = lease_s - beat_s
-        self._held = held
+        self._safe_s = lease_s - beat_s
+        self._claims = claims
         self._tell = tell
         self._stop_trainers = stop_trainers
         self._worker: WorkerId | None = None
@@ -71,33 +72,33 @@ class Heartbeat:
         self._missed = False
         self._closed = False
         self._threads = (
-            threading.Thread(target=self._beat_on, name="heartbeat", daemon=True),
+            threading.Thread(target=self._run, name="heartbeat", daemon=True),
             threading.Thread(target=self._watch, name="lease", daemon=True),
         )
         for thread in self._threads:
             thread.start()
 
     def serve(self, worker: WorkerId, registered_s: float) -> None:
-        """Beat for this worker, who registered at this moment of the monotonic clock, or a little later."""
+        """Renew the lease of this worker, which registered at or just after `registered_s` of the monotonic clock."""
         with self._changed:
             self._worker, self._renewed_s = worker, registered_s
             self._changed.notify_all()
 
     def nudge(self) -> None:
-        """Beat now: somebody was cancelled."""
+        """Send a heartbeat at once, because a job was cancelled."""
         with self._changed:
             self._nudged = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop beating."""
+        """Stop the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(timeout=self._beat_s)
 
-    def _beat_on(self) -> None:
+    def _run(self) -> None:
         while not self._closed:
             worker = self._worker
             if worker is not None:
@@ -107,9 +108,9 @@ class Heartbeat:
                 self._nudged = False
 
     def _beat(self, worker: WorkerId) -> None:
-        held, sent_s = self._held(), time.monotonic()
+        claims, sent_s = self._claims(), time.monotonic()
         try:
-            beat = self._pulse.beat(worker, held)
+            beat = self._pulse.beat(worker, claims)
         except CatalogVersionError as error:
             self._tell(Outdated(error=error))
             return
@@ -117,34 +118,34 @@ class Heartbeat:
             log.log(logging.DEBUG if self._missed else logging.WARNING, "no heartbeat: %s", error.message)
             self._missed = True
             return
-        except Exception:  # the thread's outermost loop: without it the lease ends, and nobody says why
+        except Exception:  # the thread's outermost loop: without it the lease would end without a message
             if not self._missed:
                 log.exception("no heartbeat")
             self._missed = True
             return
         self._missed = False
         if not beat.alive:
-            self._lose(worker, "other workers took it for gone")
+            self._end_lease(worker, "other workers declared it dead")
             return
         with self._changed:
             if self._worker != worker:
                 return
             self._renewed_s = sent_s
             self._changed.notify_all()
-        self._tell(Heard(beat=beat, held=held))
+        self._tell(Heard(beat=beat, claims=claims))
 
     def _watch(self) -> None:
         while True:
             with self._changed:
                 if self._closed:
                     return
-                worker, left_s = self._worker, self._renewed_s + self._trusted_s - time.monotonic()
+                worker, left_s = self._worker, self._renewed_s + self._safe_s - time.monotonic()
                 if worker is None or left_s > 0:
                     self._changed.wait(timeout=None if worker is None else left_s)
                     continue
-            self._lose(worker, f"it could not beat for {self._trusted_s:g} s")
+            self._end_lease(worker, f"it could not renew its lease for {self._safe_s:g} s")
 
-    def _lose(self, worker: WorkerId, reason: str) -> None:
+    def _end_lease(self, worker: WorkerId, reason: str) -> None:
         with self._changed:
             if self._worker != worker:
                 return

@@ -1,8 +1,8 @@
-"""What a controller tidies up once a minute: old rows of the catalog, stale checkpoints, long logs.
+"""Cleans up once a minute: old rows of the catalog, stale checkpoints and long logs.
 
-It has a thread and a database session apart, so that no claim, beat or trainer ever waits for it. Every step is
-bounded, passes over what others have locked, and may be done by several controllers at once. A step that fails is
-logged, and tried again at the next round.
+It has its own thread and database session, so no claim, heartbeat or trainer waits for it. Every step is bounded and
+skips rows that other sessions have locked. Several controllers may run the same step at the same time. A step that
+fails is logged and tried again in the next round.
 """
 
 import logging
@@ -22,21 +22,21 @@ from indb_tensile.errors import TensileError
 log = logging.getLogger("controller")
 
 PERIOD_S = 60.0
-_SNAPSHOT_STATEMENTS = 50  # in one round: what is left waits for the next
-ROWS = 1000  # of one step: some tens of milliseconds of the database's time
+_SNAPSHOT_STATEMENTS = 50  # in one round; the next round continues
+ROWS = 1000  # of one step: they take the database some tens of milliseconds
 LOGS = ("controller.log", "postgres.log")  # of `tensile up`, in the state directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing to tidy up; `do` returns what it did in words, or an empty text."""
+    """One clean-up step. `do` returns a description of what was done, or an empty text."""
 
     name: str
     do: Callable[[], str]
 
 
 class Housekeeping:
-    """Does every step at once and then once a period, in the order given, until it is closed."""
+    """Runs every step at the start and then once a period, in the given order, until it is closed."""
 
     def __init__(self, steps: Sequence[Step], *, period_s: float = PERIOD_S) -> None:
         self._steps = steps
@@ -47,7 +47,7 @@ class Housekeeping:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after the step that is under way."""
+        """Stop after the step that runs now."""
         self._closed.set()
         self._thread.join(timeout=2.0)
 
@@ -61,7 +61,7 @@ class Housekeeping:
 
     def _do(self, step: Step) -> None:
         try:
-            done = step.do()
+            outcome = step.do()
         except (TensileError, psycopg.Error, OSError) as error:
             level = logging.DEBUG if step.name in self._failing else logging.WARNING
             log.log(level, "housekeeping, %s: %s", step.name, str(error).strip())
@@ -70,19 +70,19 @@ class Housekeeping:
             log.exception("housekeeping, %s", step.name)
         else:
             self._failing.discard(step.name)
-            if done:
-                log.info("housekeeping, %s: %s", step.name, done)
+            if outcome:
+                log.info("housekeeping, %s: %s", step.name, outcome)
 
 
 class CatalogChores:
-    """Steps on the catalog, on a session that is opened when it is first needed."""
+    """Makes steps that work on the catalog. Their session is opened when it is first needed."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._session: Session | None = None
 
     def step(self, name: str, action: Callable[[Connection], str]) -> Step:
-        """A step that does this on the session."""
+        """Return a step that runs this action on the session."""
         return Step(name=name, do=lambda: self._open().run(action))
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class CatalogChores:
 def steps(
     chores: CatalogChores, *, state_directory: Path, host: str, log_bytes: int, log_files: int
 ) -> tuple[Step, ...]:
-    """All steps of a controller, by name."""
+    """Return all steps of a controller."""
     return (
         chores.step("old rows", remove_old_rows),
         chores.step("dropped models", delete_dropped_models),
@@ -115,13 +115,16 @@ def steps(
 
 
 def remove_old_rows(connection: Connection) -> str:
-    """One step of retention."""
+    """Remove some rows that are older than their retention."""
     removed = retention.vacuum_step(connection, ROWS)
     return "removed " + ", ".join(f"{count} {kind}" for kind, count in removed.items()) if removed else ""
 
 
 def delete_dropped_models(connection: Connection) -> str:
-    """Delete some of what users dropped: models, their bytes, grants, and names that no training needs any more."""
+    """Delete some of the models that users dropped.
+
+    Their bytes and grants are deleted too, and names that no training needs any more.
+    """
     deleted = models.delete_dropped(connection, ROWS)
     return f"deleted {deleted}" if deleted else ""
 
@@ -130,21 +133,21 @@ def drop_snapshots(connection: Connection) -> str:
     """Drop snapshot tables of jobs that have ended or are gone, a few in each statement."""
     dropped = 0
     for _ in range(_SNAPSHOT_STATEMENTS):
-        some = snapshots.drop_ended(connection)
-        dropped += some
-        if not some:
+        count = snapshots.drop_ended(connection)
+        dropped += count
+        if not count:
             break
     return f"dropped {dropped}" if dropped else ""
 
 
 def remove_stale_checkpoints(connection: Connection, state_directory: Path, host: str) -> str:
-    """Remove files of jobs that have ended, here or after a rescue elsewhere."""
+    """Remove this host's checkpoint files of jobs that have ended, here or on another host after a rescue."""
     files = CheckpointFiles(state_directory, checkpoints.installation(connection), host)
     removed = files.remove_stale(checkpoints.host_checkpoints(connection, host))
     return f"removed {removed} files" if removed else ""
 
 
 def rotate_logs(state_directory: Path, log_bytes: int, log_files: int) -> str:
-    """Rotate each log that has grown beyond its size."""
+    """Rotate each log file that has reached its size limit."""
     rotated = [name for name in LOGS if rotate(state_directory / name, log_bytes, log_files)]
     return f"rotated {', '.join(rotated)}" if rotated else ""

@@ -1,4 +1,4 @@
-"""A thread that waits for notifications, so that a queued job or a cancel is seen before the next poll."""
+"""A thread that receives notifications, so that queued and cancelled jobs are handled before the next poll."""
 
 import logging
 import threading
@@ -9,15 +9,15 @@ from indb_tensile.catalog.notify import Wake
 
 log = logging.getLogger("controller")
 
-_SLICE_S = 0.5  # how long a close may have to wait
-_PAUSE_S = 0.05  # after a wake-up: however many notifications come, the controller is woken 20 times a second at most
+_SLICE_S = 0.5  # the longest time that a close has to wait
+_PAUSE_S = 0.05  # after a wake-up: the controller is woken at most 20 times a second, however many notifications come
 
 
 class Waiting(Protocol):
-    """The part of `catalog.notify.Listener` that is used."""
+    """The methods of `catalog.notify.Listener` that the thread uses."""
 
     def wait(self, timeout_s: float) -> tuple[Wake, ...]:
-        """What came within the time; empty when nothing came or the database is away."""
+        """Return the notifications that arrive within the time. Empty if there are none or the database is away."""
         ...
 
     def close(self) -> None:
@@ -26,9 +26,10 @@ class Waiting(Protocol):
 
 
 class ListenerThread:
-    """Hands wake-ups to `tell`, which must not block: one for each kind in what came together, without the job.
+    """Passes wake-ups to `tell`, which must not block.
 
-    Whatever is notified, the thread goes on: any role may notify, and nobody restarts the thread.
+    Of the notifications that arrive together, one of each kind is passed on, without its job. The thread survives any
+    notification, because every role may notify and nobody restarts the thread.
     """
 
     def __init__(
@@ -67,5 +68,5 @@ class ListenerThread:
     def _report(self, error: Exception) -> None:
         """Log the first of several failures in a row."""
         if not self._failing:
-            log.error("no notifications for now, polling goes on: %s", error, exc_info=error)
+            log.error("notifications cannot be received now, polling continues: %s", error, exc_info=error)
         self._failing = True

@@ -1,8 +1,8 @@
-"""Logs that several processes append to, kept below a size: copied and then emptied in place.
+"""Rotates logs to which several processes append: copies the file and then empties it in place.
 
-The controller, its trainers and its service inherit one open file, and PostgreSQL's server has another, so a log that
-is renamed would be written on under its new name. All of them append (O_APPEND): after the file is emptied they go on
-at its start. A message that is written between the last read and the truncation, microseconds apart, is lost.
+The controller, its trainers and its service inherit one open file, and PostgreSQL's server has another. If the file
+were renamed, they would write on under its new name. All of them append (O_APPEND), so after the file is emptied they
+continue at its start. A message that is written in the microseconds between the last read and the truncation is lost.
 """
 
 import contextlib
@@ -12,11 +12,15 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-_FLOOD = 4  # times the limit: a log of that size keeps only its end, so older files are bounded in all
+# Of a log above this many times the limit only the end is kept, which bounds the total size of older files.
+_OVERSIZE_FACTOR = 4
 
 
 def rotate(log: Path, limit_bytes: int, files: int) -> bool:
-    """Move what is in the log to `log.1`, and older files one number up to `files`; False below the limit."""
+    """Move the content of the log to `log.1`, and older files one number up to `files`.
+
+    Returns False, and does nothing, if the log is below the limit or missing.
+    """
     try:
         descriptor = os.open(log, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -27,12 +31,12 @@ def rotate(log: Path, limit_bytes: int, files: int) -> bool:
             return False
         copy = log.with_name(f"{log.name}.new")
         try:
-            with _fresh(copy, status.st_mode) as into:
-                _skip(file, into, status.st_size, limit_bytes)
+            with _create(copy, status.st_mode) as into:
+                _skip_oldest(file, into, status.st_size, limit_bytes)
                 shutil.copyfileobj(file, into, 1 << 20)
-                _shift(log, files)
+                _renumber(log, files)
                 copy.rename(numbered(log, 1))
-                shutil.copyfileobj(file, into, 1 << 20)  # what was written meanwhile
+                shutil.copyfileobj(file, into, 1 << 20)  # records that were written meanwhile
                 os.ftruncate(descriptor, 0)
         except OSError:
             copy.unlink(missing_ok=True)
@@ -40,9 +44,9 @@ def rotate(log: Path, limit_bytes: int, files: int) -> bool:
     return True
 
 
-def _skip(file: BinaryIO, into: BinaryIO, size_bytes: int, limit_bytes: int) -> None:
-    """Of a log that a flood of records has made far too long, leave out the oldest, and say how much."""
-    if size_bytes <= _FLOOD * limit_bytes:
+def _skip_oldest(file: BinaryIO, into: BinaryIO, size_bytes: int, limit_bytes: int) -> None:
+    """Skip the oldest part of a log that has grown far too long, and write how much was skipped."""
+    if size_bytes <= _OVERSIZE_FACTOR * limit_bytes:
         return
     file.seek(size_bytes - limit_bytes)
     while (byte := file.read(1)) and byte != b"\n":
@@ -51,11 +55,11 @@ def _skip(file: BinaryIO, into: BinaryIO, size_bytes: int, limit_bytes: int) -> 
 
 
 def numbered(log: Path, number: int) -> Path:
-    """The older file of that number; 1 is the newest."""
+    """Return the path of the older file with this number; 1 is the newest."""
     return log.with_name(f"{log.name}.{number}")
 
 
-def _fresh(path: Path, mode: int) -> BinaryIO:
+def _create(path: Path, mode: int) -> BinaryIO:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -63,7 +67,7 @@ def _fresh(path: Path, mode: int) -> BinaryIO:
     return os.fdopen(descriptor, "wb", buffering=0)
 
 
-def _shift(log: Path, files: int) -> None:
+def _renumber(log: Path, files: int) -> None:
     for number in range(files - 1, 0, -1):
         with contextlib.suppress(FileNotFoundError):
             numbered(log, number).replace(numbered(log, number + 1))

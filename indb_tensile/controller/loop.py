@@ -1,8 +1,8 @@
-"""The controller's loop: facts from everywhere are folded into decide() one after another, and its orders done.
+"""The controller's loop: passes facts from all sources to decide() one after another, and carries out its orders.
 
-Nothing is decided here. Facts come from trainers (messages, exits), from the heartbeat (cancels, lost claims), from
-notifications, signals and the clock; orders go to trainers, to the device's ledger and, through the membership, to
-the catalog.
+The loop decides nothing itself. Facts come from trainers (messages, exits), from the heartbeat (cancelled jobs, lost
+claims), from notifications, signals and the clock. Orders go to trainers, to the device's ledger and, through the
+membership, to the catalog.
 """
 
 import logging
@@ -78,36 +78,39 @@ log = logging.getLogger("controller")
 
 Mail = Heard | LeaseOver | Outdated | Wake | BudgetChange | Answered | Stop
 
-_DEVICE_S = 1.0  # between two looks at the device's use
-_FAREWELL_S = 10.0  # for the last writes of a controller that stops while the database is away
+_DEVICE_S = 1.0  # between two readings of the device's use
+_LAST_WRITES_S = 10.0  # for the last catalog writes of a controller that stops while the database is away
 
 
 class Beating(Protocol):
-    """The part of the heartbeat that the loop uses."""
+    """The methods of the heartbeat that the loop uses."""
 
     def serve(self, worker: WorkerId, registered_s: float) -> None:
-        """Beat for this worker."""
+        """Renew the lease of this worker from now on."""
         ...
 
     def nudge(self) -> None:
-        """Beat now."""
+        """Send a heartbeat at once."""
         ...
 
 
 class Serving(Protocol):
-    """The part of the service process that the loop uses."""
+    """The methods of the service process that the loop uses."""
 
     def serve(self, worker: WorkerId | None) -> None:
-        """Serve this worker from now on."""
+        """Serve this worker from now on; None stops the service."""
         ...
 
     def attend(self, now_s: float) -> None:
-        """Start it where it is due."""
+        """Notice that the process has ended, and start it if it is due."""
         ...
 
 
 class Controller:
-    """One controller. `held` is read by the heartbeat's thread, all else belongs to the one that runs `run`."""
+    """The controller of one device.
+
+    The heartbeat's thread calls `held`; only the thread of `run` uses anything else.
+    """
 
     def __init__(
         self,
@@ -136,27 +139,27 @@ class Controller:
         self._outdated: CatalogVersionError | None = None
         self._clock_s = clock_s
         self._events: deque[Event] = deque()
-        self._held: Held = {}
+        self._claims: Held = {}
         self._tick_at_s = 0.0
         self._device_at_s = 0.0
         self._stop_at_s: float | None = None
-        self._overrun_at_s: dict[TrainerId, float] = {}
+        self._max_runtime_at_s: dict[TrainerId, float] = {}
         self._planning_ns = 0  # of the latest plans
-        self._owing_since_s: dict[tuple[TrainerId, int], float] = {}
+        self._unanswered_since_s: dict[tuple[TrainerId, int], float] = {}
 
     @property
     def pool(self) -> Pool:
-        """What is known now."""
+        """The current state of the scheduler's admission."""
         return self._pool
 
     def held(self) -> Held:
-        """The claims that this worker says it has."""
-        return self._held
+        """Return the claims that this worker reports in its heartbeat."""
+        return self._claims
 
     def run(self, heartbeat: Beating) -> None:
-        """Work until a Stop was posted and everybody is gone.
+        """Run until a Stop was posted and all trainers have ended.
 
-        Raises CatalogVersionError, in the same good order, where the catalog was upgraded meanwhile.
+        If the catalog was upgraded meanwhile, the loop stops in the same way and then raises CatalogVersionError.
         """
         if self._membership.worker is None:
             self._join(heartbeat)
@@ -165,23 +168,22 @@ class Controller:
             while not self._done():
                 self.turn(heartbeat)
             in_order = True
-        finally:  # where the loop ended by a fault, its trainers end first
+        finally:  # if the loop ended by a fault, its trainers end first
             self._trainers.kill_all()
             self._membership.leave(in_order=in_order)
         if self._outdated is not None:
             raise self._outdated
 
     def turn(self, heartbeat: Beating) -> None:
-        """Wait for what comes next, look at everything once."""
+        """Wait for the next event, then handle everything that has arrived, once."""
         now_s = self._clock_s()
         wake_at_s = now_s if self._membership.more_to_claim else min(self._tick_at_s, self._device_at_s)
-        for told in self._trainers.poll(max(0.0, wake_at_s - now_s)):
-            self._hear(told)
+        for report in self._trainers.poll(max(0.0, wake_at_s - now_s)):
+            self._handle_report(report)
         for mail in self._mailbox.take():
-            self._open(mail, heartbeat)
-        if (
-            self._membership.take_more_to_claim()
-        ):  # once for each turn: cancels and exits are heard between two claims
+            self._handle_mail(mail, heartbeat)
+        # One claim for each turn, so that cancels and exits are handled between two claims.
+        if self._membership.take_more_to_claim():
             self.fold(QueueChange())
         now_s = self._clock_s()
         if now_s >= self._tick_at_s:
@@ -191,12 +193,15 @@ class Controller:
             self._device_at_s = now_s + _DEVICE_S
             self._membership.record_device(*self._memory.use(self._pool))
             self._membership.record_holdup(holdup(self._pool))
-            self._fit_device()
+            self._adjust_to_room()
         self._service.attend(now_s)
         self._membership.flush()
 
-    def _fit_device(self) -> None:
-        """Other programs use the device too: jobs shrink, or wait, while they have more of it."""
+    def _adjust_to_room(self) -> None:
+        """Tell decide() if the memory that other programs leave on the device has changed.
+
+        Jobs then shrink, or wait, while other programs use more of it.
+        """
         room = self._memory.room()
         if room is None or self._stop_at_s is not None:
             return
@@ -208,11 +213,11 @@ class Controller:
             self.fold(BudgetChange(budget_bytes=room.budget_bytes))
 
     def fold(self, event: Event) -> None:
-        """Let decide() see this event, do what it orders, and so on with what comes of that."""
+        """Pass the event to decide() and carry out its orders; repeat for the events that the orders cause."""
         self._events.append(event)
-        self._fold_waiting()
+        self._fold_events()
 
-    def _fold_waiting(self) -> None:
+    def _fold_events(self) -> None:
         while self._events:
             event = self._events.popleft()
             self._pool, orders = decide(self._pool, event, self._planner)
@@ -220,46 +225,47 @@ class Controller:
                 self._planner.hurry()
             if self._pool.due is None and (planning_ns := self._planner.forget()):
                 self._planning_ns = planning_ns
-            self._held = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}
+            self._claims = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}
             for order in orders:
                 log.debug("%s", order)
                 self._perform(order)
 
     # --- facts -------------------------------------------------------------------------------------------------
 
-    def _hear(self, told: Said | Ended | Gone) -> None:
-        match told:
+    def _handle_report(self, report: Said | Ended | Gone) -> None:
+        match report:
             case Ended(trainer=trainer):
-                self._memory.revoke(trainer)  # before anything else of it is killed: none of it may change the ledger
+                # The epoch ends before the rest of the group is killed: none of these may change the ledger any more.
+                self._memory.revoke(trainer)
                 self._trainers.bury(trainer)
             case Gone(trainer=trainer, code=code, ending=ending):
                 log.info("trainer %s ended with code %s (%s)", trainer, code, ending)
-                memory = {"peak_bytes": told.peak_bytes, "memory_bytes": told.memory_bytes}
+                memory = {"peak_bytes": report.peak_bytes, "memory_bytes": report.memory_bytes}
                 self.fold(Exit(trainer=trainer, code=code, ending=ending, **memory))
             case Said(trainer=trainer, message=message):
-                self._listen(trainer, message)
+                self._handle_message(trainer, message)
 
-    def _listen(self, trainer: TrainerId, message: Message) -> None:
+    def _handle_message(self, trainer: TrainerId, message: Message) -> None:
         longest_s = message.longest_s if isinstance(message, Progressed) else 0.0
         self._signs.hear(trainer, self._clock_s(), longest_s)
         if isinstance(message, Failed) and message.lost:
-            log.error("the device is lost to trainer %s: %s %s", trainer, message.message, message.hint)
+            log.error("trainer %s has lost the device: %s %s", trainer, message.message, message.hint)
         try:
             event = fact(trainer, message)
         except InvariantError as error:
-            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - one line says it all
+            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - no traceback needed
             self.fold(Failure(trainer=trainer, fault=Fault.of(error), retry=True))
             self._trainers.end(trainer, Manner.KILL)
             return
         if event is not None:
             self._events.append(event)
         self._reclaim()
-        self._fold_waiting()
+        self._fold_events()
 
-    def _open(self, mail: Mail, heartbeat: Beating) -> None:
+    def _handle_mail(self, mail: Mail, heartbeat: Beating) -> None:
         match mail:
             case Stop():
-                log.info("stopping: jobs go back to the queue")
+                log.info("stopping: jobs return to the queue")
                 self._stop_at_s = self._clock_s()
                 self.fold(mail)
             case Answered():
@@ -273,20 +279,20 @@ class Controller:
             case Wake(kind=notify.QUEUED):
                 self.fold(QueueChange())
             case Heard():
-                self._heard(mail)
+                self._handle_beat(mail)
             case LeaseOver(worker=worker, reason=reason) if worker == self._membership.worker:
                 self._lose_lease(reason)
             case Outdated(error=error):
-                self._end_outdated(error)
+                self._stop_outdated(error)
             case Wake() | LeaseOver():
                 pass
 
-    def _heard(self, heard: Heard) -> None:
-        for job in heard.beat.cancelled:
+    def _handle_beat(self, answer: Heard) -> None:
+        for job in answer.beat.cancelled:
             self.fold(CancelRequest(job=job))
-        for job in heard.beat.lost:
-            self.fold(ClaimLoss(claim=heard.held[job]))
-        self._membership.give_back(heard.beat.strays, {m.job.claim for m in self._pool.members})
+        for job in answer.beat.lost:
+            self.fold(ClaimLoss(claim=answer.claims[job]))
+        self._membership.give_back(answer.beat.strays, {m.job.claim for m in self._pool.members})
 
     def _lose_lease(self, reason: str) -> None:
         log.error("worker %s has lost its lease: %s; its trainers were stopped", self._membership.worker, reason)
@@ -296,8 +302,12 @@ class Controller:
             self.fold(ClaimLoss(claim=member.job.claim))
         self._tick_at_s = self._clock_s()
 
-    def _end_outdated(self, error: CatalogVersionError) -> None:
-        """Stop: trainers end now, jobs are handed back as far as that can still be written, and `run` raises this."""
+    def _stop_outdated(self, error: CatalogVersionError) -> None:
+        """Stop because the catalog was upgraded.
+
+        Trainers end now, jobs are returned to the queue as far as the catalog still accepts that, and `run` raises
+        the error.
+        """
         if self._stop_at_s is not None:
             return
         log.error("stopping: %s", error.message)
@@ -310,7 +320,7 @@ class Controller:
             try:
                 self._join(heartbeat)
             except CatalogVersionError as error:
-                self._end_outdated(error)
+                self._stop_outdated(error)
                 return
             except DatabaseError as error:
                 self._membership.miss(error)
@@ -324,19 +334,21 @@ class Controller:
 
     def _stop_overruns(self) -> None:
         now_s = self._clock_s()
-        for trainer, at_s in tuple(self._overrun_at_s.items()):
+        for trainer, at_s in tuple(self._max_runtime_at_s.items()):
             if at_s <= now_s:
-                del self._overrun_at_s[trainer]
+                del self._max_runtime_at_s[trainer]
                 self.fold(Overrun(trainer=trainer))
 
     def _stop_silent(self) -> None:
         now_s = self._clock_s()
-        self._owing_since_s = {debt: self._owing_since_s.get(debt, now_s) for debt in self._pool.owing}
-        for debt, since_s in sorted(self._owing_since_s.items()):
+        self._unanswered_since_s = {
+            pending: self._unanswered_since_s.get(pending, now_s) for pending in self._pool.owing
+        }
+        for pending, since_s in sorted(self._unanswered_since_s.items()):
             if since_s + self._answer_s <= now_s:
-                trainer, _ = debt
+                trainer, _ = pending
                 log.error("trainer %s has not answered for %g s and is killed", trainer, self._answer_s)
-                self._owing_since_s[debt] = now_s
+                self._unanswered_since_s[pending] = now_s
                 self.fold(Silence(trainer=trainer))
 
     def _stop_stalled(self) -> None:
@@ -354,7 +366,7 @@ class Controller:
     def _done(self) -> bool:
         if self._stop_at_s is None or not finished(self._pool):
             return False
-        return self._membership.written or self._clock_s() > self._stop_at_s + _FAREWELL_S
+        return self._membership.written or self._clock_s() > self._stop_at_s + _LAST_WRITES_S
 
     # --- orders ------------------------------------------------------------------------------------------------
 
@@ -380,7 +392,7 @@ class Controller:
             case EndTrainer(trainer=trainer, manner=manner):
                 self._trainers.end(trainer, manner)
             case ReleaseTrainer(trainer=trainer):
-                self._overrun_at_s.pop(trainer, None)
+                self._max_runtime_at_s.pop(trainer, None)
                 self._release(trainer)
             case _:
                 self._membership.write(order, planning_ns=self._planning_ns)
@@ -389,24 +401,27 @@ class Controller:
         try:
             slot, epoch = self._memory.claim(trainer, self._trainers.pid(trainer))
         except DeviceError as error:
-            self._give_up(trainer, error)
+            self._fail_trainer(trainer, error)
             return
         if job.spec.max_runtime_s is not None:
-            self._overrun_at_s[trainer] = self._clock_s() + job.spec.max_runtime_s
+            self._max_runtime_at_s[trainer] = self._clock_s() + job.spec.max_runtime_s
         self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch, budget_bytes=self._pool.budget_bytes))
 
     def _grant(self, trainer: TrainerId, grant_bytes: int) -> None:
         try:
             held_bytes = self._memory.grant(trainer, grant_bytes)
         except DeviceError as error:
-            self._give_up(trainer, error)
+            self._fail_trainer(trainer, error)
             return
         member = self._pool.of_trainer(trainer)
         if member is not None and held_bytes is not None and held_bytes != member.held_bytes:
             self._events.append(Holding(trainer=trainer, held_bytes=held_bytes))
 
     def _reclaim(self) -> None:
-        """Ask again for what lowered grants left in use: it comes back when nothing lies there any more."""
+        """Lower the ledger's grants again where regions beyond a lowered grant were still in use.
+
+        The ledger takes such regions back once nothing is stored in them.
+        """
         for member in self._pool.members:
             if member.trainer is not None and member.held_bytes > member.granted_bytes:
                 self._grant(member.trainer, member.granted_bytes)
@@ -415,11 +430,11 @@ class Controller:
         try:
             self._memory.release(trainer)
         except DeviceError as error:
-            lost = "what trainer %s had of the device is nobody's until this controller starts again: %s"
-            log.error(lost, trainer, error.message)  # noqa: TRY400 - one line says it all
+            message = "the device memory of trainer %s cannot be reused until this controller restarts: %s"
+            log.error(message, trainer, error.message)  # noqa: TRY400 - no traceback needed
 
-    def _give_up(self, trainer: TrainerId, error: TensileError) -> None:
-        """Something on our side of the device went wrong: another attempt may do better."""
+    def _fail_trainer(self, trainer: TrainerId, error: TensileError) -> None:
+        """Fail a trainer's job after a fault of the device or its ledger: another attempt may succeed."""
         log.error("trainer %s: %s", trainer, error.message)
         lost = isinstance(error, DeviceLostError)
         fault = Fault.of(error)

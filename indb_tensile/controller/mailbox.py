@@ -1,4 +1,4 @@
-"""Where threads and signal handlers put what the loop shall look at; a selector sees that there is something."""
+"""A queue from threads and signal handlers to the loop, with a descriptor for the loop's selector."""
 
 import os
 import queue
@@ -8,19 +8,19 @@ _Item = TypeVar("_Item")
 
 
 class Mailbox(Generic[_Item]):
-    """Any thread posts, one takes."""
+    """A queue to which any thread may post, and from which one thread takes."""
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def post(self, item: _Item) -> None:
-        """Never blocks; safe in a signal handler."""
+        """Add an item. Never blocks, and may be called in a signal handler."""
         self._items.put(item)
         os.eventfd_write(self._event, 1)
 
     def take(self) -> list[_Item]:
-        """Everything that was posted, in order."""
+        """Remove and return all items, in the order in which they were posted."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -33,9 +33,9 @@ class Mailbox(Generic[_Item]):
                 return items
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the descriptor for a selector. It is readable when there are items."""
         return self._event
 
     def close(self) -> None:
-        """Nothing may be posted afterwards."""
+        """Close the descriptor. No item may be posted afterwards."""
         os.close(self._event)

@@ -1,8 +1,7 @@
-"""The device's ledger as the controller keeps it: one slot for each trainer that has a job.
+"""Keeps the device's ledger for the controller: one slot for each trainer that has a job.
 
-What a dead trainer had comes back in two steps. `revoke`, when its process has ended: its epoch is over, and its
-regions are in quarantine, still its own. `release`, when nothing is left that could write to them: they are wiped
-and free.
+The memory of a dead trainer is freed in two steps. `revoke`, when its process has ended: the epoch of its slot ends,
+and its regions stay reserved. `release`, when no process that could write to them is left: they are wiped and free.
 """
 
 from dataclasses import replace
@@ -18,7 +17,7 @@ from indb_tensile.scheduler.admission.pool import Pool, TrainerId
 
 
 class Account(Protocol):
-    """The part of `executor.device.Ledger` that the controller uses."""
+    """The methods of `executor.device.Ledger` that the controller uses."""
 
     @property
     def fd(self) -> int:
@@ -26,37 +25,37 @@ class Account(Protocol):
         ...
 
     def claim_slot(self, pid: int) -> tuple[Slot, int]:
-        """A free slot for this process, and the epoch its writes must carry."""
+        """Claim a free slot for this process. Returns the slot and the epoch that its writes must carry."""
         ...
 
     def grant(self, slot: Slot, size_bytes: int) -> int:
-        """Let the slot use so many bytes; returns them in whole regions. Raises DeviceMemoryError."""
+        """Let the slot use this many bytes. Returns them rounded up to whole regions. Raises DeviceMemoryError."""
         ...
 
     def revoke_slot(self, slot: Slot) -> None:
-        """End the slot's epoch: its writes are refused from now on. What it holds stays its own."""
+        """End the slot's epoch: the ledger refuses its writes from now on. Its regions stay reserved."""
         ...
 
     def release_slot(self, slot: Slot) -> None:
-        """Take back whatever the slot holds."""
+        """Free the slot and its regions."""
         ...
 
     def usage(self, slot: Slot) -> SlotUsage:
-        """What the slot holds."""
+        """Return the use of the slot."""
         ...
 
     def device_usage(self) -> DeviceUsage:
-        """The device as a whole."""
+        """Return the use of the whole device."""
         ...
 
 
 class DeviceMemory:
-    """Slots by trainer. `fd` is what trainers inherit."""
+    """Stores the slot of each trainer. Trainers inherit `fd`."""
 
     def __init__(
         self, account: Account, *, kind: str, gauge: Gauge | None = None, headroom: Headroom | None = None
     ) -> None:
-        """`headroom` follows a GPU that other programs use too."""
+        """`headroom` is given for a GPU that other programs use too."""
         self._headroom = headroom
         self._account = account
         self._gauge = gauge or NoGauge()
@@ -70,16 +69,16 @@ class DeviceMemory:
         return self._account.fd
 
     def claim(self, trainer: TrainerId, pid: int) -> tuple[Slot, int]:
-        """A slot, and its epoch. Raises DeviceError when all are taken."""
+        """Claim a slot for a trainer. Returns it with its epoch. Raises DeviceError if no slot is free."""
         slot, epoch = self._account.claim_slot(pid)
         self._slots[trainer] = slot
         return slot, epoch
 
     def grant(self, trainer: TrainerId, grant_bytes: int) -> int | None:
-        """Set a trainer's grant; what it holds then: more, where regions that a lower one takes back are in use.
+        """Set a trainer's grant. Returns the bytes that it then has, or None for a dead trainer, whose grant stays.
 
-        Those come back when they are empty and this is called again. A dead one's grant stays: None. Raises
-        DeviceError where it uses more or the device has less.
+        The result exceeds a lowered grant while regions beyond it are in use; call this again to take them back when
+        they are empty. Raises DeviceError if the trainer uses more than the grant, or if the device has less.
         """
         if trainer in self._revoked:
             return None
@@ -90,21 +89,21 @@ class DeviceMemory:
         return self._account.usage(slot).held_bytes
 
     def revoke(self, trainer: TrainerId) -> None:
-        """The trainer is dead: nothing of it can use its slot, if it has one, which stays taken."""
+        """End the epoch of a dead trainer's slot, if it has one. The slot stays taken until `release`."""
         slot = self._slots.pop(trainer, None)
         if slot is not None:
             self._account.revoke_slot(slot)
             self._revoked[trainer] = slot
 
     def release(self, trainer: TrainerId) -> None:
-        """Everything the trainer had is free; without a slot there is nothing to do."""
+        """Free everything that the trainer had. Does nothing if it has no slot."""
         self.revoke(trainer)
         slot = self._revoked.pop(trainer, None)
         if slot is not None:
             self._account.release_slot(slot)
 
     def allow(self, budget_bytes: int) -> int:
-        """Set the budget. Returns the bytes that jobs may have now, which may be fewer where there is less room."""
+        """Set the budget. Returns the bytes that jobs may have now: fewer if the device has less room."""
         if self._headroom is None:
             return budget_bytes
         self._headroom.limits = replace(self._headroom.limits, budget_bytes=budget_bytes)
@@ -112,7 +111,7 @@ class DeviceMemory:
         return budget_bytes if room is None else room.budget_bytes
 
     def room(self) -> Room | None:
-        """What the device had room for when it was last looked at (`use`); None where nobody tells."""
+        """Return the room on the device at the last call of `use`; None if it is unknown."""
         if self._headroom is None or self._gauge.reading is None:
             return None
         slots = [self._account.usage(slot) for slot in (*self._slots.values(), *self._revoked.values())]
@@ -120,7 +119,7 @@ class DeviceMemory:
         return self._headroom.look(self._gauge.reading, trainers, sum(slot.held_bytes for slot in slots))
 
     def use(self, pool: Pool) -> tuple[DeviceUse, tuple[JobUse, ...]]:
-        """Who uses how much, for the catalog."""
+        """Return the use of the device as a whole and by each job, for the catalog."""
         whole, load = self._account.device_usage(), self._gauge.read()
         shares = tuple(
             share for member in pool.members if (share := self._share(member.job.job, member.trainer)) is not None

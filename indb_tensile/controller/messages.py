@@ -1,4 +1,4 @@
-"""What a trainer's message means to decide()."""
+"""Translate the messages of trainers into facts for decide()."""
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.link import Adopted, Calibrated, Captured, Failed, Finished, Measured, Message, Progressed, Ready
@@ -16,7 +16,7 @@ from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 
 
 def fact(trainer: TrainerId, message: Message) -> Event | None:
-    """The fact that the message states; None for progress, which the trainer itself writes to the catalog.
+    """Return the fact that the message states, or None for progress, which the trainer itself writes to the catalog.
 
     Raises InvariantError for a message that only a controller sends.
     """

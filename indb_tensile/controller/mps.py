@@ -1,10 +1,12 @@
-"""NVIDIA's Multi-Process Service (MPS), where it serves the GPU: what a client computes is ended before it is killed.
+"""NVIDIA's Multi-Process Service (MPS): ends the GPU work of an MPS client before the process is killed.
 
-Without MPS the processes of a device take turns on it, by time slices, and whoever is killed takes no one along. With
-it their kernels run beside each other, by way of one server; NVIDIA leaves open what becomes of the others where a
+Without MPS the processes of a device share it by time slices, and killing one does not affect the others. With MPS
+their kernels run at the same time through one server. NVIDIA does not specify what happens to the other clients if a
 client dies in the middle of a kernel, unless `terminate_client` has ended its work first.
-Whoever starts the daemon before the controller has chosen it, and `tensile up --mps` starts one (cli/mps_daemon.py).
-For a process that somebody else kills (the system, for lack of memory) nothing can be done. Not yet tried on a GPU.
+
+MPS is used if its daemon runs before the controller starts; `tensile up --mps` starts one (cli/mps_daemon.py). If
+another program kills a client (such as the kernel when memory runs out), its work cannot be ended first. Not yet
+tried on a GPU.
 
 Source: NVIDIA, Multi-Process Service: the commands of nvidia-cuda-mps-control, and client termination.
 """
@@ -19,12 +21,12 @@ from tempfile import TemporaryFile
 log = logging.getLogger("controller")
 
 PROGRAM = "nvidia-cuda-mps-control"
-PATIENCE_S = 5.0  # for one answer: a kernel that is under way ends first
+PATIENCE_S = 5.0  # for one answer: the daemon waits until a running kernel ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mps:
-    """The control daemon's program, and the environment that says which daemon."""
+    """The MPS control program, and the environment that selects the daemon."""
 
     program: str
     environment: Mapping[str, str]
@@ -32,39 +34,42 @@ class Mps:
 
     @classmethod
     def serving(cls, environment: Mapping[str, str]) -> "Mps | None":
-        """MPS where its daemon answers; None where there is none."""
+        """Return an Mps if a daemon answers, else None."""
         program = shutil.which(PROGRAM, path=environment.get("PATH"))
         if program is None:
             return None
-        found = cls(program=program, environment=environment)
-        return None if found._ask("get_server_list") is None else found
+        mps = cls(program=program, environment=environment)
+        return None if mps._send_command("get_server_list") is None else mps
 
     def quit(self) -> None:
-        """Tell the daemon to end, its servers with it; clients that compute after `patience_s` are not waited for."""
-        self._ask(f"quit -t {self.patience_s:.0f}", self.patience_s * 2)
+        """Stop the daemon and its servers. Clients that still compute after `patience_s` are not waited for."""
+        self._send_command(f"quit -t {self.patience_s:.0f}", self.patience_s * 2)
 
     def let_go(self, pid: int) -> None:
-        """End what this process computes, so that it may be killed; nothing where it is no client."""
-        for server in self._numbers("get_server_list"):
+        """End this process's work on the GPU, so that it may be killed. Does nothing if it is not an MPS client."""
+        for server in self._query_ids("get_server_list"):
             if (
-                pid in self._numbers(f"get_client_list {server}")
-                and self._ask(f"terminate_client {server} {pid}") is None
+                pid in self._query_ids(f"get_client_list {server}")
+                and self._send_command(f"terminate_client {server} {pid}") is None
             ):
-                log.error("MPS did not end the work of process %d: killing it may end others' work too", pid)
+                log.error(
+                    "MPS did not end the work of process %d: killing the process may end the work of others too", pid
+                )
 
-    def _numbers(self, command: str) -> list[int]:
-        return [int(word) for word in (self._ask(command) or "").split() if word.isdecimal()]
+    def _query_ids(self, command: str) -> list[int]:
+        return [int(word) for word in (self._send_command(command) or "").split() if word.isdecimal()]
 
-    def _ask(self, command: str, patience_s: float | None = None) -> str | None:
-        """What the daemon answers; None where it does not, in time."""
-        # From a file: SIGPIPE would end a command that writes to a program which ends before it reads.
-        with TemporaryFile() as asked:
-            asked.write(f"{command}\n".encode())
-            asked.seek(0)
+    def _send_command(self, command: str, patience_s: float | None = None) -> str | None:
+        """Send a command. Returns the daemon's answer, or None if the command failed or took too long."""
+        # The command is read from a file, not from a pipe: writing to a program that ends before it reads raises
+        # SIGPIPE, which would end a `tensile` command.
+        with TemporaryFile() as command_file:
+            command_file.write(f"{command}\n".encode())
+            command_file.seek(0)
             try:
-                done = subprocess.run(
+                process = subprocess.run(
                     (self.program,),
-                    stdin=asked,
+                    stdin=command_file,
                     env=self.environment,
                     capture_output=True,
                     text=True,
@@ -73,4 +78,4 @@ class Mps:
                 )
             except (OSError, subprocess.TimeoutExpired):
                 return None
-        return done.stdout if done.returncode == 0 else None
+        return process.stdout if process.returncode == 0 else None

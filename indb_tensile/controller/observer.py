@@ -1,8 +1,9 @@
-"""Which other workers are dead: those whose beats stand still for their lease on this process's monotonic clock.
+"""Finds dead workers: those whose count of heartbeats has not changed for as long as their lease.
 
-No clock of the database or of another host is compared with anything, so a step of a clock makes nobody dead and
-keeps nobody alive. The lease is counted from the answer that first showed the present count of beats to the question
-that shows it again: the worker counted its own lease from before that beat, and has stopped its trainers by then.
+Time is measured by this process's monotonic clock alone. No clock of the database or of another host is compared, so
+a clock that is set declares no worker dead and keeps none alive. The lease is counted from the answer that first
+showed the present count to the query that shows it again. The other worker counts its own lease from before that
+heartbeat, so it has stopped its trainers by then.
 """
 
 from collections.abc import Iterable
@@ -12,17 +13,21 @@ from indb_tensile.job import WorkerId
 
 
 class Observer:
-    """What one controller has seen of the others."""
+    """Remembers what one controller has seen of the other workers."""
 
     def __init__(self) -> None:
-        self._seen: dict[WorkerId, tuple[int, float]] = {}  # beats, and since when they are so many
+        self._seen: dict[WorkerId, tuple[int, float]] = {}  # count of heartbeats, and since when it has not changed
 
     def look(self, sightings: Iterable[Sighting], *, asked_s: float, answered_s: float) -> tuple[Sighting, ...]:
-        """Who is dead by what the database said between these two moments of the monotonic clock."""
-        before, self._seen = self._seen, {}
+        """Return the dead workers.
+
+        `sightings` is the answer of a query that was sent at `asked_s` and answered at `answered_s`, in monotonic
+        seconds.
+        """
+        previous, self._seen = self._seen, {}
         dead = []
         for sighting in sightings:
-            beats, since_s = before.get(sighting.worker, (-1, answered_s))
+            beats, since_s = previous.get(sighting.worker, (-1, answered_s))
             if beats != sighting.beats:
                 since_s = answered_s
             self._seen[sighting.worker] = (sighting.beats, since_s)
@@ -31,5 +36,5 @@ class Observer:
         return tuple(dead)
 
     def forget(self) -> None:
-        """Count every lease anew: while the database was away nobody could beat."""
+        """Start every lease again, because no worker could beat while the database was away."""
         self._seen.clear()

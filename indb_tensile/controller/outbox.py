@@ -1,8 +1,8 @@
-"""What is still to be written to the catalog: in order for each job, kept while it cannot be written.
+"""Queue of catalog writes that have not succeeded yet. Writes of one job keep their order.
 
-Two things delay a write. While the database is away, all writes wait. A lock on one job's row, which the job's owner
-may hold for as long as they like, delays only the writes of that job: those of other jobs go on, and the blocked
-job's are tried again after a pause that doubles up to `_LONGEST_PAUSE_S`.
+Two things delay a write. While the database is away, all writes wait. A lock on the row of one job, which the job's
+owner may hold for any time, delays only the writes of that job: the writes of other jobs continue, and those of the
+locked job are tried again after a pause that doubles up to `_LONGEST_PAUSE_S`.
 """
 
 import logging
@@ -21,89 +21,94 @@ log = logging.getLogger("controller")
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
-_MOST_BLOCKED = 2  # statements of one flush that may wait for their lock timeout: the loop has other work to do
+_MAX_BLOCKED = 2  # statements of one flush that may wait for their lock timeout: the loop must not stop for longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _PendingWrite:
+    """One pending write."""
+
     writing: Writing
     planning_ns: int
 
 
 @dataclass(slots=True)
-class _Line:
-    """One job's writings in order. `due_s` is when to try again, after `pause_s` since a lock blocked the first."""
+class _JobQueue:
+    """The pending writes of one job, in order.
 
-    entries: deque[_Entry] = field(default_factory=deque)
+    The next attempt is at `due_s`. After another failure it follows `pause_s` later.
+    """
+
+    entries: deque[_PendingWrite] = field(default_factory=deque)
     due_s: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
 
     def block(self, now_s: float) -> None:
-        """Try again after a pause; measurements are not worth keeping that long."""
+        """Put the queue off for a pause. Measurements are dropped, because they are outdated by then."""
         self.entries = _without_measurements(self.entries)
         self.due_s = now_s + self.pause_s
         self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
 
 
 class Outbox:
-    """Every writing carries its claim, so that one that comes too late changes nothing."""
+    """The queue of all jobs. Every write carries its claim, so a write that comes too late changes nothing."""
 
     def __init__(self, records: Records, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._records = records
         self._clock_s = clock_s
-        self._lines: dict[JobId, _Line] = {}
+        self._queues: dict[JobId, _JobQueue] = {}
         self._refused: set[ClaimToken] = set()
 
     @property
     def empty(self) -> bool:
-        """Everything is written."""
-        return not self._lines
+        """Whether no write is pending."""
+        return not self._queues
 
     @property
     def claims(self) -> frozenset[ClaimToken]:
-        """The claims for which something is still to be written."""
-        return frozenset(entry.writing.claim for line in self._lines.values() for entry in line.entries)
+        """The claims with pending writes."""
+        return frozenset(entry.writing.claim for queue in self._queues.values() for entry in queue.entries)
 
     @property
     def refused(self) -> frozenset[ClaimToken]:
-        """The claims of jobs whose end the database would not take: they still count as this worker's."""
+        """The claims of jobs whose end the database has refused to record: the jobs still count as this worker's."""
         return frozenset(self._refused)
 
     def put(self, writing: Writing, *, planning_ns: int = 0) -> None:
-        """Write this after everything that waits for the same job; now, if that is possible."""
-        line = self._lines.setdefault(writing.job, _Line())
-        line.entries.append(_Entry(writing=writing, planning_ns=planning_ns))
+        """Write after all pending writes of the same job; at once if that is possible."""
+        queue = self._queues.setdefault(writing.job, _JobQueue())
+        queue.entries.append(_PendingWrite(writing=writing, planning_ns=planning_ns))
         self.flush()
 
     def flush(self) -> bool:
-        """Write what can be written now; False where the database is away."""
+        """Write all that can be written now. Returns False if the database is away."""
         blocked = 0
-        for job, line in tuple(self._lines.items()):
-            if line.due_s > self._clock_s():
+        for job, queue in tuple(self._queues.items()):
+            if queue.due_s > self._clock_s():
                 continue
             try:
-                self._write(line)
+                self._write(queue)
             except UnreachableError:
                 self._drop_measurements()
                 return False
             except LockedError as error:
                 log.debug("job %s: not written now: %s", job, error.message)
-                line.block(self._clock_s())
+                queue.block(self._clock_s())
                 blocked += 1
-            if not line.entries:
-                del self._lines[job]
-            if blocked == _MOST_BLOCKED:
+            if not queue.entries:
+                del self._queues[job]
+            if blocked == _MAX_BLOCKED:
                 break
         return True
 
     def clear(self) -> None:
-        """Forget everything that waits: it is no longer ours to write."""
-        self._lines.clear()
+        """Drop all pending writes, because the jobs no longer belong to this worker."""
+        self._queues.clear()
         self._refused.clear()
 
-    def _write(self, line: _Line) -> None:
-        while line.entries:
-            entry = line.entries[0]
+    def _write(self, queue: _JobQueue) -> None:
+        while queue.entries:
+            entry = queue.entries[0]
             try:
                 self._records.write(entry.writing, planning_ns=entry.planning_ns)
             except LostClaimError as error:
@@ -111,19 +116,19 @@ class Outbox:
             except (UnreachableError, LockedError):
                 raise
             except DatabaseError as error:
-                log.error("not written: %s %s", error.message, error.detail)  # noqa: TRY400 - one line says it all
+                log.error("not written: %s %s", error.message, error.detail)  # noqa: TRY400 - no traceback needed
                 if isinstance(entry.writing, FailJob | RequeueJob | CancelJob):
                     self._refused.add(entry.writing.claim)
-            line.entries.popleft()
-            line.pause_s = _FIRST_PAUSE_S
+            queue.entries.popleft()
+            queue.pause_s = _FIRST_PAUSE_S
 
     def _drop_measurements(self) -> None:
-        """Measurements are not worth keeping until a database that is away comes back."""
-        for job, line in tuple(self._lines.items()):
-            line.entries = _without_measurements(line.entries)
-            if not line.entries:
-                del self._lines[job]
+        """Drop measurements, which are outdated when the database comes back."""
+        for job, queue in tuple(self._queues.items()):
+            queue.entries = _without_measurements(queue.entries)
+            if not queue.entries:
+                del self._queues[job]
 
 
-def _without_measurements(entries: deque[_Entry]) -> deque[_Entry]:
+def _without_measurements(entries: deque[_PendingWrite]) -> deque[_PendingWrite]:
     return deque(entry for entry in entries if not isinstance(entry.writing, RecordMeasurement))

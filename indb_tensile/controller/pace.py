@@ -1,8 +1,9 @@
-"""The links of a device: measured on a GPU; of an emulated one as set, else those of its GPU, slowed down.
+"""The copy rates of a device's link: measured for a GPU, set or derived for an emulated device.
 
-How much slower this machine is than the GPU is measured by one reference step, when a kind of device is met for the
-first time, and kept in the catalog: controllers on equal machines then have equal devices, whose plans and times can
-be compared, and one that starts again, perhaps beside other work, has the device that it had.
+The rates of an emulated device are those in the settings, or else the rates of the emulated GPU, divided by how much
+slower this machine is. That ratio is measured by one reference step when a kind of device is first used, and is
+stored in the catalog. So controllers on equal machines emulate equal devices, whose plans and times can be compared,
+and a controller that restarts, perhaps beside other work, emulates the same device as before.
 """
 
 import json
@@ -16,14 +17,15 @@ from indb_tensile.scheduler.machines import MACHINES, Pace, slowed
 
 
 def emulated_link(settings: Settings, known: Callable[[str], Pace | None], measure: Callable[[], None]) -> Link:
-    """The rates to emulate; `measure` makes a pace known that is not.
+    """Return the copy rates to emulate.
 
-    Raises MissingError for a GPU that is not known, DeviceError where nothing could be measured.
+    `known` looks up the measured pace of a machine; `measure` measures and stores a pace that is unknown. Raises
+    MissingError for an unknown GPU, DeviceError if the pace could not be measured.
     """
     if settings.emulate not in MACHINES:
         raise MissingError(
             f"emulate ({variable('emulate')}) is {settings.emulate!r}: the name of a known GPU is needed",
-            hint=f"Known are {', '.join(MACHINES)}.",
+            hint=f"Known GPUs are {', '.join(MACHINES)}.",
         )
     out_bytes_per_s, in_bytes_per_s = settings.link_out_bytes_per_s, settings.link_in_bytes_per_s
     if not (out_bytes_per_s and in_bytes_per_s):
@@ -34,21 +36,21 @@ def emulated_link(settings: Settings, known: Callable[[str], Pace | None], measu
 
 
 def measured_copies(device: str, command: Sequence[str], environment: Mapping[str, str]) -> tuple[Copying, ...]:
-    """A GPU's copies as a process of its own measures them. Raises DeviceError."""
-    done = run(tuple(command), env=dict(environment), stdin=DEVNULL, stdout=PIPE, check=False)
-    if done.returncode:
+    """Measure a GPU's copies in a separate process. Raises DeviceError."""
+    process = run(tuple(command), env=dict(environment), stdin=DEVNULL, stdout=PIPE, check=False)
+    if process.returncode:
         raise DeviceError(
-            f"the link of {device} could not be measured: its process ended with code {done.returncode}",
-            hint="Its own line in this log says why.",
+            f"the link of {device} could not be measured: its process ended with code {process.returncode}",
+            hint="See the message of that process in this log.",
         )
-    return tuple(Copying(**(row | {"way": Way(row["way"])})) for row in json.loads(done.stdout))
+    return tuple(Copying(**(row | {"way": Way(row["way"])})) for row in json.loads(process.stdout))
 
 
 def measure_apart(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Measure in a process of its own: it imports torch, which no controller does. Raises DeviceError."""
+    """Measure in a separate process, because that imports torch, which no controller does. Raises DeviceError."""
     code = run(tuple(command), env=dict(environment), stdin=DEVNULL, check=False).returncode
     if code:
-        raise _unmeasured(f"the process that measures it ended with code {code}")
+        raise _not_measured(f"the measuring process ended with code {code}")
 
 
 def _pace(machine: str, known: Callable[[str], Pace | None], measure: Callable[[], None]) -> Pace:
@@ -57,14 +59,14 @@ def _pace(machine: str, known: Callable[[str], Pace | None], measure: Callable[[
         measure()
         pace = known(machine)
     if pace is None:
-        raise _unmeasured("the process that measures it has left nothing in the catalog")
+        raise _not_measured("the measuring process has stored nothing in the catalog")
     return pace
 
 
-def _unmeasured(detail: str) -> DeviceError:
+def _not_measured(detail: str) -> DeviceError:
     names = " and ".join(variable(f"link_{way}_bytes_per_s") for way in ("out", "in"))
     return DeviceError(
-        "it could not be measured how much slower this machine is than the GPU that it stands for",
+        "the speed of this machine relative to the emulated GPU could not be measured",
         detail=detail,
-        hint=f"Its own line in this log says why; with {names} set, nothing is measured.",
+        hint=f"See the message of that process in this log. If {names} are set, nothing is measured.",
     )

@@ -1,7 +1,8 @@
-"""What the controller asks of the catalog: one small interface, so that the loop runs against a fake as well.
+"""The interface between the controller and the catalog, and its implementation on PostgreSQL.
 
-A statement is tried once: the controller never blocks on a database that is restarting. What could not be written
-is kept and written later, or, where the lease ran out meanwhile, is no longer ours to write.
+The interface is small, so that tests can run the loop against a fake. Each statement is tried once, because the
+controller must not block while the database restarts. The caller keeps a write that failed and tries it again
+(outbox.py). If the worker's lease has ended meanwhile, the write is dropped: the job no longer belongs to the worker.
 """
 
 import contextlib
@@ -50,53 +51,59 @@ _Result = TypeVar("_Result")
 
 
 class Pulse(Protocol):
-    """What the heartbeat needs, on a connection of its own."""
+    """The catalog operation that the heartbeat needs, on a connection of its own."""
 
-    def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
-        """Renew the lease. Raises UnreachableError, or CatalogVersionError."""
+    def beat(self, worker: WorkerId, claims: Mapping[JobId, ClaimToken]) -> Beat:
+        """Renew the worker's lease. Raises UnreachableError or CatalogVersionError."""
         ...
 
 
 class Records(Protocol):
-    """What the loop needs. Every method raises UnreachableError while the database is away."""
+    """The catalog operations that the loop needs. Every method raises UnreachableError while the database is away."""
 
     def register(self) -> WorkerId:
-        """A new worker."""
+        """Register a new worker."""
         ...
 
     def leave(self, worker: WorkerId, *, in_order: bool = True) -> None:
-        """The worker is gone; others need not wait for its lease. Not `in_order`: by a fault of its controller."""
+        """Mark the worker as stopped, so that other workers need not wait for its lease to end.
+
+        `in_order` is false if the controller stops because of a fault.
+        """
         ...
 
     def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
-        """The next job, if any, of owners whose oids are not among `passed_over`."""
+        """Claim the next job, if any. Jobs of owners whose oids are in `passed_over` are skipped."""
         ...
 
     def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
-        """Every worker that has not stopped, save this one."""
+        """Return every worker that has not stopped, except this one."""
         ...
 
     def rescue(self, dead: Sequence[Sighting]) -> tuple[JobId, ...]:
-        """Take jobs from workers that left, died or are these and have not beaten since."""
+        """Return jobs to the queue from workers that left or died, and from `dead` workers.
+
+        A worker in `dead` that has beaten since it was seen stays alive.
+        """
         ...
 
     def write(self, writing: Writing, *, planning_ns: int) -> None:
-        """Do what decide() ordered. Raises LostClaimError where the job is no longer ours."""
+        """Carry out an order of decide(). Raises LostClaimError if the job no longer belongs to this worker."""
         ...
 
     def record_device(self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
-        """Write down who uses how much of the device."""
+        """Record the use of the device as a whole and by each job."""
         ...
 
     def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:
-        """Write down why the worker claims no job now; None where it does."""
+        """Record why the worker claims no job now. None means that it claims jobs."""
         ...
 
 
 class CatalogRecords:
-    """Both interfaces on one connection to PostgreSQL. Not shared between threads.
+    """Implements Pulse and Records on one connection to PostgreSQL. Not shared between threads.
 
-    Raises DatabaseError at once where there is no server or the catalog's version is not ours.
+    Raises DatabaseError at once if there is no server, or if the catalog has another version than this program.
     """
 
     def __init__(
@@ -129,7 +136,7 @@ class CatalogRecords:
         self._run(install.check_version)
 
     def register(self) -> WorkerId:
-        """A new worker, whose first heartbeat this is. Raises CatalogVersionError where the catalog was upgraded."""
+        """Register a new worker; this counts as its first heartbeat. Raises CatalogVersionError after an upgrade."""
         self._run(install.check_version)
         return self._run(
             lambda c: jobs.register_worker(
@@ -148,43 +155,49 @@ class CatalogRecords:
         """Mark the worker as stopped."""
         self._run(lambda c: jobs.leave(c, worker, in_order=in_order))
 
-    def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
-        """Renew the worker's lease. Raises CatalogVersionError where the catalog was upgraded."""
-        beat = self._run(lambda c: jobs.beat(c, worker, held))
+    def beat(self, worker: WorkerId, claims: Mapping[JobId, ClaimToken]) -> Beat:
+        """Renew the worker's lease. Raises CatalogVersionError if the catalog was upgraded."""
+        beat = self._run(lambda c: jobs.beat(c, worker, claims))
         if beat.version != install.VERSION:
             self._run(install.check_version)
         return beat
 
     def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
-        """The next job, if any. Where its answer is lost with the connection, a beat reports it as a stray."""
+        """Claim the next job, if any.
+
+        If the connection breaks before the answer arrives, a later heartbeat reports the claimed job as a stray.
+        """
         return self._run(lambda c: jobs.claim_job(c, worker, passed_over))
 
     def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
-        """Every worker that has not stopped, save this one."""
+        """Return every worker that has not stopped, except this one."""
         return self._run(lambda c: jobs.other_workers(c, worker))
 
     def rescue(self, dead: Sequence[Sighting]) -> tuple[JobId, ...]:
-        """Take jobs from workers that left, died or are these and have not beaten since."""
+        """Return jobs to the queue from workers that left or died, and from `dead` workers.
+
+        A worker in `dead` that has beaten since it was seen stays alive.
+        """
         return self._run(lambda c: jobs.rescue(c, dead, limit_s=self._interrupted_s))
 
     def write(self, writing: Writing, *, planning_ns: int = 0) -> None:
-        """Do what decide() ordered."""
+        """Carry out an order of decide()."""
         self._run(lambda c: self._write(c, writing, planning_ns))
 
     def record_device(self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
-        """Replace what is known about the worker's device."""
+        """Replace the recorded use of the worker's device."""
         self._run(lambda c: plans.record_device(c, worker, use, shares))
 
     def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:
-        """Replace why the worker claims no job now."""
+        """Replace the recorded reason why the worker claims no job now."""
         self._run(lambda c: jobs.record_holdup(c, worker, holdup))
 
     def pace(self, machine: str) -> Pace | None:
-        """How much slower this kind of device is than a machine; None where nobody has measured it."""
+        """Return how much slower this kind of device is than a machine, or None if that was never measured."""
         return self._run(lambda c: paces.load_pace(c, self._device_kind, machine))
 
     def save_links(self, measured: Sequence[Copying], emulated: Link | None) -> None:
-        """Replace what is known of this device's link to its host."""
+        """Replace the recorded measurements of this device's link to its host."""
         self._run(lambda c: links.save_links(c, self._host, self._device_kind, measured, emulated))
 
     def close(self) -> None:
@@ -196,20 +209,22 @@ class CatalogRecords:
             return self._session.run(action)
         except psycopg.Error as error:
             if is_blocked(error):
-                raise LockedError(f"another session is in the way: {words(error)}") from error
+                raise LockedError(
+                    f"another session holds a lock that this statement needs: {words(error)}"
+                ) from error
             if may_pass(error):
-                raise UnreachableError(f"the database cannot do its work now: {words(error)}") from error
+                raise UnreachableError(f"the database cannot run the statement now: {words(error)}") from error
             if isinstance(error, _UNDEFINED):
-                self._look_at_version()
-            told = DatabaseError(
+                self._check_version()
+            refusal = DatabaseError(
                 f"the catalog refused a statement: {error.diag.message_primary or str(error).strip()}",
                 detail=error.diag.message_detail or "",
-                hint=error.diag.message_hint or _way_out(error),
+                hint=error.diag.message_hint or _hint(error),
             )
-            raise told from error
+            raise refusal from error
 
-    def _look_at_version(self) -> None:
-        """Raise CatalogVersionError where that is why something is not there."""
+    def _check_version(self) -> None:
+        """Raise CatalogVersionError if an object is undefined because the catalog has another version."""
         with contextlib.suppress(psycopg.Error, UnreachableError):
             self._session.run(install.check_version)
 
@@ -217,7 +232,7 @@ class CatalogRecords:
         job, claim = writing.job, writing.claim
         match writing:
             case FailJob(fault=fault):
-                jobs.fail(connection, job, claim, _error(fault))
+                jobs.fail(connection, job, claim, _as_error(fault))
             case RequeueJob(reason=reason, blame=Blame.NOBODY):
                 jobs.requeue(connection, job, claim, reason)
             case RequeueJob(blame=blame, waits_for=waits_for):
@@ -254,7 +269,7 @@ class CatalogRecords:
                 )
 
 
-# What a statement meets where the catalog was upgraded, or dropped, beneath a running program.
+# Errors of a statement after the catalog was upgraded or dropped while the program runs.
 _UNDEFINED = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UndefinedColumn,
@@ -264,22 +279,25 @@ _UNDEFINED = (
 )
 
 
-def _way_out(error: psycopg.Error) -> str:
+def _hint(error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"Connect as tensile_worker, or as a role that was granted it ({variable('dsn')})."
-    return "Look into PostgreSQL's log, and at the grants of tensile_worker."
+    return "See PostgreSQL's log, and check the grants of tensile_worker."
 
 
-def _error(fault: Fault) -> TensileError:
+def _as_error(fault: Fault) -> TensileError:
     error = TensileError(fault.message, detail=fault.detail, hint=fault.hint)
     error.sqlstate = fault.sqlstate
     return error
 
 
 def _interruption(order: RequeueJob) -> TensileError:
-    """What the job's owner reads; a trainer that reported a fault has said it in full."""
+    """Return the error that the job's owner reads.
+
+    If the trainer reported a fault itself, that fault is used: it explains the cause in full.
+    """
     message = f"an attempt of job {order.job} was interrupted: {order.reason}"
-    return _error(order.fault or Fault(sqlstate="58000", message=message))
+    return _as_error(order.fault or Fault(sqlstate="58000", message=message))
 
 
 def _plan_record(order: RecordPlan, policy: str, planning_ns: int) -> tuple[PlanRecord, Any]:

@@ -1,12 +1,12 @@
-"""A GPU's regions as the controller holds them: made once, without a context, and handed to every trainer.
+"""The memory regions of a GPU: the controller makes them once, without a CUDA context, for all trainers.
 
-Where the driver hands no memory from one process to another, as in some containers and virtual machines, each trainer
-makes its own, in the regions that the ledger says are its, and gives it up before they are granted to another
-(CudaDevice.trim): the same plans within the same budget, with calls of the driver whenever plans change.
+In some containers and virtual machines the driver cannot share memory between processes. There each trainer makes the
+regions that the ledger grants to it, and frees them before the ledger grants them to another trainer
+(CudaDevice.trim). Plans and budgets are the same, but every change of plans calls the driver.
 
-The memory lives as long as any process has it, so what a dead trainer had comes back only when the driver has let go
-of the process: NVML lists it until then (DEVICE.md, crash safety). Where NVML is not there, or names processes of
-another namespace, the grace between a trainer's end and its memory's next owner is all there is.
+Memory stays allocated as long as any process has it mapped. So the memory of a dead trainer is free only when the
+driver has released the process; until then NVML lists the process. If NVML is missing, or lists processes of another
+namespace, only the fixed pause between a trainer's end and the next use of its memory protects that use.
 """
 
 import logging
@@ -26,8 +26,8 @@ log = logging.getLogger("controller")
 
 
 _TRIED_REGIONS = 2
-_PATIENCE_S = 60  # for a process that makes a context
-_FEWER = 16  # of the capacity this part less is tried where the device does not give it
+_TIMEOUT_S = 60  # for a process that creates a CUDA context
+_SMALLER_BY_PART = 16  # if the device does not give the capacity, it is tried with 1/16 less each time
 
 
 def broker(
@@ -39,59 +39,62 @@ def broker(
     least_bytes: int | None = None,
     mapper: Sequence[str] = (),
 ) -> tuple[CudaBroker | None, int]:
-    """All the regions, and their bytes; None where they are not to be shared or the driver hands none over.
+    """Make all regions. Returns their broker and their size in bytes; the broker is None if they cannot be shared.
 
-    The log says why none. `mapper` is the command of a process that takes regions (worker/mapping.py): whether
-    another process can map and use them is tried once, with few. Where the device does not give so much, because
-    another program has taken it meanwhile, fewer regions are made, down to `least_bytes`. Raises DeviceMemoryError
-    where the device has not as much, DeviceLostError where it is gone.
+    Without a broker the log says why: the setting `share_memory` is off, or the driver cannot share memory. `mapper`
+    is the command of a process that maps regions (worker/mapping.py); a few regions are mapped by it once as a test.
+    If another program has taken memory meanwhile, fewer regions are made, but not less than `least_bytes`. Raises
+    DeviceMemoryError if the device does not have that much, and DeviceLostError if the device is gone.
     """
     if not shares:
-        why = "share_memory is off"
+        reason = "share_memory is off"
     elif not gpu.shareable:
-        why = f"{gpu.name} hands none to other processes"
+        reason = f"{gpu.name} cannot share memory with other processes"
     else:
         try:
             if mapper:
                 _try_sharing(gpu, region_bytes, mapper)
-            return _made(gpu, region_bytes, capacity_bytes, capacity_bytes if least_bytes is None else least_bytes)
+            return _make_broker(
+                gpu, region_bytes, capacity_bytes, capacity_bytes if least_bytes is None else least_bytes
+            )
         except (DeviceMemoryError, DeviceLostError):
             raise
         except DeviceError as error:
-            why = error.message
-    log.warning("each trainer makes memory of its own, as much as it is granted: %s", why)
+            reason = error.message
+    log.warning("each trainer allocates its own regions, as much as it is granted: %s", reason)
     return None, capacity_bytes
 
 
 def _try_sharing(gpu: Gpu, region_bytes: int, mapper: Sequence[str]) -> None:
-    """Have a process of its own map a few regions and write to them. Raises DeviceError where it cannot."""
-    few = CudaBroker(gpu.ordinal, region_bytes, _TRIED_REGIONS)
-    here, there = socket.socketpair()
-    with here, there:
-        command = (*mapper, str(gpu.ordinal), str(there.fileno()))
-        taker = subprocess.Popen(command, pass_fds=(there.fileno(),), stdout=subprocess.PIPE, text=True)
-        there.close()
-        patience = struct.pack("ll", _PATIENCE_S, 0)
-        here.setsockopt(
-            socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience
-        )  # a time-out of Python's makes it non-blocking
-        told: DeviceError | None = None
+    """Let a separate process map a few regions and write to them. Raises DeviceError if it cannot."""
+    test_broker = CudaBroker(gpu.ordinal, region_bytes, _TRIED_REGIONS)
+    own_end, mapper_end = socket.socketpair()
+    with own_end, mapper_end:
+        command = (*mapper, str(gpu.ordinal), str(mapper_end.fileno()))
+        process = subprocess.Popen(command, pass_fds=(mapper_end.fileno(),), stdout=subprocess.PIPE, text=True)
+        mapper_end.close()
+        timeout = struct.pack("ll", _TIMEOUT_S, 0)
+        # settimeout() would make the socket non-blocking.
+        own_end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        send_error: DeviceError | None = None
         try:
-            few.send(here.fileno())
+            test_broker.send(own_end.fileno())
         except DeviceError as error:
-            told = error
+            send_error = error
         try:
-            said, _ = taker.communicate(timeout=_PATIENCE_S)
+            output, _ = process.communicate(timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            taker.kill()
-            said, _ = taker.communicate()
-    if taker.returncode or told is not None:
-        why = said.strip() or (told.message if told is not None else f"it ended with code {taker.returncode}")
-        raise DeviceError(f"another process cannot use {gpu.name}'s memory: {why}")
+            process.kill()
+            output, _ = process.communicate()
+    if process.returncode or send_error is not None:
+        reason = output.strip() or (
+            send_error.message if send_error is not None else f"it ended with code {process.returncode}"
+        )
+        raise DeviceError(f"another process cannot use {gpu.name}'s memory: {reason}")
 
 
-def _made(gpu: Gpu, region_bytes: int, capacity_bytes: int, least_bytes: int) -> tuple[CudaBroker, int]:
-    """A broker of as much as the device gives."""
+def _make_broker(gpu: Gpu, region_bytes: int, capacity_bytes: int, least_bytes: int) -> tuple[CudaBroker, int]:
+    """Make a broker of as much memory as the device gives."""
     tried_bytes = capacity_bytes
     while True:
         try:
@@ -99,14 +102,14 @@ def _made(gpu: Gpu, region_bytes: int, capacity_bytes: int, least_bytes: int) ->
         except DeviceMemoryError:
             if tried_bytes <= least_bytes:
                 raise
-            fewer_bytes = max(least_bytes, tried_bytes - max(region_bytes, tried_bytes // _FEWER))
+            fewer_bytes = max(least_bytes, tried_bytes - max(region_bytes, tried_bytes // _SMALLER_BY_PART))
             fewer_bytes -= fewer_bytes % region_bytes
-            log.warning("%s does not give %d bytes: trying %d", gpu.name, tried_bytes, fewer_bytes)
+            log.warning("%s cannot allocate %d bytes: trying %d", gpu.name, tried_bytes, fewer_bytes)
             tried_bytes = fewer_bytes
 
 
 class GpuRegions:
-    """A GPU's regions: the broker's, which go with this process and all trainers, or each trainer's own."""
+    """A GPU's regions. Either one broker shares all of them, or each trainer makes its own."""
 
     def __init__(self, gpu: Gpu, nvml: Nvml | NoNvml, broker: CudaBroker | None, mps: Mps | None = None) -> None:
         self._gpu = gpu
@@ -115,25 +118,30 @@ class GpuRegions:
         self.handed_over = broker is not None
         self._nvml = nvml
         if isinstance(nvml, NoNvml):
-            log.warning("%s: only time tells when a dead trainer's memory is free", nvml.reason)
+            log.warning(
+                "%s: a dead trainer's memory is reused after a fixed pause, without asking the driver", nvml.reason
+            )
 
     def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
-        """Send them all from a thread of its own: a trainer takes them when it has started."""
+        """Send all regions to a trainer, from a thread.
+
+        A trainer receives them only after it has started, and the caller must not wait for that.
+        """
         threading.Thread(target=self._send, args=(trainer, taker), name=f"regions {trainer}", daemon=True).start()
 
     def in_use_by(self, pid: int) -> bool:
-        """Whether the driver still lists that process on the device."""
+        """Return whether the driver still lists this process on the device."""
         if isinstance(self._nvml, NoNvml):
             return False
         try:
             processes = self._nvml.read(self._gpu.uuid).processes
         except DeviceError as error:
-            log.error("%s", error.message)  # noqa: TRY400 - one line says it all
-            return False  # a device that is gone holds nothing
+            log.error("%s", error.message)  # noqa: TRY400 - no traceback needed
+            return False  # a device that is gone has no processes
         return processes is not None and any(process.pid == pid for process in processes)
 
     def let_go(self, pid: int) -> None:
-        """End what that process computes, where killing it could otherwise end others' work."""
+        """End the GPU work of this process if killing it could otherwise end the work of others."""
         if self._mps is not None:
             self._mps.let_go(pid)
 
@@ -143,5 +151,6 @@ class GpuRegions:
                 assert self._broker is not None
                 self._broker.send(taker.fileno())
             except DeviceError as error:
-                # Its own end is told by its process; spare trainers are ended before they have taken anything.
-                log.info("trainer %s did not take its regions: %s", trainer, error.message)
+                # A spare trainer may end before it has received the regions. The end of any trainer is reported
+                # by its pidfd (trainers.py).
+                log.info("trainer %s did not receive its regions: %s", trainer, error.message)

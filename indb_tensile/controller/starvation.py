@@ -1,8 +1,9 @@
-"""Whether the kernel has just ended a process for memory, as its own counters say, or else what the process had.
+"""Tells whether the kernel killed a process because memory ran out.
 
-A process that is killed so gets SIGKILL, like one that somebody kills. The kernel counts such kills before it sends
-the signal: for each control group (`oom_kill` in `memory.events`, in version 1 in `memory.oom_control`) and for the
-machine (`oom_kill` in /proc/vmstat), which counts other containers' too and is read only where no group tells.
+Such a process gets SIGKILL, as if a user had killed it. The kernel counts these kills before it sends the signal: for
+each control group (`oom_kill` in `memory.events`; version 1: in `memory.oom_control`) and for the whole machine
+(`oom_kill` in /proc/vmstat). The machine's counter includes other containers, so it is read only if no control group
+has a counter. If no counter has risen, the kill is judged by the peak memory of the process.
 """
 
 import time
@@ -13,32 +14,36 @@ from pathlib import Path
 from indb_tensile.executor.hardware import memory
 from indb_tensile.scheduler.admission.facts import Ending
 
-RECENT_S = 10.0  # a process that held much memory takes seconds to end
-_LOOK_S = 1.0  # between two looks at counters
-# From what share of all memory on SIGKILL from outside is put down to the kernel, though no counter says so.
-_MOST_OF_ALL = 0.9  # where there are counters, which may be another group's
-_MUCH_OF_ALL = 0.5  # where there are none
+RECENT_S = 10.0  # a process with much memory takes seconds to end
+_READ_INTERVAL_S = 1.0  # between two reads of the counters
+# If no counter has risen, a SIGKILL from outside still counts as a kill for memory when the process had at least this
+# share of all memory.
+_SHARE_WITH_COUNTERS = 0.9  # if there are counters; they may be another group's
+_SHARE_WITHOUT_COUNTERS = 0.5  # if there are no counters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Where the counters are."""
+    """The files of the kernel's counters."""
 
     membership: Path = Path("/proc/self/cgroup")
     mounted: Path = Path("/sys/fs/cgroup")
     machine: Path = Path("/proc/vmstat")
 
     def kills(self) -> int | None:
-        """How many processes were killed for memory so far, of this group or else of the machine; None: not told."""
-        own = [count for path in self._files() if (count := _count(path)) is not None]
-        return sum(own) if own else _count(self.machine)
+        """Return how many processes were killed for memory so far, or None if no counter can be read.
+
+        Counts the kills of this process's control groups, or of the machine if the groups have no counter.
+        """
+        group_kills = [count for path in self._files() if (count := _count(path)) is not None]
+        return sum(group_kills) if group_kills else _count(self.machine)
 
     def _files(self) -> list[Path]:
         try:
             lines = self.membership.read_text(encoding="utf-8").splitlines()
         except OSError:
             return []
-        found = []
+        files = []
         for line in lines:
             number, _, rest = line.partition(":")
             controllers, _, group = rest.partition(":")
@@ -48,14 +53,14 @@ class Counters:
                 places, name = (self.mounted / "memory", self.mounted / controllers), "memory.oom_control"
             else:
                 continue
-            # Where a container sees only its own part of the hierarchy, its group is what is mounted.
+            # A container may see only its own part of the hierarchy: then its group is the mount point itself.
             candidates = [place / part / name for place in dict.fromkeys(places) for part in (group.lstrip("/"), "")]
-            found += [path for path in candidates if path.exists()][:1]
-        return found
+            files += [path for path in candidates if path.exists()][:1]
+        return files
 
 
 class Starvation:
-    """Tells whether a kill for memory was counted within the last seconds, and what SIGKILL means without that."""
+    """Tells whether a kill for memory was counted in the last seconds, and judges a SIGKILL if none was."""
 
     def __init__(
         self,
@@ -66,37 +71,40 @@ class Starvation:
         self._memory_bytes = memory_bytes
         self._kills = kills or Counters().kills
         self._clock_s = clock_s
-        self._known = self._kills()
-        self._looked_s = clock_s()
-        self._raised_s: float | None = None
+        self._last_kills = self._kills()
+        self._read_at_s = clock_s()
+        self._killed_at_s: float | None = None
 
     def look(self) -> None:
-        """Notice a kill, so that it is known when it was; does nothing where the last look is fresh."""
-        if self._clock_s() >= self._looked_s + _LOOK_S:
+        """Read the counters, so that the time of a kill is known. Does nothing within 1 s of the last read."""
+        if self._clock_s() >= self._read_at_s + _READ_INTERVAL_S:
             self._read()
 
     @property
     def memory_bytes(self) -> int:
-        """What the machine or its container has now."""
+        """The memory of the machine or of its container, in bytes."""
         return self._memory_bytes()
 
     def judge(self, peak_bytes: int) -> Ending:
-        """Who sent SIGKILL to a process of ours, if we did not; `peak_bytes` is the most memory that it had."""
+        """Return how a process ended that got a SIGKILL which this controller did not send.
+
+        `peak_bytes` is the peak memory of the process.
+        """
         if self.recent():
             return Ending.STARVED
-        share = _MOST_OF_ALL if self._known is not None else _MUCH_OF_ALL
+        share = _SHARE_WITH_COUNTERS if self._last_kills is not None else _SHARE_WITHOUT_COUNTERS
         return Ending.PROBABLY_STARVED if peak_bytes >= share * self.memory_bytes else Ending.OUTSIDE
 
     def recent(self) -> bool:
-        """Whether a process was killed for memory just now."""
+        """Return whether a process was killed for memory in the last 10 s."""
         self._read()
-        return self._raised_s is not None and self._clock_s() <= self._raised_s + RECENT_S
+        return self._killed_at_s is not None and self._clock_s() <= self._killed_at_s + RECENT_S
 
     def _read(self) -> None:
-        kills, self._looked_s = self._kills(), self._clock_s()
-        if kills is not None and self._known is not None and kills > self._known:
-            self._raised_s = self._looked_s
-        self._known = kills
+        kills, self._read_at_s = self._kills(), self._clock_s()
+        if kills is not None and self._last_kills is not None and kills > self._last_kills:
+            self._killed_at_s = self._read_at_s
+        self._last_kills = kills
 
 
 def _count(path: Path) -> int | None:

@@ -1,11 +1,12 @@
-"""The planner in a thread of its own: the loop goes on while a plan is made, which may take seconds.
+"""Runs the planner in a thread, so that the controller's loop does not wait for plans, which may take seconds.
 
-A thread and not a process: the search is native and releases the interpreter lock, and what is remembered of a graph
-is found again by the graph itself. A plan that nobody asks for any more is made to its end, and then forgotten.
+It is a thread and not a process because the search is native code that releases the interpreter lock, and because the
+planner's caches are keyed by the graph objects. A plan that is no longer needed is still computed to its end, and
+then dropped.
 
-Plans that are followed are improved while nobody waits (`RenewFor`): by a second thread, which yields the processor
-to the loop, and is given up as soon as something else is to be planned. What was given up is not known: so plans
-still depend on the questions alone.
+While no other planning is needed, a second thread improves plans that trainers already follow (`RenewFor`). It runs
+at a lower priority than the loop, and is cancelled as soon as something else is to be planned. The result of a
+cancelled improvement is not stored, so plans depend on the questions alone.
 """
 
 import os
@@ -32,66 +33,69 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
 
-NICENESS = 5  # of whoever improves plans: as of trainers, of whose processor's time it would take
+NICENESS = 5  # of the thread that improves plans: that of trainers, which would otherwise have this time
 
 _Questions = queue.SimpleQueue[Question | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _StoredAnswer:
+    """The answer to one question, or the exception that the planner raised."""
+
     question: Question
-    found: Answer | Exception
+    answer_or_error: Answer | Exception
 
 
 class Patience:
-    """Until when plans may be improved: `heed` is for whoever improves them, the rest for who has them improved."""
+    """Cancels the improvement of plans: the improving search calls `heed`, the owner calls `begin` and `end`."""
 
     def __init__(self) -> None:
-        self._over = False
+        self._cancelled = False
 
     def begin(self) -> None:
-        """From now on they may."""
-        self._over = False
+        """Allow improvements from now on."""
+        self._cancelled = False
 
     def end(self) -> None:
-        """No longer."""
-        self._over = True
+        """Cancel improvements, until the next `begin`."""
+        self._cancelled = True
 
     def heed(self) -> None:
-        """Raises GivenUp when they may no longer."""
-        if self._over:
+        """Raise GivenUp if the improvement was cancelled."""
+        if self._cancelled:
             raise GivenUp
 
 
-class GivenUp(Exception):  # noqa: N818 - no fault: it unwinds a search that nobody waits for
-    """Something else is to be planned."""
+class GivenUp(Exception):  # noqa: N818 - not an error: it unwinds a search that was cancelled
+    """The improvement was cancelled because something else is to be planned."""
 
 
 class ThinkingPlanner:
-    """A `Planner` that knows what it was asked before; `tell` is called from its threads when it knows more.
+    """A `Planner` that answers from stored answers, and computes missing ones in its threads.
 
-    `patience` is what the planner heeds where it improves plans. What the planner itself raises is raised to whoever
-    asks for that answer.
+    `tell` is called from these threads after each computed or cancelled question. `patience` is the object by which
+    improvements are cancelled. An exception of the planner is stored as the answer, and raised to the caller that
+    looks the answer up.
     """
 
     def __init__(self, planner: Planner, tell: Callable[[Answered], None], patience: Patience | None = None) -> None:
         self._planner = planner
         self._tell = tell
-        self._known: tuple[_Known, ...] = ()  # replaced whole: the thread adds, the loop forgets
-        self._changing = threading.Lock()
-        self._spent_ns = 0
+        self._answers: tuple[_StoredAnswer, ...] = ()  # replaced as a whole: a thread appends while the loop reads
+        self._lock = threading.Lock()
+        self._planning_ns = 0
         self._patience = patience or Patience()
         self._questions: _Questions = queue.SimpleQueue()
         self._renewals: _Questions = queue.SimpleQueue()
         self._threads = (
-            threading.Thread(target=self._think, args=(self._questions, 0), name="planner"),
-            threading.Thread(target=self._think, args=(self._renewals, NICENESS), name="improver"),
+            threading.Thread(target=self._answer_questions, args=(self._questions, 0), name="planner"),
+            threading.Thread(target=self._answer_questions, args=(self._renewals, NICENESS), name="improver"),
         )
         for thread in self._threads:
             thread.start()
 
     def ask(self, question: Question) -> None:
-        """Think about this; returns at once."""
+        """Queue a question; returns at once."""
         if isinstance(question, RenewFor):
             self._patience.begin()
             self._renewals.put(question)
@@ -99,17 +103,17 @@ class ThinkingPlanner:
             self._questions.put(question)
 
     def hurry(self) -> None:
-        """Give up improving: something else is to be planned. Where it is given up, that is told as an answer is."""
+        """Cancel improvements. A cancelled improvement also calls `tell`, so the loop never waits for its answer."""
         self._patience.end()
 
     def forget(self) -> int:
-        """All jobs are planned: what was known is not needed again. The nanoseconds that it took to find out."""
-        with self._changing:
-            spent_ns, self._spent_ns, self._known = self._spent_ns, 0, ()
-        return spent_ns
+        """Drop all stored answers, since all jobs are planned. Returns the nanoseconds spent on them."""
+        with self._lock:
+            planning_ns, self._planning_ns, self._answers = self._planning_ns, 0, ()
+        return planning_ns
 
     def close(self) -> None:
-        """Wait for the plan under way, if there is one; the thread cannot be ended in the middle of native code."""
+        """Wait for the plan under way, if any: a thread cannot be ended in the middle of native code."""
         self.hurry()
         for questions in (self._questions, self._renewals):
             questions.put(None)
@@ -117,50 +121,50 @@ class ThinkingPlanner:
             thread.join()
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
-        """As `Planner.plan`. Raises Unanswered."""
-        found = self._look_up(PlanFor(workloads=workloads, budget_bytes=budget_bytes))
-        return cast(tuple[JobPlan, ...] | Infeasible, found)
+        """Answer as `Planner.plan`. Raises Unanswered if the answer is not stored."""
+        plans = self._look_up(PlanFor(workloads=workloads, budget_bytes=budget_bytes))
+        return cast(tuple[JobPlan, ...] | Infeasible, plans)
 
     def renew(
         self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
     ) -> tuple[JobPlan, ...] | None:
-        """As `Planner.renew`. Raises Unanswered."""
-        found = self._look_up(RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes))
-        return cast(tuple[JobPlan, ...] | None, found)
+        """Answer as `Planner.renew`. Raises Unanswered if the answer is not stored."""
+        renewed = self._look_up(RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes))
+        return cast(tuple[JobPlan, ...] | None, renewed)
 
     def least_bytes(self, workload: Workload) -> int:
-        """As `Planner.least_bytes`. Raises Unanswered."""
+        """Answer as `Planner.least_bytes`. Raises Unanswered if the answer is not stored."""
         return cast(int, self._look_up(LeastFor(workload=workload)))
 
     def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
-        """As `Planner.placed_bytes`. Raises Unanswered."""
+        """Answer as `Planner.placed_bytes`. Raises Unanswered if the answer is not stored."""
         return cast(int, self._look_up(PlacedFor(workload=workload, plan=plan, region_bytes=region_bytes)))
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
-        """As `Planner.foresee`, at once: milliseconds."""
+        """Answer as `Planner.foresee`, without a thread: it takes milliseconds."""
         return self._planner.foresee(workloads, plans)
 
     def _look_up(self, question: Question) -> Answer:
-        for known in self._known:
-            if known.question == question:
-                if isinstance(known.found, Exception):
-                    raise known.found
-                return known.found
+        for stored in self._answers:
+            if stored.question == question:
+                if isinstance(stored.answer_or_error, Exception):
+                    raise stored.answer_or_error
+                return stored.answer_or_error
         raise Unanswered(question)
 
-    def _think(self, questions: "_Questions", niceness: int) -> None:
+    def _answer_questions(self, questions: "_Questions", niceness: int) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + niceness)
         while (question := questions.get()) is not None:
             started_ns = time.monotonic_ns()
-            found: Answer | Exception
+            answer_or_error: Answer | Exception
             try:
-                found = answer(self._planner, question)
+                answer_or_error = answer(self._planner, question)
             except GivenUp:
                 self._tell(Answered())
                 continue
-            except Exception as error:  # noqa: BLE001 - raised where the answer is looked up
-                found = error
-            with self._changing:
-                self._spent_ns += time.monotonic_ns() - started_ns
-                self._known = (*self._known, _Known(question=question, found=found))
+            except Exception as error:  # noqa: BLE001 - stored, and raised when the answer is looked up
+                answer_or_error = error
+            with self._lock:
+                self._planning_ns += time.monotonic_ns() - started_ns
+                self._answers = (*self._answers, _StoredAnswer(question=question, answer_or_error=answer_or_error))
             self._tell(Answered())

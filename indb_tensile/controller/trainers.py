@@ -1,12 +1,13 @@
-"""Trainer processes: forked (forkserver.py), spoken to, and gone without a trace.
+"""Starts and ends trainer processes, passes messages, and reports when their device memory may be reused.
 
-Each runs in a process group of its own, so that whatever it starts ends with it. Its end is seen by a pidfd, and
-what it said before is read before its end is told. A process is reaped only after its group was killed: until then
-its id cannot belong to anybody else.
+Each trainer is forked (forkserver.py) and leads a process group of its own, so that its child processes end with it.
+Its end is seen through a pidfd; messages that it sent before are read before its end is reported. A process is reaped
+only after its group was killed: until then no other process can get its id.
 
-What a trainer had on the device is nobody's until nothing that could write there is left of it: its own process, or
-one that it started. Each inherits one end of a pipe that nobody writes to. A process closes what it has open after
-it has given up its memory, so the other end reads as over once the last is gone; a grace later, `Gone` is told.
+The device memory of a trainer may be reused only when no process that could write to it is left: the trainer itself,
+or a process that it started. Each such process inherits one end of a pipe to which nobody writes. The kernel closes a
+process's descriptors after it has released its memory, so the other end of the pipe reads as closed once the last of
+these processes is gone. `Gone` is reported after a further pause.
 """
 
 import contextlib
@@ -33,14 +34,15 @@ from indb_tensile.scheduler.admission.pool import TrainerId
 log = logging.getLogger("controller")
 
 UNSTARTED = -1  # exit code of a trainer that could not be started
-# What ends a process from outside; by all other signals it has ended itself.
+# Signals by which other processes end a process. A process that died of any other signal has caused the signal
+# itself.
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-QUARANTINE_S = 0.02  # between a trainer's last process and its memory's next owner
+QUARANTINE_S = 0.02  # between the end of a trainer's last process and the next use of its memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """A trainer sent a message."""
+    """A trainer has sent a message."""
 
     trainer: TrainerId
     message: Message
@@ -48,67 +50,69 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A trainer's process has ended; whoever is told ends what it had, and then lets it be buried."""
+    """A trainer's process has ended. The receiver revokes its device memory, and then calls `bury`."""
 
     trainer: TrainerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """A trainer, and everything it had started, has ended: its memory is free for others."""
+    """A trainer and all processes that it started have ended: its memory may be reused."""
 
     trainer: TrainerId
     code: int
     ending: Ending
-    peak_bytes: int | None = None  # of its own host memory
-    memory_bytes: int | None = None  # that the machine or its container has
+    peak_bytes: int | None = None  # peak host memory of its process
+    memory_bytes: int | None = None  # host memory of the machine or its container
 
 
-class _Waitable(Protocol):
+class _HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
 class Regions(Protocol):
-    """A GPU's regions, as far as trainers have to do with them."""
+    """The methods of a GPU's regions that trainers need."""
 
-    handed_over: bool  # each trainer is given them all; otherwise it makes memory of its own
+    handed_over: bool  # true if every trainer receives all regions; false if each trainer allocates its own
 
     def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
-        """Send them all, and return at once; the socket is closed when they have gone."""
+        """Send all regions and return at once. The socket is closed when they have been sent."""
         ...
 
     def in_use_by(self, pid: int) -> bool:
-        """Whether the device still has something of a process that has ended."""
+        """Return whether the device's driver still lists a process that has ended."""
         ...
 
     def let_go(self, pid: int) -> None:
-        """End what a process computes, which is to be killed."""
+        """End the GPU work of a process that is about to be killed."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class _Trainer:
+    """One trainer process and its state, from the request to fork it until it is reported as gone."""
+
     copy: Copy
     frames: Frames
-    life: int  # the end of the pipe that reads as over once no process has the other
+    pipe: int  # the end of the pipe that reads as closed once no process has the other end
     pidfd: int = -1
     ended: bool = False
-    code: int | None = None  # not yet reaped
+    code: int | None = None  # exit code; None until the process is reaped
     ending: Ending = Ending.BY_ITSELF
     peak_bytes: int | None = None
-    doomed: bool = False
+    kill_requested: bool = False
     kill_at_s: float | None = None
     free_at_s: float | None = None
-    lingers: bool = False  # on the device, as its driver says
+    on_device: bool = False  # the driver still lists the process on the device
 
     @property
     def pid(self) -> int | None:
-        """None where it has not begun to be watched."""
+        """The process id; None until the process is watched."""
         return None if self.pidfd < 0 else self.copy.pid
 
 
 class Trainers:
-    """All trainers of one controller. `kill_all` may be called from any thread, the rest from one."""
+    """All trainers of one controller. Any thread may call `kill_all`; one thread calls the rest."""
 
     def __init__(
         self,
@@ -117,11 +121,11 @@ class Trainers:
         module: str,
         device_fd: int,
         grace_s: float,
-        wake: _Waitable | None = None,
+        wake: _HasFileno | None = None,
         regions: Regions | None = None,
         starvation: Starvation | None = None,
     ) -> None:
-        """`regions` are a GPU's, which each trainer maps as it starts."""
+        """`regions` are those of a GPU; each trainer maps them when it starts."""
         self._starvation = starvation or Starvation()
         self._forks = forks
         self._module = module
@@ -137,237 +141,244 @@ class Trainers:
             self._selector.register(wake.fileno(), selectors.EVENT_READ, None)
 
     def spawn(self, trainer: TrainerId) -> None:
-        """Have a process begin; where that fails, `poll` tells of its end."""
-        ours, theirs = socket.socketpair()
-        life, held = os.pipe()
+        """Start a trainer process. If that fails, `poll` reports its end."""
+        own_end, trainer_end = socket.socketpair()
+        pipe, pipe_of_trainer = os.pipe()
         regions = self._regions if self._regions is not None and self._regions.handed_over else None
         broker, taker = (None, None) if regions is None else socket.socketpair()
         inherited = Inheritance(
-            link_fd=theirs.fileno(), device_fd=self._device_fd, regions_fd=None if taker is None else taker.fileno()
+            link_fd=trainer_end.fileno(),
+            device_fd=self._device_fd,
+            regions_fd=None if taker is None else taker.fileno(),
         )
-        copy = self._forks.ask(self._module, descriptors={**inherited.descriptors, "TENSILE_LIFE_FD": held})
-        theirs.close()
-        os.close(held)
+        copy = self._forks.ask(
+            self._module, descriptors={**inherited.descriptors, "TENSILE_LIFE_FD": pipe_of_trainer}
+        )
+        trainer_end.close()
+        os.close(pipe_of_trainer)
         if taker is not None:
             taker.close()
-        self._trainers[trainer] = _Trainer(copy=copy, frames=Frames(ours), life=life)
+        self._trainers[trainer] = _Trainer(copy=copy, frames=Frames(own_end), pipe=pipe)
         if regions is not None and broker is not None:
             regions.hand_to(trainer, broker)
 
     def pid(self, trainer: TrainerId) -> int:
-        """The process id; 0 for one that has not begun or is gone."""
-        found = self._trainers.get(trainer)
-        return 0 if found is None or found.ended or found.pid is None else found.pid
+        """Return the process id, or 0 if the trainer has not started or is gone."""
+        process = self._trainers.get(trainer)
+        return 0 if process is None or process.ended or process.pid is None else process.pid
 
     def send(self, trainer: TrainerId, message: Message) -> None:
-        """Hand over a message; one that is gone gets none."""
-        found = self._trainers.get(trainer)
-        if found is None or found.frames.closed:
+        """Send a message. A trainer that is gone gets none."""
+        process = self._trainers.get(trainer)
+        if process is None or process.frames.closed:
             return
-        found.frames.send(message)
-        if found.pid is not None:
-            self._watch(trainer, found)
+        process.frames.send(message)
+        if process.pid is not None:
+            self._watch(trainer, process)
 
     def end(self, trainer: TrainerId, manner: Manner) -> None:
-        """See that it goes: at once, by SIGTERM, or by itself; by SIGKILL after the grace in any case.
+        """End a trainer: at once, by SIGTERM, or by itself. In any case SIGKILL follows after `grace_s`.
 
-        One that has not begun, and may not for seconds, is gone at once: it had nothing.
+        A trainer that has not started, and may not for seconds, is gone at once, because it has no memory yet.
         """
-        found = self._trainers.get(trainer)
-        if found is None or found.ended:
+        process = self._trainers.get(trainer)
+        if process is None or process.ended:
             return
-        if found.pid is None:
-            self._give_up(trainer)
+        if process.pid is None:
+            self._abandon(trainer)
             return
         if manner is Manner.KILL:
-            self._signal(found, signal.SIGKILL)
+            self._signal(process, signal.SIGKILL)
         elif manner is Manner.TERMINATE:
-            self._signal(found, signal.SIGTERM)
-        if found.kill_at_s is None:
-            found.kill_at_s = time.monotonic() + self._grace_s
+            self._signal(process, signal.SIGTERM)
+        if process.kill_at_s is None:
+            process.kill_at_s = time.monotonic() + self._grace_s
 
     def kill_all(self) -> None:
-        """SIGKILL to every group, now; `poll` tells of each end."""
-        for found in tuple(self._trainers.values()):
-            found.doomed = True  # should it begin after this
-            self._signal(found, signal.SIGKILL)
+        """Send SIGKILL to every trainer's group now. `poll` reports each end."""
+        for process in tuple(self._trainers.values()):
+            process.kill_requested = True  # if it starts after this
+            self._signal(process, signal.SIGKILL)
 
     def poll(self, timeout_s: float) -> list[Said | Ended | Gone]:
-        """What trainers said and which of them ended, waiting until there is something or the time is over."""
-        ready = self._selector.select(self._patience_s(timeout_s))
+        """Wait for reports of trainers, at most for `timeout_s`. Returns messages and ends, possibly none."""
+        ready = self._selector.select(self._wait_s(timeout_s))
         self._starvation.look()
-        self._begin()
-        told: list[Said | Ended | Gone] = list(self._unstarted)
+        self._watch_started()
+        reports: list[Said | Ended | Gone] = list(self._unstarted)
         self._unstarted.clear()
         for trainer in sorted({key.data for key, _ in ready if key.data is not None}):
-            told += self._attend(trainer)
-        told += self._tell_gone()
-        self._kill_late()
-        return told
+            reports += self._read_events(trainer)
+        reports += self._report_gone()
+        self._kill_overdue()
+        return reports
 
     def bury(self, trainer: TrainerId) -> None:
-        """Kill the rest of an ended trainer's group and reap it; `poll` tells when nothing is left of it."""
-        found = self._trainers[trainer]
-        self._signal(found, signal.SIGKILL)
+        """Kill the rest of an ended trainer's group and reap it. `poll` reports when no process of it is left."""
+        process = self._trainers[trainer]
+        self._signal(process, signal.SIGKILL)
         with self._reaping:
-            assert found.pid is not None
-            _, status, used = os.wait4(found.pid, 0)
-            found.code = os.waitstatus_to_exitcode(status)
-        found.peak_bytes = used.ru_maxrss * 1024
-        if found.ending is Ending.STOPPED and -found.code not in _FROM_OUTSIDE:
-            found.ending = Ending.BY_ITSELF  # it crashed before the signal came
-        if found.ending is Ending.BY_ITSELF and -found.code in _FROM_OUTSIDE:
-            killed = found.code == -signal.SIGKILL
-            found.ending = self._starvation.judge(found.peak_bytes) if killed else Ending.OUTSIDE
-        for descriptor in (found.frames.fileno(), found.pidfd):
+            assert process.pid is not None
+            _, status, usage = os.wait4(process.pid, 0)
+            process.code = os.waitstatus_to_exitcode(status)
+        process.peak_bytes = usage.ru_maxrss * 1024
+        if process.ending is Ending.STOPPED and -process.code not in _FROM_OUTSIDE:
+            process.ending = Ending.BY_ITSELF  # it crashed before the signal came
+        if process.ending is Ending.BY_ITSELF and -process.code in _FROM_OUTSIDE:
+            killed = process.code == -signal.SIGKILL
+            process.ending = self._starvation.judge(process.peak_bytes) if killed else Ending.OUTSIDE
+        for descriptor in (process.frames.fileno(), process.pidfd):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
-        found.frames.close()
-        os.close(found.pidfd)
-        found.kill_at_s = time.monotonic() + self._grace_s
-        self._selector.register(found.life, selectors.EVENT_READ, trainer)
+        process.frames.close()
+        os.close(process.pidfd)
+        process.kill_at_s = time.monotonic() + self._grace_s
+        self._selector.register(process.pipe, selectors.EVENT_READ, trainer)
 
     def close(self) -> None:
-        """Kill what is left and wait for it."""
-        self._begin()
-        for trainer in [t for t, found in self._trainers.items() if found.pid is None]:
-            self._give_up(trainer)
+        """Kill the remaining trainers and wait for their end."""
+        self._watch_started()
+        for trainer in [t for t, process in self._trainers.items() if process.pid is None]:
+            self._abandon(trainer)
         self.kill_all()
-        for trainer, found in tuple(self._trainers.items()):
-            if found.code is None:
+        for trainer, process in tuple(self._trainers.items()):
+            if process.code is None:
                 self.bury(trainer)
         end_s = time.monotonic() + self._grace_s
         while self._trainers and time.monotonic() < end_s:
             self.poll(max(0.0, end_s - time.monotonic()))
-        for found in self._trainers.values():
-            os.close(found.life)
+        for process in self._trainers.values():
+            os.close(process.pipe)
         self._selector.close()
 
-    def _begin(self) -> None:
-        """Those that were forked are watched from now on."""
+    def _watch_started(self) -> None:
+        """Watch the trainers that have started since the last call."""
         self._forks.receive()
-        for trainer in self._settled():
-            found = self._trainers[trainer]
-            if found.copy.pid is None:
-                self._give_up(trainer)
+        for trainer in self._started_or_failed():
+            process = self._trainers[trainer]
+            if process.copy.pid is None:
+                self._abandon(trainer)
                 continue
-            found.pidfd = os.pidfd_open(found.copy.pid)
-            self._selector.register(found.pidfd, selectors.EVENT_READ, trainer)
-            self._selector.register(found.frames.fileno(), selectors.EVENT_READ, trainer)
-            self._watch(trainer, found)
-            if found.doomed:
-                self._signal(found, signal.SIGKILL)
+            process.pidfd = os.pidfd_open(process.copy.pid)
+            self._selector.register(process.pidfd, selectors.EVENT_READ, trainer)
+            self._selector.register(process.frames.fileno(), selectors.EVENT_READ, trainer)
+            self._watch(trainer, process)
+            if process.kill_requested:
+                self._signal(process, signal.SIGKILL)
 
-    def _settled(self) -> list[TrainerId]:
-        """Who has begun, or never will, and was not looked at since."""
+    def _started_or_failed(self) -> list[TrainerId]:
+        """Return the trainers that have started, or failed to start, and are not watched yet."""
         return [
             trainer
-            for trainer, found in self._trainers.items()
-            if found.pid is None and (found.copy.pid is not None or found.copy.failed)
+            for trainer, process in self._trainers.items()
+            if process.pid is None and (process.copy.pid is not None or process.copy.failed)
         ]
 
-    def _give_up(self, trainer: TrainerId) -> None:
-        found = self._trainers.pop(trainer)
-        found.copy.abandon()
-        found.frames.close()
-        os.close(found.life)
+    def _abandon(self, trainer: TrainerId) -> None:
+        process = self._trainers.pop(trainer)
+        process.copy.abandon()
+        process.frames.close()
+        os.close(process.pipe)
         self._unstarted.append(Gone(trainer=trainer, code=UNSTARTED, ending=Ending.STOPPED))
 
-    def _attend(self, trainer: TrainerId) -> list[Said | Ended | Gone]:
-        found = self._trainers[trainer]
-        if found.code is not None:
-            self._look_for_life(found)
+    def _read_events(self, trainer: TrainerId) -> list[Said | Ended | Gone]:
+        process = self._trainers[trainer]
+        if process.code is not None:
+            self._check_pipe(process)
             return []
-        found.frames.flush()
-        ended = _ended(found.pidfd)
-        told: list[Said | Ended | Gone] = []
+        process.frames.flush()
+        ended = _ended(process.pidfd)
+        reports: list[Said | Ended | Gone] = []
         try:
-            told += [Said(trainer=trainer, message=m) for m in found.frames.receive()]
+            reports += [Said(trainer=trainer, message=m) for m in process.frames.receive()]
         except InvariantError as error:
-            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - one line says it all
-            found.frames.closed = True
-            found.ending = Ending.BABBLED
-        if ended and not found.ended:
-            found.ended = True
-            told.append(Ended(trainer=trainer))
-        elif found.frames.closed:  # it may be ending already, of whatever cause
-            self._signal(found, signal.SIGKILL, marks=False)
+            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - no traceback needed
+            process.frames.closed = True
+            process.ending = Ending.BABBLED
+        if ended and not process.ended:
+            process.ended = True
+            reports.append(Ended(trainer=trainer))
+        elif process.frames.closed:  # it may be ending already, for any reason
+            self._signal(process, signal.SIGKILL, marks=False)
         if not ended:
-            self._watch(trainer, found)
-        return told
+            self._watch(trainer, process)
+        return reports
 
-    def _look_for_life(self, found: _Trainer) -> None:
-        """Nothing is left of it when the pipe is over; what a stray child may have written there says nothing."""
-        if not os.read(found.life, 4096):
-            self._selector.unregister(found.life)
-            found.free_at_s = time.monotonic() + QUARANTINE_S
-            found.kill_at_s = None
+    def _check_pipe(self, process: _Trainer) -> None:
+        """Note that no process of the trainer is left once the pipe is closed. Data in the pipe is ignored."""
+        if not os.read(process.pipe, 4096):
+            self._selector.unregister(process.pipe)
+            process.free_at_s = time.monotonic() + QUARANTINE_S
+            process.kill_at_s = None
 
-    def _tell_gone(self) -> list[Gone]:
+    def _report_gone(self) -> list[Gone]:
         now_s = time.monotonic()
-        due = [t for t, found in self._trainers.items() if found.free_at_s is not None and found.free_at_s <= now_s]
-        told = []
+        due = [
+            t for t, process in self._trainers.items() if process.free_at_s is not None and process.free_at_s <= now_s
+        ]
+        reports = []
         for trainer in due:
-            found = self._trainers[trainer]
-            if self._lingers(found):
-                found.free_at_s = now_s + QUARANTINE_S
+            process = self._trainers[trainer]
+            if self._is_on_device(process):
+                process.free_at_s = now_s + QUARANTINE_S
                 continue
             del self._trainers[trainer]
-            os.close(found.life)
-            assert found.code is not None
-            told.append(
+            os.close(process.pipe)
+            assert process.code is not None
+            reports.append(
                 Gone(
                     trainer=trainer,
-                    code=found.code,
-                    ending=found.ending,
-                    peak_bytes=found.peak_bytes,
+                    code=process.code,
+                    ending=process.ending,
+                    peak_bytes=process.peak_bytes,
                     memory_bytes=self._starvation.memory_bytes,
                 )
             )
-        return told
+        return reports
 
-    def _lingers(self, found: _Trainer) -> bool:
-        """Whether the device still knows the process, or has only just forgotten it."""
-        if self._regions is None or found.pid is None:
+    def _is_on_device(self, process: _Trainer) -> bool:
+        """Return whether the driver lists the process on the device now, or did at the last check."""
+        if self._regions is None or process.pid is None:
             return False
-        before, found.lingers = found.lingers, self._regions.in_use_by(found.pid)
-        return before or found.lingers
+        was_on_device, process.on_device = process.on_device, self._regions.in_use_by(process.pid)
+        return was_on_device or process.on_device
 
-    def _watch(self, trainer: TrainerId, found: _Trainer) -> None:
-        """Have the selector wait for what can happen: a closed link would be ready for ever."""
-        descriptor = found.frames.fileno()
-        if found.frames.closed:
+    def _watch(self, trainer: TrainerId, process: _Trainer) -> None:
+        """Register the events to wait for. A closed link is removed, since it would always be ready."""
+        descriptor = process.frames.fileno()
+        if process.frames.closed:
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
             return
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if found.frames.unsent else 0)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.frames.unsent else 0)
         self._selector.modify(descriptor, events, trainer)
 
-    def _signal(self, found: _Trainer, number: signal.Signals, *, marks: bool = True) -> None:
+    def _signal(self, process: _Trainer, number: signal.Signals, *, marks: bool = True) -> None:
         with self._reaping, contextlib.suppress(ProcessLookupError):
-            if found.pid is not None and found.code is None:
-                if self._regions is not None and not found.ended:
-                    self._regions.let_go(found.pid)
-                if marks and found.ending is Ending.BY_ITSELF and not _ended(found.pidfd):
-                    found.ending = Ending.STOPPED
-                os.killpg(found.pid, number)
+            if process.pid is not None and process.code is None:
+                if self._regions is not None and not process.ended:
+                    self._regions.let_go(process.pid)
+                if marks and process.ending is Ending.BY_ITSELF and not _ended(process.pidfd):
+                    process.ending = Ending.STOPPED
+                os.killpg(process.pid, number)
 
-    def _kill_late(self) -> None:
+    def _kill_overdue(self) -> None:
         now_s = time.monotonic()
-        for trainer, found in self._trainers.items():
-            if found.kill_at_s is None or found.kill_at_s > now_s:
+        for trainer, process in self._trainers.items():
+            if process.kill_at_s is None or process.kill_at_s > now_s:
                 continue
-            found.kill_at_s = float("inf")
-            if found.code is not None:
+            process.kill_at_s = float("inf")
+            if process.code is not None:
                 log.error(
-                    "trainer %s left a process that still has its memory: nobody gets it until that ends", trainer
+                    "trainer %s left a process that still has its memory: it is reserved until that process ends",
+                    trainer,
                 )
                 continue
             log.warning("trainer %s did not end within %g s and is killed", trainer, self._grace_s)
-            self._signal(found, signal.SIGKILL)
+            self._signal(process, signal.SIGKILL)
 
-    def _patience_s(self, timeout_s: float) -> float:
-        if self._unstarted or self._settled():
+    def _wait_s(self, timeout_s: float) -> float:
+        if self._unstarted or self._started_or_failed():
             return 0.0
         due_s = [at_s for t in self._trainers.values() for at_s in (t.kill_at_s, t.free_at_s) if at_s is not None]
         nearest_s = min(due_s, default=None)
@@ -375,5 +386,8 @@ class Trainers:
 
 
 def _ended(pidfd: int) -> bool:
-    """Whether the process has ended; it stays a zombie, so that its id and its group's stay its own."""
+    """Return whether the process has ended.
+
+    It stays a zombie, so that its id and its group's id are not used again.
+    """
     return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -333,7 +333,7 @@ class Stage:
             pulse=self.records,
             beat_s=beat_s,
             lease_s=lease_s,
-            held=self.controller.held,
+            claims=self.controller.held,
             tell=self.mailbox.post,
             stop_trainers=self.trainers.kill_all,
         )

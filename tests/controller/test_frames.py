@@ -96,7 +96,7 @@ def test_any_bytes_of_a_trainer_are_messages_or_refused_and_nothing_else(bodies:
     except InvariantError as error:
         refused = error.message
     assert all(isinstance(message, Message) for message in said)
-    assert not refused or "is not one of the link's" in refused
+    assert not refused or "is not one that controllers and trainers send" in refused
     theirs.close()
     frames.close()
 

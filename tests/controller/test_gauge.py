@@ -35,7 +35,7 @@ def test_a_device_that_does_not_answer_is_complained_of_once_until_it_does(caplo
     assert gauge.read().busy_percent == 80
     library.errors["memory"] = pynvml.NVML_ERROR_GPU_IS_LOST
     assert gauge.read() == Load()
-    said = f"no load is shown: device {UUID}: NVML answers: GPU is lost"
+    said = f"the device's load is unknown: device {UUID}: NVML answers: GPU is lost"
     assert [record.message for record in caplog.records] == [said, said]
 
 

@@ -44,7 +44,7 @@ class Chest:
             pulse=pulse,
             beat_s=beat_s,
             lease_s=lease_s,
-            held=lambda: HELD,
+            claims=lambda: HELD,
             tell=self.told.put,
             stop_trainers=lambda: self.told.put("stopped"),
         )
@@ -67,7 +67,7 @@ def test_what_a_beat_hears_is_told_with_the_claims_it_was_about() -> None:
     pulse = FakePulse(FINE)
     with chest(pulse) as c:
         c.heartbeat.serve(WorkerId(3), time.monotonic())
-        assert c.next() == Heard(beat=FINE, held=HELD)
+        assert c.next() == Heard(beat=FINE, claims=HELD)
         assert pulse.asked[0] == (WorkerId(3), HELD)
 
 
@@ -96,7 +96,7 @@ def test_without_a_beat_in_time_the_trainers_are_stopped_first(hangs: bool) -> N
         assert c.next() == "stopped"
         assert time.monotonic() - registered_s >= 0.27
         over = c.next()
-        assert over == LeaseOver(worker=WorkerId(3), reason="it could not beat for 0.28 s")
+        assert over == LeaseOver(worker=WorkerId(3), reason="it could not renew its lease for 0.28 s")
 
 
 def test_a_worker_that_was_taken_for_gone_stops_its_trainers_at_once() -> None:
@@ -104,7 +104,7 @@ def test_a_worker_that_was_taken_for_gone_stops_its_trainers_at_once() -> None:
     with chest(FakePulse(gone), lease_s=5000.0) as c:
         c.heartbeat.serve(WorkerId(3), time.monotonic())
         assert c.next() == "stopped"
-        assert c.next() == LeaseOver(worker=WorkerId(3), reason="other workers took it for gone")
+        assert c.next() == LeaseOver(worker=WorkerId(3), reason="other workers declared it dead")
 
 
 def test_after_a_lost_lease_another_worker_can_be_served() -> None:

@@ -59,7 +59,9 @@ def test_an_unexpected_error_is_logged_once_and_the_thread_goes_on(
     listener = FakeListener(error, error, error, (Wake(kind="cancel", job=JobId(7)),))
     with listening(listener, back_off_s=0.01) as told:
         assert told.get(timeout=DEADLINE_S) == Wake(kind="cancel")
-    assert [r.message for r in caplog.records] == [f"no notifications for now, polling goes on: {error}"]
+    assert [r.message for r in caplog.records] == [
+        f"notifications cannot be received now, polling continues: {error}"
+    ]
     assert listener.closes == 4, "a connection that failed is not used again"
 
 

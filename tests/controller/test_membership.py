@@ -36,7 +36,7 @@ def test_a_beat_that_overlapped_a_short_job_takes_nothing_back() -> None:
     records = FakeRecords()
     membership = _joined(records)
     job = _claimed(records, membership)
-    membership.give_back([(job.job, job.claim)], held=set())
+    membership.give_back([(job.job, job.claim)], claims=set())
     assert records.written == []
 
 
@@ -50,7 +50,7 @@ def test_a_job_claimed_without_our_knowing_goes_back_and_one_that_is_held_does_n
     held, stray = (records.claim(worker, frozenset()) for _ in range(2))  # neither's answer arrived here
     assert isinstance(held, ClaimedJob)
     assert isinstance(stray, ClaimedJob)
-    membership.give_back([(job.job, job.claim) for job in (held, stray)], held={held.claim})
+    membership.give_back([(job.job, job.claim) for job in (held, stray)], claims={held.claim})
     assert records.written == [_requeue(stray, "the answer to its claim was lost", Blame.NOBODY)]
 
 
@@ -139,7 +139,7 @@ def test_a_job_whose_end_the_database_would_not_take_goes_back() -> None:
     records.refuses = True
     membership.write(FailJob(job=job.job, claim=job.claim, fault=Fault(sqlstate="22000", message="a\0b")))
     records.refuses = False
-    membership.give_back([(job.job, job.claim)], held=set())
+    membership.give_back([(job.job, job.claim)], claims=set())
     assert records.written == [_requeue(job, "its end could not be written", Blame.NOBODY)]
 
 

@@ -54,18 +54,18 @@ def test_a_gpu_that_nobody_knows_is_refused_even_where_rates_are_given() -> None
     with pytest.raises(MissingError) as raised:
         Paces().link(Settings(emulate="abacus", link_out_bytes_per_s=7_000, link_in_bytes_per_s=9_000))
     assert raised.value.message == "emulate (TENSILE_EMULATE) is 'abacus': the name of a known GPU is needed"
-    assert raised.value.hint == "Known are a6000, a100, h200, v100, rtx4090."
+    assert raised.value.hint == "Known GPUs are a6000, a100, h200, v100, rtx4090."
     assert raised.value.exit_code == 2
 
 
 def test_what_could_not_be_measured_is_said_with_the_way_out() -> None:
-    with pytest.raises(DeviceError, match="how much slower this machine is") as raised:
+    with pytest.raises(DeviceError, match="the speed of this machine relative to the emulated GPU") as raised:
         emulated_link(Settings(), lambda _: None, lambda: None)
-    assert "left nothing in the catalog" in raised.value.detail
+    assert "stored nothing in the catalog" in raised.value.detail
     assert "TENSILE_LINK_OUT_BYTES_PER_S and TENSILE_LINK_IN_BYTES_PER_S" in raised.value.hint
     with pytest.raises(DeviceError) as raised:
         measure_apart((sys.executable, "-c", "import sys; sys.exit(4)"), {})
-    assert raised.value.detail == "the process that measures it ended with code 4"
+    assert raised.value.detail == "the measuring process ended with code 4"
 
 
 def test_a_gpus_copies_are_what_its_own_process_measured() -> None:

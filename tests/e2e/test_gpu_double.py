@@ -77,7 +77,7 @@ def test_a_job_on_a_gpus_double_survives_a_kill_and_ends_with_the_bits_of_an_unp
         private = digits(demo, "in_memory_of_its_own")
         assert service.until_ended(private) == ["succeeded"]
         assert service.stop() == 0
-        assert "each trainer makes memory of its own" in service.log.read_text()
+        assert "each trainer allocates its own regions" in service.log.read_text()
         service.command = ["-m", "indb_tensile.worker.controller"]
         service.settings |= {
             "TENSILE_DEVICE": "emulated",
@@ -101,7 +101,7 @@ def test_a_controller_that_is_to_have_mps_does_not_start_where_no_daemon_answers
         check=False,
     )
     assert done.returncode == 5, done.stderr
-    assert "mps (TENSILE_MPS) is on, and no daemon of NVIDIA's MPS answers" in done.stderr
+    assert "mps (TENSILE_MPS) is on, but no daemon of NVIDIA's MPS answers" in done.stderr
 
 
 def digits(demo: psycopg.Connection, model: str) -> int:

@@ -119,7 +119,7 @@ def test_a_directory_that_others_may_write_to_is_refused(directory: Path, mode: 
     directory.chmod(mode)
     with pytest.raises(UnavailableError, match="others could put their own socket there") as caught:
         Endpoint(directory, "worker-1")
-    assert caught.value.hint == f"run: chmod 0755 {directory}"
+    assert caught.value.hint == f"Run: chmod 0755 {directory}"
     assert list(directory.iterdir()) == []
 
 
@@ -138,5 +138,5 @@ def test_a_path_that_is_too_long_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_named_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UnavailableError, match=r"file/below cannot be made: Not a directory"):
+    with pytest.raises(UnavailableError, match=r"file/below cannot be created: Not a directory"):
         Endpoint(tmp_path / "file" / "below", "worker-1")

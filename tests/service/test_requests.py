@@ -89,7 +89,7 @@ def test_no_bytes_whatever_do_more_than_raise_a_protocol_error(body: bytes) -> N
 def test_an_unknown_verb_is_told_the_known_ones() -> None:
     with pytest.raises(ProtocolError) as caught:
         parse(b'{"verb": "?"}')
-    assert caught.value.hint == "it knows dataset, evaluate, explain, ping, predict"
+    assert caught.value.hint == "The verbs are dataset, evaluate, explain, ping, predict."
     assert VERBS == ("dataset", "evaluate", "explain", "ping", "predict")
 
 

@@ -194,7 +194,7 @@ def test_a_request_of_another_database_is_refused_whatever_it_asks(running: Runn
             error = client.ask(verb, **fields)["error"]
             assert (error["sqlstate"], error["message"]) == (
                 "57P03",
-                "the service that was asked belongs to another database",
+                "this service belongs to another database",
             )
     assert (running.model.passes, running.analyst.asked, running.looks) == ([], [], 0)
 

@@ -270,7 +270,7 @@ def test_where_the_environment_is_incomplete_it_says_what_is_missing(
 ) -> None:
     monkeypatch.delenv("TENSILE_SERVICE_DIRECTORY", raising=False)
     assert program.main() == 2
-    assert capsys.readouterr().err.startswith("tensile service: the service has no directory for its socket\n  set ")
+    assert capsys.readouterr().err.startswith("tensile service: the service has no directory for its socket\n  Set ")
 
 
 # --- clients of its own ----------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The service's parts: the socket, the requests, batching, resident models and the analyst's process."""
+"""The parts of the service: the socket, the requests, batching, models in memory, and the analyst's process."""

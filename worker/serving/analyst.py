@@ -1,7 +1,7 @@
-"""The analyst's own process: explains trainings and reads sample data sets, one request at a time.
+"""The analyst's process: explains trainings and reads sample data sets, one request at a time.
 
-Started by the service with one end of a socket pair; ends when the other end does. It runs at a lower priority
-than the predictions beside it.
+The service starts it with one end of a socket pair, and it ends when the other end is closed. It runs at a lower
+priority than predictions.
 """
 
 import logging
@@ -32,29 +32,29 @@ _log = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Serve until the service is gone; return the exit code."""
+    """Serve until the service ends. Returns the exit code."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the service's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service handles a terminal's Ctrl-C
     os.nice(_NICENESS)
-    mine = settings.load(os.environ).shared
-    start_log("analyst", mine.log_level.upper())
-    torch.set_num_threads(mine.threads)
+    shared = settings.load(os.environ).shared
+    start_log("analyst", shared.log_level.upper())
+    torch.set_num_threads(shared.threads)
     with (
         socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link,
-        Store(mine.dsn, "analyst", mine.device, mine.threads) as store,
+        Store(shared.dsn, "analyst", shared.device, shared.threads) as store,
     ):
-        _serve(link, Desk(Explainer(store.latencies, store.latency_predictor, mine)).answer)
+        _serve(link, Desk(Explainer(store.latencies, store.latency_predictor, shared)).answer)
     return 0
 
 
 class Desk:
-    """Who does which request."""
+    """Dispatches each request to the code that answers it."""
 
     def __init__(self, explainer: Explainer) -> None:
         self._explainer = explainer
 
     def answer(self, request: AnyRequest) -> Any:
-        """The request's result. Raises TensileError with what the client is to be told."""
+        """Return the request's result. Raises TensileError with the message for the client."""
         match request:
             case Explain():
                 return {"rows": self._explainer.explain(request)}
@@ -77,12 +77,12 @@ def _answer(body: bytes, answer: Callable[[AnyRequest], Any]) -> bytes:
         return frame(success(answer(parse(body))))
     except TensileError as error:
         return frame(failure(error))
-    except Exception as error:  # noqa: BLE001 - the daemon's outermost loop: logged, told, and on with the next
+    except Exception as error:  # noqa: BLE001 - the daemon's outermost loop: logged and answered
         _log.exception("a request of %d bytes failed", len(body))
-        told = InvariantError(
-            f"the service failed: {type(error).__name__}: {error}", hint="its log has the whole of it"
+        fault = InvariantError(
+            f"the service failed: {type(error).__name__}: {error}", hint="See the service's log for the traceback."
         )
-        return frame(failure(told))
+        return frame(failure(fault))
 
 
 if __name__ == "__main__":

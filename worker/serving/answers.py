@@ -1,4 +1,4 @@
-"""A predictor's predictions in the form that was asked for."""
+"""Converts a predictor's predictions into the requested form."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,38 +14,38 @@ from indb_tensile.learning.evaluation import evaluate
 
 from .requests import Kind, RowError
 
-SCORE = "score"  # beside Kind, and never a client's: what an evaluation keeps of a row
+SCORE = "score"  # used beside Kind, but never requested by a client: the scores that an evaluation stores
 
 
 class Scored(NamedTuple):
-    """A row's outputs, and the encoded value that it should have."""
+    """The network's outputs for a row, and the encoded value of the row's target."""
 
     outputs: npt.NDArray[np.float32]
     target: Any
 
 
 class Answers:
-    """One version, as the compute thread asks it."""
+    """One version of a model, as the compute thread uses it."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
         self._forms = _forms(predictor)
 
     def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
-        """One answer per row. Raises RequestError where the model has no answer of this kind.
+        """Return one answer per row. Raises RequestError if the model has no answer of this kind.
 
         Raises RowError for the first row that does not fit.
         """
         if kind == SCORE:
-            return self._located(self._score, rows)
+            return self._compute_located(self._score, rows)
         form = self._forms[Kind(kind)]
         if isinstance(form, RequestError):
-            # A new one each time: a raised exception collects its traces.
+            # A new exception each time: a raised one collects tracebacks.
             raise type(form)(form.message, hint=form.hint)
-        return [form(prediction) for prediction in self._located(self._predictor.predict_rows, rows)]
+        return [form(prediction) for prediction in self._compute_located(self._predictor.predict_rows, rows)]
 
     def metrics(self, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> dict[str, float]:
-        """The metrics of scored rows."""
+        """Return the metrics of scored rows."""
         return evaluate(self._predictor.task, outputs, targets, self._predictor.preprocessor)
 
     def _score(self, rows: Sequence[Any]) -> list[Scored]:
@@ -53,8 +53,8 @@ class Answers:
         outputs = self._predictor.outputs(self._predictor.preprocessor.transform_rows(rows))
         return [Scored(*pair) for pair in zip(outputs, targets, strict=True)]
 
-    def _located(self, compute: Callable[[Sequence[Any]], list[Any]], rows: Sequence[Any]) -> list[Any]:
-        """What `compute` gives for the rows. Where it refuses them, halve them until one row is left."""
+    def _compute_located(self, compute: Callable[[Sequence[Any]], list[Any]], rows: Sequence[Any]) -> list[Any]:
+        """Compute the rows. If `compute` refuses them, find the row at fault by halving and raise RowError for it."""
         try:
             return compute(rows)
         except RequestError as error:
@@ -64,15 +64,15 @@ class Answers:
         begin, end = 0, len(rows)
         while end - begin > 1:
             middle = (begin + end) // 2
-            fault = self._fault(compute, rows[begin:middle])
-            begin, end = (begin, middle) if fault else (middle, end)
-            refusal = fault or refusal
-        # The last half may be sound by itself: arrays of two shapes refuse each other, not themselves.
-        refusal = self._fault(compute, rows[begin:end]) or refusal
+            error_of_half = self._error_of(compute, rows[begin:middle])
+            begin, end = (begin, middle) if error_of_half else (middle, end)
+            refusal = error_of_half or refusal
+        # The last half may be valid by itself: arrays of two shapes are refused only together.
+        refusal = self._error_of(compute, rows[begin:end]) or refusal
         refusal.message = _OWN_ROW.sub("", refusal.message)
         raise RowError(refusal, begin) from None
 
-    def _fault(self, compute: Callable[[Sequence[Any]], list[Any]], rows: Sequence[Any]) -> RequestError | None:
+    def _error_of(self, compute: Callable[[Sequence[Any]], list[Any]], rows: Sequence[Any]) -> RequestError | None:
         try:
             compute(rows)
         except RequestError as error:
@@ -82,7 +82,7 @@ class Answers:
         return None
 
 
-# A message that counts rows counts those of one pass: RowError says which row of the request it is.
+# A row number in a message counts within one pass. RowError has the row's number in the request.
 _OWN_ROW = re.compile(r", row \d+(?=:)| in row \d+$")
 _Form = Callable[[Prediction], Any]
 

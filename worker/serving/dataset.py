@@ -1,4 +1,4 @@
-"""Sample data sets, page by page: the bridge writes the rows as its caller."""
+"""Reads sample data sets in pages. The bridge function writes the rows to the table with its caller's rights."""
 
 from itertools import islice
 from typing import Any
@@ -8,18 +8,18 @@ from indb_tensile.learning import datasets
 
 from .requests import Dataset
 
-_MOST_ROWS = 10_000  # of one page: bounds the answer
+_MAX_ROWS = 10_000  # of one page, which bounds the size of an answer
 
 
 def dataset(request: Dataset) -> dict[str, Any]:
-    """Columns with their SQL types, and the rows from `offset` on; past the end there are none.
+    """Return the columns with their SQL types, and the rows from `offset` on; past the end there are none.
 
-    Raises MissingError for a name that is not known, RequestError for an impossible page.
+    Raises MissingError for an unknown data set, RequestError for an impossible page.
     """
-    if request.offset < 0 or not 1 <= request.limit <= _MOST_ROWS:
+    if request.offset < 0 or not 1 <= request.limit <= _MAX_ROWS:
         raise RequestError(
-            f"a page of {request.limit} rows from row {request.offset} on cannot be given",
-            hint=f"offset is 0 or more, limit is from 1 to {_MOST_ROWS}",
+            f"a page of {request.limit} rows from row {request.offset} on cannot be read",
+            hint=f"Give an offset of 0 or more, and a limit from 1 to {_MAX_ROWS}.",
         )
     columns = datasets.columns(request.name)
     rows = list(datasets.rows(request.name))

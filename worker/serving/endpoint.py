@@ -1,4 +1,7 @@
-"""The socket's file: made ready under another name, then put in place, so that no client meets half a socket."""
+"""The file of the service's socket.
+
+It is created under another name and then renamed, so that no client finds a socket that does not listen yet.
+"""
 
 import fcntl
 import os
@@ -11,16 +14,17 @@ from indb_tensile.errors import UnavailableError
 
 from .peer import user_name
 
-MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path holds 108 with its terminating zero
+MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path has 108 bytes with its terminating zero
 _BACKLOG = 128
 
 
 class Endpoint:
     """A listening Unix socket at `<directory>/<name>.sock`.
 
-    A file whose service has ended is replaced. A name whose service still listens is never taken over. Raises
-    UnavailableError for such a name, where another user than root owns the directory or others may write to it
-    (they could put a socket of theirs in our place), and where the path is too long.
+    The file of a service that has ended is replaced; the file of a service that still listens is not. Raises
+    UnavailableError if another service listens on the name, if the path is too long, or if other users could replace
+    the socket with theirs: because the directory belongs to a user other than root or this process's user, or is
+    writable for others.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -36,14 +40,14 @@ class Endpoint:
             raise
 
     def close(self) -> None:
-        """Stop listening and remove the file, unless a newer service has already put its own there."""
+        """Stop listening and remove the file, unless a newer service has replaced it."""
         self.socket.close()
         with suppress(FileNotFoundError):
             if self.path.stat().st_ino == self._inode:
                 self.path.unlink()
 
     def _bind(self, fresh: Path) -> int:
-        """Listen, and put the socket in place; its inode. Needs the lock."""
+        """Listen, and rename the socket to its final name. Returns its inode. The caller must have the lock."""
         if _listens(self.path):
             raise UnavailableError(
                 f"another service listens on {self.path}",
@@ -61,7 +65,7 @@ class Endpoint:
 
 
 def _listens(path: Path) -> bool:
-    """Whether a process listens there. A full queue of connections has one too."""
+    """Return whether a process listens there. One whose queue of connections is full counts too."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
         try:
             client.connect(str(path))
@@ -74,13 +78,13 @@ def _listens(path: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Alone among the processes that lock this file, which is gone afterwards. Only our own user may open it."""
+    """Lock this file, which is removed afterwards. Only this process's user may open it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if not _is_file(path, descriptor):
-                continue  # the process before us has removed it
+            if not _is_current_file(path, descriptor):
+                continue  # the previous owner of the lock has removed the file
             try:
                 yield
             finally:
@@ -90,7 +94,7 @@ def _locked(path: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _is_file(path: Path, descriptor: int) -> bool:
+def _is_current_file(path: Path, descriptor: int) -> bool:
     try:
         return path.stat().st_ino == os.fstat(descriptor).st_ino
     except FileNotFoundError:
@@ -101,23 +105,23 @@ def _prepare(directory: Path) -> None:
     try:
         if not directory.exists():
             directory.mkdir(parents=True)
-            directory.chmod(0o755)  # whatever the umask: the server's user must be able to enter
+            directory.chmod(0o755)  # set regardless of the umask, because the server's user must be able to enter
     except OSError as error:
         raise UnavailableError(
-            f"the service's directory {directory} cannot be made: {error.strerror}",
-            hint="make it, or name another (TENSILE_SERVICE_DIRECTORY)",
+            f"the service's directory {directory} cannot be created: {error.strerror}",
+            hint="Create it, or set another directory (TENSILE_SERVICE_DIRECTORY).",
         ) from error
     facts = directory.stat()
     mode = facts.st_mode & 0o777
     if facts.st_uid not in (0, os.geteuid()):
         raise UnavailableError(
             f"the service's directory {directory} belongs to {user_name(facts.st_uid)}, who could replace the socket",
-            hint=f"run: chown {user_name(os.geteuid())} {directory}",
+            hint=f"Run: chown {user_name(os.geteuid())} {directory}",
         )
     if mode & 0o022:
         raise UnavailableError(
             f"the service's directory {directory} has mode {mode:04o}: others could put their own socket there",
-            hint=f"run: chmod 0755 {directory}",
+            hint=f"Run: chmod 0755 {directory}",
         )
 
 
@@ -127,5 +131,5 @@ def _check_length(path: Path) -> None:
         raise UnavailableError(
             f"the service's socket {path} would have a path of {size_bytes} bytes, and the system allows "
             f"{MAX_SOCKET_PATH_BYTES}",
-            hint="choose a shorter service directory",
+            hint="Choose a shorter service directory.",
         )

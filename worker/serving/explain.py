@@ -1,7 +1,7 @@
-"""What a training would need, by policy, before it is enqueued: captured without memory, planned, simulated.
+"""Predicts what a training would need under each policy, before the job is queued: captures, plans and simulates it.
 
-Operator times are those that the catalog has measured on this kind of device, else those that its predictor
-foretells, else, while none is trained, the roofline's estimate.
+The capture allocates no tensors. The times of operators are those that the catalog has measured on this kind of
+device, else those of the latency predictor, else, if no predictor is trained, the roofline's estimate.
 """
 
 import time
@@ -25,7 +25,7 @@ from ..training.steps import optimizer_settings
 from .outline import Outline, outline
 from .requests import Explain
 
-_JOB = JobId(0)  # it has no number yet
+_JOB = JobId(0)  # the job has no id yet
 _UNBOUNDED_BYTES = 1 << 62
 _BASELINES = ("vanilla", "liveness")
 _NS_PER_MS = 1_000_000
@@ -46,15 +46,19 @@ _FIGURES = (
 )
 
 Row = dict[str, Any]
-# Latency in ns and workspace in bytes of those operators that are known, by signature.
+# Latency in ns and workspace in bytes of known operators, by signature.
 Known = dict[str, tuple[int, int]]
 Measured = Callable[[Iterable[str]], Known]
-Foretells = Callable[[], Predictor | None]  # None while no predictor is trained for this kind of device
+Foretells = Callable[[], Predictor | None]  # None if no predictor is trained for this kind of device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Room:
-    """How much memory the job could have: what is free now (None: not known), the device's budget, its own limit."""
+    """The memory that the job can have.
+
+    `free_bytes` is free now (None: unknown), `whole_bytes` is the device's budget, and `limit_bytes` is the job's own
+    limit.
+    """
 
     free_bytes: int | None
     whole_bytes: int
@@ -63,30 +67,30 @@ class _Room:
 
     @property
     def now_bytes(self) -> int:
-        """What its peak may be now; memory is granted in whole regions."""
+        """The highest peak with which the job can start now. Memory is granted in whole regions."""
         free_bytes = self.whole_bytes if self.free_bytes is None else self.free_bytes
         return min(free_bytes // self.region_bytes * self.region_bytes, self.most_bytes)
 
     @property
     def most_bytes(self) -> int:
-        """What its peak may be when it is alone on the device."""
+        """The highest peak with which the job can start if it is alone on the device."""
         return self.whole_bytes if self.limit_bytes is None else min(self.whole_bytes, self.limit_bytes)
 
     def starts_now(self, peak_bytes: int) -> bool | None:
-        """Whether a job of this peak could start; None where it is not known what is free."""
+        """Return whether a job with this peak could start now; None if the free memory is unknown."""
         if peak_bytes > self.most_bytes:
             return False
         return None if self.free_bytes is None else peak_bytes <= self.now_bytes
 
     def obstacle(self, peak_bytes: int) -> str:
-        """Why a job of this peak does not start now; empty where nothing is in its way."""
+        """Return why a job with this peak does not start now; empty if nothing prevents it."""
         needs = f"needs {size(peak_bytes)}"
         if self.limit_bytes is not None and peak_bytes > self.limit_bytes:
             return f"{needs}, more than its memory limit of {size(self.limit_bytes)}"
         if peak_bytes > self.whole_bytes:
             return f"{needs}, more than the device's budget of {size(self.whole_bytes)}"
         if self.free_bytes is not None and peak_bytes > self.now_bytes:
-            return f"{needs}, of which {size(self.free_bytes)} are free now: waits, or others are asked for room"
+            return f"{needs}, and {size(self.free_bytes)} are free now: the job waits, or other jobs shrink"
         return ""
 
 
@@ -102,11 +106,11 @@ class Explainer:
         self._link = Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s)
 
     def explain(self, request: Explain) -> list[Row]:
-        """One row per policy: the two baselines, then the one that the controller follows.
+        """Return one row per policy: the two baselines, then the configured policy.
 
-        Raises RequestError and its kinds for what could not be trained either.
+        Raises RequestError and its kinds for a request that could not be trained either.
         """
-        steps = _captured(outline(request.spec, request.columns, request.rows, request.shares))
+        steps = _capture_graphs(outline(request.spec, request.columns, request.rows, request.shares))
         measured = self._measured(_signatures(steps))
         predictor = self._predictor()
         workload = _workload(steps, measured, predictor)
@@ -116,14 +120,14 @@ class Explainer:
             limit_bytes=request.limit_bytes,
             region_bytes=self._region_bytes,
         )
-        found = [self._planned(workload, name, room) for name in (*_BASELINES, self._policy)]
+        outcomes = [self._plan(workload, name, room) for name in (*_BASELINES, self._policy)]
         against = baselines((workload,), self._link)
-        rows = [self._row(workload, one, room, against) for one in found]
+        rows = [self._row(workload, outcome, room, against) for outcome in outcomes]
         rows[-1]["note"] = "; ".join(filter(None, (rows[-1]["note"], _coverage(steps, measured, predictor))))
         return rows
 
-    def _planned(self, workload: Workload, policy: str, room: _Room) -> "_Found":
-        """The plan within what is free now, else within the whole device, else whatever it needs."""
+    def _plan(self, workload: Workload, policy: str, room: _Room) -> "_PlanOutcome":
+        """Plan within the memory that is free now, else within the whole device, else without a limit."""
         budgets = [_UNBOUNDED_BYTES] if policy in _BASELINES else [room.now_bytes, room.most_bytes]
         start_ns = time.perf_counter_ns()
         for budget_bytes in budgets:
@@ -131,18 +135,18 @@ class Explainer:
             if not isinstance(plans, Infeasible):
                 break
         answer = plans if isinstance(plans, Infeasible) else plans[0]
-        return _Found(policy=policy, answer=answer, planning_ns=time.perf_counter_ns() - start_ns)
+        return _PlanOutcome(policy=policy, answer=answer, planning_ns=time.perf_counter_ns() - start_ns)
 
-    def _row(self, workload: Workload, found: "_Found", room: _Room, against: tuple[Baseline, ...]) -> Row:
-        """One line of the answer: the figures are those of `tensile plan` and of the benchmark."""
+    def _row(self, workload: Workload, outcome: "_PlanOutcome", room: _Room, against: tuple[Baseline, ...]) -> Row:
+        """Return one row of the answer, with the figures that `tensile plan` and the benchmark use."""
         figures: Row = dict.fromkeys(_FIGURES)
-        if isinstance(found.answer, Infeasible):
-            figures.update(peak_bytes=found.answer.needed_bytes, floor_bytes=least_bytes(workload))
+        if isinstance(outcome.answer, Infeasible):
+            figures.update(peak_bytes=outcome.answer.needed_bytes, floor_bytes=least_bytes(workload))
         else:
-            (scored,) = score((workload,), (found.answer.plans,), self._link, against=against)
+            (scored,) = score((workload,), (outcome.answer.plans,), self._link, against=against)
             figures = scored.figures()
         return {
-            "policy": found.policy,
+            "policy": outcome.policy,
             **{name: figures[name] for name in _BYTES},
             "saved": figures["msr_liveness"],
             "iteration_ms": _ms(figures["iteration_us"]),
@@ -150,16 +154,16 @@ class Explainer:
             "stall_ms": _ms(figures["stall_out_us"], figures["stall_in_us"]),
             "swaps": figures["swaps"],
             "swapped_bytes": _sum(figures["out_bytes"], figures["in_bytes"]),
-            "recomputed": None if isinstance(found.answer, Infeasible) else found.answer.plans[0].recomputed,
-            "planning_ms": found.planning_ns / _NS_PER_MS,
+            "recomputed": None if isinstance(outcome.answer, Infeasible) else outcome.answer.plans[0].recomputed,
+            "planning_ms": outcome.planning_ns / _NS_PER_MS,
             "starts_now": room.starts_now(figures["peak_bytes"]),
             "note": "; ".join(filter(None, (*(figures["faults"] or ()), room.obstacle(figures["peak_bytes"])))),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """What a policy answered, and how long it took."""
+class _PlanOutcome:
+    """The answer of a policy, and how long it took."""
 
     policy: str
     answer: JobPlan | Infeasible
@@ -172,13 +176,13 @@ def _ms(*microseconds: float | None) -> float | None:
 
 
 def _sum(*values: float | None) -> float | None:
-    """None where one is not known."""
+    """Return the sum, or None if any value is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
 
-def _captured(training: Outline) -> tuple[CapturedStep, ...]:
-    """The graphs of the job: each size of training step, then the validation pass."""
+def _capture_graphs(training: Outline) -> tuple[CapturedStep, ...]:
+    """Capture the graphs of the job: each size of training step, then the validation pass."""
     module, loss, optimizer = training.module, training.loss, optimizer_settings(training.settings)
     steps = [capture_training(module, loss, *training.batch(rows), optimizer) for rows in training.batches]
     steps.append(capture_evaluation(module, loss, *training.batch(training.batches[0]), optimizer))
@@ -195,9 +199,9 @@ def _workload(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predi
     return Workload(job=_JOB, graphs=graphs, latency_ns=latency_ns)
 
 
-def _latencies(graph: StepGraph, guesses: tuple[int, ...], measured: Known) -> tuple[int, ...]:
-    pairs = zip(graph.operators, guesses, strict=True)
-    return tuple(measured.get(operator.signature, (guess, 0))[0] for operator, guess in pairs)
+def _latencies(graph: StepGraph, estimates: tuple[int, ...], measured: Known) -> tuple[int, ...]:
+    pairs = zip(graph.operators, estimates, strict=True)
+    return tuple(measured.get(operator.signature, (estimate, 0))[0] for operator, estimate in pairs)
 
 
 def _coverage(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predictor | None) -> str:

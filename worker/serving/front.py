@@ -1,7 +1,7 @@
-"""What becomes of each request: predictions and evaluations here, everything that may take long in the analyst.
+"""Dispatches requests: predictions and evaluations run in this process, requests that may take long in the analyst.
 
-The event loop serves all connections. So a long frame is decoded alone, and a long answer is encoded piece by piece:
-between two of them the other connections have their turn.
+The event loop serves all connections. So that they are not delayed, long frames are decoded one per turn of the loop,
+and a long answer is encoded in pieces.
 """
 
 import asyncio
@@ -17,26 +17,26 @@ from .identity import Gate
 from .requests import AnyRequest, Evaluate, Header, Ping, Predict, encode, header_of, parse, success, success_of
 from .residents import Residents
 
-_HERE = frozenset({"predict", "evaluate", "ping"})
-_LONG_BYTES = 1 << 16  # of a frame: decoding takes half a millisecond or more
-_PIECE_NUMBERS = 20_000  # of an answer: encoding takes some 10 ms
+_OWN_VERBS = frozenset({"predict", "evaluate", "ping"})
+_LONG_BYTES = 1 << 16  # of a frame: decoding it takes half a millisecond or more
+_PIECE_NUMBERS = 20_000  # of one piece of an answer: encoding it takes about 10 ms
 
 
 class Analyst(Protocol):
-    """Who answers what may take long."""
+    """The process that answers requests that may take long."""
 
     @property
     def pid(self) -> int | None:
-        """Its process, None where none runs."""
+        """The id of the process, or None if none runs."""
         ...
 
     async def ask(self, body: bytes) -> bytes:
-        """The answer's body to the request's body."""
+        """Return the body of the answer to the request with this body."""
         ...
 
 
 class Front:
-    """Answers each request's body with the answer's body."""
+    """Answers requests: takes the body of a request and returns the body of its answer."""
 
     def __init__(
         self, *, gate: Gate, residents: Residents, batches: Batches, analyst: Analyst, code_version: str
@@ -50,7 +50,7 @@ class Front:
         self._long = asyncio.Lock()
 
     async def handle(self, body: bytes, connection: int) -> bytes:
-        """The answer. Raises TensileError with what the client is to be told."""
+        """Return the answer. Raises TensileError with the message for the client."""
         header, request = await self._read(body)
         await self._gate.check(header.asks)
         match request:
@@ -59,7 +59,7 @@ class Front:
             case Predict():
                 model = await self._residents.get(request.version)
                 owner = self._residents.owner(request.version)
-                return await _encoded(
+                return await _encode_values(
                     await self._batches.predict(
                         request.version, model, request.marked_rows, request.kind, owner=owner
                     )
@@ -74,7 +74,7 @@ class Front:
                 raise InvariantError(f"the front has no answer to {type(other).__name__}")
 
     def forget(self, connection: int) -> None:
-        """The connection has ended."""
+        """Drop the evaluations of a connection that has ended."""
         self._evaluations.forget(connection)
 
     def close(self) -> None:
@@ -82,12 +82,12 @@ class Front:
         self._evaluations.close()
 
     async def _read(self, body: bytes) -> tuple[Header, AnyRequest | None]:
-        """The header, and the request where it is answered here."""
+        """Return the header, and the request if this process answers it."""
         if len(body) < _LONG_BYTES:
-            return _parsed(body)
-        async with self._long:  # one in each turn of the loop
+            return _parse(body)
+        async with self._long:  # one long frame per turn of the loop
             await asyncio.sleep(0)
-            return _parsed(body)
+            return _parse(body)
 
     def _state(self) -> dict[str, Any]:
         counters = self._batches.counters
@@ -103,13 +103,13 @@ class Front:
         }
 
 
-def _parsed(body: bytes) -> tuple[Header, AnyRequest | None]:
+def _parse(body: bytes) -> tuple[Header, AnyRequest | None]:
     header = header_of(body)
-    return header, parse(body) if header.verb in _HERE else None
+    return header, parse(body) if header.verb in _OWN_VERBS else None
 
 
-async def _encoded(values: list[Any]) -> bytes:
-    """The answer to a prediction. Raises ProtocolError where it exceeds a frame."""
+async def _encode_values(values: list[Any]) -> bytes:
+    """Encode the answer to a prediction. Raises ProtocolError if it is larger than a frame may be."""
     width = len(values[0]) if values and isinstance(values[0], list | dict) else 1
     step = max(1, _PIECE_NUMBERS // max(1, width))
     if len(values) <= step:

@@ -1,8 +1,9 @@
-"""Which database a service answers for: every request names its own database, and any other one is refused.
+"""Identifies the database that a service answers: every request names its database, and any other one is refused.
 
-`installation` is tensile.installation(), from the cluster's system identifier and the database's oid. A copy of the
-whole data directory has the same one; it runs under another server process, so `server_start`, the microsecond at
-which that process started, tells the two apart. Where the database was restarted, `server_start` is read anew.
+`installation` is tensile.installation(), derived from the cluster's system identifier and the database's oid. A copy
+of the whole data directory has the same value. The copy runs under another server process, so `server_start`, the
+microsecond at which that process started, distinguishes the two. After a restart of the database, `server_start` is
+read again.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from indb_tensile.catalog.connection import Connection
 from indb_tensile.errors import UnavailableError
 from indb_tensile.job import WorkerId
 
-_DIGITS = 12  # of the installation's id in the socket's name: the path has 107 bytes, and the greeting has it all
+_DIGITS = 12  # of the installation's id in the socket's name: a path has at most 107 bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,49 +28,52 @@ class DatabaseIdentity:
 
 
 def read_identity(connection: Connection) -> DatabaseIdentity:
-    """The database at the other end of this connection."""
+    """Read the identity of the database at the other end of this connection."""
     installation, server_start = jobs.database_identity(connection)
     return DatabaseIdentity(installation=installation, server_start=server_start)
 
 
 def socket_name(installation: str, worker: WorkerId) -> str:
-    """The name of a worker's socket: no other database, and no other worker of this one, has it."""
+    """Return the name of a worker's socket. It differs for every database and worker."""
     return f"{UUID(installation).hex[:_DIGITS]}-{worker}"
 
 
 class Gate:
-    """Admits requests of one database. `read` asks the database again who it is."""
+    """Admits requests of one database. `read` reads the identity of that database again."""
 
-    def __init__(self, own: DatabaseIdentity, read: Callable[[], Awaitable[DatabaseIdentity]]) -> None:
-        self._own = own
+    def __init__(self, identity: DatabaseIdentity, read: Callable[[], Awaitable[DatabaseIdentity]]) -> None:
+        self._identity = identity
         self._read = read
         self._reading = asyncio.Lock()
 
     @property
     def installation(self) -> str:
-        """The database that is answered."""
-        return self._own.installation
+        """The installation id of the database that is answered."""
+        return self._identity.installation
 
-    async def check(self, asks: DatabaseIdentity) -> None:
-        """Raises UnavailableError where another database than our own asks."""
-        if asks == self._own:
+    async def check(self, requester: DatabaseIdentity) -> None:
+        """Raise UnavailableError if the requesting database is not this service's database."""
+        if requester == self._identity:
             return
-        if asks.installation == self._own.installation:
+        if requester.installation == self._identity.installation:
             async with self._reading:
-                if asks != self._own:
-                    self._own = await self._read()
-        if asks != self._own:
-            raise _foreign(asks, self._own)
+                if requester != self._identity:
+                    self._identity = await self._read()
+        if requester != self._identity:
+            raise _foreign(requester, self._identity)
 
 
-def _foreign(asks: DatabaseIdentity, own: DatabaseIdentity) -> UnavailableError:
-    if asks.installation == own.installation:
+def _foreign(requester: DatabaseIdentity, identity: DatabaseIdentity) -> UnavailableError:
+    if requester.installation == identity.installation:
         detail = "Both have the same installation id, and their servers started at different times: one is a copy."
     else:
-        detail = f"It answers for installation {own.installation}; installation {asks.installation or 'none'} asks."
+        detail = (
+            f"It answers for installation {identity.installation}; "
+            f"the request came from installation {requester.installation or 'none'}."
+        )
     return UnavailableError(
-        "the service that was asked belongs to another database",
+        "this service belongs to another database",
         detail=detail,
-        hint="Start a controller for this database. Where two servers share a socket directory, give each its own: "
+        hint="Start a controller for this database. If two servers share a socket directory, give each its own: "
         "select tensile_set_setting('socket_directory', '\"/run/tensile\"').",
     )

@@ -1,6 +1,6 @@
-"""A training in outline: its network and the sizes of its batches, from statistics of the columns alone.
+"""Builds a training in outline, from statistics of the columns alone: its network and the sizes of its batches.
 
-Nothing is read and nothing is allocated: the network is built on the meta device.
+No rows are read and no tensors are allocated: the network is built on the meta device.
 """
 
 import math
@@ -25,14 +25,15 @@ from .requests import ColumnStatistics, Shares
 
 Shape = tuple[int, ...]
 
-_FEWEST_ROWS = 3  # two to train, which every spread needs, and one to test
+_FEWEST_ROWS = 3  # two to train, because a standard deviation needs two, and one to test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """What is to be captured. `batches` are the sizes of the training steps: full ones, then the tail, if any.
+    """The module and the batch sizes to capture.
 
-    A validation pass has the size of the full ones.
+    `batches` are the sizes of the training steps: full ones, then the last, smaller one, if any. A validation pass
+    has the size of the full ones.
     """
 
     module: nn.Module
@@ -43,7 +44,7 @@ class Outline:
     batches: tuple[int, ...]
 
     def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """`x` and `y` of a batch, without memory."""
+        """Return `x` and `y` of a batch, on the meta device."""
         x = torch.empty((rows, *self.input_shape), device="meta")
         if self.task is Task.CLASSIFICATION:
             return x, torch.empty(rows, dtype=torch.int64, device="meta")
@@ -51,19 +52,19 @@ class Outline:
 
     @property
     def loss(self) -> nn.Module:
-        """What training minimises."""
+        """The loss that training minimises."""
         return nn.CrossEntropyLoss() if self.task is Task.CLASSIFICATION else nn.MSELoss()
 
 
 def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: Shares | None = None) -> Outline:
-    """The training that this specification would be. Raises RequestError for what cannot be built.
+    """Return the training that this specification describes. Raises RequestError if it cannot be built.
 
-    `shares` are those of the rows that test and validate, where a column says which do.
+    `shares` are the shares of rows that test and validate, if a column of the table says which rows do.
     """
     architectures.check(spec.architecture)
     split = Split.parse(spec.split)
-    known = {column.name: column for column in columns}
-    if spec.target not in known:
+    by_name = {column.name: column for column in columns}
+    if spec.target not in by_name:
         raise MissingError(f'there are no statistics of the target "{spec.target}"')
     features = [column for column in columns if column.name != spec.target]
     input_shape = _input_shape(spec, features)
@@ -72,24 +73,24 @@ def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: S
     architecture: Mapping[str, Any] = spec.architecture
     if architecture["type"] == "auto":
         architecture = architectures.default(input_shape, rows=train_rows)
-    outputs = 1 if spec.task is Task.REGRESSION else max(2, known[spec.target].distinct or 0)
-    cut = batch_plan(train_rows, settings)
+    outputs = 1 if spec.task is Task.REGRESSION else max(2, by_name[spec.target].distinct or 0)
+    plan = batch_plan(train_rows, settings)
     return Outline(
         module=architectures.build_without_memory(architecture, input_shape, outputs),
         input_shape=input_shape,
         outputs=outputs,
         task=spec.task,
         settings=settings,
-        batches=(cut.full_rows, cut.tail_rows) if cut.tail_rows else (cut.full_rows,),
+        batches=(plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,),
     )
 
 
 def width(column: ColumnStatistics, options: FeatureOptions) -> int:
-    """How many numbers a column becomes, as `learning/encoders.py` makes them."""
+    """Return how many input numbers a column becomes, as `learning/encoders.py` encodes it."""
     indicator = int(options.rule(column.name, Kind(column.kind)) == "indicator")
     match column.kind:
         case Kind.TEXT:
-            # Two more: every other text, and missing.
+            # Two more: one for all other texts, and one for missing values.
             return min(column.distinct or 0, options.most_categories(column.name)) + 2
         case Kind.DATE | Kind.TIME:
             return len(TIME_PARTS[Kind(column.kind)]) + indicator
@@ -106,7 +107,7 @@ def _input_shape(spec: JobSpec, features: list[ColumnStatistics]) -> Shape:
         if column.kind == Kind.ARRAY and not column.shape:
             raise DataError(
                 f'column "{column.name}" holds no array in the sampled rows: its shape is unknown',
-                hint="fill it, or leave it out with exclude",
+                hint="Fill it, or leave it out with exclude.",
             )
     options = FeatureOptions.parse(spec.preprocess)
     arrays = tuple(column.shape for column in features if column.kind == Kind.ARRAY)
@@ -120,11 +121,14 @@ def _input_shape(spec: JobSpec, features: list[ColumnStatistics]) -> Shape:
 
 
 def _expected_rows(rows: int, split: Split, shares: Shares | None) -> int:
-    """Rows that train: exactly as many where the rows are in order, else as the draws divide them on average."""
+    """Return the number of training rows to expect.
+
+    It is exact if the rows are split in order; otherwise it is the mean over random splits.
+    """
     test_share, valid_share = split.last or split.test_size, split.valid_size
     if split.column is not None and shares is not None:
         test_share, valid_share = shares.test, shares.valid or split.valid_size * (1 - shares.test)
     train = rows - round(rows * test_share) - round(rows * valid_share)
     if rows < _FEWEST_ROWS or train < _FEWEST_ROWS - 1:
-        raise DataError(f"the table has {rows} rows, too few to train and test on", hint="insert rows")
+        raise DataError(f"the table has {rows} rows, too few to train and test on", hint="Insert rows.")
     return train

@@ -1,7 +1,7 @@
-"""Who is at the other end of a Unix socket: the kernel's word, not the peer's.
+"""Reads from the kernel which system user is at the other end of a Unix socket.
 
-The service answers only the operating-system user that runs its own database server, which it learns from its
-own connection to that server.
+The service answers only the system user that runs its database server. It learns that user from its own connection to
+the server.
 """
 
 import os
@@ -16,23 +16,23 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user id of the process that connected, or, seen from a client, of the one that listens."""
+    """Return the user id of the connected process or, on a client's socket, of the listening process."""
     uid: int = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
     return uid
 
 
 class Connected(Protocol):
-    """As much of a database connection as is looked at here."""
+    """The method of a database connection that is used here."""
 
     def fileno(self) -> int:
-        """Its socket."""
+        """Return the descriptor of the connection's socket."""
         ...
 
 
 def server_uid(database: Connected) -> int:
-    """The user id of the database's server, as its end of this connection shows it.
+    """Return the user id of the database server's process at the other end of this connection.
 
-    Raises DatabaseError where the connection is not a Unix socket: who runs the server cannot be known then.
+    Raises DatabaseError if the connection is not a Unix socket, because the server's user is unknown then.
     """
     duplicate = socket.socket(fileno=os.dup(database.fileno()))
     with duplicate:
@@ -40,14 +40,14 @@ def server_uid(database: Connected) -> int:
             raise DatabaseError(
                 "the service cannot tell which system user runs the database server: "
                 f"it is connected to {duplicate.getpeername()[0]} over TCP",
-                hint="connect through the server's Unix socket, or set TENSILE_SERVICE_PEER_UID to the user id "
-                "of the server's processes on this machine",
+                hint="Connect through the server's Unix socket, or set TENSILE_SERVICE_PEER_UID to the user id "
+                "of the server's processes on this machine.",
             )
         return peer_uid(duplicate)
 
 
 def user_name(uid: int) -> str:
-    """The user's name for a message, or its number where it has none."""
+    """Return the user's name for a message, or the number if the user has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

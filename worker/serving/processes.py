@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them."""
+"""Ends a process when the process that started it ends."""
 
 import ctypes
 import os
@@ -10,9 +10,9 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with_parent(signal_number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this signal when the process that started us ends, however it ends.
+    """Let the kernel send this signal to this process when its parent ends for any reason.
 
-    Raises UnavailableError where it has ended already.
+    Raises UnavailableError if the parent has ended already.
     """
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)

@@ -1,4 +1,4 @@
-"""What the service can be asked, typed, and the form of its answers."""
+"""The requests to the service as types, and the encoding of its answers."""
 
 import json
 from enum import StrEnum
@@ -15,7 +15,7 @@ from .identity import DatabaseIdentity
 
 
 class Kind(StrEnum):
-    """Which form a prediction takes."""
+    """The form of a prediction."""
 
     VALUE = "value"  # a number: the regression's value, or a numeric or boolean label
     LABEL = "label"  # the label as text
@@ -24,13 +24,13 @@ class Kind(StrEnum):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=str.lower):
-    """One request; the verb is the class's name in lower case."""
+    """A request. Its verb is the class's name in lower case."""
 
 
 class Predict(Request, frozen=True, kw_only=True):
-    """Predict each row: an object of column and value, an array in the order of the features, or one value.
+    """Predict each row: an object of column and value, an array in the order of the features, or a single value.
 
-    `unnamed`: the objects are records of SQL, which name fields f1, f2, ... where nobody else named them.
+    `unnamed` is true if the objects are anonymous SQL records, whose fields are named f1, f2 and so on.
     """
 
     version: ModelVersionId
@@ -40,14 +40,15 @@ class Predict(Request, frozen=True, kw_only=True):
 
     @property
     def marked_rows(self) -> list[Any]:
-        """The rows; records without names of their own as such."""
+        """The rows. Objects become `Record`s if their fields are unnamed."""
         return [Record(row) if isinstance(row, dict) else row for row in self.rows] if self.unnamed else self.rows
 
 
 class Evaluate(Request, frozen=True, kw_only=True):
-    """Score a version on rows that hold the target too, part by part on one connection.
+    """Score a version on rows that include the target, in parts on one connection.
 
-    `evaluation` is the client's number for it. Parts are counted from 0; the answer to the last one has the metrics.
+    `evaluation` is the client's number for the evaluation. Parts are counted from 0. The answer to the last part has
+    the metrics.
     """
 
     version: ModelVersionId
@@ -58,9 +59,9 @@ class Evaluate(Request, frozen=True, kw_only=True):
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one column before it is read; `kind` is that of `learning/columns.py`.
+    """Statistics of one column before its rows are read. `kind` is that of `learning/columns.py`.
 
-    `distinct` counts the different values in a sample (None for arrays), `shape` is that of one array.
+    `distinct` is the number of distinct values in a sample (None for arrays); `shape` is the shape of one array.
     """
 
     name: str
@@ -72,18 +73,18 @@ class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of the rows tests, and which validates."""
+    """The shares of the rows that test and that validate."""
 
     test: float
     valid: float
 
 
 class Explain(Request, frozen=True, kw_only=True):
-    """Say what a training would need, from statistics of its columns alone: the features and the target.
+    """Predict what a training would need, from statistics of its columns: the features and the target.
 
-    `limit_bytes` is what the job may use, None for no limit of its own; `budget_bytes` is what the device has
-    left for it now, None where no controller has said. `shares` are those of the rows that test and validate, where a
-    column says which do.
+    `limit_bytes` is the job's own memory limit, or None. `budget_bytes` is the memory that is free for it on the
+    device now, or None if no controller has reported that. `shares` are the shares of rows that test and validate, if
+    a column of the table says which rows do.
     """
 
     spec: JobSpec
@@ -95,7 +96,7 @@ class Explain(Request, frozen=True, kw_only=True):
 
 
 class Dataset(Request, frozen=True, kw_only=True):
-    """One page of a sample data set."""
+    """Read one page of a sample data set."""
 
     name: str
     offset: int = 0
@@ -103,7 +104,7 @@ class Dataset(Request, frozen=True, kw_only=True):
 
 
 class Ping(Request, frozen=True, kw_only=True):
-    """Ask who answers."""
+    """Ask for the state of the service."""
 
 
 AnyRequest = Predict | Evaluate | Explain | Dataset | Ping
@@ -111,7 +112,7 @@ VERBS = tuple(sorted(verb.__name__.lower() for verb in (Predict, Evaluate, Expla
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What every request has: its verb, and the database that asks."""
+    """The header that every request has: its verb, and the identity of the requesting database."""
 
     verb: str
     installation: str = ""
@@ -119,12 +120,12 @@ class Header(msgspec.Struct, frozen=True):
 
     @property
     def asks(self) -> DatabaseIdentity:
-        """The database that asks."""
+        """The identity of the requesting database."""
         return DatabaseIdentity(installation=self.installation, server_start=self.server_start)
 
 
 class RowError(RequestError):
-    """What is wrong with one row of a request; `row` counts from 0."""
+    """An error in one row of a request; `row` counts from 0."""
 
     def __init__(self, error: TensileError, row: int) -> None:
         super().__init__(error.message, detail=error.detail, hint=error.hint)
@@ -134,25 +135,25 @@ class RowError(RequestError):
 
 _header_decoder = msgspec.json.Decoder(Header)
 _LONGEST_INTEGER = 400  # characters: a double has up to 309 digits
-_SHOWN = 40  # characters of a verb that is not known
+_QUOTED_CHARACTERS = 40  # characters of an unknown verb that an error message quotes
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
 
 
 def header_of(body: bytes) -> Header:
-    """The header alone, without building the rest. Raises ProtocolError where there is none."""
+    """Decode the header alone, without building the request. Raises ProtocolError if it cannot be read."""
     try:
         header = _header_decoder.decode(body)
     except _UNREADABLE as error:
         raise _unreadable("a request", body, error) from error
     if header.verb not in VERBS:
-        verb = header.verb if len(header.verb) <= _SHOWN else header.verb[:_SHOWN] + "..."
-        raise ProtocolError(f"the service knows no verb {verb!r}", hint=f"it knows {', '.join(VERBS)}")
+        verb = header.verb if len(header.verb) <= _QUOTED_CHARACTERS else header.verb[:_QUOTED_CHARACTERS] + "..."
+        raise ProtocolError(f"the service knows no verb {verb!r}", hint=f"The verbs are {', '.join(VERBS)}.")
     return header
 
 
 def parse(body: bytes) -> AnyRequest:
-    """The request in one frame's body. Raises ProtocolError that names what does not fit."""
+    """Decode the request in the body of one frame. Raises ProtocolError with the part that is wrong."""
     verb = header_of(body).verb
     try:
         try:
@@ -167,9 +168,10 @@ def parse(body: bytes) -> AnyRequest:
 
 
 def _with_infinities(body: bytes) -> Any:
-    """The same by the standard library, which is slower: a number beyond double precision is infinite.
+    """Decode the body by the standard library, which turns numbers beyond double precision into infinity.
 
-    A `numeric` of PostgreSQL has up to 147,455 digits, and Python reads integers of 4,300.
+    It is slower than msgspec. A `numeric` of PostgreSQL has up to 147,455 digits, and Python refuses to read integers
+    of more than 4,300.
     """
     return json.loads(
         body, parse_int=lambda digits: int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
@@ -183,36 +185,38 @@ def _unreadable(subject: str, body: bytes, error: Exception) -> RequestError:
 
 
 def greeting(installation: str, code_version: str) -> bytes:
-    """The first frame's body on each connection: whose service answers, and how it wants to be spoken to."""
-    told = {"protocol": PROTOCOL, "version": code_version, "installation": installation}
-    return json.dumps(told, separators=(",", ":")).encode()
+    """Encode the first message of each connection: the service's database, and the versions of protocol and code."""
+    fields = {"protocol": PROTOCOL, "version": code_version, "installation": installation}
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def success(result: Any) -> bytes:
-    """The answer to a request that was done."""
+    """Encode the answer to a request that succeeded."""
     return success_of(encode(result))
 
 
 def success_of(result: bytes) -> bytes:
-    """The same of a result that is encoded already."""
+    """Return the answer to a request that succeeded, from a result that is already encoded."""
     return b'{"ok":true,"result":' + result + b"}"
 
 
 def encode(value: Any) -> bytes:
-    """Written by the standard library, which keeps a number that is not finite as `NaN` or `Infinity`, as the
-    bridge's own reader expects; a strict writer would turn it into null.
+    """Encode a value by the standard library.
+
+    It writes numbers that are not finite as `NaN` or `Infinity`, which the bridge function's reader expects. A strict
+    JSON writer would turn them into null.
     """
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 def failure(error: TensileError) -> bytes:
-    """The answer to a request that could not be done."""
-    told: dict[str, Any] = {
+    """Encode the answer to a request that failed."""
+    fields: dict[str, Any] = {
         "sqlstate": error.sqlstate,
         "message": error.message,
         "detail": error.detail,
         "hint": error.hint,
     }
     if isinstance(error, RowError):
-        told["row"] = error.row
-    return json.dumps({"ok": False, "error": told}, separators=(",", ":")).encode()
+        fields["row"] = error.row
+    return json.dumps({"ok": False, "error": fields}, separators=(",", ":")).encode()

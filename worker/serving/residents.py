@@ -1,4 +1,4 @@
-"""Models kept in memory: loaded once, by whoever asks first, and the least recently used dropped first."""
+"""Cache of loaded models. A version is loaded at its first request; the least recently used one is evicted first."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from .batches import Model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """A loaded version, the bytes of its weights, and the oid of the role that owns the model."""
+    """A loaded version, the bytes of its weights, and the oid of the role that owns its model."""
 
     model: Model
     size_bytes: int
@@ -23,9 +23,10 @@ Load = Callable[[ModelVersionId], Awaitable[Resident]]
 
 
 class Residents:
-    """Versions by least recent use, within `capacity_bytes`; the one just asked for always stays.
+    """The loaded versions in order of use, within `capacity_bytes`. The version requested last is never evicted.
 
-    A version never changes, so what is resident is never stale. Belongs to the event loop: it holds no lock.
+    A version never changes, so a loaded one is never outdated. All calls come from the event loop, so there is no
+    lock.
     """
 
     def __init__(self, load: Load, capacity_bytes: int) -> None:
@@ -36,36 +37,36 @@ class Residents:
 
     @property
     def versions(self) -> tuple[ModelVersionId, ...]:
-        """The resident versions, least recently used first."""
+        """The loaded versions, least recently used first."""
         return tuple(self._resident)
 
     @property
     def size_bytes(self) -> int:
-        """The weights of all resident versions."""
+        """The bytes of the weights of all loaded versions."""
         return sum(resident.size_bytes for resident in self._resident.values())
 
     async def get(self, version: ModelVersionId) -> Model:
-        """The version's model, loaded where it is not resident. Raises what loading raises."""
-        found = self._resident.get(version)
-        if found is None:
-            # Shielded: others may wait for the same load when this one's client goes away.
-            found = await asyncio.shield(self._loading.get(version) or self._start(version))
+        """Return the version's model; load it if it is not in memory. Raises the errors of loading."""
+        resident = self._resident.get(version)
+        if resident is None:
+            # Shielded: other requests may wait for the same load when this request's client disconnects.
+            resident = await asyncio.shield(self._loading.get(version) or self._start_load(version))
         if version in self._resident:
             self._resident.move_to_end(version)
-        return found.model
+        return resident.model
 
     def owner(self, version: ModelVersionId) -> int:
-        """The role that owns a resident version's model; 0 for one that has been dropped from memory since."""
-        found = self._resident.get(version)
-        return 0 if found is None else found.owner
+        """Return the oid of the role that owns the version's model; 0 if the version was evicted meanwhile."""
+        resident = self._resident.get(version)
+        return 0 if resident is None else resident.owner
 
-    def _start(self, version: ModelVersionId) -> asyncio.Task[Resident]:
-        task = asyncio.ensure_future(self._keep(version))
+    def _start_load(self, version: ModelVersionId) -> asyncio.Task[Resident]:
+        task = asyncio.ensure_future(self._load_and_store(version))
         self._loading[version] = task
         task.add_done_callback(_retrieve)
         return task
 
-    async def _keep(self, version: ModelVersionId) -> Resident:
+    async def _load_and_store(self, version: ModelVersionId) -> Resident:
         try:
             loaded = await self._load(version)
         finally:
@@ -77,6 +78,6 @@ class Residents:
 
 
 def _retrieve(task: asyncio.Task[Resident]) -> None:
-    """Mark a failure as seen: where every client that waited has gone, nobody else would."""
+    """Mark a failure as retrieved: if every waiting client has disconnected, nothing else would retrieve it."""
     if not task.cancelled():
         task.exception()

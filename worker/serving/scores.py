@@ -1,4 +1,7 @@
-"""The scored rows of an evaluation, in files without a name: the service's memory holds one part at a time."""
+"""Stores the scored rows of an evaluation in unnamed temporary files.
+
+The service's memory then holds one part of the evaluation at a time.
+"""
 
 import tempfile
 from collections.abc import Sequence
@@ -13,33 +16,35 @@ Array = npt.NDArray[Any]
 
 
 class Scores:
-    """Rows in the order in which they were added, all of one version."""
+    """The scored rows of one version, in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._outputs = _Column()
-        self._targets = _Column()
+        self._outputs = _ScoreFile()
+        self._targets = _ScoreFile()
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return self._outputs.rows
 
     def add(self, scored: Sequence[Scored]) -> None:
-        """Append rows. Raises OSError where the disk is full."""
+        """Append rows. Raises OSError if the disk is full."""
         if scored:
-            self._outputs.add(np.array([one.outputs for one in scored], np.float32))
-            self._targets.add(np.array([one.target for one in scored]))
+            self._outputs.add(np.array([row.outputs for row in scored], np.float32))
+            self._targets.add(np.array([row.target for row in scored]))
 
     def arrays(self) -> tuple[Array, Array]:
-        """(rows, outputs) and the targets. There must be rows."""
+        """Return the outputs, of shape (rows, outputs), and the targets. There must be at least one row."""
         return self._outputs.mapped(), self._targets.mapped()
 
     def close(self) -> None:
-        """Give the disk's space back; arrays that are mapped stay."""
+        """Free the disk space. Arrays that are still mapped stay valid."""
         self._outputs.close()
         self._targets.close()
 
 
-class _Column:
+class _ScoreFile:
+    """An array of rows in an unnamed temporary file."""
+
     def __init__(self) -> None:
         self.rows = 0
         self._file: BinaryIO | None = None

@@ -1,7 +1,7 @@
-"""Connections: frames in, one answer per frame in the same order, and nobody but the database server.
+"""Serves the connections of the database server: reads frames, and sends one answer per frame in the same order.
 
-One event loop for all of them; a connection works on one request at a time, and a client that goes away takes
-its request with it.
+One event loop serves all connections. Each connection works on one request at a time, and the request of a client
+that disconnects is cancelled.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from .frames import FrameBuffer, ProtocolError, frame
 from .peer import peer_uid, user_name
 from .requests import failure
 
-_AHEAD = 8  # requests kept in memory while one is worked on; reading goes on until then, to see a client leave
+_MAX_WAITING = 8  # requests of one connection in memory; reading continues up to here, to notice a disconnect
 
-_AHEAD_BYTES = 1 << 20  # the same in bytes, where more than one waits
+_MAX_WAITING_BYTES = 1 << 20  # limit of the same in bytes, if more than one waits
 
 Handle = Callable[[bytes, int], Awaitable[bytes]]
 
@@ -29,7 +29,8 @@ _log = logging.getLogger(__name__)
 class Server:
     """Accepts connections of one system user on the endpoint, greets each, and answers each frame with `handle`.
 
-    `handle` gets a frame's body and the connection's number; `forget` is told of a connection that has ended.
+    `handle` gets a frame's body and the connection's number. `forget` is called with the number of a connection that
+    has ended.
     """
 
     def __init__(
@@ -53,16 +54,16 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self._connections)
 
     async def start(self) -> None:
-        """Begin to accept."""
+        """Start to accept connections."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=self._endpoint.socket)
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nobody any more, let requests in work end within `grace_s`, close every connection."""
+        """Stop accepting, wait up to `grace_s` for requests in progress, and close every connection."""
         if self._server is not None:
             self._server.close()
         self._endpoint.close()
@@ -73,14 +74,14 @@ class Server:
             connection.close()
 
     def admit(self, connection: "_Connection", uid: int) -> bytes | None:
-        """The greeting's frame, or None for a peer that is not answered, which is logged."""
+        """Return the greeting's frame, or None for a refused peer, which is logged."""
         if uid == self._allowed_uid:
             self._connections.add(connection)
             connection.number = next(self._numbers)
             return self._greeting
         self._refused[uid] += 1
         count = self._refused[uid]
-        if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: nobody fills the log by knocking
+        if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: repeated attempts must not fill the log
             _log.warning(
                 "refused a connection of system user %s (%d so far): only %s is answered",
                 *(user_name(uid), count, user_name(self._allowed_uid)),
@@ -88,36 +89,37 @@ class Server:
         return None
 
     def forget(self, connection: "_Connection") -> None:
-        """The connection has ended."""
+        """Remove a connection that has ended."""
         self._connections.discard(connection)
         self._forget(connection.number)
 
     async def answer(self, body: bytes, connection: int) -> bytes:
-        """The answer's frame; whatever goes wrong becomes an answer too."""
+        """Return the answer's frame. Every error becomes an answer too."""
         try:
             return frame(await self._handle(body, connection))
         except TensileError as error:
             return frame(failure(error))
-        except Exception as error:  # noqa: BLE001 - the daemon's outermost loop: logged, told, and on with the next
+        except Exception as error:  # noqa: BLE001 - the daemon's outermost loop: logged and answered
             _log.exception("a request of %d bytes failed", len(body))
-            told = InvariantError(
-                f"the service failed: {type(error).__name__}: {error}", hint="its log has the whole of it"
+            fault = InvariantError(
+                f"the service failed: {type(error).__name__}: {error}",
+                hint="See the service's log for the traceback.",
             )
-            return frame(failure(told))
+            return frame(failure(fault))
 
 
 class _Connection(asyncio.Protocol):
-    """One client's frames and answers."""
+    """One client's connection: its frames and answers."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._buffer = FrameBuffer()
         self._bodies: deque[bytes | ProtocolError] = deque()
         self._transport: asyncio.Transport | None = None
-        self._broken = False  # no frame after this can be told apart
+        self._broken = False  # the start of the next frame is unknown
         self._writable = asyncio.Event()
         self._writable.set()
-        self.number = -1  # of a connection that was not admitted
+        self.number = -1  # -1 if the connection was refused
         self.task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -130,17 +132,18 @@ class _Connection(asyncio.Protocol):
             transport.write(greeting)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None:  # refused: what was on its way is not read
+        if self._transport is None:  # refused: its data is not read
             return
         self._buffer.feed(data)
-        self._collect()
-        if self._has_enough() or self._broken:
-            self._transport.pause_reading()  # a client that sends ahead waits in the kernel, not in our memory
+        self._queue_frames()
+        if self._is_full() or self._broken:
+            # Further requests of this client wait in the kernel, not in this process's memory.
+            self._transport.pause_reading()
         if self._bodies and self.task is None:
-            self.task = asyncio.ensure_future(self._work())
+            self.task = asyncio.ensure_future(self._answer_frames())
 
     def eof_received(self) -> bool:
-        return False  # close: an answer to half a connection helps nobody
+        return False  # close: a half-closed connection is not answered
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.task is not None:
@@ -159,11 +162,11 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _has_enough(self) -> bool:
+    def _is_full(self) -> bool:
         waiting = [len(body) for body in self._bodies if isinstance(body, bytes)]
-        return len(waiting) >= _AHEAD or (len(waiting) > 1 and sum(waiting) > _AHEAD_BYTES)
+        return len(waiting) >= _MAX_WAITING or (len(waiting) > 1 and sum(waiting) > _MAX_WAITING_BYTES)
 
-    def _collect(self) -> None:
+    def _queue_frames(self) -> None:
         try:
             while (body := self._buffer.take()) is not None:
                 self._bodies.append(body)
@@ -171,12 +174,12 @@ class _Connection(asyncio.Protocol):
             self._bodies.append(error)
             self._broken = True
 
-    async def _work(self) -> None:
+    async def _answer_frames(self) -> None:
         while self._bodies and self._transport is not None:
             body = self._bodies.popleft()
             if isinstance(body, ProtocolError):
                 self._transport.write(frame(failure(body)))
-                self._transport.close()  # the next frame's beginning cannot be found any more
+                self._transport.close()  # the start of the next frame is unknown
                 return
             answer = await self._server.answer(body, self.number)
             if self._transport is None:

@@ -1,4 +1,4 @@
-"""What the service runs with beyond the settings it shares with the controller."""
+"""The settings of the service, beyond those that it shares with the controller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ RESIDENT_BYTES = config.GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """One service's settings; `shared` are those of its controller.
+    """The settings of one service; `shared` are those of its controller.
 
-    `peer_uid` is the system user whose connections are answered; None: the one that runs the database server.
-    `resident_bytes` bounds the weights kept in memory, of which the model just used is never dropped.
+    `peer_uid` is the system user whose connections are answered; None means the user that runs the database server.
+    `resident_bytes` limits the weights kept in memory. The model used last is kept even if it is larger.
     """
 
     shared: config.Settings
@@ -26,17 +26,17 @@ class ServiceSettings:
 
     @property
     def directory(self) -> Path:
-        """Where the socket is."""
+        """The directory of the socket."""
         return Path(self.shared.service_directory)
 
 
 def load(environ: Mapping[str, str]) -> ServiceSettings:
-    """The service's settings in this environment. Raises RequestError naming what is wrong or missing."""
+    """Read the settings from the environment. Raises RequestError that names a wrong or missing setting."""
     shared = config.load(environ)
     if not shared.service_directory:
         raise RequestError(
             "the service has no directory for its socket",
-            hint=f"set {config.variable('service_directory')}; a controller does so for the service it starts",
+            hint=f"Set {config.variable('service_directory')}. A controller sets it for the service that it starts.",
         )
     return ServiceSettings(
         shared=shared,

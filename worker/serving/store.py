@@ -1,4 +1,4 @@
-"""Versions out of the catalog, on a connection of its own that survives a restart of the database."""
+"""Reads model versions and latencies from the catalog, on a connection that survives restarts of the database."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from indb_tensile.learning.artifacts import Predictor
 
 from .identity import DatabaseIdentity, read_identity
 
-# Whoever asks is connected to the same database: an outage is over soon, or the asker is gone too.
+# The client is connected to the same database: an outage is short, or the client has lost its connection too.
 _PATIENCE_S = 5.0
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A version ready to predict, the bytes of its weights, and the role that owns its model."""
+    """A version that is ready to predict, the bytes of its weights, and the oid of its owner."""
 
     predictor: Predictor
     size_bytes: int
@@ -32,7 +32,7 @@ class Loaded:
 
 
 class Store:
-    """Loads versions. Belongs to one thread at a time."""
+    """Reads versions from the catalog. One thread at a time may use it."""
 
     def __init__(self, dsn: str, purpose: str, device: str = backend.EMULATED, threads: int = 1) -> None:
         self._device = device
@@ -45,10 +45,10 @@ class Store:
         )
 
     def load(self, version: ModelVersionId) -> Loaded:
-        """Raises MissingError where there is no such version, DatabaseError where it cannot be read.
+        """Load a version. Raises MissingError if it does not exist, DatabaseError if it cannot be read.
 
-        Raises LockedError where another session holds a lock that forbids to read it, UnavailableError while the
-        database cannot be reached.
+        Raises LockedError if another session's lock prevents reading it, UnavailableError if the database cannot be
+        reached.
         """
         stored = self._run(lambda connection: _load(connection, version), f"version {version}")
         return Loaded(
@@ -58,12 +58,12 @@ class Store:
         )
 
     def latencies(self, signatures: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Nanoseconds and workspace bytes of the operators that have run on this kind of device."""
+        """Return latency in ns and workspace in bytes of the operators that have run on this kind of device."""
         kind = backend.kind_of(self._device, self._threads)
         return self._run(lambda connection: plans.known_latencies(connection, kind, signatures), "latencies")
 
     def latency_predictor(self) -> predictor.Predictor | None:
-        """Foretells operators that have not run on this kind of device; None where none is trained yet."""
+        """Return the latency predictor of this kind of device, or None if none is trained yet."""
         kind = backend.kind_of(self._device, self._threads)
         stored = self._run(lambda connection: predictors.load_predictor(connection, kind), "the latency predictor")
         return None if stored is None else predictor.usable(stored.model)
@@ -85,11 +85,11 @@ class Store:
         except psycopg.Error as error:
             raise DatabaseError(
                 f"{subject} cannot be read from the catalog: {str(error).strip()}",
-                hint="the service's role needs the grants of tensile_worker",
+                hint="The service's role needs the grants of tensile_worker.",
             ) from error
 
     def identity(self) -> DatabaseIdentity:
-        """The database that it reads from."""
+        """Read the identity of the connected database."""
         return self._run(read_identity, "the database's identity")
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""The way of one job inside its trainer: read, capture, be admitted, train, publish."""
+"""The steps of one job inside its trainer: read, capture, wait for admission, train, publish."""

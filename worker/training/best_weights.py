@@ -1,7 +1,8 @@
-"""The parameters and buffers of the best epoch so far, which early stopping publishes.
+"""Stores the parameters and buffers of the best epoch so far, which early stopping publishes.
 
-Where the device's memory is the host's, a copy in ordinary memory would take what the plan saves: the larger ones are
-kept in a file without a name there, which ends with the process however it ends. Elsewhere they stay in memory.
+If the device's memory is host memory, a copy in ordinary memory would take the memory that the plan saves. There a
+large copy is stored in an unnamed file, which the kernel removes when the process ends. On other devices the copy
+stays in memory.
 """
 
 import logging
@@ -17,52 +18,52 @@ from indb_tensile.learning.tensorstream import TensorSpec, tensor_bytes
 
 log = logging.getLogger("trainer")
 
-_IN_MEMORY_BYTES = MIB  # a smaller model's copy is less than what the file costs
+_IN_MEMORY_BYTES = MIB  # below this size a copy takes less memory than a file
 
 Weights = dict[str, torch.Tensor]
 
 
 class BestWeights:
-    """Empty until something is kept. `directory` is where a large copy goes; None keeps every copy in memory."""
+    """A copy of weights, empty at first. `directory` is for large copies; None keeps every copy in memory."""
 
     def __init__(self, names: Collection[str], directory: Path | None) -> None:
         self._names = tuple(names)
         self._directory = directory
         self._in_memory: Weights = {}
         self._file: BufferedRandom | None = None
-        self._written: dict[str, tuple[int, TensorSpec]] = {}  # where in the file
+        self._written: dict[str, tuple[int, TensorSpec]] = {}  # offset in the file, type and shape of each tensor
 
     def __bool__(self) -> bool:
         return bool(self._in_memory or self._written)
 
     def keep(self, export: Callable[[Collection[str]], Weights]) -> None:
-        """Replace what is kept by what `export` gives for these names; it is asked for few at a time.
+        """Replace the copy by the tensors that `export` returns for the names; it is called for one tensor at a time.
 
-        Where the file cannot be written the copy is kept in memory, and the log says so.
+        If the file cannot be written, the copy stays in memory, and the log says so.
         """
         if self._directory is None:
-            self._hold(export(self._names))
+            self._set_in_memory(export(self._names))
             return
         try:
             self._write(export)
         except OSError as error:
             log.warning(
-                "the best epoch's weights cannot be kept in a file in %s (%s): they stay in memory",
+                "the best epoch's weights cannot be stored in a file in %s (%s): they stay in memory",
                 self._directory,
                 error.strerror or error,
             )
             self._directory = None
-            self._hold(export(self._names))
+            self._set_in_memory(export(self._names))
 
     @property
     def specs(self) -> dict[str, TensorSpec]:
-        """What is kept, in the order of the names."""
+        """Types and shapes of the stored tensors, in the order of the names."""
         known = {name: TensorSpec.of(tensor) for name, tensor in self._in_memory.items()}
         known |= {name: spec for name, (_, spec) in self._written.items()}
         return {name: known[name] for name in self._names if name in known}
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A copy of one of them. Raises OSError where the file cannot be read any more."""
+        """Return a copy of one tensor. Raises OSError if the file can no longer be read."""
         if self._file is None or name not in self._written:
             return self._in_memory[name].clone()
         start, spec = self._written[name]
@@ -73,21 +74,21 @@ class BestWeights:
         return memory.view(spec.dtype).reshape(spec.shape)
 
     def read(self) -> Weights:
-        """A copy of all. Raises OSError where the file cannot be read any more."""
+        """Return copies of all tensors. Raises OSError if the file can no longer be read."""
         return {name: self.tensor(name) for name in self.specs}
 
     def close(self) -> None:
-        """Keep nothing any more."""
-        self._hold({})
+        """Drop the copy."""
+        self._set_in_memory({})
 
-    def _hold(self, weights: Weights) -> None:
+    def _set_in_memory(self, weights: Weights) -> None:
         self._in_memory, self._written = weights, {}
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _write(self, export: Callable[[Collection[str]], Weights]) -> None:
-        """To a new file, so that what was kept before stays whole until all is written."""
+        """Write to a new file, so that the previous copy stays complete until the new one is."""
         file: BufferedRandom | None = None
         written: dict[str, tuple[int, TensorSpec]] = {}
         small: Weights = {}
@@ -97,8 +98,8 @@ class BestWeights:
                 if file is None and sum(tensor.nbytes for tensor in small.values()) < _IN_MEMORY_BYTES:
                     continue
                 file = file or self._new_file()
-                for own, tensor in small.items():
-                    written[own] = (file.tell(), TensorSpec.of(tensor))
+                for small_name, tensor in small.items():
+                    written[small_name] = (file.tell(), TensorSpec.of(tensor))
                     file.write(tensor_bytes(tensor))
                 small.clear()
         except BaseException:
@@ -107,7 +108,7 @@ class BestWeights:
             raise
         if file is not None:
             file.flush()
-        self._hold(small)
+        self._set_in_memory(small)
         self._file, self._written = file, written
 
     def _new_file(self) -> BufferedRandom:

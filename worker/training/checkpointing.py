@@ -1,6 +1,7 @@
-"""When a job's checkpoints are taken, where they are kept, and which one an interrupted job goes on from.
+"""Decides when a job's checkpoints are taken and where they are stored, and finds the one to resume from.
 
-Files on this host cost no WAL; what is in the catalog can be read by every host. See `checkpoint_store` in config.py.
+Files on this host cause no WAL. Checkpoints in the catalog can be read by every host. See `checkpoint_store` in
+config.py.
 """
 
 import logging
@@ -20,13 +21,13 @@ from indb_tensile.errors import DatabaseError, StorageError
 from indb_tensile.job import CheckpointStore, ClaimedJob
 from indb_tensile.learning.artifacts import Checkpoint, Saving
 
-COST_FACTOR = 9  # training between two checkpoints takes nine times as long as a checkpoint: a tenth of the whole
+COST_FACTOR = 9  # training between two checkpoints takes 9 times as long as one, so checkpoints take 1/10 of the time
 
 log = logging.getLogger("trainer")
 
 
 class Checkpointing:
-    """The checkpoints of one claimed job."""
+    """Takes, stores and loads the checkpoints of one claimed job."""
 
     def __init__(
         self,
@@ -43,24 +44,25 @@ class Checkpointing:
         self._host = host or socket.gethostname()
         self._clock_s = clock_s
         self._files: CheckpointFiles | None = None
-        self._ended_s = clock_s()  # the last attempt at a checkpoint, successful or not
-        self._costs_s: tuple[float, ...] = ()  # of the last two: one that waited for the database is no measure
+        self._ended_s = clock_s()  # end of the last attempt to save a checkpoint, successful or not
+        # Durations of the last two attempts. The shorter counts, since the other may have waited for the database.
+        self._costs_s: tuple[float, ...] = ()
         self._catalog_s = self._ended_s
 
     def due(self) -> bool:
-        """Whether enough has been trained since the last checkpoint."""
+        """Return whether enough time has passed since the last checkpoint."""
         pause_s = max(self._settings.checkpoint_s, COST_FACTOR * min(self._costs_s, default=0.0))
         return self._clock_s() >= self._ended_s + pause_s
 
     def save(self, take: Callable[[], Saving]) -> None:
-        """Take a checkpoint and keep it as the setting says.
+        """Take a checkpoint and store it where the setting says.
 
-        Raises LostClaimError, and StorageError where it cannot be stored now: the previous one is still there, and
-        the next is due as after a success.
+        Raises LostClaimError, and StorageError if it cannot be stored now. The previous checkpoint then stays, and
+        the next one is due as after a success.
         """
         started_s = self._clock_s()
         try:
-            self._keep(take())
+            self._store(take())
         except psycopg.errors.DiskFull as error:
             raise StorageError(
                 f"the checkpoint of job {self._job.job} cannot be stored: {error.diag.message_primary}",
@@ -71,31 +73,33 @@ class Checkpointing:
             self._costs_s = (*self._costs_s[-1:], self._ended_s - started_s)
 
     def load(self, data_digest: str) -> Checkpoint | None:
-        """The checkpoint furthest in the training that this host can read and that was taken on these rows.
+        """Return the most advanced checkpoint that this host can read and that was taken on the same rows, or None.
 
-        One that cannot be used is said in an event of the job, and the next one is tried.
+        A checkpoint that cannot be used is recorded in an event of the job, and the next one is tried.
         """
         stored = self._session.run(lambda c: checkpoints.checkpoints(c, self._job.job))
-        fitting = [one for one in stored if one.position.get("data_digest") == data_digest]
-        fitting.sort(key=lambda one: (-int(one.position.get("epochs_done", 0)), one.host != self._host))
-        for one in fitting:
+        candidates = [candidate for candidate in stored if candidate.position.get("data_digest") == data_digest]
+        candidates.sort(
+            key=lambda candidate: (-int(candidate.position.get("epochs_done", 0)), candidate.host != self._host)
+        )
+        for candidate in candidates:
             try:
-                checkpoint = Checkpoint.from_bytes(self._read(one))
+                checkpoint = Checkpoint.from_bytes(self._read(candidate))
             except UnreachableError:
                 raise
             except (StorageError, DatabaseError) as error:
-                self._tell("checkpoint_skipped", one, reason=error.message)
+                self._record_event("checkpoint_skipped", candidate, reason=error.message)
                 continue
-            self._tell("resumed", one)
+            self._record_event("resumed", candidate)
             return checkpoint
         return None
 
-    def _keep(self, checkpoint: Saving) -> None:
+    def _store(self, checkpoint: Saving) -> None:
         store = self._settings.checkpoint_store
         failure: StorageError | None = None
         if store != "catalog":
             try:
-                self._keep_in_file(checkpoint)
+                self._store_file(checkpoint)
             except StorageError as error:
                 failure = error
         if store == "catalog" or (store == "auto" and self._catalog_is_due(failure)):
@@ -107,7 +111,7 @@ class Checkpointing:
         elif failure is not None:
             raise failure
 
-    def _keep_in_file(self, checkpoint: Saving) -> None:
+    def _store_file(self, checkpoint: Saving) -> None:
         files, job, claim = self._open_files(), self._job.job, self._job.claim
         written = files.write(job, checkpoint.parts())
         stored = StoredCheckpoint(
@@ -126,7 +130,7 @@ class Checkpointing:
         return failure is not None or self._session.run(lambda c: checkpoints.has_other_hosts(c, self._host))
 
     def _read(self, stored: StoredCheckpoint) -> bytes:
-        """Raises StorageError or DatabaseError where it cannot be had here, or is damaged."""
+        """Read a checkpoint. Raises StorageError or DatabaseError if it is not available on this host, or damaged."""
         if stored.store is CheckpointStore.CATALOG:
             return self._session.run(lambda c: checkpoints.load_checkpoint(c, self._job.job, stored))
         if stored.host != self._host:
@@ -139,7 +143,7 @@ class Checkpointing:
             self._files = CheckpointFiles(Path(self._settings.state_dir), installation, self._host)
         return self._files
 
-    def _tell(self, kind: str, stored: StoredCheckpoint, **detail: str) -> None:
+    def _record_event(self, kind: str, stored: StoredCheckpoint, **detail: str) -> None:
         log.info(
             "job %s: %s: %s %s %s", self._job.job, kind, stored.store.value, stored.host, detail.get("reason", "")
         )

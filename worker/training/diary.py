@@ -1,7 +1,7 @@
-"""What a trainer tells the catalog while it works: not more often than anybody could read, and never at any price.
+"""Writes a trainer's progress to the catalog, at limited intervals and without stopping the training.
 
-A write that the database cannot do now is kept and done later, in order, while the training goes on. Nothing written
-here decides anything, save that a lost claim ends the training.
+A write that fails because of the database is queued and done later, in order, while the training continues. No result
+of these writes affects the training, except that a lost claim ends it.
 """
 
 import logging
@@ -28,12 +28,14 @@ log = logging.getLogger("trainer")
 
 PROGRESS_S = 0.5
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0  # a dead network holds up each attempt for 10 s, and the training with it
-_MOST = 10_000  # writes that are kept: epochs of some hours
+LONGEST_PAUSE_S = 30.0  # on a dead network each attempt stops the training for 10 s
+_MAX_ENTRIES = 10_000  # queued writes at most: the epochs of some hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _QueuedWrite:
+    """One queued write. `kind` names what is written."""
+
     kind: str
     write: Callable[[Connection], Any]
 
@@ -50,23 +52,26 @@ class Diary:
         self._clock_s = clock_s
         self._phase: Phase | None = None
         self._due_s = 0.0
-        self._entries: deque[_Entry] = deque(maxlen=_MOST)
+        self._entries: deque[_QueuedWrite] = deque(maxlen=_MAX_ENTRIES)
         self._pause_s = 0.0
         self._retry_s = 0.0
 
     def enter(self, phase: Phase) -> None:
-        """The job is in this phase now; said once."""
+        """Record that the job is in this phase now. Repeated calls with the same phase write once."""
         if phase is self._phase:
             return
         self._phase = self.signs.phase = phase
         self._put("phase", lambda c: jobs.set_phase(c, self.job.job, self.job.claim, phase))
 
     def start(self) -> None:
-        """The job runs from now on."""
+        """Record that the job runs from now on."""
         self._put("start", lambda c: jobs.start_running(c, self.job.job, self.job.claim))
 
     def report(self, progress: Progress, *, at_once: bool = False) -> None:
-        """Write how far the job is, if it is time again or `at_once`. An epoch's figures are never left out."""
+        """Write the progress if the interval has passed or `at_once` is set.
+
+        A queued entry with the figures of an epoch is never replaced by a later entry.
+        """
         self.signs.epoch, self.signs.step = progress.epoch, progress.step
         self.signs.give()
         now_s = self._clock_s()
@@ -81,21 +86,21 @@ class Diary:
         self._put("event", lambda c: jobs.record_event(c, self.job.job, self.job.claim, kind, detail))
 
     def describe(self, report: Sequence[Fact]) -> None:
-        """Keep what the job's table was found to be."""
+        """Store the report on the data of the job's table."""
         facts = [fact.to_json() for fact in report]
         self._put("report", lambda c: jobs.save_report(c, self.job.job, self.job.claim, facts))
 
     def remember(self, write: Callable[[Connection], Any]) -> None:
-        """Write what others may learn from; where it cannot be written now, it is dropped."""
+        """Write measurements for other jobs. If they cannot be written now, they are dropped."""
         if self._entries:
-            return  # the database could not do what was to be written before
+            return  # earlier writes are still queued, so the database is away or blocked
         try:
             self.session.attempt(write)
         except (psycopg.Error, DatabaseError) as error:
             log.log(logging.DEBUG if may_pass(error) else logging.WARNING, "not written: %s", words(error))
 
     def settle(self) -> None:
-        """Write all that waits before the job ends, and wait for the database as long as that takes."""
+        """Write all queued entries before the job ends, and wait for the database without limit."""
         while self._entries:
             entry = self._entries.popleft()
             try:
@@ -106,14 +111,14 @@ class Diary:
                 log.warning("not written (%s): %s", entry.kind, words(error))
 
     def _put(self, kind: str, write: Callable[[Connection], Any]) -> None:
-        if kind in ("phase", "progress"):  # only the latest is news
-            self._entries = deque((e for e in self._entries if e.kind != kind), maxlen=_MOST)
-        self._entries.append(_Entry(kind=kind, write=write))
+        if kind in ("phase", "progress"):  # only the latest entry of these kinds matters
+            self._entries = deque((e for e in self._entries if e.kind != kind), maxlen=_MAX_ENTRIES)
+        self._entries.append(_QueuedWrite(kind=kind, write=write))
         if self._clock_s() >= self._retry_s:
             self._write()
 
     def _write(self) -> None:
-        """Write what waits, in order, until something has to be put off. Raises LostClaimError."""
+        """Write queued entries in order, until one must be put off. Raises LostClaimError."""
         while self._entries:
             entry = self._entries[0]
             try:
@@ -131,6 +136,6 @@ class Diary:
 
     def _put_off(self, error: Exception) -> None:
         if not self._pause_s:
-            log.warning("progress is written later, and training goes on: %s", words(error))
+            log.warning("progress is written later, and training continues: %s", words(error))
         self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
         self._retry_s = self._clock_s() + self._pause_s

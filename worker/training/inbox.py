@@ -1,4 +1,4 @@
-"""What the controller says, read beside the training; the process ends when the controller is gone."""
+"""Receives the controller's messages beside the training, and ends the process when the controller is gone."""
 
 import os
 import queue
@@ -13,7 +13,7 @@ _M = TypeVar("_M", bound=Message)
 
 
 class Inbox:
-    """A thread reads the link into a queue, so that a waiting message never holds up an iteration."""
+    """Queue of the controller's messages. A thread fills it, so that an iteration never waits for a message."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -21,21 +21,21 @@ class Inbox:
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def next(self) -> Message:
-        """The next message, waited for."""
+        """Wait for the next message and return it."""
         return self._messages.get()
 
     def poll(self) -> Message | None:
-        """The next message, or None where there is none yet."""
+        """Return the next message, or None if there is none."""
         try:
             return self._messages.get_nowait()
         except queue.Empty:
             return None
 
     def expect(self, kind: type[_M]) -> _M:
-        """The next message, which must be of that kind."""
+        """Wait for the next message, and return it. Raises InvariantError for a message of another kind."""
         message = self.next()
         if not isinstance(message, kind):
-            raise InvariantError(f"the controller sent {type(message).__name__} where {kind.__name__} was due")
+            raise InvariantError(f"the controller sent {type(message).__name__} where {kind.__name__} was expected")
         return message
 
     def _read(self) -> None:
@@ -44,5 +44,5 @@ class Inbox:
                 self._messages.put(message)
         except OSError:
             pass
-        # Nothing can be finished without a controller: the job belongs to whoever rescues it.
+        # Without a controller the job cannot be finished. The worker that rescues the job continues it.
         os._exit(ORPHANED)

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be kept now are tried again later, while the training goes on."""
+"""Saves checkpoints when they are due. One that fails is tried again later, while the training continues."""
 
 import logging
 import time
@@ -20,19 +20,19 @@ LONGEST_PAUSE_S = 60.0
 
 
 class Taking(Protocol):
-    """The part of `Checkpointing` that is used."""
+    """The methods of `Checkpointing` that are used here."""
 
     def due(self) -> bool:
-        """Whether enough has been trained since the last checkpoint."""
+        """Return whether enough time has passed since the last checkpoint."""
         ...
 
     def save(self, take: Callable[[], Saving]) -> None:
-        """Take a checkpoint and keep it."""
+        """Take a checkpoint and store it."""
         ...
 
 
 class Keeping:
-    """Keeps checkpoints when they are due, and pauses longer and longer where that fails."""
+    """Saves checkpoints when they are due. After failures in a row the pauses become longer."""
 
     def __init__(self, checkpointing: Taking, diary: Diary, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._checkpointing = checkpointing
@@ -42,7 +42,7 @@ class Keeping:
         self._retry_s = 0.0
 
     def save(self, take: Callable[[], Saving], epochs_done: int) -> None:
-        """Keep a checkpoint if one is due. Raises LostClaimError; no other fault ends the training."""
+        """Save a checkpoint if one is due. Raises LostClaimError; no other error ends the training."""
         if self._clock_s() < self._retry_s or not self._checkpointing.due():
             return
         try:
@@ -55,10 +55,10 @@ class Keeping:
             self._pause_s = 0.0
 
     def _put_off(self, error: Exception, epochs_done: int) -> None:
-        """The log and the job's history say so once, not at every attempt."""
+        """Record the failure in the log and the job's history once, not at every attempt."""
         if not self._pause_s:
             job = self._diary.job.job
-            log.warning("job %s: no checkpoint now, and the training goes on: %s", job, words(error))
+            log.warning("job %s: the checkpoint was not saved, and training continues: %s", job, words(error))
             self._diary.tell("checkpoint_put_off", {"reason": words(error), "epochs_done": epochs_done})
         self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
         self._retry_s = self._clock_s() + self._pause_s

@@ -1,4 +1,4 @@
-"""The epochs of one job: batches, validation, early stop, checkpoints, and new plans between two iterations."""
+"""Trains the epochs of one job: batches, validation, early stopping, checkpoints, and changes of plans."""
 
 import logging
 import math
@@ -40,8 +40,8 @@ from .steps import Steps
 
 log = logging.getLogger("trainer")
 
-MEASURED_S = 1.0  # between two reports of latencies
-REMEMBERED_S = 10.0  # between two that the catalog keeps
+MEASURED_S = 1.0  # between two reports of latencies to the controller
+REMEMBERED_S = 10.0  # between two reports of latencies to the catalog
 
 
 @dataclass(kw_only=True)
@@ -58,17 +58,17 @@ class Loop:
     checkpointing: Checkpointing
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
-    best_directory: Path | None = None  # where a large copy of the best epoch's weights is kept; None: in memory
+    best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
     _feed: Feed = field(default_factory=Feed)
     _keeping: Keeping = field(init=False)
     _best: BestWeights = field(init=False)
     _measured_at: float = 0.0
-    _remembered_at: float = field(default_factory=time.monotonic)
-    _validated_s: float = math.inf  # how long the last validation took
+    _recorded_at: float = field(default_factory=time.monotonic)
+    _validated_s: float = math.inf  # duration of the last validation
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
     _remaining: Remaining = field(init=False)
-    _done_at: float = 0.0  # when the last step, or the last end of an epoch, was over
+    _done_at: float = 0.0  # end of the last step, or of the last end of an epoch
 
     def __post_init__(self) -> None:
         self.early_stop = self.prepared.early_stop
@@ -77,7 +77,7 @@ class Loop:
         self._remaining = Remaining(self._work())
 
     def go(self) -> None:
-        """Every epoch that is left; nothing is trained twice."""
+        """Train all remaining epochs. Epochs before the checkpoint are not trained again."""
         self._resume()
         self.diary.enter(Phase.TRAINING)
         self.diary.signs.begin()
@@ -96,39 +96,42 @@ class Loop:
         )
 
     def trained(self) -> Trained:
-        """What is published: the best epoch's parameters and buffers under early stopping, else the last one's."""
+        """Return the result to publish.
+
+        With early stopping these are the weights of the best epoch, else those of the last one.
+        """
         best_epoch = self.early_stop.best_epoch + 1 if self._best else self.epochs_done
         weights = self._best.read() if self._best else self._weights(self.prepared.module.state_dict())
         self._best.close()
         return Trained(weights=weights, epochs=self.epochs_done, best_epoch=best_epoch)
 
     def _train_epoch(self) -> float:
-        """One pass over the training rows; the mean loss over them."""
+        """Train on all training rows once. Returns the mean loss over them."""
         prepared, epoch = self.prepared, self.epochs_done
         per_epoch = batch_plan(prepared.train.rows, prepared.settings).steps
         total_steps = per_epoch * prepared.settings.epochs
         losses = Losses()
         orders = batches(prepared.train, epoch, prepared.settings)
-        with closing(self._feed.batches((prepared.train.x, prepared.train.y), orders)) as fed:
-            for step, (rows, (x, y)) in enumerate(fed):
-                self._follow_plans()
+        with closing(self._feed.batches((prepared.train.x, prepared.train.y), orders)) as loaded:
+            for step, (rows, (x, y)) in enumerate(loaded):
+                self._adopt_plans()
                 started = time.monotonic() - self._feed.waiting.latest_s
                 rate = learning_rate(prepared.settings, epoch * per_epoch + step, total_steps)
                 losses.add(self.runner.train(x, y, rate), len(rows))
                 self._rows_trained += len(rows)
                 self._seconds_trained += time.monotonic() - started
                 self._measure()
-                self._remaining.stepped(self._lap())
+                self._remaining.stepped(self._elapsed_s())
                 first_of_all = epoch == 0 and step == 0
                 progress = self._progress(step + 1, per_epoch, losses.mean())
                 self.diary.report(progress, at_once=first_of_all)
         return losses.mean()
 
     def _close_epoch(self, loss: float) -> None:
-        """Validate, remember the best, report, and keep a checkpoint when one is due."""
+        """Validate, store the best weights, report, and save a checkpoint if one is due."""
         figures: dict[str, float | None] = {"loss": loss}
         if self.prepared.valid.rows:
-            if self._validated_s >= PROGRESS_S:  # a phase that nobody could see is not worth a write at each epoch
+            if self._validated_s >= PROGRESS_S:  # a phase too short to be seen is not worth a write at each epoch
                 self.diary.enter(Phase.VALIDATING)
             started = time.monotonic()
             valid_loss, metrics = self._validate(self.prepared.valid)
@@ -144,10 +147,13 @@ class Loop:
         self.diary.report(progress, at_once=True)
         self._save_checkpoint()
         self.diary.enter(Phase.TRAINING)
-        self._remaining.closed(self._lap())
+        self._remaining.closed(self._elapsed_s())
 
     def _observe(self, watched: float | None) -> None:
-        """Let early stopping see the epoch; tell once where its metric says nothing."""
+        """Pass the epoch's metric to early stopping.
+
+        After the first epoch, report once if the metric is undefined.
+        """
         if watched is None and self.epochs_done == 0:
             undefined = f"{self.early_stop.metric} is not defined on the {self.prepared.valid.rows} validation rows"
             outcome = "so early stopping counts no epoch and the last one is published"
@@ -155,32 +161,32 @@ class Loop:
         self.early_stop = self.early_stop.observe(self.epochs_done, watched)
 
     def _validate(self, part: Part) -> tuple[float, dict[str, float]]:
-        """Mean loss and metrics over these rows, by the evaluation step."""
+        """Return mean loss and metrics on these rows, computed by the evaluation step."""
         outputs = self.outputs(part)
         loss = float(self.prepared.loss(outputs, part.y))
         metrics = evaluate(self.prepared.task, outputs.numpy(), part.y.numpy(), self.prepared.preprocessor)
         return loss, metrics
 
     def outputs(self, part: Part) -> torch.Tensor:
-        """What the network gives for these rows, in order.
+        """Return the network's outputs for these rows, in order.
 
-        The evaluation step has one batch size: a smaller last batch is filled up with its first row, and what
-        comes of that is dropped. Rows do not see each other in evaluation mode.
+        The evaluation step has one batch size. A smaller last batch is padded with copies of its first row, and the
+        outputs of the copies are dropped. In evaluation mode the rows of a batch do not affect each other.
         """
         size = self.steps.evaluation_rows
         orders = tuple(ordered_batches(part, size))
-        filled = (torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in orders)
+        padded = (torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in orders)
         parts = []
-        with closing(self._feed.batches((part.x, part.y), filled)) as fed:
-            for rows, (_, (x, y)) in zip(orders, fed, strict=True):
-                self._follow_plans()
+        with closing(self._feed.batches((part.x, part.y), padded)) as loaded:
+            for rows, (_, (x, y)) in zip(orders, loaded, strict=True):
+                self._adopt_plans()
                 _, outputs = self.runner.evaluate(x, y)
                 parts.append(outputs[: len(rows)])
                 self.diary.signs.give()
         return torch.cat(parts)
 
-    def _follow_plans(self) -> None:
-        """Adopt what the controller has sent since the last iteration."""
+    def _adopt_plans(self) -> None:
+        """Adopt the plans that the controller has sent since the last iteration."""
         while (message := self.inbox.poll()) is not None:
             if not isinstance(message, Adopt):
                 raise InvariantError(f"the controller sent {type(message).__name__} to a job that trains")
@@ -189,7 +195,7 @@ class Loop:
             self.link.send(Adopted(job=self.diary.job.job, generation=message.generation))
 
     def _measure(self) -> None:
-        """Tell the controller what iterations take, and now and then the catalog what operators do."""
+        """Report the latencies of iterations to the controller, and less often those of operators to the catalog."""
         now = time.monotonic()
         if now < self._measured_at + MEASURED_S:
             return
@@ -207,11 +213,11 @@ class Loop:
                 peak_bytes=measured.peak_bytes,
             )
         )
-        if now >= self._remembered_at + REMEMBERED_S:
-            self._remembered_at = now
-            self._remember(measured.latency_ns, measured.samples)
+        if now >= self._recorded_at + REMEMBERED_S:
+            self._recorded_at = now
+            self._record_latencies(measured.latency_ns, measured.samples)
 
-    def _remember(self, latency_ns: tuple[int, ...], samples: int) -> None:
+    def _record_latencies(self, latency_ns: tuple[int, ...], samples: int) -> None:
         operators = self.steps.graphs[0].operators
         rows = [
             OpMeasurement(
@@ -261,42 +267,45 @@ class Loop:
             evaluation_share=share,
         )
 
-    def _lap(self) -> float:
-        """Seconds since the last step, or the last end of an epoch."""
-        before, self._done_at = self._done_at, time.monotonic()
-        return self._done_at - before
+    def _elapsed_s(self) -> float:
+        """Return the seconds since the last call, at the last step or the last end of an epoch."""
+        previous_at, self._done_at = self._done_at, time.monotonic()
+        return self._done_at - previous_at
 
     def _weights(self, names: Collection[str]) -> dict[str, torch.Tensor]:
-        """Copies of these parameters and buffers of the module.
+        """Return copies of these parameters and buffers of the module.
 
-        Of a parameter that is averaged it is the average: what is validated is what is published.
+        For a parameter that is averaged it is the average, because the averages are validated and published.
         """
         averages = {name: state_name(AVERAGE, name) for name in names}
-        stored = {name: own if own in self.state.tensors else name for name, own in averages.items()}
+        stored = {
+            name: average_name if average_name in self.state.tensors else name
+            for name, average_name in averages.items()
+        }
         values = self.state.export(stored.values())
-        return {name: values[own] for name, own in stored.items() if own in values}
+        return {name: values[average_name] for name, average_name in stored.items() if average_name in values}
 
     def _save_checkpoint(self) -> None:
-        """Keep a checkpoint if one is due; where that fails, training goes on."""
+        """Save a checkpoint if one is due. If that fails, training continues."""
         if self.epochs_done < self.prepared.settings.epochs:
             self._keeping.save(self._checkpoint, self.epochs_done)
 
     def _checkpoint(self) -> CheckpointView:
-        """The state and the best epoch's weights, read one tensor at a time while they are saved."""
+        """Return a view of the state and the best weights. It reads one tensor at a time while it is saved."""
         state, best, module = self.state, self._best, set(self.prepared.module.state_dict())
-        live = state.tensors | {STEPS_NAME: torch.tensor(state.steps)}
-        present = {f"{'weights' if name in module else 'optimizer'}/{name}": name for name in live}
-        kept_specs = {f"weights/{_BEST}{name}": spec for name, spec in best.specs.items()}
+        current_tensors = state.tensors | {STEPS_NAME: torch.tensor(state.steps)}
+        current_names = {f"{'weights' if name in module else 'optimizer'}/{name}": name for name in current_tensors}
+        best_specs = {f"weights/{_BEST}{name}": spec for name, spec in best.specs.items()}
         generator = rng_state(state.device)
 
         def read(name: str) -> torch.Tensor:
             if name == _RANDOM:
                 return generator
-            if name in kept_specs:
+            if name in best_specs:
                 return best.tensor(name.removeprefix(f"weights/{_BEST}"))
-            return state.export((present[name],))[present[name]]
+            return state.export((current_names[name],))[current_names[name]]
 
-        specs = {name: TensorSpec.of(live[own]) for name, own in present.items()} | kept_specs
+        specs = {name: TensorSpec.of(current_tensors[own]) for name, own in current_names.items()} | best_specs
         position = {
             "epochs_done": self.epochs_done,
             "early_stop": self.early_stop.to_json(),
@@ -305,17 +314,17 @@ class Loop:
         return CheckpointView(specs=specs | {_RANDOM: TensorSpec.of(generator)}, read=read, position=position)
 
     def _resume(self) -> None:
-        """Go on from a checkpoint where there is one and the rows are still the same.
+        """Resume from a checkpoint if there is one for the same rows.
 
-        Where the table has changed since, half of the training would be on other rows: it starts anew.
+        If the table has changed since, training starts again: otherwise part of it would use other rows.
         """
         checkpoint = self.diary.session.waiting(lambda: self.checkpointing.load(self.prepared.data_digest))
         if checkpoint is None:
             return
         position = checkpoint.position
         best = {name: tensor for name, tensor in checkpoint.weights.items() if name.startswith(_BEST)}
-        present = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
-        self.state.load(present | checkpoint.optimizer)
+        current = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
+        self.state.load(current | checkpoint.optimizer)
         restore_rng_state(checkpoint.random["torch"], self.state.device)
         if best:
             self._best.keep(lambda names: {name: best[_BEST + name] for name in names})
@@ -324,4 +333,4 @@ class Loop:
 
 
 _RANDOM = "random/torch"
-_BEST = "best/"  # no module path begins so: layers are numbered
+_BEST = "best/"  # no module path starts with this, because layers are numbered

@@ -1,10 +1,10 @@
-"""The mean loss of an epoch so far, however many batches it has: each batch's loss is read once."""
+"""Computes the mean loss of an epoch so far. Each batch's loss is read from the device only once."""
 
 import torch
 
 
 class Losses:
-    """The batches' mean losses of an epoch; a loss is read when the mean is asked for."""
+    """The mean losses of an epoch's batches. They are read from the device when the mean is requested."""
 
     def __init__(self) -> None:
         self._unread: list[tuple[torch.Tensor, int]] = []
@@ -12,11 +12,11 @@ class Losses:
         self._rows = 0
 
     def add(self, loss: torch.Tensor, rows: int) -> None:
-        """A batch of so many rows."""
+        """Add the mean loss of a batch with this number of rows."""
         self._unread.append((loss, rows))
 
     def mean(self) -> float:
-        """Mean over the rows so far."""
+        """Return the mean over all rows so far."""
         for loss, rows in self._unread:
             self._total += float(loss) * rows
             self._rows += rows

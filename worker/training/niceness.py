@@ -1,15 +1,15 @@
-"""How much of the processor's time a trainer takes: the database and the controller come first.
+"""Lowers a trainer's CPU priority so that the database and the controller are served first.
 
-While a trainer prepares its job (reads, captures, measures) it comes before those that train: a preparation takes
-seconds of the processor's time, a training minutes. At one niceness for both, the sixth of six jobs on two cores was
-prepared in 16 s, since each trainer that trained took as much as it did.
+While a trainer prepares its job (reads, captures, measures), it has a higher priority than trainers that train: a
+preparation takes seconds of processor time, a training minutes. With equal priorities, the preparation of the sixth
+of six jobs on two cores took 16 s, because each training took as much processor time.
 """
 
 import os
 from pathlib import Path
 
 PREPARING = 1
-TRAINING = 5  # the kernel gives a thread of niceness 1 some 2.4 times the time of one of niceness 5
+TRAINING = 5  # a thread of niceness 1 gets about 2.4 times the processor time of one of niceness 5
 
 
 def prepare() -> None:
@@ -21,10 +21,10 @@ def train() -> None:
     """Lower the priority of every thread of this process from that of a preparation to that of a training."""
     for task in Path("/proc/self/task").iterdir():
         try:
-            before = os.getpriority(os.PRIO_PROCESS, int(task.name))
-            os.setpriority(os.PRIO_PROCESS, int(task.name), min(_LEAST, before + TRAINING - PREPARING))
-        except ProcessLookupError:  # it has ended meanwhile
+            priority = os.getpriority(os.PRIO_PROCESS, int(task.name))
+            os.setpriority(os.PRIO_PROCESS, int(task.name), min(_MAX_NICENESS, priority + TRAINING - PREPARING))
+        except ProcessLookupError:  # the thread has ended
             continue
 
 
-_LEAST = 19  # of Linux
+_MAX_NICENESS = 19  # the lowest priority of Linux

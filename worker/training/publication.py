@@ -1,4 +1,4 @@
-"""What a finished training publishes, judged on the held-out rows beside the version that is deployed now."""
+"""Evaluates a finished training on the held-out rows beside the deployed version, and prepares its publication."""
 
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,7 @@ from .telling import training_facts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a training ended with: `weights` are those after epoch `best_epoch` of `epochs`, counted from 1."""
+    """The result of a training: the weights after epoch `best_epoch` of `epochs`, counted from 1."""
 
     weights: dict[str, torch.Tensor]
     epochs: int
@@ -30,9 +30,10 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The new version and its metrics on the held-out rows, and the incumbent's on the same rows.
+    """The new version and its metrics on the held-out rows, and the deployed version's metric on the same rows.
 
-    `incomparable` says why the incumbent has no metric to compare with; it is empty where it has one.
+    `incumbent` is the deployed version. `incomparable` says why it has no metric to compare with; it is empty if it
+    has one.
     """
 
     bundle: ModelBundle
@@ -43,7 +44,7 @@ class Judgement:
 
 
 def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
-    """Evaluate the new weights as they will be served."""
+    """Evaluate the new weights, as they will be served, on the held-out rows."""
     bundle = ModelBundle(
         architecture=prepared.architecture,
         input_shape=prepared.input_shape,
@@ -55,47 +56,48 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
     return Judgement(bundle=bundle, metrics=Predictor(bundle).evaluate_columns(prepared.held_out))
 
 
-def compare(session: Session, job: ClaimedJob, prepared: Prepared, own: Judgement) -> Judgement:
-    """The same beside the version that is deployed now, on the same rows."""
+def compare(session: Session, job: ClaimedJob, prepared: Prepared, judgement: Judgement) -> Judgement:
+    """Return the judgement with the metric of the version that is deployed now, on the same rows."""
     incumbent = session.run(lambda c: models.deployed_version(c, job.spec.model))
-    metric, why = (None, "") if incumbent is None else _score(session, incumbent, prepared)
-    return replace(own, incumbent=incumbent, incumbent_metric=metric, incomparable=why)
+    metric, reason = (None, "") if incumbent is None else _evaluate_incumbent(session, incumbent, prepared)
+    return replace(judgement, incumbent=incumbent, incumbent_metric=metric, incomparable=reason)
 
 
-def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, found: Judgement) -> Publication:
-    """Everything that `publish_version` stores. The bundle has the split too, for `tensile_split`."""
+def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement: Judgement) -> Publication:
+    """Return the values that `publish_version` stores. The bundle includes the split, for `tensile_split`."""
     result = report_result(
-        prepared.metric, found.metrics, prepared.preprocessor, prepared.train.y.numpy(), prepared.test.y.numpy()
+        prepared.metric, judgement.metrics, prepared.preprocessor, prepared.train.y.numpy(), prepared.test.y.numpy()
     )
     return Publication(
         task=prepared.task,
         target=job.spec.target,
         architecture=prepared.architecture,
-        bundle=found.bundle.to_json() | {"split": prepared.membership},
-        weights=found.bundle.to_bytes(),
+        bundle=judgement.bundle.to_json() | {"split": prepared.membership},
+        weights=judgement.bundle.to_bytes(),
         parameters=parameters_of(prepared.module),
         metric_name=prepared.metric,
-        metric=found.metrics.get(prepared.metric),
+        metric=judgement.metrics.get(prepared.metric),
         higher_is_better=HIGHER_IS_BETTER[prepared.metric],
-        metrics=found.metrics,
-        incumbent=found.incumbent,
-        incumbent_metric=found.incumbent_metric,
-        incomparable=found.incomparable,
+        metrics=judgement.metrics,
+        incumbent=judgement.incumbent,
+        incumbent_metric=judgement.incumbent_metric,
+        incomparable=judgement.incomparable,
         data_digest=prepared.data_digest,
         report=[fact.to_json() for fact in (*prepared.report, *result)],
         training=training_facts(prepared) | {"epochs_trained": trained.epochs, "best_epoch": trained.best_epoch},
     )
 
 
-def _score(session: Session, version: ModelVersionId, prepared: Prepared) -> tuple[float | None, str]:
-    """The incumbent's metric on the same rows, or why it cannot be compared."""
+def _evaluate_incumbent(session: Session, version: ModelVersionId, prepared: Prepared) -> tuple[float | None, str]:
+    """Return the incumbent's metric on the same rows, or None and the reason why it cannot be compared."""
     rows = prepared.held_out
     try:
         stored = session.run(lambda c: models.load_version(c, version))
         predictor = Predictor.load(stored.bundle, stored.weights)
-        why = why_incomparable(predictor.preprocessor, prepared.preprocessor, rows)
-        return (None, why) if why else (predictor.evaluate_columns(rows).get(prepared.metric), "")
+        reason = why_incomparable(predictor.preprocessor, prepared.preprocessor, rows)
+        return (None, reason) if reason else (predictor.evaluate_columns(rows).get(prepared.metric), "")
     except MissingError:
-        return None, "that version was dropped while this one was judged"  # publishing finds another one, or none
+        # The publication then compares with the version that is deployed by then, if any.
+        return None, "that version was dropped while this one was judged"
     except TensileError as error:
         return None, f"that version cannot be evaluated on this one's test rows: {error.message}"

@@ -1,22 +1,22 @@
-"""How long a training still takes: the steps, the ends of epochs and the publication that are left.
+"""Estimates the remaining time of a training: the remaining steps, ends of epochs and the publication.
 
-Pure: durations come in, seconds go out. What a step takes changes with the jobs that share the device, so older
-durations count less: their weight halves every `_HALF_LIFE_S` of training. A step's duration is the wall-clock time
-from the end of the step before, so it holds all that happens between two steps: plans adopted, progress written. The
-end of an epoch holds its validation, its checkpoint where one is due, and what is written of it.
+Pure: durations come in, seconds go out. The duration of a step depends on the jobs that share the device, so older
+durations count less: their weight halves every `_HALF_LIFE_S` of training. The duration of a step is the wall-clock
+time since the end of the step before, so it includes all work between two steps, such as adopting plans and writing
+progress. The end of an epoch includes its validation, its checkpoint if one is due, and its writes to the catalog.
 """
 
 import math
 from dataclasses import dataclass
 
-EVALUATION_SHARE = 1 / 3  # of a training step: forward without backward and optimizer
+EVALUATION_SHARE = 1 / 3  # of a training step, before a measurement: forward without backward and optimizer
 _HALF_LIFE_S = 8.0
-_LEAST_WEIGHT = 1e-6  # what was learned is never forgotten before something new is
+_LEAST_WEIGHT = 1e-6  # old durations keep this weight, so that there is always an estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a training consists of; an evaluation pass of one batch takes `evaluation_share` of a training step."""
+    """The work of a training. An evaluation of one batch takes `evaluation_share` of a training step."""
 
     epochs: int
     steps: int  # of one epoch
@@ -27,14 +27,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a training is: whole epochs done, steps done of the one after those."""
+    """The position of a training: completed epochs, and completed steps of the epoch after them."""
 
     epochs: int
     steps: int = 0
 
 
 class Remaining:
-    """Learns from each step and each end of an epoch what they take."""
+    """Estimates the remaining time from the durations of steps and of ends of epochs."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -43,21 +43,24 @@ class Remaining:
         self._first_step_s: float | None = None
 
     def stepped(self, took_s: float) -> None:
-        """A training step is done. The first one of a process takes longer than all others and counts for nothing."""
+        """Record a training step.
+
+        The first step of a process is slower than all others, and is used only until the next.
+        """
         if self._first_step_s is None:
             self._first_step_s = took_s
         else:
             self._step.add(took_s)
 
     def closed(self, took_s: float) -> None:
-        """An epoch was validated, reported and kept."""
+        """Record the end of an epoch: its validation, report and checkpoint."""
         self._end.add(took_s)
         self._step.fade(took_s)
 
     def seconds(self, position: Position, *, epochs: int | None = None) -> float | None:
-        """Seconds from this position to the published version; `epochs` are all that are trained, if not all.
+        """Return the seconds from this position to the published version; None before the first step.
 
-        None while no step is done.
+        `epochs` is the number of epochs that are trained, if fewer than all.
         """
         work, step_s = self._work, self._step.value
         step_s = self._first_step_s if step_s is None else step_s
@@ -72,7 +75,7 @@ class Remaining:
 
 
 class _Mean:
-    """A mean of durations, weighted towards the latest."""
+    """The mean of durations. Later ones weigh more."""
 
     def __init__(self) -> None:
         self._total_s = 0.0

@@ -1,4 +1,4 @@
-"""One job from its claimed row to its published version."""
+"""Runs one job from its claimed row to its published version."""
 
 import logging
 from collections.abc import Callable
@@ -42,17 +42,17 @@ from .telling import tell_columns, tell_settings
 log = logging.getLogger("trainer")
 
 SAMPLE_AFTER_NS = 50_000_000
-SAMPLE_EVERY = 3  # an emulated device's operators take milliseconds: timing every third iteration costs nothing
-# Where iterations run as one graph, one that is timed does not, and takes as long as it took without.
+SAMPLE_EVERY = 3  # an emulated device's operators take milliseconds, so timing every third iteration costs little
+# If iterations run as one CUDA graph, an iteration that is timed does not, and takes as long as without graphs.
 SAMPLE_GRAPHS_AFTER_NS = 500_000_000
 SAMPLE_GRAPHS_EVERY = 100
-# What the rows of one training may take of all memory: beside them are the device's memory, where it is emulated, the
-# host pool, and other trainers, whose share of what is free is looked at before the rows are read.
+# The rows of one training may take half of all memory. The other half is for the memory of an emulated device, the
+# host pool, and other trainers, whose use is checked before the rows are read.
 _READ_SHARE = 2
 
 
 class TrainingRun:
-    """Reads, captures, is admitted, trains and publishes; everything written carries the job's claim."""
+    """Reads, captures, waits for admission, trains and publishes. Every write carries the job's claim."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class TrainingRun:
         self._job = assigned.job
 
     def go(self) -> None:
-        """All of it. Raises TensileError and its kinds; the job's row then still belongs to the claim."""
+        """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
         signs = Signs(self._link, self._job.job)
         with Steady(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
             diary = Diary(session, signs, self._job)
@@ -84,25 +84,25 @@ class TrainingRun:
                 settle_precision(prepared.settings.precision, opened.torch_device)
                 with capturing_on(opened.torch_device):
                     steps = self._capture(session, diary, prepared, opened.torch_device)
-                first = self._be_admitted(diary, steps, opened.device)
+                first = self._wait_for_admission(diary, steps, opened.device)
                 trained = self._train(session, diary, prepared, steps, first, opened)
             diary.enter(Phase.PUBLISHING)
             diary.settle()
             self._publish(session, prepared, trained, judge(prepared, trained.weights))
 
-    def _publish(self, session: Steady, prepared: Prepared, trained: Trained, own: Judgement) -> None:
-        """Publish; where another version is deployed while this one is compared, compare with that one."""
+    def _publish(self, session: Steady, prepared: Prepared, trained: Trained, judgement: Judgement) -> None:
+        """Publish. If another version was deployed since the comparison, compare with that one and try again."""
         while True:
-            found = publication(self._job, prepared, trained, compare(session, self._job, prepared, own))
+            version = publication(self._job, prepared, trained, compare(session, self._job, prepared, judgement))
             try:
-                session.run(partial(models.publish_version, claimed=self._job, publication=found))
+                session.run(partial(models.publish_version, claimed=self._job, publication=version))
             except OvertakenError as overtaken:
                 log.info("job %s: %s", self._job.job, overtaken)
             else:
                 return
 
     def _open(self) -> AbstractContextManager[Opened]:
-        """First of all: on a GPU nothing may have used CUDA before."""
+        """Open the device. This comes first, because on a GPU nothing may have used CUDA before."""
         name, assigned = self._settings.device, self._assigned
         claim = (self._device_fd, assigned.slot, assigned.epoch)
         strict_for = f"job {self._job.job}" if self._settings.strict else None
@@ -127,11 +127,11 @@ class TrainingRun:
         snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
 
         def tell(need: Footprint) -> None:
-            told = need.figures() | {"free_bytes": free_memory_bytes(), "limit_bytes": self._read_limit_bytes}
-            log.info("job %s: its rows need about %d bytes: %s", job, need.peak_bytes, told)
-            diary.tell("reading", told)
+            figures = need.figures() | {"free_bytes": free_memory_bytes(), "limit_bytes": self._read_limit_bytes}
+            log.info("job %s: its rows need about %d bytes: %s", job, need.peak_bytes, figures)
+            diary.tell("reading", figures)
 
-        # A table that somebody has locked is not waited for: the job goes back, and its trainer is free for another.
+        # A locked table is not waited for: the job returns to the queue, and its trainer is free for another job.
         return session.waiting(lambda: self._read_once(snapshot, tell), wait_for_locks=False)
 
     @property
@@ -139,7 +139,7 @@ class TrainingRun:
         return self._settings.read_limit_bytes or memory().size_bytes // _READ_SHARE
 
     def _read_once(self, snapshot: Snapshot | None, tell: Callable[[Footprint], None]) -> Prepared:
-        """On a connection of its own, which ends with the read."""
+        """Read the rows on a separate connection, which is closed after the read."""
         limit_bytes = self._read_limit_bytes
         with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as connection:
             return prepare(
@@ -156,7 +156,10 @@ class TrainingRun:
             )
 
     def _room(self) -> Room | None:
-        """The memory that the job may have: no more is allocated for a network that cannot run in it."""
+        """Return the memory that the job may use, or None if nothing limits it.
+
+        A network that cannot run in it is then refused before its memory is allocated.
+        """
         budget_bytes, limit_bytes = self._assigned.budget_bytes, self._job.spec.memory_limit_bytes
         if budget_bytes is None:
             return None
@@ -175,27 +178,27 @@ class TrainingRun:
         steps.look_up(session)
         return steps
 
-    def _be_admitted(self, diary: Diary, steps: Steps, device: Device) -> Adopt:
-        """Tell what the job needs, measure what is unknown, and wait until its plan fits beside the others'."""
+    def _wait_for_admission(self, diary: Diary, steps: Steps, device: Device) -> Adopt:
+        """Send the job's graphs, measure unknown operators, and wait until a plan fits beside those of other jobs."""
         job = self._job.job
         self._link.send(
             Captured(job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, unknown=len(steps.unknown))
         )
         while True:
-            message = self._waiting(diary)
+            message = self._next_message(diary)
             if isinstance(message, Adopt):
                 return message
             if isinstance(message, Calibrate):
                 diary.enter(Phase.CALIBRATING)
                 overflow_bytes = steps.calibrate(diary.session, message.grant_bytes)
-                device.trim()  # the grant was for this alone
+                device.trim()  # the grant was for the calibration only
                 self._link.send(
                     Calibrated(
                         job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, overflow_bytes=overflow_bytes
                     )
                 )
 
-    def _waiting(self, diary: Diary) -> object:
+    def _next_message(self, diary: Diary) -> object:
         message = self._inbox.poll()
         if message is None:
             diary.enter(Phase.WAITING)
@@ -207,7 +210,7 @@ class TrainingRun:
     ) -> Trained:
         device = opened.device
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
-        for parameter in prepared.module.parameters():  # the state has them now, and their memory is a network's
+        for parameter in prepared.module.parameters():  # the state has copies of them, so their memory is released
             parameter.untyped_storage().resize_(0)
         scripted = add_scripts(steps.captured)
         torch.manual_seed(prepared.settings.seed)
@@ -226,7 +229,7 @@ class TrainingRun:
         )
         try:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
-            trim_heap()  # what capturing took, and the state before it was on the device
+            trim_heap()  # memory used by the capture, and by the state before it was on the device
             self._link.send(Adopted(job=self._job.job, generation=first.generation))
             diary.start()
             niceness.train()

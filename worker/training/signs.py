@@ -1,4 +1,4 @@
-"""Signs of life: what tells the controller that a trainer gets on, however seldom it has something to write."""
+"""Sends signs of progress to the controller, even while there is nothing to write to the catalog."""
 
 import time
 from collections.abc import Callable
@@ -6,28 +6,28 @@ from collections.abc import Callable
 from indb_tensile.job import JobId, Phase
 from indb_tensile.link import Link, Progressed
 
-SIGN_S = 0.5  # between two signs
+SIGN_S = 0.5  # between two messages
 
 
 class Signs:
-    """Called after each iteration; sends a sign every now and then, with the longest that one took."""
+    """Sends a sign of progress at limited intervals, with the duration of the longest iteration so far."""
 
     def __init__(self, link: Link, job: JobId, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._link = link
         self._job = job
         self._clock_s = clock_s
-        self._before_s = clock_s()
-        self._due_s = self._before_s
+        self._last_s = clock_s()
+        self._due_s = self._last_s
         self._longest_s = 0.0
         self.phase = Phase.READING
         self.epoch = 0
         self.step = 0
 
     def give(self) -> None:
-        """The trainer got on by something that may have taken long."""
+        """Record that one piece of work, such as an iteration, has ended, and send a sign if it is time."""
         now_s = self._clock_s()
-        self._longest_s = max(self._longest_s, now_s - self._before_s)
-        self._before_s = now_s
+        self._longest_s = max(self._longest_s, now_s - self._last_s)
+        self._last_s = now_s
         if now_s < self._due_s:
             return
         self._due_s = now_s + SIGN_S
@@ -36,5 +36,5 @@ class Signs:
         )
 
     def begin(self) -> None:
-        """What was done until now says nothing about how long an iteration takes."""
-        self._before_s = self._clock_s()
+        """Start the clock of the first iteration. Work before it does not count as an iteration."""
+        self._last_s = self._clock_s()

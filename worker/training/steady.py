@@ -1,8 +1,8 @@
-"""A trainer's connection, whose work waits for the database for as long as the job's claim lasts.
+"""A trainer's database connection: waits for an unreachable database as long as the job's claim lasts.
 
-Nobody here counts the time: when the lease is over the controller kills its trainers, and a claim that somebody else
-has by then is a LostClaimError at the next write. What a training can do without is tried once (`attempt`) and put
-off by its caller.
+There is no time limit: when the lease ends, the controller kills its trainers, and if another worker has the claim by
+then, the next write raises LostClaimError. Work that the training does not need is tried once (`attempt`), and the
+caller puts it off.
 """
 
 import logging
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class Steady(Session):
-    """One connection, opened anew as often as needed. `alive` is called while it waits."""
+    """A connection that is opened again as often as needed. `alive` is called between two attempts."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class Steady(Session):
         )
 
     def run(self, action: Callable[[Connection], Result], *, wait_for_locks: bool = True) -> Result:
-        """Do `action`, which must be safe to repeat, until the database can do it. Other faults pass through."""
+        """Do `action` until the database can do it. It must be safe to repeat. Other errors are raised at once."""
         return self.waiting(lambda: self.attempt(action), wait_for_locks=wait_for_locks)
 
     def attempt(self, action: Callable[[Connection], Result]) -> Result:
-        """Do `action` once. Raises UnreachableError, or what psycopg raises."""
+        """Do `action` once. Raises UnreachableError, or the errors of psycopg."""
         return Session.run(self, action, wait_for_locks=False)
 
     def waiting(self, action: Callable[[], Result], *, wait_for_locks: bool = True) -> Result:
-        """Do `action`, which must be safe to repeat, until it meets no fault of the database that may pass."""
+        """Do `action` until it raises no transient error of the database. It must be safe to repeat."""
         pause_s, waits = FIRST_PAUSE_S, False
         while True:
             try:
@@ -76,12 +76,12 @@ class Steady(Session):
 
     @property
     def once(self) -> Session:
-        """The same connection for those that call `run` and shall not wait in it."""
+        """The same connection as a session whose `run` tries once and does not wait."""
         return _Once(self)
 
 
 class _Once(Session):
-    """Tries everything once."""
+    """A session that tries every action once."""
 
     def __init__(self, steady: Steady) -> None:
         self._steady = steady

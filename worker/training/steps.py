@@ -1,4 +1,7 @@
-"""The captured steps of one job, and what is known about their operators on this kind of device."""
+"""Captures the steps of one job, and collects the latencies of their operators on this kind of device.
+
+A step is the sequence of operators that one batch runs in training or validation, captured as a graph.
+"""
 
 from collections.abc import Iterable
 
@@ -22,7 +25,7 @@ from indb_tensile.scheduler.graph import StepGraph
 
 
 class Steps:
-    """The training step, the last smaller batch where there is one, and the validation pass, in this order."""
+    """The captured training step, the last, smaller batch if there is one, and the validation pass, in this order."""
 
     def __init__(
         self, captured: tuple[CapturedStep, ...], evaluation_rows: int, device: str = EMULATED, threads: int = 1
@@ -31,7 +34,7 @@ class Steps:
         self.kind = kind_of(device, threads)
         self._speed = speed_of(device)
         self.evaluation_rows = evaluation_rows
-        self._known: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, tuple[int, int]] = {}  # latency in ns and workspace in bytes, by signature
         self._predictor: Predictor | None = None
 
     @classmethod
@@ -42,9 +45,9 @@ class Steps:
         threads: int = 1,
         place: torch.device = HOST,
     ) -> "Steps":
-        """Every graph that the job's epochs run, on the device of that name (executor/backend.py).
+        """Capture every graph that the job's epochs run, for the device of this name (executor/backend.py).
 
-        `place` is where torch computes them.
+        `place` is the device on which torch computes them.
         """
         settings = optimizer_settings(prepared.settings)
         plan = batch_plan(prepared.train.rows, prepared.settings)
@@ -66,23 +69,26 @@ class Steps:
 
     @property
     def latency_ns(self) -> tuple[tuple[int, ...], ...]:
-        """The best that is known for each operator: measured on this kind of device, else foretold."""
+        """The best known latency of each operator: measured on this kind of device, else predicted."""
         return tuple(self._latency(step) for step in self.captured)
 
     @property
     def unknown(self) -> frozenset[str]:
-        """What has never been measured on this kind of device."""
+        """The signatures of operators that have never been measured on this kind of device."""
         return unknown_signatures(self.captured, self._known)
 
     def look_up(self, session: Session) -> None:
-        """Ask the catalog what earlier jobs learned about these operators."""
-        found = session.run(lambda c: plans.known_latencies(c, self.kind, self.unknown))
-        self._learn(found)
+        """Load from the catalog what earlier jobs measured about these operators, and the latency predictor."""
+        latencies = session.run(lambda c: plans.known_latencies(c, self.kind, self.unknown))
+        self._apply_measured(latencies)
         stored = session.run(lambda c: predictors.load_predictor(c, self.kind)) if self.unknown else None
         self._predictor = None if stored is None else usable(stored.model)
 
     def calibrate(self, session: Session, grant_bytes: int) -> int:
-        """Run the unknown operators once and remember what they took; the bytes by which the grant was too small."""
+        """Run each unknown operator once within `grant_bytes`, and record its latency and workspace in the catalog.
+
+        Returns the bytes by which the grant was too small, or 0. If the grant was too small, nothing is recorded.
+        """
         predicted = self._predictions()
         outcome = calibrate(self.captured, self.unknown, self._known, grant_bytes)
         if outcome.overflow_bytes:
@@ -103,35 +109,37 @@ class Steps:
         session.run(lambda c: predictors.describe(c, descriptions))
         session.run(lambda c: plans.record_latencies(c, self.kind, rows))
         self.captured = outcome.steps
-        self._learn(outcome.measured)
+        self._apply_measured(outcome.measured)
         return 0
 
-    def _learn(self, found: dict[str, tuple[int, int]]) -> None:
-        self._known |= found
+    def _apply_measured(self, measured: dict[str, tuple[int, int]]) -> None:
+        self._known |= measured
         self.captured = apply_known(self.captured, self._known)
 
     def _latency(self, step: CapturedStep) -> tuple[int, ...]:
-        pairs = zip(step.graph.operators, self._foretold(step), strict=True)
-        return tuple(self._known[o.signature][0] if o.signature in self._known else guess for o, guess in pairs)
+        pairs = zip(step.graph.operators, self._predicted(step), strict=True)
+        return tuple(
+            self._known[o.signature][0] if o.signature in self._known else prediction for o, prediction in pairs
+        )
 
-    def _foretold(self, step: CapturedStep) -> tuple[int, ...]:
+    def _predicted(self, step: CapturedStep) -> tuple[int, ...]:
         return foretell(step.graph, step.descriptions, self._speed, self._predictor)
 
     def _predictions(self) -> dict[str, int]:
         return {
-            o.signature: guess
+            o.signature: prediction
             for step in self.captured
-            for o, guess in zip(step.graph.operators, self._foretold(step), strict=True)
+            for o, prediction in zip(step.graph.operators, self._predicted(step), strict=True)
         }
 
     def _descriptions(self, measured: Iterable[str]) -> dict[str, str]:
-        """What the measured operators are, for the predictor to learn from."""
-        known = {key: one for step in self.captured for key, one in step.descriptions.items()}
-        return {key: write_description(known[key]) for key in measured if key in known}
+        """Return the descriptions of the measured operators, from which the predictor learns."""
+        descriptions = {key: description for step in self.captured for key, description in step.descriptions.items()}
+        return {key: write_description(descriptions[key]) for key in measured if key in descriptions}
 
 
 def optimizer_settings(settings: TrainingSettings) -> OptimizerSettings:
-    """The part of the hyper-parameters that is captured into the step; the learning rate is not."""
+    """Return the hyper-parameters that are captured into the step. The learning rate is not one of them."""
     return OptimizerSettings(
         kind=settings.optimizer,
         momentum=settings.momentum,
@@ -147,5 +155,5 @@ def optimizer_settings(settings: TrainingSettings) -> OptimizerSettings:
 
 
 def parameters_of(module: torch.nn.Module) -> int:
-    """How many trained numbers the module has."""
+    """Return the number of trained parameters of the module."""
     return sum(parameter.numel() for parameter in module.parameters())

@@ -1,4 +1,4 @@
-"""What a trainer tells the user of its own choices, and of columns from which little can be learned."""
+"""Tells the user which settings a training chose, and which text columns have too many distinct values."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from indb_tensile.learning.training import Prepared
 
 
 class Telling(Protocol):
-    """The part of `Diary` that is used."""
+    """The method of `Diary` that is used here."""
 
     def tell(self, kind: str, detail: Mapping[str, Any]) -> None:
         """Add an event to the job's history."""
@@ -16,13 +16,13 @@ class Telling(Protocol):
 
 
 def tell_settings(diary: Telling, prepared: Prepared) -> None:
-    """Add an event that says how the job trains, in words and as data."""
+    """Add an event with the settings of the training, as text and as data."""
     rows = {"train_rows": prepared.train.rows, "valid_rows": prepared.valid.rows}
     diary.tell("settings", {"message": in_words(prepared), **rows, **training_facts(prepared)})
 
 
 def tell_columns(diary: Telling, prepared: Prepared) -> None:
-    """Add a warning for each text column whose values are too many."""
+    """Add a warning for each text column with too many distinct values."""
     for facts in prepared.preprocessor.text_facts:
         message = warning_about(facts)
         if message is not None:
@@ -31,7 +31,10 @@ def tell_columns(diary: Telling, prepared: Prepared) -> None:
 
 
 def training_facts(prepared: Prepared) -> dict[str, Any]:
-    """The request that repeats the training on other rows alike, and which parts of it were chosen by the rows."""
+    """Return the settings as a request that repeats the training on other rows.
+
+    `chosen` lists the settings that were chosen from the number of rows.
+    """
     return {
         "hyperparams": prepared.settings.to_hyperparams(),
         "early_stop": prepared.early_stop.to_request(),
@@ -40,7 +43,7 @@ def training_facts(prepared: Prepared) -> dict[str, Any]:
 
 
 def in_words(prepared: Prepared) -> str:
-    """Batch size, epochs and early stopping in one sentence, and which of them were chosen."""
+    """Return a sentence with batch size, epochs and early stopping, and with the settings that were chosen."""
     settings, chosen = prepared.settings, prepared.chosen
     stop = prepared.early_stop
     most = "at most " if stop.patience is not None else ""
@@ -56,7 +59,7 @@ def in_words(prepared: Prepared) -> str:
 
 
 def warning_about(facts: TextFacts) -> str | None:
-    """What is wrong with a text column, or None."""
+    """Return a warning about a text column, or None."""
     if facts.nearly_unique:
         return (
             f'column "{facts.name}" has {facts.distinct} different texts in {facts.known_rows} training rows: nearly '
