@@ -276,7 +276,7 @@ def unpack(stored: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 class _StoredModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON that `ModelBundle.to_json` writes, for validation."""
+    """Validates the JSON that `ModelBundle.to_json` wrote."""
 
     format: int
     architecture: dict[str, Any]

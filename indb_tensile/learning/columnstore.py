@@ -43,7 +43,7 @@ def stored_bytes(wire: Wire) -> int:
 class ColumnStore:
     """The columns of all blocks read so far, and a hash of each row.
 
-    `kept` names the columns to store. The hash of a row is computed from its `identity` columns, which need not be
+    `stored` names the columns to store. The hash of a row is computed from its `identity` columns, which need not be
     stored. If the columns would need more than `limit_bytes`, the store calls `refuse` with the number of bytes
     before it allocates them; `refuse` must raise an exception.
     """
@@ -52,12 +52,12 @@ class ColumnStore:
         self,
         wires: dict[str, Wire],
         *,
-        kept: Sequence[str],
+        stored: Sequence[str],
         identity: Sequence[str],
         limit_bytes: int,
         refuse: Callable[[int], None],
     ) -> None:
-        self._columns = {name: _Column(wires[name]) for name in kept}
+        self._columns = {name: _Column(wires[name]) for name in stored}
         self._identity = tuple(identity)
         self._hashes = _GrowingArray(np.zeros(0, np.uint64))
         self._limit_bytes = limit_bytes

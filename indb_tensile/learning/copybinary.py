@@ -200,7 +200,7 @@ def _is_trailer(data: bytearray, position: int) -> bool:
 
 
 def _find_run(data: bytearray, position: int, scanned: tuple[_ScannedRows, int]) -> _Run:
-    """Return the rows from `position` on that have the layout of the first row, which is `scanned`."""
+    """Return the rows from `position` on that have the layout of the first row, which was `scanned` before."""
     first_row, end = scanned
     stride = end - position
     starts, lengths = first_row.starts[0].tolist(), first_row.lengths[0].tolist()
@@ -311,10 +311,7 @@ def _converted(values: npt.NDArray[Any], wire: Wire) -> npt.NDArray[Any]:
 
 
 def _seconds(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Convert days (4 bytes) or microseconds (8 bytes) since 2000 to seconds since 1970.
-
-    Infinite dates and timestamps stay infinite.
-    """
+    """Convert days (4 bytes) or microseconds (8 bytes) since 2000 to seconds since 1970; infinity stays infinite."""
     limits = np.iinfo(values.dtype)
     scale = 86_400.0 if values.dtype.itemsize == 4 else 1e-6
     seconds = values.astype(np.float64) * scale + _EPOCH_S
@@ -421,10 +418,7 @@ def _numeric_arrays(
     present: Mask,
     rows_before: int,
 ) -> npt.NDArray[Any]:
-    """Decode arrays of `numeric`.
-
-    The elements differ in length, so a loop locates each element.
-    """
+    """Decode arrays of `numeric`. The elements differ in length, so a loop locates each element."""
     header = _ARRAY_HEADER_BYTES + 8 * len(shape)
     rows, (starts, lengths) = np.flatnonzero(present), segment.spans(field)
     size = int(np.prod(shape))

@@ -20,23 +20,23 @@ def blocks(
     *,
     block_bytes: int,
     large_bytes: int,
-    judge: Callable[[int], None],
+    check_size: Callable[[int], None],
 ) -> Iterator[bytearray]:
     """Yield the messages, joined to blocks of at least `block_bytes`. A message is never split.
 
-    The caller owns each block. `judge` is called with the size of each message of more than `large_bytes` before the
-    message is stored; it may raise an exception. Raises psycopg's exception for an error of the server.
+    The caller owns each block. `check_size` is called with the size of each message of more than `large_bytes` before
+    the message is stored; it may raise an exception. Raises psycopg's exception for an error of the server.
     """
     block = bytearray()
     first = True
     while part := copy.read():
         if len(part) > large_bytes:
-            judge(len(part))
+            check_size(len(part))
         block += part
         last_bytes = _EMPTY_BYTES if first else _TRAILER_BYTES
         first = False
         if len(part) != last_bytes:
-            _append_arrived(connection, block, block_bytes, large_bytes, judge)
+            _append_arrived(connection, block, block_bytes, large_bytes, check_size)
         if len(block) >= block_bytes:
             yield block
             block = bytearray()
@@ -49,7 +49,7 @@ def _append_arrived(
     block: bytearray,
     block_bytes: int,
     large_bytes: int,
-    judge: Callable[[int], None],
+    check_size: Callable[[int], None],
 ) -> None:
     """Append messages that have arrived to the block, until it has `block_bytes`.
 
@@ -67,7 +67,7 @@ def _append_arrived(
         if size_bytes < 0:  # COPY ended without a trailer, so there is an error
             raise _copy_error(connection)
         if size_bytes > large_bytes:
-            judge(size_bytes)
+            check_size(size_bytes)
         block += part
         if size_bytes == _TRAILER_BYTES:
             return

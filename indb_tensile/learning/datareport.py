@@ -131,7 +131,8 @@ def _row_facts(subject: Subject) -> Iterator[Fact]:
     duplicates = int((train[np.searchsorted(train, test).clip(max=len(train) - 1)] == test).sum())
     if not duplicates:
         return
-    warning = f"{_share(duplicates, len(test))} of the test rows are also in the training part: the metric flatters"
+    share = _share(duplicates, len(test))
+    warning = f"{share} of the test rows are also in the training part: the metric is too optimistic"
     yield Fact(
         section="rows", fact="of the test part equal to a training row", value=str(duplicates), warning=warning
     )
@@ -181,9 +182,11 @@ def _split_facts(subject: Subject) -> Iterator[Fact]:
 
 def _part_warning(part: str, rows: int, subject: Subject) -> str | None:
     if part == "valid" and not rows:
-        return "no row validates: no figure tells during training how good the model is on rows that it has not seen"
+        return "no row validates: training cannot measure how good the model is on rows that it has not seen"
     if part == "test" and rows < _FEW_TEST_ROWS:
-        return f"one row more or less right moves an accuracy by {100 / rows:.2g} points: the metric is a rough guess"
+        return (
+            f"one row more or less right moves an accuracy by {100 / rows:.2g} points: the metric is a rough estimate"
+        )
     return None
 
 
@@ -220,7 +223,7 @@ def _target_facts(subject: Subject) -> Iterator[Fact]:
         warning = _class_warning(rows_by_part)
         if class_number == commonest and total[class_number] > (1 - _RARE) * total.sum():
             warning = (
-                f"always answering this class gives accuracy {total[class_number] / total.sum():.3g}: judge by "
+                f"always answering this class gives accuracy {total[class_number] / total.sum():.3g}: use "
                 "metric => 'balanced_accuracy'"
             )
         value = ", ".join(f"{part} {rows}" for part, rows in rows_by_part.items())
@@ -237,7 +240,7 @@ _PART_VERBS = {"train": "train", "valid": "validate", "test": "test"}
 def _class_warning(rows: Mapping[str, int]) -> str | None:
     if not rows["train"]:
         return "no row of this class trains: the model cannot learn it"
-    return None if rows["test"] else "no row of this class tests: the metric says nothing of it"
+    return None if rows["test"] else "no row of this class tests: the metric says nothing about this class"
 
 
 def _column_facts(subject: Subject) -> Iterator[Fact]:
@@ -322,14 +325,14 @@ def _finding_texts(kind: str, target: str) -> tuple[str, str, str]:
     advice = "leave it out with exclude, unless it is known when a row is to be predicted"
     return {
         leakage.KEY: (
-            "another value in each row",
+            "a different value in each row",
             "yes",
-            "it looks like a key, which tells rows apart and nothing else: leave it out with exclude",
+            "it looks like a key, which only identifies rows: leave it out with exclude",
         ),
         leakage.COUNTER: (
             "counts up with the rows",
             "yes",
-            "it looks like a key, which tells rows apart and nothing else: leave it out with exclude",
+            "it looks like a key, which only identifies rows: leave it out with exclude",
         ),
         leakage.EQUAL: ("equal to the target", "yes", f"it has the values of {target}: {advice}"),
         leakage.ORDERING: ("in order with the target", "yes", f"it gives {target} away: {advice}"),
@@ -358,7 +361,8 @@ def _constant_answer(preprocessor: Preprocessor, train: Any, test: Any) -> dict[
 def _no_better(metric: str, value: float, constant: float, rows: int) -> bool:
     """Return whether a metric is at the level of a constant answer.
 
-    A share counts as better only if it exceeds the constant answer's share by more than its standard error.
+    A share counts as better only if it exceeds the constant answer's share by more than its standard error. Metrics
+    of a regression must be better by more than `_SLIGHT`.
     """
     if not HIGHER_IS_BETTER[metric]:
         return value >= (1 - _SLIGHT) * constant

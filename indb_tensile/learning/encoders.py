@@ -27,9 +27,8 @@ LARGEST = 1e150  # squares of larger values overflow a double
 _CALENDAR = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
 TIME_PARTS = {Kind.DATE: _CALENDAR, Kind.TIME: (*_CALENDAR, "hour_sin", "hour_cos")}
 MISSING_CATEGORY, OTHER_CATEGORY = "(missing)", "(other)"
-_NEARLY_UNIQUE = (
-    0.95  # distinct values per row; names of persons stay below, identifiers with a few duplicates do not
-)
+# Distinct values per row. Names of persons stay below this bound, identifiers with a few duplicates do not.
+_NEARLY_UNIQUE = 0.95
 _FEWEST_UNIQUE = 20  # with fewer rows, the values of a useful column may all differ
 
 

@@ -25,9 +25,8 @@ _MIB = 1024 * 1024
 # Per row: the hash, the position among the rows with a target, the position in the part, and temporary memory.
 _ROW_BYTES = 8 + 8 + 8 + 8
 _TARGET_BYTES = 8
-_WORK_BYTES = (
-    64 * _MIB
-)  # upper bound: blocks that are decoded or encoded, and memory that the C library does not return
+# Upper bound of the memory for blocks that are decoded or encoded and of memory that the C library does not return.
+_WORK_BYTES = 64 * _MIB
 # Most numbers that a timestamp is encoded as: epoch, sine and cosine of month, weekday and hour, and an indicator.
 _TIME_NUMBERS = 8
 # Temporary memory while an encoder is fitted. Encoders are fitted one column at a time.
@@ -154,7 +153,7 @@ class Footprint:
         )
         return (
             f"About {self.statistics.rows} rows, {basis}: {size(self.columns_bytes)} as they are read, "
-            f"{size(self.encoded_bytes)} encoded, {size(self.held_out_bytes)} held out to judge by; on disk "
+            f"{size(self.encoded_bytes)} encoded, {size(self.held_out_bytes)} held out for evaluation; on disk "
             f"the table takes {size(self.statistics.stored_bytes)}."
         )
 

@@ -2,8 +2,8 @@
 
 Every finding is a property that holds for a sample of the rows if it holds for all rows. So a column is checked on
 some thousands of rows first, and on all rows only if the sample does not contradict the finding. A column may order
-or determine the target by accident, as almost any column of three rows does. Such findings are excluded by the
-probability of the accident.
+or determine the target by accident, as almost any column of three rows does. A finding is ignored if such an accident
+is likely.
 """
 
 import math

@@ -49,7 +49,7 @@ log = logging.getLogger("trainer")
 
 Connection = psycopg.Connection[Any]
 Choose = Callable[[tuple[Column, ...]], Sequence[str]]
-_EstimateCallback = Callable[[tuple[Column, ...], Statistics], None]
+_StatisticsCallback = Callable[[tuple[Column, ...], Statistics], None]
 Row = Mapping[str, Any]
 Result = TypeVar("Result")
 
@@ -82,7 +82,7 @@ class _ChangedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LocatedRelation:
+class _Located:
     """A relation under its present name, with its partitions, children and ancestors.
 
     `family` contains rows of `readable.FAMILY`. `lockable` contains the oids of the members that this session's role
@@ -115,10 +115,10 @@ class _LocatedRelation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _DescribedRelation:
+class _Described:
     """A locked relation with its columns, their encodings, and the reasons against copying it."""
 
-    located: _LocatedRelation
+    located: _Located
     columns: tuple[Column, ...]
     wires: dict[str, Wire]
     reasons: tuple[Reason, ...]
@@ -137,31 +137,29 @@ def read(
     owner_oid: int | None = None,
     key: Sequence[str] | None = None,
     limits: Limits | None = None,
-    foresee: _EstimateCallback = lambda _columns, _statistics: None,
+    on_statistics: _StatisticsCallback = lambda _columns, _statistics: None,
 ) -> Table:
     """Read the columns that `choose` selects from the relation's columns, in one snapshot.
 
     The snapshot ends with this call. `connection` is an idle connection of the role `tensile_reader`. The caller must
     close it afterwards, because its settings are changed. If `owner_oid` is given, that role must also be able to
     read the columns. `key` names the columns that identify rows in a copy without a primary key; None means the
-    relation's primary key. `foresee` is called with the table's statistics before the table is read, and again when
-    the first arrays have given their shapes; it may raise an exception. If the relation is changed while it is read,
-    the read is repeated and `choose` and `foresee` are called again.
-
-    Raises MissingError, PrivilegeError, DataError, RequestError and UnreadableError for faults that the user can
-    correct, TableBusyError if another session locks a table for longer than the limit, and DatabaseError for other
-    faults.
+    relation's primary key. `on_statistics` is called with the table's statistics before the table is read, and again
+    when the first arrays have given their shapes; it may raise an exception. If the relation is changed while it is
+    read, the read is repeated and `choose` and `on_statistics` are called again. Raises MissingError, PrivilegeError,
+    DataError, RequestError and UnreadableError for faults that the user can correct, TableBusyError if another
+    session locks a table for longer than the limit, and DatabaseError for other faults.
     """
     limits = limits or Limits()
 
-    def copied(described: _DescribedRelation) -> Table:
+    def copied(described: _Described) -> Table:
         chosen = tuple(dict.fromkeys(choose(described.columns)))
         _require_wires(described, chosen)
         _refuse_unreadable(readable.counting(described.reasons, chosen))
         if owner_oid is not None:
             _require_owners_grants(connection, described.located, owner_oid, chosen)
         _require_grants(connection, described.located, (*chosen, *described.key))
-        return _copy_rows(connection, described, chosen, limits, foresee)
+        return _copy_rows(connection, described, chosen, limits, on_statistics)
 
     return _with_locked_relation(connection, relation, limits, copied, key)
 
@@ -179,7 +177,7 @@ def _with_locked_relation(
     connection: Connection,
     relation: Relation,
     limits: Limits,
-    action: Callable[[_DescribedRelation], Result],
+    action: Callable[[_Described], Result],
     key: Sequence[str] | None = None,
 ) -> Result:
     """Call `action` with the locked relation. Repeats the call if the relation is changed meanwhile."""
@@ -204,10 +202,7 @@ def _with_locked_relation(
 
 @contextmanager
 def _translate_errors(connection: Connection, relation: Relation) -> Iterator[None]:
-    """Convert PostgreSQL's errors to the project's.
-
-    The error of a lost connection is raised unchanged, because the read can be repeated on a new connection.
-    """
+    """Convert PostgreSQL's errors to the project's, except the error of a lost connection, which allows a retry."""
     table = f"{relation.schema}.{relation.name}"
     try:
         yield
@@ -245,11 +240,8 @@ _DROPPED_ERRORS = (
 
 
 @contextmanager
-def _translate_lock_errors(connection: Connection, located: _LocatedRelation, limits: Limits) -> Iterator[None]:
-    """Convert the errors of a lock timeout and of a dropped table.
-
-    The conversion happens after the transaction is rolled back, so that the connection can run further statements.
-    """
+def _translate_lock_errors(connection: Connection, located: _Located, limits: Limits) -> Iterator[None]:
+    """Convert the errors of a lock timeout and of a dropped table, after the transaction is rolled back."""
     try:
         yield
     except _DROPPED_ERRORS:  # the next attempt looks the relation up again and reports the cause
@@ -258,7 +250,7 @@ def _translate_lock_errors(connection: Connection, located: _LocatedRelation, li
         raise _busy_error(connection, located, limits) from error
 
 
-def _busy_error(connection: Connection, located: _LocatedRelation, limits: Limits) -> TableBusyError:
+def _busy_error(connection: Connection, located: _Located, limits: Limits) -> TableBusyError:
     oids = [row["oid"] for row in located.members]
     holder = connection.execute(statement("lock_holder"), {"oids": oids}).fetchone()
     schema, name, pid, role = holder or (located.schema, located.name, None, None)
@@ -268,7 +260,7 @@ def _busy_error(connection: Connection, located: _LocatedRelation, limits: Limit
     return TableBusyError(message, hint=hint)
 
 
-def _locate(connection: Connection, relation: Relation) -> _LocatedRelation:
+def _locate(connection: Connection, relation: Relation) -> _Located:
     parameters = {"oid": relation.oid, "schema": relation.schema, "name": relation.name}
     row = connection.execute(statement("locate"), parameters).fetchone()
     if row is None:
@@ -287,7 +279,7 @@ def _locate(connection: Connection, relation: Relation) -> _LocatedRelation:
     _refuse_unreadable(readable.reasons(family, ()))
     oids = [row["oid"] for row in family]
     lockable = frozenset(oid for (oid,) in connection.execute(statement("lockable"), {"oids": oids}))
-    return _LocatedRelation(oid=relation.oid, schema=schema, name=name, family=family, lockable=lockable)
+    return _Located(oid=relation.oid, schema=schema, name=name, family=family, lockable=lockable)
 
 
 def _family(connection: Connection, oid: int) -> tuple[Row, ...]:
@@ -300,7 +292,7 @@ def _rows(connection: Connection, query: str, *arguments: str) -> list[Row]:
         return list(cursor.execute(query, arguments).fetchall())
 
 
-def _lock(connection: Connection, located: _LocatedRelation, limits: Limits) -> None:
+def _lock(connection: Connection, located: _Located, limits: Limits) -> None:
     """Start the transaction, and lock the tables that may be locked before a query takes the snapshot."""
     connection.execute(statement("begin_snapshot"))
     timeout = sql.SQL(statement("set_lock_timeout")).format(milliseconds=sql.Literal(round(1000 * limits.lock_s)))
@@ -314,9 +306,7 @@ def _quoted(row: Row) -> sql.Identifier:
     return sql.Identifier(row["schema"], row["name"])
 
 
-def _describe_locked(
-    connection: Connection, located: _LocatedRelation, key: Sequence[str] | None
-) -> _DescribedRelation:
+def _describe_locked(connection: Connection, located: _Located, key: Sequence[str] | None) -> _Described:
     """Describe the locked relation. Raises _ChangedError if its family differs from the locked one."""
     if _family(connection, located.oid) != located.family:
         raise _ChangedError
@@ -340,7 +330,7 @@ def _describe_locked(
     readable_columns = {column.name: column.wire for column in described if column.wire is not None}
     key_wires = {row["name"]: wires.of_key(row["base"], sent_as_text=row["sent_as_text"]) for row in rows}
     keys = {row["name"]: wire for row in rows if row["primary_key"] and (wire := key_wires[row["name"]]) is not None}
-    return _DescribedRelation(
+    return _Described(
         located=located,
         columns=described,
         wires=keys | readable_columns,
@@ -348,7 +338,7 @@ def _describe_locked(
     )
 
 
-def _require_unchanged(connection: Connection, located: _LocatedRelation) -> None:
+def _require_unchanged(connection: Connection, located: _Located) -> None:
     """Raise _ChangedError if the copied rows may differ from the rows of the snapshot.
 
     This is possible only for a table of which the role may read single columns: such a table is locked only by its
@@ -391,7 +381,7 @@ def _refuse_unreadable(reasons: tuple[Reason, ...]) -> None:
             raise UnreadableError(message, hint=hint, reasons=reasons)
 
 
-def _require_wires(described: _DescribedRelation, chosen: Sequence[str]) -> None:
+def _require_wires(described: _Described, chosen: Sequence[str]) -> None:
     by_name = {column.name: column for column in described.columns}
     unsupported = [by_name[name] for name in chosen if by_name[name].wire is None]
     if unsupported:
@@ -404,13 +394,8 @@ def _require_wires(described: _DescribedRelation, chosen: Sequence[str]) -> None
         )
 
 
-def _require_owners_grants(
-    connection: Connection, located: _LocatedRelation, role_oid: int, columns: Sequence[str]
-) -> None:
-    """Raise PrivilegeError if the role may not read the columns of the relation.
-
-    Grants on the relation's partitions are not needed.
-    """
+def _require_owners_grants(connection: Connection, located: _Located, role_oid: int, columns: Sequence[str]) -> None:
+    """Raise PrivilegeError if the role may not read the relation's columns; its partitions need no grants."""
     parameters = {"schema": located.schema, "oid": located.oid, "role": role_oid, "columns": list(columns)}
     row = connection.execute(statement("owner_may_read"), parameters).fetchone()
     if row is None:
@@ -420,11 +405,8 @@ def _require_owners_grants(
     _require_complete_grants(connection, role, [facts], f"table {located}")
 
 
-def _require_grants(connection: Connection, located: _LocatedRelation, columns: Sequence[str]) -> None:
-    """Raise PrivilegeError if this session's role lacks a grant.
-
-    The role must be able to read the columns of every table that holds rows.
-    """
+def _require_grants(connection: Connection, located: _Located, columns: Sequence[str]) -> None:
+    """Raise PrivilegeError if this session's role may not read the columns of every table that holds rows."""
     role = connection.info.user
     rows = _rows(connection, readable.GRANTS, str(located.oid), role, json.dumps(columns))
     _require_complete_grants(connection, role, rows, f"table {located}")
@@ -444,10 +426,10 @@ _UNCHECKED_ROW_BYTES = 16 << 20  # rows up to this size are decoded before the m
 
 def _copy_rows(
     connection: Connection,
-    described: _DescribedRelation,
+    described: _Described,
     chosen: Sequence[str],
     limits: Limits,
-    foresee: _EstimateCallback,
+    on_statistics: _StatisticsCallback,
 ) -> Table:
     """Copy the rows of every table, one table after another."""
     located = described.located
@@ -457,28 +439,23 @@ def _copy_rows(
     statistics = read_statistics(connection, located.oids, wires)
     stored_bytes = statistics.stored_bytes
     log.info("reading table %s: %d tables of %d bytes on disk", located, len(located.tables), stored_bytes)
-    foresee(described.columns, statistics)
+    on_statistics(described.columns, statistics)
 
     def refuse(size_bytes: int) -> NoReturn:
         raise _too_large_error(located, store.rows, size_bytes, stored_bytes, limits)
 
-    def judge(row_bytes: int) -> None:  # in the stream an array has up to twice its size in memory
+    def check_row_size(row_bytes: int) -> None:  # in the stream an array has up to twice its size in memory
         if row_bytes > 2 * (limits.size_bytes - store.size_bytes):
             refuse(store.size_bytes + row_bytes)
 
     def sink(columns: dict[str, ColumnData], rows: int) -> None:
         shapes = {name: data.shape for name, data in columns.items() if data.shape}
         if shapes and not store.rows:
-            foresee(described.columns, statistics.seen(shapes))
+            on_statistics(described.columns, statistics.seen(shapes))
         store.add(columns, rows)
 
-    store = ColumnStore(
-        wires,
-        kept=chosen,
-        identity=described.key or sorted(chosen),
-        limit_bytes=limits.size_bytes,
-        refuse=refuse,
-    )
+    identity = described.key or sorted(chosen)
+    store = ColumnStore(wires, stored=chosen, identity=identity, limit_bytes=limits.size_bytes, refuse=refuse)
     decoder = Decoder(tuple(wires.items()), sink)
     connection.execute(statement("set_copy_timeout"))
     names = sql.SQL(", ").join(map(sql.Identifier, wires))
@@ -487,7 +464,7 @@ def _copy_rows(
         copying = sql.SQL(statement("copy_table")).format(table=_quoted(table), columns=names)
         with connection.cursor() as cursor, cursor.copy(copying) as copy:
             arriving = blocks(
-                copy, connection, block_bytes=BLOCK_BYTES, large_bytes=_UNCHECKED_ROW_BYTES, judge=judge
+                copy, connection, block_bytes=BLOCK_BYTES, large_bytes=_UNCHECKED_ROW_BYTES, check_size=check_row_size
             )
             for block in arriving:
                 digest.update(block)
@@ -503,19 +480,14 @@ def _copy_rows(
     )
 
 
-def _copied_wires(described: _DescribedRelation, chosen: Sequence[str]) -> dict[str, Wire]:
-    """Return the encodings of the chosen columns and of the key.
-
-    Columns of fixed width come first, because the decoder's runs end at a text.
-    """
+def _copied_wires(described: _Described, chosen: Sequence[str]) -> dict[str, Wire]:
+    """Return the encodings of the chosen columns and of the key, fixed widths first so that runs are long."""
     names = tuple(dict.fromkeys((*chosen, *described.key)))
     wires = {name: described.wires[name] for name in names}
     return dict(sorted(wires.items(), key=lambda item: not item[1].item))
 
 
-def _too_large_error(
-    located: _LocatedRelation, rows: int, size_bytes: int, stored_bytes: int, limits: Limits
-) -> DataError:
+def _too_large_error(located: _Located, rows: int, size_bytes: int, stored_bytes: int, limits: Limits) -> DataError:
     return DataError(
         f"table {located} takes more memory than a trainer may use to read it: {size(size_bytes)}, and the limit is "
         f"{size(limits.size_bytes)}",

@@ -66,26 +66,26 @@ class Requirements:
             needed, device = compared(self.update_bytes, room.device_bytes)
             raise MemoryLimitError(
                 f"the network needs at least {needed} of device memory, more than {bound} of {device}",
-                detail="So much is its largest parameter with its gradient, which are on the device together.",
+                detail="Its largest parameter and the gradient of this parameter must be on the device together.",
                 hint=_hint(room),
             )
         if self.state_bytes > room.device_bytes + room.host_pool_bytes:
             raise MemoryLimitError(
-                f"the network's parameters and optimizer state have {size(self.state_bytes)}, more than {bound} of "
+                f"the network's parameters and optimizer state take {size(self.state_bytes)}, more than {bound} of "
                 f"{size(room.device_bytes)} and the host pool of {size(room.host_pool_bytes)} together",
-                detail="What is not on the device between two iterations is in the host pool.",
+                detail="Tensors that are not on the device between two iterations must be in the host pool.",
                 hint=_hint(room, "or a larger host pool (TENSILE_HOST_POOL_BYTES)"),
             )
         if self.weights_bytes > room.host_bytes:
             weights, host = compared(self.weights_bytes, room.host_bytes)
             raise MemoryLimitError(
-                f"the network's weights have {weights}, more than the {host} of host memory",
+                f"the network's weights take {weights}, more than the {host} of host memory",
                 hint="Use a smaller network, or a machine or container with more memory.",
             )
         if self.weights_bytes > room.free_bytes:
             weights, free = compared(self.weights_bytes, room.free_bytes)
             raise HostMemoryError(
-                f"the network's weights have {weights}, and {free} of host memory are free now",
+                f"the network's weights take {weights}, and {free} of host memory are free now",
                 hint="Wait until other jobs have ended, use a smaller network, or give the machine more memory.",
             )
 

@@ -278,9 +278,8 @@ def _column_hashes(column: ColumnData) -> Hashes:
         case Kind.ARRAY:
             words = np.fromiter((_digest(row.tobytes()) for row in column.values), np.uint64, len(column.values))
         case Kind.FLOAT | Kind.DATE | Kind.TIME:
-            words = (column.values.astype(np.float64, copy=False) + 0.0).view(
-                np.uint64
-            )  # adding zero turns -0.0 into 0.0
+            # Adding zero turns -0.0 into 0.0.
+            words = (column.values.astype(np.float64, copy=False) + 0.0).view(np.uint64)
         case _:
             words = column.values.astype(np.int64).view(np.uint64)
     _mix(words)

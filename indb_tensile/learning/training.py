@@ -122,7 +122,7 @@ def prepare(
         spec = replace(spec, relation=snapshot.relation, exclude=exclude)
     checked = _CheckedOptions.of(spec)
 
-    def foresee(described: tuple[Column, ...], statistics: Statistics) -> None:
+    def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> None:
         estimate = footprint(
             statistics,
             target=spec.target,
@@ -142,7 +142,9 @@ def prepare(
         return (*features, spec.target, *([] if divider is None else [divider]))
 
     key = None if snapshot is None else snapshot.key
-    table = read(connection, spec.relation, choose, owner_oid=owner_oid, key=key, limits=limits, foresee=foresee)
+    table = read(
+        connection, spec.relation, choose, owner_oid=owner_oid, key=key, limits=limits, on_statistics=check_estimate
+    )
     if snapshot is not None and table.rows != snapshot.rows:
         raise MissingError(
             f"the job's snapshot has {table.rows} rows, {snapshot.rows} were written",
@@ -182,9 +184,8 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None, *, consume: 
     report = report_data(subject)
     membership = parts.rule | {"identity": list(table.identity), "keyed": table.keyed}
     held_out = table.take(test)
-    encoded = _encode_parts(
-        table, preprocessor, (train, valid, test), consume=consume
-    )  # the table is not used after this line
+    # With `consume` this is the last use of the table.
+    encoded = _encode_parts(table, preprocessor, (train, valid, test), consume=consume)
     return Prepared(
         module=module,
         loss=nn.CrossEntropyLoss() if spec.task is Task.CLASSIFICATION else nn.MSELoss(),

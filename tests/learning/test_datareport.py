@@ -86,7 +86,7 @@ def test_a_key_and_a_column_that_gives_the_target_away_are_warned_about_by_name(
 
     told = warnings_of(assemble(table(described, read), spec("passed")).report)
 
-    assert "it looks like a key, which tells rows apart and nothing else: leave it out with exclude" in told["number"]
+    assert "it looks like a key, which only identifies rows: leave it out with exclude" in told["number"]
     assert "gives passed away" in told["grade"]
 
 

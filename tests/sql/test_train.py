@@ -48,7 +48,7 @@ def test_the_simplest_call_works_as_typed(alice: Connection) -> None:
     )
     assert told == [
         'task is classification, as target "label" is an integer of 3 values',
-        "left out of the features, as keys tell rows apart and nothing else: id "
+        "left out of the features, as keys only identify rows: id "
         "(name them in features => array[...] to learn from them)",
     ]
 
