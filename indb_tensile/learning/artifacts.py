@@ -230,6 +230,7 @@ class Predictor:
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _predictions(self, outputs: npt.NDArray[np.float32]) -> list[Prediction]:
+        """Convert the network's outputs to one prediction per row."""
         target = self.preprocessor.target
         vectors = outputs.tolist()
         if self.task is Task.REGRESSION:

@@ -327,6 +327,7 @@ def _texts(
     form: Callable[[bytes], str],
     known: dict[bytes, str],
 ) -> npt.NDArray[np.object_]:
+    """Decode a text column. `known` maps the bytes of repeated texts to a shared str."""
     values = np.empty(len(missing), object)
     row = 0
     for segment in segments:
@@ -354,6 +355,7 @@ def _arrays(
     shape: tuple[int, ...],
     rows_before: int,
 ) -> npt.NDArray[Any]:
+    """Decode an array column; all its arrays have the given shape."""
     values = np.zeros((len(missing), *shape), wire.stored or np.dtype(wire.item).newbyteorder("="))
     tensors = _numeric_arrays if wire.form == "numeric" else _fixed_width_arrays
     row = 0

@@ -102,7 +102,7 @@ def report_result(
     warning: str | None = None
     if _no_better(metric, values[metric], constant, len(test)):
         classifies = preprocessor.target.task is Task.CLASSIFICATION
-        answer = "the commonest class" if metric == "accuracy" else "the shares of the classes"
+        answer = "the most frequent class" if metric == "accuracy" else "the shares of the classes"
         warning = (
             f"{metric} {values[metric]:.4g} is no better than always answering "
             f"{answer if classifies else 'the mean'} of the training rows ({constant:.4g}): the model has learned "
@@ -113,6 +113,7 @@ def report_result(
 
 
 def _row_facts(subject: Subject) -> Iterator[Fact]:
+    """Describe the rows that were read, left out, or repeated."""
     table, known = subject.table, len(subject.known)
     yield Fact(section="rows", fact="read", value=str(table.rows))
     dropped = table.rows - known
@@ -152,6 +153,7 @@ def _value_hashes(subject: Subject) -> Hashes:
 
 
 def _split_facts(subject: Subject) -> Iterator[Fact]:
+    """Describe how the rows were divided and how many rows each part has."""
     table, split = subject.table, subject.split
     warning = None
     if split.divider is None:
@@ -181,12 +183,11 @@ def _split_facts(subject: Subject) -> Iterator[Fact]:
 
 
 def _part_warning(part: str, rows: int, subject: Subject) -> str | None:
+    """Return a warning if a part has no row or too few rows."""
     if part == "valid" and not rows:
-        return "no row validates: training cannot measure how good the model is on rows that it has not seen"
+        return "there are no validation rows: training cannot measure how good the model is on unseen rows"
     if part == "test" and rows < _FEW_TEST_ROWS:
-        return (
-            f"one row more or less right moves an accuracy by {100 / rows:.2g} points: the metric is a rough estimate"
-        )
+        return f"each test row changes an accuracy by {100 / rows:.2g} points: the metric is a rough estimate"
     return None
 
 
@@ -203,6 +204,7 @@ def _time_order_warning(subject: Subject) -> str | None:
 
 
 def _target_facts(subject: Subject) -> Iterator[Fact]:
+    """Describe the target: mean and deviation of each part, or the rows of each class."""
     target, data = subject.preprocessor.target, subject.target
     yield Fact(section="target", subject=target.name, fact="task", value=target.task.value)
     if target.task is Task.REGRESSION:
@@ -217,11 +219,11 @@ def _target_facts(subject: Subject) -> Iterator[Fact]:
     codes = target.encode(data)
     counts = {part: np.bincount(codes[getattr(subject.parts, part)], minlength=target.outputs) for part in PARTS}
     total = sum(counts.values(), np.zeros(target.outputs, np.int64))
-    commonest = int(np.argmax(total))
+    most_frequent = int(np.argmax(total))
     for class_number in np.argsort(-total, kind="stable").tolist()[:_MOST_CLASSES]:
         rows_by_part = {part: int(counts[part][class_number]) for part in PARTS}
         warning = _class_warning(rows_by_part)
-        if class_number == commonest and total[class_number] > (1 - _RARE) * total.sum():
+        if class_number == most_frequent and total[class_number] > (1 - _RARE) * total.sum():
             warning = (
                 f"always answering this class gives accuracy {total[class_number] / total.sum():.3g}: use "
                 "metric => 'balanced_accuracy'"
@@ -238,12 +240,14 @@ _PART_VERBS = {"train": "train", "valid": "validate", "test": "test"}
 
 
 def _class_warning(rows: Mapping[str, int]) -> str | None:
+    """Return a warning if a class has no training row or no test row."""
     if not rows["train"]:
-        return "no row of this class trains: the model cannot learn it"
-    return None if rows["test"] else "no row of this class tests: the metric says nothing about this class"
+        return "the training part has no row of this class: the model cannot learn it"
+    return None if rows["test"] else "the test part has no row of this class: the metric says nothing about it"
 
 
 def _column_facts(subject: Subject) -> Iterator[Fact]:
+    """Describe the features: findings about leaks first, then encodings and values."""
     recipe, columns = subject.preprocessor.recipe, subject.table.columns
     leaks = leakage.findings(columns, recipe.features, recipe.target.name, recipe.target.task, subject.known)
     for finding in leaks:  # findings come first, because the number of facts of a section is limited
@@ -266,6 +270,7 @@ def _column_facts(subject: Subject) -> Iterator[Fact]:
 
 
 def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
+    """Yield each feature's name and a description of its encoding."""
     recipe = preprocessor.recipe
     numbers = recipe.numbers
     for place, name in enumerate(numbers.names):
@@ -322,6 +327,7 @@ def _is_constant(data: ColumnData, absent_mask: Mask, train: Rows) -> bool:
 
 
 def _finding_texts(kind: str, target: str) -> tuple[str, str, str]:
+    """Return the fact, its value and the warning for a kind of finding."""
     advice = "leave it out with exclude, unless it is known when a row is to be predicted"
     return {
         leakage.KEY: (

@@ -116,6 +116,7 @@ def _log_loss(class_probabilities: Array, targets: Array) -> float:
 
 
 def _classification(outputs: Array, targets: Array) -> dict[str, float]:
+    """Return every metric of a classification that these rows define."""
     if not all(np.isfinite(outputs[rows]).all() for rows in _blocks(outputs)):
         # The network diverged. Equal outputs stand for it, since scikit-learn refuses values that are not finite.
         outputs = np.broadcast_to(np.zeros((1, outputs.shape[1]), np.float32), outputs.shape)

@@ -65,7 +65,9 @@ class FeatureOptions:
                     message = f'preprocess: "{option}" means nothing to {kind} column "{name}"'
                     raise RequestError(message, hint=hint)
                 if option == "missing" and not _accepts(kind, value):
-                    own = "text is a category of its own" if kind is Kind.TEXT else "moment is its mean"
+                    own = (
+                        "text is a category of its own" if kind is Kind.TEXT else "date or timestamp becomes the mean"
+                    )
                     raise RequestError(
                         f'preprocess: "missing" of {kind} column "{name}" cannot be {value}',
                         detail=f"A missing {own}.",

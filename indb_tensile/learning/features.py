@@ -219,7 +219,7 @@ def choose_features(
         out = {target, *exclude}
         chosen = tuple(c.name for c in described if c.name not in out and not c.primary_key and not c.identity)
     if not chosen:
-        detail = "The target, excluded columns, and primary-key and identity columns are left out by themselves."
+        detail = "The target, excluded columns, and primary-key and identity columns are left out automatically."
         raise RequestError(
             "no column is left to learn from", detail=detail, hint="Name some with features => '{...}'."
         )

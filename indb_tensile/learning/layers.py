@@ -130,6 +130,7 @@ def output_shape(module: nn.Module, shape: Shape, title: str) -> Shape:
 
 
 def _module(layer: Mapping[str, Any], shape: Shape, outputs: int, title: str) -> nn.Module:
+    """Build one layer. Raises RequestError if the layer does not fit the shape of its input."""
     kind = layer["type"]
     values = check_parameters(f"architecture: {title} ({kind})", _without_type(layer), LAYERS[kind])
     if kind == "residual":
@@ -179,6 +180,8 @@ def _avg_pool2d(values: _Values, shape: Shape, outputs: int, title: str) -> nn.M
 
 
 def _recurrent(kind: str) -> "_Builder":
+    """Return the builder of an LSTM or GRU layer."""
+
     def make(values: _Values, shape: Shape, outputs: int, title: str) -> nn.Module:
         if values["dropout"] and values["layers"] == 1:
             hint = 'Give it more "layers", or add a dropout layer after it.'

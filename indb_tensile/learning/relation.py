@@ -261,6 +261,7 @@ def _busy_error(connection: Connection, located: _Located, limits: Limits) -> Ta
 
 
 def _locate(connection: Connection, relation: Relation) -> _Located:
+    """Find the relation by its oid. Raises MissingError if it is gone or its name belongs to another table."""
     parameters = {"oid": relation.oid, "schema": relation.schema, "name": relation.name}
     row = connection.execute(statement("locate"), parameters).fetchone()
     if row is None:

@@ -130,6 +130,7 @@ def fit_target(name: str, task: Task, data: ColumnData, train: Rows) -> Target:
 
 
 def _fit_classes(name: str, data: ColumnData, train: Rows) -> Target:
+    """Fit the classes of a target. Raises DataError if there is one class, or one class per row."""
     if data.kind in (Kind.ARRAY, Kind.DATE, Kind.TIME):
         hint = "Name a text, boolean or numeric column with target => '...'."
         raise RequestError(f'target "{name}" is of kind {data.kind}, which has no classes', hint=hint)

@@ -313,7 +313,7 @@ def _divide_rows(table: Table, known: Rows, split: Split) -> Parts:
 
 
 def _missing_divider_error(name: str) -> MissingError:
-    return MissingError(f'split: column "{name}" does not exist in the table', hint="Give split => '...' anew.")
+    return MissingError(f'split: column "{name}" does not exist in the table', hint="Give another split => '...'.")
 
 
 def _chosen_by_default(spec: JobSpec) -> tuple[str, ...]:

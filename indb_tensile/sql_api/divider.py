@@ -101,7 +101,7 @@ def _only_time_column(plpy: Plpy, table: Table, spec: Json, last: float) -> str:
 
 
 def _find_column(table: Table, name: str, *, inherited: bool) -> Column:
-    """Return the column. A refusal says that the name was inherited, if it was."""
+    """Return the column. If the split was inherited, the error for a missing column says so."""
     try:
         return table.column(name, "split")
     except RefusalError as refusal:

@@ -43,9 +43,9 @@ def notice_doubts(plpy: Plpy, table: Table, spec: Json) -> None:
     """Warn about the features, with one NOTICE per kind of finding."""
     features = [column for column in used_columns(table, spec) if column.kind in _SQL_VALUES]
     has_divider = divider_of(spec["split"]) is not None
-    moments = [] if has_divider else [column for column in table.columns if column.kind in ("date", "time")]
+    time_columns = [] if has_divider else [column for column in table.columns if column.kind in ("date", "time")]
     target = table.column(spec["target"], "target")
-    columns = list(dict.fromkeys([*features, *moments, target]))
+    columns = list(dict.fromkeys([*features, *time_columns, target]))
     if columns == [target] or target.kind not in _SQL_VALUES:
         return
     values, limit = _first_rows(plpy, table, columns)
@@ -64,7 +64,7 @@ def notice_doubts(plpy: Plpy, table: Table, spec: Json) -> None:
             f'features that give target "{target.name}" away in {checked_rows}: {", ".join(leaks)} (leave them out '
             f"with exclude => {_array(leaks)}, unless they are known when a row is to be predicted)"
         )
-    _notice_order(plpy, spec, [column for column in moments if orders_rows(column, values[column.name])])
+    _notice_order(plpy, spec, [column for column in time_columns if orders_rows(column, values[column.name])])
 
 
 def _suspicions_by_feature(

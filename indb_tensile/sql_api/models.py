@@ -21,7 +21,7 @@ def create_model(plpy: Plpy, request: Json) -> Json:
     if not created:
         models = fetch(plpy, MODEL, name)
         if models and models[0]["own"]:
-            hint = f"To define it anew, drop it first: select tensile_drop_model({literal(name)})."
+            hint = f"To replace it, drop it first: select tensile_drop_model({literal(name)})."
             raise RefusalError(DUPLICATE, f'model "{name}" already exists', hint=hint)
         raise _name_taken(name)
     return {"model": created[0]["model_id"]}

@@ -48,6 +48,7 @@ def _of_columns(option: str, value: Any, table: Table, features: Sequence[Column
 
 
 def _check_value(option: str, of_column: str, value: Any) -> None:
+    """Refuse a value that the option does not accept."""
     rule = PREPROCESS[option]
     if rule["type"] == "rule":
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -69,7 +70,11 @@ def _check_kind(option: str, column: Column, value: Any) -> None:
         message = f'preprocess: "{option}" means nothing to column "{column.name}" of type {column.type}'
         raise RefusalError(INVALID, message, hint=f"It is for columns of kind {' or '.join(kinds)}: leave it out.")
     if option == "missing" and value not in RULES.get(column.kind, (value,)):
-        own = "A missing text is a category of its own." if column.kind == "text" else "A missing moment is its mean."
+        own = (
+            "A missing text is a category of its own."
+            if column.kind == "text"
+            else "A missing date or time becomes the mean."
+        )
         message = f'preprocess: "missing" of column "{column.name}" of type {column.type} cannot be {shown(value)}'
         hint = f"Use {' or '.join(RULES[column.kind])}, or leave it out."
         raise RefusalError(INVALID, message, detail=own, hint=hint)

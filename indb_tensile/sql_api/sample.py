@@ -119,6 +119,7 @@ def _extremes(target: Column) -> tuple[str, str]:
 
 
 def _refuse_one_value(subject: str, task: str, summary: Row) -> None:
+    """Refuse a target with a single value."""
     if task == "classification":
         hint = "Classification needs two classes or more: add rows of another one, or name another target."
         raise RefusalError(DATA, f"{subject} has one class only: {summary['value']}", hint=hint)
@@ -127,6 +128,7 @@ def _refuse_one_value(subject: str, task: str, summary: Row) -> None:
 
 
 def _check_shape(table: Table, column: Column, least: str | None, most: str | None) -> None:
+    """Refuse an array feature whose arrays differ in shape or do not start at subscript 1."""
     if least is None or most is None:  # the first rows contain no array with elements
         return
     subject = f'feature "{column.name}" of {table}'

@@ -79,7 +79,7 @@ def test_a_report_is_read_beside_the_parts_of_the_rows(running: Service, alice: 
     assert "looks like a key" in str(report[("columns", "number", "counts up with the rows")][1])
     assert "nothing is learned from it" in str(report[("columns", "one", "different values")][1])
     assert "always answering this class gives accuracy 0.949" in str(report[("target", "no", "rows of the class")][1])
-    assert "no better than always answering the commonest class" in str(
+    assert "no better than always answering the most frequent class" in str(
         [row[1] for key, row in report.items() if key[0] == "result"]
     )
     assert parts(alice, "'people'") == Counter(rows_of(report) | {None: 5})

@@ -114,8 +114,9 @@ def test_a_metric_at_the_level_of_a_constant_answer_is_said_in_words() -> None:
     poor = report_result("accuracy", {"accuracy": share}, prepared.preprocessor, trained, y)
     good = report_result("accuracy", {"accuracy": 0.99}, prepared.preprocessor, trained, y)
 
-    assert f"accuracy {share:.4g} is no better than always answering the commonest class of the training rows" in str(
-        poor[1].warning
+    assert (
+        f"accuracy {share:.4g} is no better than always answering the most frequent class of the training rows"
+        in str(poor[1].warning)
     )
     assert [fact.warning for fact in good] == [None, None]
 

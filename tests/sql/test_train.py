@@ -511,7 +511,7 @@ def test_a_model_is_defined_once(alice: Connection) -> None:
         "42710",
         'model "it\'s" already exists',
         None,
-        "To define it anew, drop it first: select tensile_drop_model('it''s').",
+        "To replace it, drop it first: select tensile_drop_model('it''s').",
     )
 
 
