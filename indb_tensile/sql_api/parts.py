@@ -139,7 +139,7 @@ def _hash_value(value: Any, form: str) -> Any:
 def _statement(
     plpy: Plpy, described: Mapping[str, Row], identity: Sequence[str], target: str, decisive: str | None
 ) -> str:
-    """Return a query for the identity values, the dividing column, whether the target is known, and the key as JSON."""
+    """Return a query for the identity, the dividing column, whether the target is known, and the key as JSON."""
     quoted = {name: f"t.{plpy.quote_ident(name)}" for name in (*identity, target, *([decisive] if decisive else []))}
     values = {name: _HASH_EXPRESSIONS[_hash_form(described[name])].format(column) for name, column in quoted.items()}
     own = [f"{values[name]} as c{place}" for place, name in enumerate(identity)]

@@ -73,7 +73,7 @@ def _check_kind(option: str, column: Column, value: Any) -> None:
         own = (
             "A missing text is a category of its own."
             if column.kind == "text"
-            else "A missing date or time becomes the mean."
+            else "A missing date or timestamp becomes the mean."
         )
         message = f'preprocess: "missing" of column "{column.name}" of type {column.type} cannot be {shown(value)}'
         hint = f"Use {' or '.join(RULES[column.kind])}, or leave it out."
