@@ -10,7 +10,10 @@ from .spi import Json, Plpy, Row, fetch, literal
 
 
 def create_model(plpy: Plpy, request: Json) -> Json:
-    """Store a definition under a new name."""
+    """Store a definition under a new name, or under a name that a running training has reserved.
+
+    Refuses a name that another model has.
+    """
     name = read_model_name(request)
     definition = {
         "architecture": arguments.architecture(request, {}),
@@ -51,7 +54,7 @@ def find_version(plpy: Plpy, name: str, number: int | None) -> Row:
         raise RefusalError(MISSING, f'model "{name}" has no version {number}', hint=hint)
     hint = (
         "Predictions become possible when a training has succeeded: see tensile.stat_jobs. "
-        "One that is not deployed is named with version => N: "
+        "A version that is not deployed is named with version => N: "
         f"tensile_training_info({literal(name)}) lists them."
     )
     raise RefusalError(NOT_READY, f'model "{name}" has no deployed version', hint=hint)

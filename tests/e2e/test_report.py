@@ -205,7 +205,9 @@ def test_only_the_owner_may_ask_and_the_relation_must_fit(
             bob.execute("select * from tensile_split('own')")
         with pytest.raises(psycopg.errors.UndefinedObject, match='there is no model "none"'):
             bob.execute("select * from tensile_split('none')")
-    with pytest.raises(psycopg.errors.UndefinedColumn, match='has no column "id", which the split of model "own" uses'):
+    with pytest.raises(
+        psycopg.errors.UndefinedColumn, match='has no column "id", which the split of model "own" uses'
+    ):
         alice.execute("select * from tensile_split('own', 'else_where')")
     alice.execute("drop table own")
     with pytest.raises(psycopg.errors.UndefinedTable, match=r'table "alice\.own", which the model was trained on'):
