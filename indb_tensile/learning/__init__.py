@@ -1,1 +1,1 @@
-"""Tables to tensors to models: everything that is learned from and judged, but not the training itself."""
+"""Turns tables into tensors and trained weights into models. The training loop itself is not in this package."""

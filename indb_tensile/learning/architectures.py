@@ -1,7 +1,8 @@
-"""Networks from declarations: `mlp`, `cnn`, or a list of layers. The first two are lists in short.
+"""Builds networks from declarations: `mlp`, `cnn`, or a list of layers.
 
-Untrusted input: every name, type and size is checked, shapes are worked out on the meta device, and memory is
-taken only when the whole network is known to fit together.
+`mlp` and `cnn` are expanded to lists of layers. A declaration is untrusted input, so every name, type and size is
+checked. The shapes are computed on torch's meta device, and memory is allocated only after the whole network is known
+to fit together.
 """
 
 import math
@@ -52,7 +53,10 @@ ARCHITECTURES: dict[str, dict[str, Specification]] = {
 
 
 def check(architecture: Mapping[str, Any]) -> None:
-    """Raise RequestError, naming the wrong key or value and the known ones, for what cannot be built."""
+    """Raise RequestError if the declaration is invalid.
+
+    The message contains the wrong key or value, the HINT the known ones.
+    """
     values = _values(architecture)
     if architecture["type"] == "layers":
         if not values["layers"]:
@@ -61,17 +65,19 @@ def check(architecture: Mapping[str, Any]) -> None:
 
 
 def build(architecture: Mapping[str, Any], input_shape: Shape, outputs: int, *, seed: int = 0) -> nn.Module:
-    """The network for rows of `input_shape`, giving (batch, outputs); equal seeds give equal parameters.
+    """Build the network for rows of `input_shape`. Its output has the shape (batch, outputs).
 
-    Raises RequestError as `build_without_memory` does.
+    Equal seeds give equal parameters. Raises RequestError as `build_without_memory` does.
     """
-    return _initialised(build_without_memory(architecture, input_shape, outputs).to_empty(device="cpu"), seed)
+    return _with_fresh_parameters(
+        build_without_memory(architecture, input_shape, outputs).to_empty(device="cpu"), seed
+    )
 
 
 def build_without_memory(architecture: Mapping[str, Any], input_shape: Shape, outputs: int) -> nn.Module:
-    """The network on the meta device: shapes without bytes.
+    """Build the network on the meta device, where tensors have shapes but no memory.
 
-    Raises RequestError, with the layer's number and the shapes, where layers do not fit together.
+    Raises RequestError with the layer's number and the shapes if the layers do not fit together.
     """
     check(architecture)
     layers = expand(architecture, input_shape)
@@ -91,13 +97,13 @@ def build_without_memory(architecture: Mapping[str, Any], input_shape: Shape, ou
 
 
 def expand(architecture: Mapping[str, Any], input_shape: Shape) -> list[dict[str, Any]]:
-    """Any architecture as a list of layers."""
+    """Return the list of layers that an architecture of any type stands for."""
     values = _values(architecture)
     match architecture["type"]:
         case "mlp":
             return [{"type": "flatten"}, *_dense(values), {"type": "linear"}]
         case "cnn":
-            return [*_stages(values, input_shape), {"type": "flatten"}, *_dense(values), {"type": "linear"}]
+            return [*_convolutions(values, input_shape), {"type": "flatten"}, *_dense(values), {"type": "linear"}]
         case "layers":
             return [dict(layer) for layer in values["layers"]]
         case _:
@@ -105,7 +111,11 @@ def expand(architecture: Mapping[str, Any], input_shape: Shape) -> list[dict[str
 
 
 def default(input_shape: Shape, rows: int) -> dict[str, Any]:
-    """The network for `auto`: convolutions for images, else fully connected; smaller and blunter for few rows."""
+    """Return the architecture that `auto` stands for.
+
+    Images get convolutions, other rows get fully connected layers. Small tables get fewer units and more dropout, to
+    limit overfitting.
+    """
     if len(input_shape) == 3:
         return {"type": "cnn", "channels": [32, 64], "hidden": [128], "dropout": 0.2, "batch_norm": True}
     if rows < _FEW_ROWS:
@@ -113,20 +123,21 @@ def default(input_shape: Shape, rows: int) -> dict[str, Any]:
     return {"type": "mlp", "hidden": [128, 64], "dropout": 0.1}
 
 
-_FEW_ROWS = 2000
+_FEW_ROWS = 2000  # training rows below which `default` chooses the small network
 
 
 def natural_shape(architecture: Mapping[str, Any], arrays: tuple[Shape, ...], alone: bool) -> Shape | None:
-    """The shape of a row's tensor: what the architecture says, else that of the only feature, an array.
+    """Return the shape of one row's tensor, or None for a flat row.
 
-    None is a flat row. `alone` says that there is no feature but one array. A two-dimensional array is an image
-    of one channel to `cnn` and `auto`, and a sequence (steps, features) to `layers`. Raises RequestError where
-    `cnn` is left without an image.
+    The shape is the architecture's `input_shape`, or else the shape of the only feature if that is an array (`alone`
+    is true) of two or more dimensions. `cnn` and `auto` treat a two-dimensional array as an image of one channel;
+    `layers` treats it as a sequence (steps, features). `mlp` has no shape of its own. `auto` uses a flat row for
+    everything but images. Raises RequestError if `cnn` has no image.
     """
-    given = _values(architecture)["input_shape"]
+    declared = _values(architecture)["input_shape"]
     kind = architecture["type"]
-    if given is not None:
-        shape: Shape | None = tuple(given)
+    if declared is not None:
+        shape: Shape | None = tuple(declared)
     elif not alone or kind == "mlp" or len(arrays[0]) < 2:
         shape = None
     else:
@@ -142,16 +153,18 @@ def natural_shape(architecture: Mapping[str, Any], arrays: tuple[Shape, ...], al
 
 
 def _values(architecture: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all parameters of the architecture with defaults. Raises RequestError for an invalid one."""
     kind = architecture.get("type") if isinstance(architecture, Mapping) else None
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         shown = f'"{kind}"' if isinstance(kind, str) else repr(kind)
         hint = f"Known types: {', '.join(ARCHITECTURES)}."
         raise RequestError(f"architecture: unknown type {shown}", hint=hint)
-    given = {name: value for name, value in architecture.items() if name != "type"}
-    return check_parameters(f"architecture ({kind})", given, ARCHITECTURES[kind])
+    parameters = {name: value for name, value in architecture.items() if name != "type"}
+    return check_parameters(f"architecture ({kind})", parameters, ARCHITECTURES[kind])
 
 
 def _dense(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the hidden fully connected layers, each with its normalisation, activation and dropout."""
     layers: list[dict[str, Any]] = []
     for units in values["hidden"]:
         layers.append({"type": "linear", "out": units})
@@ -163,8 +176,11 @@ def _dense(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return layers
 
 
-def _stages(values: Mapping[str, Any], input_shape: Shape) -> list[dict[str, Any]]:
-    """Per entry of `channels`: `depth` convolutions, then the image halved as long as it can be."""
+def _convolutions(values: Mapping[str, Any], input_shape: Shape) -> list[dict[str, Any]]:
+    """Return `depth` convolutions per entry of `channels`, followed by a pooling layer.
+
+    The pooling layer halves the image. It is left out where the image is too small to halve.
+    """
     layers: list[dict[str, Any]] = []
     height, width = input_shape[1:]
     even = values["kernel"] % 2 == 0
@@ -181,8 +197,11 @@ def _stages(values: Mapping[str, Any], input_shape: Shape) -> list[dict[str, Any
     return layers
 
 
-def _initialised(module: nn.Module, seed: int) -> nn.Module:
-    """Every parameter and buffer drawn anew, in the order of the modules, without touching the global state."""
+def _with_fresh_parameters(module: nn.Module, seed: int) -> nn.Module:
+    """Initialise every parameter and buffer in the order of the modules.
+
+    The random numbers come from a fork of torch's generator, so the global random state does not change.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for part in module.modules():
@@ -193,5 +212,5 @@ def _initialised(module: nn.Module, seed: int) -> nn.Module:
 
 
 def parameter_count(module: nn.Module) -> int:
-    """How many numbers are learned."""
+    """Return the number of trainable values."""
     return sum(math.prod(parameter.shape) for parameter in module.parameters())

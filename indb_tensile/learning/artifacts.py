@@ -1,4 +1,4 @@
-"""What is stored of a model: weights and checkpoints as safetensors, everything else as JSON. No pickle."""
+"""The stored form of a model: weights and checkpoints as safetensors, everything else as JSON. No pickle is used."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,28 +21,29 @@ from indb_tensile.learning.evaluation import evaluate, probabilities
 from indb_tensile.learning.features import Preprocessor
 from indb_tensile.learning.tensorstream import TensorSpec, stream
 
-FORMAT = 1  # of the stored model; a reader refuses a newer one
-_LARGEST_BATCH_ROWS = 4096  # of a prediction: bounds what its activations take
+FORMAT = 1  # version of the stored form; a reader refuses any other version
+_LARGEST_BATCH_ROWS = 4096  # rows per forward pass of a prediction: bounds the memory of the activations
 
 
 class Saving(Protocol):
-    """A checkpoint that can be saved: what a store of checkpoints needs."""
+    """A checkpoint in the form in which a checkpoint store saves it."""
 
     @property
     def position(self) -> Mapping[str, Any]:
-        """Where in the training the checkpoint was taken, as plain JSON."""
+        """Return the point of the training at which the checkpoint was taken, as plain JSON."""
         ...
 
     def parts(self) -> Iterator[memoryview]:
-        """Yield the checkpoint's bytes, equal at each call. A part is valid until the next is requested."""
+        """Yield the checkpoint's bytes, equal at each call. A part is valid until the next one is requested."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CheckpointView:
-    """A checkpoint of a state that is read tensor by tensor while it is saved: the state is not copied as a whole.
+    """A checkpoint whose tensors are read one by one while the checkpoint is saved.
 
-    Names are `part/name` as in `Checkpoint`. Nothing may change the state before it is saved.
+    The training state is never copied as a whole, so the caller must not change the state before the checkpoint is
+    saved. Tensor names have the form `part/name`, as in the file that `Checkpoint.parts` writes.
     """
 
     specs: Mapping[str, TensorSpec]
@@ -50,13 +51,16 @@ class CheckpointView:
     position: Mapping[str, Any]
 
     def parts(self) -> Iterator[memoryview]:
-        """As safetensors, the position in its metadata."""
+        """Yield the checkpoint as a safetensors file with the position in its metadata."""
         return stream(self.specs, self.read, {"position": json.dumps(dict(self.position))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checkpoint:
-    """A job between two epochs. Names in each part are the caller's; `position` is plain JSON."""
+    """The training state of a job at an epoch boundary.
+
+    The caller chooses the tensor names within each part. `position` is plain JSON.
+    """
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
@@ -64,7 +68,7 @@ class Checkpoint:
     position: dict[str, Any] = field(default_factory=dict)
 
     def parts(self) -> Iterator[memoryview]:
-        """As safetensors, the position in its metadata."""
+        """Yield the checkpoint as a safetensors file with the position in its metadata."""
         parts = {"weights": self.weights, "optimizer": self.optimizer, "random": self.random}
         tensors = {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
         specs = {name: TensorSpec.of(tensor) for name, tensor in tensors.items()}
@@ -72,7 +76,10 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "Checkpoint":
-        """Raises DatabaseError for bytes that `parts` did not yield."""
+        """Read a checkpoint back from the bytes that `parts` yielded.
+
+        Raises DatabaseError for any other bytes.
+        """
         tensors, metadata = unpack(stored)
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "random": {}}
         for name, tensor in tensors.items():
@@ -81,13 +88,13 @@ class Checkpoint:
                 raise DatabaseError(f'the stored checkpoint has a tensor "{name}" of no known part')
             parts[part][own] = tensor
         if "position" not in metadata:
-            raise DatabaseError("the stored checkpoint does not say where it was taken")
+            raise DatabaseError("the stored checkpoint has no position")
         return cls(**parts, position=json.loads(metadata["position"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelBundle:
-    """One version of a model: all that a prediction needs."""
+    """One version of a model, with everything that a prediction needs."""
 
     architecture: dict[str, Any]
     input_shape: tuple[int, ...]
@@ -97,7 +104,7 @@ class ModelBundle:
     weights: dict[str, Tensor]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the weights, as plain data."""
+        """Return everything except the weights as plain data."""
         return {
             "format": FORMAT,
             "architecture": self.architecture,
@@ -108,29 +115,35 @@ class ModelBundle:
         }
 
     def to_bytes(self) -> bytes:
-        """The weights."""
+        """Return the weights as a safetensors file."""
         return pack(self.weights, {})
 
     @classmethod
     def load(cls, stored: Mapping[str, Any], weights: bytes) -> "ModelBundle":
-        """Raises DatabaseError for anything that `to_json` and `to_bytes` did not write."""
+        """Read a bundle that `to_json` and `to_bytes` wrote.
+
+        Raises DatabaseError for anything else.
+        """
         try:
-            read = msgspec.convert(stored, _StoredModel)
+            model = msgspec.convert(stored, _StoredModel)
         except msgspec.ValidationError as error:
             raise DatabaseError(f"the stored model cannot be read: {error}") from error
-        if read.format != FORMAT:
-            raise DatabaseError(f"the stored model has format {read.format}, this version reads {FORMAT}")
+        if model.format != FORMAT:
+            raise DatabaseError(f"the stored model has format {model.format}, this version reads {FORMAT}")
         return cls(
-            architecture=read.architecture,
-            input_shape=read.input_shape,
-            outputs=read.outputs,
-            task=read.task,
-            preprocessor=Preprocessor.from_json(read.preprocessor),
+            architecture=model.architecture,
+            input_shape=model.input_shape,
+            outputs=model.outputs,
+            task=model.task,
+            preprocessor=Preprocessor.from_json(model.preprocessor),
             weights=unpack(weights)[0],
         )
 
     def module(self) -> nn.Module:
-        """The network in evaluation mode. Raises DatabaseError where the weights are not this network's."""
+        """Build the network, load its weights and put it into evaluation mode.
+
+        Raises DatabaseError if the weights do not fit the network.
+        """
         module = architectures.build(self.architecture, self.input_shape, self.outputs)
         try:
             module.load_state_dict(self.weights)
@@ -141,11 +154,11 @@ class ModelBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """One row's answer.
+    """The prediction for one row.
 
-    `value` is what `tensile_predict` returns: the regression value, or the label as a number (None for text
-    labels). `label` is the label as text (None for regression). `probabilities` follow the labels' order.
-    `vector` is the network's own output.
+    `value` is the number that `tensile_predict` returns: the regression value, or the label as a number (None for
+    text labels). `label` is the label as text (None for regression). `probabilities` follow the order of the labels.
+    `vector` is the output of the network itself.
     """
 
     value: float | None
@@ -155,7 +168,7 @@ class Prediction:
 
 
 class Predictor:
-    """A model ready to answer. Give it rows from SQL or columns of a table."""
+    """A loaded model that predicts rows from SQL or columns of a table."""
 
     def __init__(self, bundle: ModelBundle) -> None:
         self.bundle = bundle
@@ -165,51 +178,59 @@ class Predictor:
 
     @classmethod
     def load(cls, stored: Mapping[str, Any], weights: bytes) -> "Predictor":
-        """From what `ModelBundle` stored."""
+        """Build a predictor from the stored form of a `ModelBundle`."""
         return cls(ModelBundle.load(stored, weights))
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The columns that a row must have, in the order of positional values."""
+        """Return the columns that a row must have, in the order of positional values."""
         return self.preprocessor.recipe.features
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels as text, in the order of probabilities; empty for regression."""
+        """Return the labels as text, in the order of the probabilities; empty for regression."""
         return self.preprocessor.target.names
 
     def predict_rows(self, rows: Sequence[Any]) -> list[Prediction]:
-        """One prediction per row: an object, an array in the features' order, or the single feature's value.
+        """Return one prediction per row.
 
-        Raises RequestError and DataError, as `Preprocessor.transform_rows` does.
+        A row is an object, an array of values in the order of the features, or the value of the only feature. Raises
+        RequestError and DataError as `Preprocessor.transform_rows` does.
         """
-        return self._answers(self.outputs(self.preprocessor.transform_rows(rows))) if rows else []
+        return self._predictions(self.outputs(self.preprocessor.transform_rows(rows))) if rows else []
 
     def predict_columns(self, columns: Columns) -> list[Prediction]:
-        """One prediction per row of a table."""
-        return self._answers(self.outputs(self.preprocessor.transform(columns)))
+        """Return one prediction per row of a table."""
+        return self._predictions(self.outputs(self.preprocessor.transform(columns)))
 
     def evaluate_rows(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """The metrics on objects that hold the target too. Raises RequestError for no rows."""
+        """Compute the metrics on objects that also contain the target.
+
+        Raises RequestError if there are no rows.
+        """
         if not rows:
             raise RequestError("there are no rows to evaluate on")
         targets = self.preprocessor.targets_of(rows)
         return evaluate(self.task, self.outputs(self.preprocessor.transform_rows(rows)), targets, self.preprocessor)
 
     def evaluate_columns(self, columns: Columns) -> dict[str, float]:
-        """The metrics on rows of a table, such as another version's `held_out`."""
+        """Compute the metrics on rows of a table that includes the target.
+
+        The rows may be another version's `held_out`, so that two versions can be compared.
+        """
         target = self.preprocessor.target
         outputs = self.outputs(self.preprocessor.transform(columns))
         return evaluate(self.task, outputs, target.encode(columns[target.name]), self.preprocessor)
 
     def outputs(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What the network gives for transformed rows, (rows, outputs)."""
-        given, size = torch.from_numpy(x), _LARGEST_BATCH_ROWS
+        """Run the network on transformed rows and return its outputs, shape (rows, outputs)."""
+        inputs, size = torch.from_numpy(x), _LARGEST_BATCH_ROWS
         with torch.inference_mode():
-            parts = [self._module(given[at : at + size]).numpy() for at in range(0, len(given), size)]
+            parts = [self._module(inputs[start : start + size]).numpy() for start in range(0, len(inputs), size)]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
-    def _answers(self, outputs: npt.NDArray[np.float32]) -> list[Prediction]:
+    def _predictions(self, outputs: npt.NDArray[np.float32]) -> list[Prediction]:
+        """Convert the network's outputs to one prediction per row."""
         target = self.preprocessor.target
         vectors = outputs.tolist()
         if self.task is Task.REGRESSION:
@@ -218,26 +239,34 @@ class Predictor:
                 Prediction(value=value, label=None, probabilities=(), vector=tuple(vector))
                 for value, vector in zip(values, vectors, strict=True)
             ]
-        chances, best = probabilities(outputs).tolist(), outputs.argmax(axis=1).tolist()
+        class_probabilities, best_classes = probabilities(outputs).tolist(), outputs.argmax(axis=1).tolist()
         return [
             Prediction(
-                value=None if target.numbers is None else target.numbers[place],
-                label=target.names[place],
-                probabilities=tuple(chance),
+                value=None if target.numbers is None else target.numbers[class_number],
+                label=target.names[class_number],
+                probabilities=tuple(row_probabilities),
                 vector=tuple(vector),
             )
-            for place, chance, vector in zip(best, chances, vectors, strict=True)
+            for class_number, row_probabilities, vector in zip(
+                best_classes, class_probabilities, vectors, strict=True
+            )
         ]
 
 
 def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """Tensors of any device and layout as safetensors; those that share a storage are written twice."""
+    """Serialize tensors of any device and layout as a safetensors file.
+
+    Tensors that share a storage are each written in full.
+    """
     specs = {name: TensorSpec.of(tensor) for name, tensor in tensors.items()}
     return b"".join(stream(specs, tensors.__getitem__, metadata))
 
 
 def unpack(stored: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata. Raises DatabaseError for bytes that are not safetensors."""
+    """Return the tensors and the metadata of a safetensors file.
+
+    Raises DatabaseError for bytes that are not a safetensors file.
+    """
     try:
         tensors: dict[str, Tensor] = safetensors.torch.load(stored)
     except SafetensorError as error:
@@ -248,6 +277,8 @@ def unpack(stored: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 class _StoredModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Validates the JSON that `ModelBundle.to_json` wrote."""
+
     format: int
     architecture: dict[str, Any]
     input_shape: tuple[int, ...]

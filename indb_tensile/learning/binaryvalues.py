@@ -1,10 +1,10 @@
-"""Values in PostgreSQL's binary form, as the numbers and texts that PostgreSQL's own casts make of them.
+"""Converts values from PostgreSQL's binary form to the numbers and texts that PostgreSQL's own casts produce.
 
-A cast in the statement that reads a table would be resolved, and might run a function, as the role that reads. So
-values travel in their binary form (each type's send function, backend/utils/adt) and are converted here:
-`numeric_floats` is `numeric::float8`, but refuses no value, and a function of `TEXT_FORMS` is `::text` of its type,
-with the server's default settings (`IntervalStyle` postgres, `bytea_output` hex). Tests compare each with the
-server's own casts.
+A cast in the statement that reads a table could run a function of the table's owner with the rights of the reading
+role. So the statement does not cast: values arrive in their binary form (the send function of each type,
+backend/utils/adt) and are converted here. `numeric_floats` corresponds to `numeric::float8`, but accepts every value.
+Each function of `TEXT_FORMS` corresponds to `::text` of its type with the server's default settings (`IntervalStyle`
+postgres, `bytea_output` hex). Tests compare each function with the server's casts.
 """
 
 import struct
@@ -18,31 +18,33 @@ from indb_tensile.learning.columns import Mask
 Floats = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.int64]
 
-_HEADER_BYTES = 8  # digits, weight, sign, display scale: 16 bits each; then base-10000 digits of 16 bits
+_HEADER_BYTES = 8  # digit count, weight, sign, display scale: 16 bits each; base-10000 digits of 16 bits follow
 _NEGATIVE, _NAN, _INFINITY, _MINUS_INFINITY = 0x4000, 0xC000, 0xD000, 0xF000
-_MOST_DIGITS = 5  # of base 10000 whose value may fit 64 bits
-_LARGEST_FIRST = 921  # the first of five digits up to which it does fit
-_EXACT = 2**53  # up to here every integer is a double
-_LARGEST_POWER = 22  # 10**22 is the largest power of ten that is a double
+_MOST_DIGITS = 5  # base-10000 digits whose value may fit into 64 bits
+_LARGEST_FIRST = 921  # a value of five digits fits into 64 bits if its first digit is at most this
+_EXACT = 2**53  # every integer up to this bound is exact as a double
+_LARGEST_POWER = 22  # 10**22 is the largest power of ten that is exact as a double
 _POWERS = 10.0 ** np.arange(_LARGEST_POWER + 1)
-_STRIPPED_ZEROS = 3  # decimal zeros that the last base-10000 digit may end with
+_STRIPPED_ZEROS = 3  # the last base-10000 digit may end with this many decimal zeros
 
 
 def numeric_floats(data: npt.NDArray[np.uint8], starts: Positions, lengths: Positions) -> Floats:
-    """`numeric` values that begin at `starts`, correctly rounded: beyond a double infinite, too small for one zero.
+    """Return the `numeric` values that begin at `starts`, correctly rounded to float64.
 
-    PostgreSQL's own cast refuses both. A value that is not finite is missing, here as in a prediction.
+    A value beyond the range of a double becomes infinite, a value too small for a double becomes zero; PostgreSQL's
+    own cast raises an error for both. The package treats values that are not finite as missing, here and in a
+    prediction.
     """
     values = np.zeros(len(starts))
     for length in np.unique(lengths):
         chosen = np.flatnonzero(lengths == length)
         words = data[starts[chosen, None] + np.arange(length)].view(">u2").astype(np.int64)
-        values[chosen] = _of_one_length(words)
+        values[chosen] = _floats_of_equal_length(words)
     return values
 
 
-def _of_one_length(words: npt.NDArray[np.int64]) -> Floats:
-    """`words` has a row for each value: the four of the header, then the digits."""
+def _floats_of_equal_length(words: npt.NDArray[np.int64]) -> Floats:
+    """Convert values of equal length. A row of `words` holds the four header words and the digits of one value."""
     weight = np.where(words[:, 1] < 1 << 15, words[:, 1], words[:, 1] - (1 << 16))
     sign, digits = words[:, 2], words[:, 4:]
     count = digits.shape[1]
@@ -50,23 +52,24 @@ def _of_one_length(words: npt.NDArray[np.int64]) -> Floats:
     values[sign == _NAN] = np.nan
     values[sign == _INFINITY] = np.inf
     values[sign == _MINUS_INFINITY] = -np.inf
-    left = (sign == 0) | (sign == _NEGATIVE) if count else np.zeros(len(words), np.bool_)
+    pending = (sign == 0) | (sign == _NEGATIVE) if count else np.zeros(len(words), np.bool_)
     if 0 < count <= _MOST_DIGITS:
-        exact, at = _exact(digits, weight)
-        at &= left
-        values[at] = np.where(sign[at] == _NEGATIVE, -exact[at], exact[at])
-        left &= ~at
-    for row in np.flatnonzero(left).tolist():
+        exact_values, is_exact = _exact_values(digits, weight)
+        is_exact &= pending
+        values[is_exact] = np.where(sign[is_exact] == _NEGATIVE, -exact_values[is_exact], exact_values[is_exact])
+        pending &= ~is_exact
+    for row in np.flatnonzero(pending).tolist():
         text = "".join(f"{digit:04d}" for digit in digits[row].tolist())
         value = float(f"{text}e{4 * (int(weight[row]) - count + 1)}")
         values[row] = -value if sign[row] == _NEGATIVE else value
     return values
 
 
-def _exact(digits: npt.NDArray[np.int64], weight: npt.NDArray[np.int64]) -> tuple[Floats, Mask]:
-    """Values without their sign, and which are correctly rounded (Clinger 1990).
+def _exact_values(digits: npt.NDArray[np.int64], weight: npt.NDArray[np.int64]) -> tuple[Floats, Mask]:
+    """Return the values without sign, and a mask of those that are correctly rounded (Clinger 1990).
 
-    An integer below 2**53 and a power of ten up to 10**22 are doubles, so one multiplication or division rounds once.
+    An integer below 2**53 and a power of ten up to 10**22 are exact as doubles, so one multiplication or division
+    rounds only once.
     """
     count = digits.shape[1]
     fits = digits[:, 0] <= _LARGEST_FIRST if count == _MOST_DIGITS else np.ones(len(digits), np.bool_)
@@ -90,17 +93,20 @@ def _utf8(raw: bytes) -> str:
 
 
 def _padded(raw: bytes) -> str:
-    """`character(n)`: its text has no trailing blanks."""
+    """Decode `character(n)`, whose text has no trailing blanks."""
     return _utf8(raw).rstrip(" ")
 
 
 def _char(raw: bytes) -> str:
-    """The type "char" before PostgreSQL 16: its text is the byte, valid in the server's encoding or not."""
+    """Decode the type "char" before PostgreSQL 16.
+
+    The text is the byte itself, even if the byte is invalid in the server's encoding.
+    """
     return "" if raw == b"\0" else _utf8(raw)
 
 
 def _char_or_octal(raw: bytes) -> str:
-    """The type "char" since PostgreSQL 16."""
+    """Decode the type "char" since PostgreSQL 16, which writes bytes above 127 in octal."""
     return f"\\{raw[0]:03o}" if raw[0] >= 1 << 7 else _char(raw)
 
 
@@ -123,15 +129,21 @@ def _colons(raw: bytes) -> str:
 
 
 def _network(raw: bytes) -> str:
-    """`inet` and `cidr`: family, bits, whether cidr, bytes of the address; as text always with the bits."""
+    """Decode `inet` and `cidr`: address family, prefix length, a flag for cidr, and the address bytes.
+
+    The text always includes the prefix length.
+    """
     address = raw[4:]
-    shown = ".".join(map(str, address)) if len(address) == 4 else _ipv6(struct.unpack(">8H", address))
-    return f"{shown}/{raw[1]}"
+    text = ".".join(map(str, address)) if len(address) == 4 else _ipv6(struct.unpack(">8H", address))
+    return f"{text}/{raw[1]}"
 
 
 def _ipv6(words: tuple[int, ...]) -> str:
-    """As inet_net_ntop writes it: the first longest run of two or more zeros shortened, an IPv4 tail with dots."""
-    start, length = _zeros(words)
+    """Return an IPv6 address as inet_net_ntop writes it.
+
+    The first longest run of two or more zeros is shortened, and an embedded IPv4 address is written with dots.
+    """
+    start, length = _longest_zeros(words)
     dotted = start == 0 and (length == 6 or (length == 5 and words[5] == 0xFFFF))
     tail = f"{words[6] >> 8}.{words[6] & 255}.{words[7] >> 8}.{words[7] & 255}"
     parts = [f"{word:x}" for word in words[:6]] + [tail] if dotted else [f"{word:x}" for word in words]
@@ -140,8 +152,8 @@ def _ipv6(words: tuple[int, ...]) -> str:
     return f"{':'.join(parts[:start])}::{':'.join(parts[start + length :])}"
 
 
-def _zeros(words: tuple[int, ...]) -> tuple[int, int]:
-    """Where the first longest run of zeros starts, and its length."""
+def _longest_zeros(words: tuple[int, ...]) -> tuple[int, int]:
+    """Return the start and the length of the first longest run of zeros."""
     best, start = (0, 0), 0
     for at, word in enumerate((*words, 1)):
         if word:
@@ -166,18 +178,18 @@ def _clock(time_us: int) -> str:
     seconds, fraction = divmod(time_us, 1_000_000)
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
-    shown = f".{fraction:06d}".rstrip("0") if fraction else ""
-    return f"{hour:02d}:{minute:02d}:{second:02d}{shown}"
+    decimals = f".{fraction:06d}".rstrip("0") if fraction else ""
+    return f"{hour:02d}:{minute:02d}:{second:02d}{decimals}"
 
 
-_ENDLESS = (2**63 - 1, 2**31 - 1, 2**31 - 1)  # PostgreSQL 17's infinite interval
-_ENDLESS_BEFORE = (-(2**63), -(2**31), -(2**31))
+_INFINITE_INTERVAL = (2**63 - 1, 2**31 - 1, 2**31 - 1)  # since PostgreSQL 17
+_MINUS_INFINITE_INTERVAL = (-(2**63), -(2**31), -(2**31))
 
 
 def _interval(raw: bytes) -> str:
-    """As `IntervalStyle` postgres writes it: a part after a negative one has its sign."""
+    """Decode an interval as `IntervalStyle` postgres writes it: a field after a negative one has an explicit sign."""
     time_us, days, months = struct.unpack(">qii", raw)
-    if (time_us, days, months) in (_ENDLESS, _ENDLESS_BEFORE):
+    if (time_us, days, months) in (_INFINITE_INTERVAL, _MINUS_INFINITE_INTERVAL):
         return "infinity" if days > 0 else "-infinity"
     years = abs(months) // 12 * (1 if months > 0 else -1)
     parts, after_negative = [], False
@@ -202,7 +214,7 @@ def _log_position(raw: bytes) -> str:
 
 
 def _jsonb(raw: bytes) -> str:
-    """A version number, then the text."""
+    """Decode `jsonb`: one byte with a version number, then the text."""
     return _utf8(raw[1:])
 
 

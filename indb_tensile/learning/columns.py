@@ -1,4 +1,4 @@
-"""Columns as they are described by PostgreSQL and as they lie in memory."""
+"""Column descriptions as PostgreSQL gives them, and column values as they are stored in memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,24 +13,25 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Kind(StrEnum):
-    """How a column is understood, whatever its exact SQL type."""
+    """The kinds of columns that the package distinguishes. Several SQL types share a kind."""
 
     INTEGER = "integer"
     FLOAT = "float"
     BOOLEAN = "boolean"
     TEXT = "text"
-    DATE = "date"  # a day
-    TIME = "time"  # a moment: a timestamp, of any zone
+    DATE = "date"
+    TIME = "time"  # a timestamp, with or without time zone
     ARRAY = "array"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """How a value travels in COPY's binary format, and what becomes of it.
+    """The encoding of a column's values in COPY's binary format, and the conversion to be applied to them.
 
-    `item` is the big-endian numpy dtype of a scalar or of an array's element, empty where the length varies: text
-    and numeric. `form` names the conversion from a type's binary form (learning/binaryvalues.py): `numeric`, or one
-    of its TEXT_FORMS. `stored` is the dtype of an array's element in memory where `item` is another one.
+    `item` is the big-endian numpy dtype of a scalar or of an array's element. It is empty for values of variable
+    length: text and numeric. `form` names the conversion from the type's binary form (learning/binaryvalues.py):
+    `numeric`, or a key of its TEXT_FORMS. `stored` is the dtype of an array's element in memory where that differs
+    from `item`.
     """
 
     kind: Kind
@@ -41,7 +42,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a relation. `wire` is None for a type that cannot be learned from."""
+    """The description of one column of a relation. `wire` is None for a type that models cannot learn from."""
 
     name: str
     type: str
@@ -55,11 +56,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColumnData:
-    """The values of one column and which of them are NULL.
+    """The values of one column, and a mask of the rows that are NULL.
 
-    `values` is int64 or int32, float64 or float32 (the narrow ones where the column's type is no wider), bool,
-    object (str), float64 seconds since 1970 (dates and times), or for arrays float32 or float64 of shape (rows,
-    *shape). What lies at a missing position is of no meaning. Compute with `numbers()`. `missing` may be read-only.
+    `values` has one of these types: int64 or int32; float64 or float32 (the narrow types where the column's SQL type
+    is no wider); bool; object (str); float64 seconds since 1970 for dates and times; or, for arrays, float32 or
+    float64 of shape (rows, *shape). Values at missing positions are undefined. Compute with `numbers()`. `missing`
+    may be read-only.
     """
 
     kind: Kind
@@ -67,27 +69,30 @@ class ColumnData:
     missing: Mask
 
     def take(self, rows: Rows) -> "ColumnData":
-        """These rows only, in this order."""
+        """Return a copy of these rows, in this order."""
         return ColumnData(kind=self.kind, values=self.values[rows], missing=self.missing[rows])
 
     def part(self, start: int, end: int) -> "ColumnData":
-        """The rows from `start` to `end`, not copied."""
+        """Return a view of the rows from `start` to `end`, without a copy."""
         return ColumnData(kind=self.kind, values=self.values[start:end], missing=self.missing[start:end])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one value: () for a scalar."""
+        """Return the shape of one value: () for a scalar."""
         return tuple(self.values.shape[1:])
 
     def absent(self) -> Mask:
-        """Where there is nothing to learn from: NULL, or a number that is not finite (in an array: any)."""
+        """Return a mask of the values that a model cannot learn from.
+
+        These are NULL, numbers that are not finite, and arrays that contain a number that is not finite.
+        """
         if not np.issubdtype(self.values.dtype, np.floating):
             return self.missing
-        strange: Mask = ~np.isfinite(self.values).reshape(len(self.values), -1).all(axis=1)
-        return self.missing | strange
+        not_finite: Mask = ~np.isfinite(self.values).reshape(len(self.values), -1).all(axis=1)
+        return self.missing | not_finite
 
     def numbers(self, out: npt.NDArray[np.float64] | None = None) -> npt.NDArray[np.float64]:
-        """The values as float64, NaN where missing; in `out`, where that is given."""
+        """Return the values as float64, NaN where missing; written to `out` if it is given."""
         numbers = np.empty(self.values.shape) if out is None else out
         numbers[...] = self.values
         if self.missing.any():
@@ -100,10 +105,10 @@ Columns = Mapping[str, ColumnData]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Table:
-    """What was read of a relation in one snapshot, in physical order.
+    """The rows that were read from a relation in one snapshot, in physical order.
 
-    `row_hash` identifies each row by its primary key, else by its values; `digest` is the SHA-256 of names,
-    types and all content in hexadecimal.
+    `row_hash` identifies each row by its primary key, or by its values if there is none. `digest` is the SHA-256 in
+    hexadecimal of the names, types and entire contents of the columns.
     """
 
     columns: dict[str, ColumnData]
@@ -114,19 +119,19 @@ class Table:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns of the primary key."""
+        """Return the columns of the primary key."""
         return tuple(column.name for column in self.described if column.primary_key)
 
     @property
     def keyed(self) -> bool:
-        """Whether a primary key tells the rows apart."""
+        """Return whether the relation has a primary key."""
         return bool(self.key)
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns that `row_hash` is made of: the key, else all that were read."""
+        """Return the columns that `row_hash` is computed from: the primary key, or else all columns read."""
         return self.key or tuple(sorted(self.columns))
 
     def take(self, rows: Rows) -> dict[str, ColumnData]:
-        """These rows of every column."""
+        """Return a copy of these rows of every column."""
         return {name: data.take(rows) for name, data in self.columns.items()}

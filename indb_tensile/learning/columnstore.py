@@ -1,8 +1,8 @@
-"""Columns that grow block by block while a table is read, within a bound of memory.
+"""Collects the columns of a table block by block while the table is read, within a memory limit.
 
-An array grows in place: the C library moves the pages of a large block (mremap) and copies nothing. So columns take
-their final size, and not twice that, as joining a list of blocks would. Numbers that travel in four bytes or less are
-kept in four, and a column without a NULL has no mask of its own.
+Arrays grow in place: the C library moves the pages of a large block (mremap) and copies nothing. So the columns need
+their final size only, whereas joining a list of blocks would need twice that. Numbers that COPY sends in four bytes
+or less are stored in four, and a column without NULL has no mask of its own.
 """
 
 import sys
@@ -15,8 +15,7 @@ import numpy.typing as npt
 from indb_tensile.learning.columns import ColumnData, Kind, Mask, Wire
 from indb_tensile.learning.splits import Hashes, row_hashes
 
-_SPARE = 16  # an array grows by this part of its length at least, so that small blocks do not each move it
-
+_SPARE = 16  # an array grows by at least 1/16 of its length, so that not every small block moves it
 
 _DTYPES: dict[Kind, Any] = {
     Kind.INTEGER: np.int64,
@@ -29,12 +28,12 @@ _DTYPES: dict[Kind, Any] = {
 }
 
 
-# What numbers are kept as that travel so: none of them is changed by it.
+# The dtype in memory of numbers that COPY sends in this dtype. The conversion is exact.
 _NARROW: dict[str, Any] = {">i2": np.int32, ">i4": np.int32, ">f4": np.float32}
 
 
 def stored_bytes(wire: Wire) -> int:
-    """What a value of fixed width takes in a column, or an element of an array."""
+    """Return the bytes in memory of one value of fixed width, or of one element of an array."""
     if wire.kind is Kind.ARRAY:
         return int(np.dtype(wire.stored or wire.item).itemsize)
     narrow = _NARROW.get(wire.item) if wire.kind in (Kind.INTEGER, Kind.FLOAT) else None
@@ -42,31 +41,32 @@ def stored_bytes(wire: Wire) -> int:
 
 
 class ColumnStore:
-    """The `kept` columns of all blocks, and each row's hash of its `identity` columns, which need not be kept.
+    """The columns of all blocks read so far, and a hash of each row.
 
-    `refuse` is called with the bytes that all would take, before they are taken, where these are more than
-    `limit_bytes`; it raises.
+    `stored` names the columns to store. The hash of a row is computed from its `identity` columns, which need not be
+    stored. If the columns would need more than `limit_bytes`, the store calls `refuse` with the number of bytes
+    before it allocates them; `refuse` must raise an exception.
     """
 
     def __init__(
         self,
         wires: dict[str, Wire],
         *,
-        kept: Sequence[str],
+        stored: Sequence[str],
         identity: Sequence[str],
         limit_bytes: int,
         refuse: Callable[[int], None],
     ) -> None:
-        self._columns = {name: _Column(wires[name]) for name in kept}
+        self._columns = {name: _Column(wires[name]) for name in stored}
         self._identity = tuple(identity)
-        self._hashes = _Growing(np.zeros(0, np.uint64))
+        self._hashes = _GrowingArray(np.zeros(0, np.uint64))
         self._limit_bytes = limit_bytes
         self._refuse = refuse
         self.rows = 0
         self.size_bytes = 0
 
     def add(self, columns: dict[str, ColumnData], rows: int) -> None:
-        """Take the next block."""
+        """Append the next block."""
         size_bytes = self.size_bytes + 8 * rows
         size_bytes += sum(column.size_bytes(columns[name]) for name, column in self._columns.items())
         if size_bytes > self._limit_bytes:
@@ -78,24 +78,26 @@ class ColumnStore:
         self.rows += rows
 
     def columns(self) -> dict[str, ColumnData]:
-        """The columns, whole."""
+        """Return the complete columns."""
         return {name: column.whole() for name, column in self._columns.items()}
 
     def row_hash(self) -> Hashes:
-        """A hash of each row."""
+        """Return a hash of each row."""
         return self._hashes.whole()
 
 
-class _Growing:
+class _GrowingArray:
+    """An array that grows along its first axis."""
+
     def __init__(self, values: npt.NDArray[Any]) -> None:
         self._values = values
         self._rows = 0
 
-    def add(self, part: npt.NDArray[Any]) -> None:
-        rows = self._rows + len(part)
+    def add(self, block: npt.NDArray[Any]) -> None:
+        rows = self._rows + len(block)
         if rows > len(self._values):
             self._resize(max(rows, len(self._values) + len(self._values) // _SPARE))
-        self._values[self._rows : rows] = part
+        self._values[self._rows : rows] = block
         self._rows = rows
 
     def whole(self) -> npt.NDArray[Any]:
@@ -103,22 +105,29 @@ class _Growing:
         return self._values
 
     def _resize(self, rows: int) -> None:
-        self._values.resize((rows, *self._values.shape[1:]), refcheck=False)  # nobody else has it yet
+        self._values.resize((rows, *self._values.shape[1:]), refcheck=False)  # no other references exist yet
 
 
 class _Column:
-    """Until its first array an array's column has no shape: rows before it are only counted."""
+    """The values and the mask of one stored column.
+
+    The shape of an array column is unknown until its first array arrives; rows before that are only counted.
+    """
 
     def __init__(self, wire: Wire) -> None:
         self._kind = wire.kind
         self._narrow = _NARROW.get(wire.item) if wire.kind in (Kind.INTEGER, Kind.FLOAT) else None
-        self._missing: _Growing | None = None  # none so far
-        self._values: _Growing | None = None
+        self._missing: _GrowingArray | None = None  # None while no value is missing
+        self._values: _GrowingArray | None = None
         self._empty_rows = 0
         self._rows = 0
 
     def size_bytes(self, block: ColumnData) -> int:
-        """What a block would take here. Of equal texts that are one object, each counts as its own."""
+        """Return the bytes that a block needs in this column.
+
+        Equal texts of a block count once, whether or not they are one object. Texts of earlier blocks are not
+        considered.
+        """
         texts = sum(sys.getsizeof(text) for text in set(block.values)) if self._kind is Kind.TEXT else 0
         masks = 0 if self._missing is None and not block.missing.any() else len(block.missing)
         if self._missing is None and masks:
@@ -127,19 +136,19 @@ class _Column:
         return values + masks + texts
 
     def add(self, block: ColumnData) -> None:
-        self._mask(block.missing)
+        self._add_mask(block.missing)
         if self._kind is Kind.ARRAY and block.shape == (0,):
             self._empty_rows += len(block.missing)
             return
         if self._values is None:
             empty = np.zeros((self._empty_rows, *block.shape), self._narrow or block.values.dtype)
-            self._values = _Growing(empty[:0].copy())
+            self._values = _GrowingArray(empty[:0].copy())
             self._values.add(empty)
         self._values.add(block.values)
 
-    def _mask(self, missing: Mask) -> None:
+    def _add_mask(self, missing: Mask) -> None:
         if self._missing is None and missing.any():
-            self._missing = _Growing(np.zeros(0, np.bool_))
+            self._missing = _GrowingArray(np.zeros(0, np.bool_))
             self._missing.add(np.zeros(self._rows, np.bool_))
         if self._missing is not None:
             self._missing.add(missing)

@@ -1,4 +1,7 @@
-"""Whether two versions of a model can be compared: only where both predict the same, from the same rows."""
+"""Decides whether two versions of a model can be compared.
+
+Two versions can be compared only if both predict the same target from the same rows.
+"""
 
 from collections.abc import Container
 
@@ -8,13 +11,14 @@ from indb_tensile.learning.targets import Target
 
 
 def why_incomparable(old: Preprocessor, new: Preprocessor, columns: Container[str]) -> str:
-    """Why the old version's metric on rows that have `columns` says nothing beside the new one's; empty if it does.
+    """Return why the metrics of two versions cannot be compared, or an empty text if they can.
 
-    The answer is a clause without a full stop, in which "that version" is the old one. It names no class: classes are
-    values of the training data, and others than the model's owner may read the answer.
+    The old version is evaluated on rows that have `columns`. The answer is a clause without a full stop, in which
+    "that version" is the old one. The answer contains no class, since classes are values of the training data and the
+    answer may be read by other roles than the model's owner.
     """
-    if why := _other_target(old.target, new.target):
-        return why
+    if reason := _target_difference(old.target, new.target):
+        return reason
     absent = [name for name in old.recipe.features if name not in columns]
     if absent:
         named = ", ".join(f'"{name}"' for name in absent)
@@ -22,7 +26,8 @@ def why_incomparable(old: Preprocessor, new: Preprocessor, columns: Container[st
     return ""
 
 
-def _other_target(old: Target, new: Target) -> str:
+def _target_difference(old: Target, new: Target) -> str:
+    """Return how the targets differ as a clause, or an empty text if they are the same."""
     if old.name != new.name:
         return f'that version predicts "{old.name}", this one "{new.name}"'
     if old.task is not new.task:

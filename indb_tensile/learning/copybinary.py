@@ -1,10 +1,11 @@
-"""COPY's binary format, decoded with numpy, block by block.
+"""Decodes COPY's binary format with numpy, block by block.
 
-A row is a 16-bit field count and, per field, a 32-bit length (-1 for NULL) and that many bytes. Rows of one
-layout (same lengths) follow one another at one stride, so a run of them is a strided view and costs nothing to
-find; text and NULLs end a run, and there a plain loop walks the rows. Both give segments with the same face.
+A row is a 16-bit field count and, per field, a 32-bit length (-1 for NULL) and the bytes of the value. Consecutive
+rows of one layout (equal lengths) have a constant stride, so a run of such rows is a strided numpy view that costs
+nothing to build. Texts and NULLs end a run; a plain loop then scans the rows. Runs and scanned rows are segments with
+the same interface.
 
-A stream is decoded while it arrives. Between two blocks only the rest of an incomplete row is kept, so a stream takes
+A stream is decoded while it arrives. Between two blocks only the rest of an incomplete row is kept. So a stream needs
 the memory of its columns, one block and one row.
 """
 
@@ -21,17 +22,17 @@ from indb_tensile.learning.binaryvalues import TEXT_FORMS, numeric_floats
 from indb_tensile.learning.columns import ColumnData, Kind, Mask, Wire
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
-BLOCK_BYTES = 2 * 1024 * 1024  # each column's pass over a block finds it in the cache; smaller ones cost more calls
+BLOCK_BYTES = 2 * 1024 * 1024  # fits into the cache while each column is decoded; smaller blocks cost more calls
 
 _COUNT = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
-_SHORTEST_RUN_ROWS = 64  # below this a strided view costs more than the loop
-_LONGEST_WALK_ROWS = 4096  # then look for a run again
-_CHECKED_BYTES = 256 * 1024  # a run is checked in blocks that stay in the cache
-_GATHER_BYTES = 16  # up to here an index per byte is cheaper than a slice per value
-_MOST_KNOWN_TEXTS = 65536  # categories repeat, and share one str each; texts that are all different need not be kept
-_EPOCH_S = 946_684_800  # 2000-01-01, PostgreSQL's day zero, in seconds since 1970
-_ARRAY_HEADER_BYTES = 12  # dimensions, flags, element type; then size and lower bound of each dimension
+_SHORTEST_RUN_ROWS = 64  # for fewer rows a strided view costs more than the loop
+_LONGEST_SCAN_ROWS = 4096  # scanned by the loop before the decoder looks for a run again
+_CHECKED_BYTES = 256 * 1024  # the layout of a run is checked in blocks that fit into the cache
+_GATHER_BYTES = 16  # up to this size an index per byte is cheaper than a slice per value
+_MOST_KNOWN_TEXTS = 65536  # repeated texts share one str; the bound limits the memory for texts that do not repeat
+_EPOCH_S = 946_684_800  # 2000-01-01, PostgreSQL's epoch, in seconds since 1970
+_ARRAY_HEADER_BYTES = 12  # dimensions, flags, element type; size and lower bound of each dimension follow
 _MOST_DIMENSIONS = 6  # PostgreSQL's MAXDIM
 
 Fields = Sequence[tuple[str, Wire]]
@@ -39,10 +40,11 @@ Sink = Callable[[dict[str, ColumnData], int], None]
 
 
 class Decoder:
-    """Gives `sink` the columns and the number of rows of each block of one or more streams.
+    """Decodes one or more streams and calls `sink` with the columns and the number of rows of each block.
 
-    Faults name column and row; rows are numbered from 1 on through all streams. Raises DataError for values that no
-    column can hold (arrays that make no tensor), InvariantError for a stream that is not as described.
+    Error messages contain the column and the row; rows are numbered from 1 through all streams. Raises DataError for
+    values that no column can store (arrays of different shapes), InvariantError for a stream that does not match the
+    fields.
     """
 
     def __init__(self, fields: Fields, sink: Sink, block_bytes: int = BLOCK_BYTES) -> None:
@@ -55,13 +57,13 @@ class Decoder:
         self.begin()
 
     def begin(self) -> None:
-        """Expect a new stream."""
+        """Start a new stream."""
         self._data = bytearray()
         self._in_rows = False
         self._ended = False
 
     def feed(self, part: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes of the stream; a bytearray is the decoder's own from then on."""
+        """Add the next bytes of the stream. The decoder takes ownership of a bytearray."""
         if self._data:
             self._data += part
         else:
@@ -70,7 +72,7 @@ class Decoder:
             self._decode()
 
     def end(self) -> None:
-        """Decode what is left of the stream."""
+        """Decode the rest of the stream. Raises InvariantError if the stream has no trailer."""
         self._decode()
         if not self._ended:
             raise InvariantError("COPY's stream ends without its trailer")
@@ -82,12 +84,13 @@ class Decoder:
         self._in_rows = True
         segments, end = _segments(self._data, position, len(self._fields))
         if segments:
-            self._give(segments)
-        self._ended = _at_end(self._data, end)
+            self._emit(segments)
+        self._ended = _is_trailer(self._data, end)
         if end:
-            self._data = self._data[end:]  # views may still hold the old buffer, which then cannot be cut
+            self._data = self._data[end:]  # numpy views may still refer to the old buffer, so it cannot be shortened
 
-    def _give(self, segments: Sequence["_Segment"]) -> None:
+    def _emit(self, segments: Sequence["_Segment"]) -> None:
+        """Convert the segments to columns and call the sink."""
         rows = sum(segment.rows for segment in segments)
         columns = {name: self._column(segments, f, name, wire) for f, (name, wire) in enumerate(self._fields)}
         self._rows += rows
@@ -112,7 +115,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Rows of one layout at one stride."""
+    """Consecutive rows of one layout, at a constant stride."""
 
     data: bytearray
     rows: int
@@ -121,16 +124,16 @@ class _Run:
     lengths: tuple[int, ...]
 
     def spans(self, field: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where each row's value starts, and its length (-1: NULL)."""
+        """Return the start and the length of the field in each row; the length is -1 for NULL."""
         starts = self.starts[field] + self.stride_bytes * np.arange(self.rows, dtype=np.int64)
         return starts, np.full(self.rows, self.lengths[field], dtype=np.int64)
 
     def missing(self, field: int) -> Mask:
-        """Which rows have NULL."""
+        """Return a mask of the rows in which the field is NULL."""
         return np.full(self.rows, self.lengths[field] < 0)
 
     def gather(self, field: int, present: Mask, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """The bytes of the present values, (rows, size_bytes); each must be that long."""
+        """Return the bytes of the present values, shape (rows, size_bytes). Each value must have that size."""
         if self.lengths[field] < 0:
             return np.empty((0, size_bytes), np.uint8)
         strides = (self.stride_bytes, 1)
@@ -138,8 +141,8 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Walk:
-    """Rows whose values lie where a loop found them."""
+class _ScannedRows:
+    """Consecutive rows whose values were located by a loop."""
 
     data: bytearray
     rows: int
@@ -150,39 +153,39 @@ class _Walk:
         return self.starts[:, field], self.lengths[:, field]
 
     def missing(self, field: int) -> Mask:
-        absent: Mask = self.lengths[:, field] < 0
-        return absent
+        is_null: Mask = self.lengths[:, field] < 0
+        return is_null
 
     def gather(self, field: int, present: Mask, size_bytes: int) -> npt.NDArray[np.uint8]:
         starts = self.starts[present, field]
         if size_bytes <= _GATHER_BYTES:
-            every = np.frombuffer(self.data, np.uint8)
-            gathered: npt.NDArray[np.uint8] = every[starts[:, None] + np.arange(size_bytes)]
+            data_bytes = np.frombuffer(self.data, np.uint8)
+            gathered: npt.NDArray[np.uint8] = data_bytes[starts[:, None] + np.arange(size_bytes)]
             return gathered
         view = memoryview(self.data)
         joined = b"".join([view[start : start + size_bytes] for start in starts.tolist()])
         return np.frombuffer(joined, np.uint8).reshape(len(starts), size_bytes)
 
 
-_Segment = _Run | _Walk
+_Segment = _Run | _ScannedRows
 
 
 def _segments(data: bytearray, position: int, fields: int) -> tuple[list[_Segment], int]:
-    """The whole rows from `position` on, and where they end."""
+    """Return the complete rows from `position` on, and the position after them."""
     segments: list[_Segment] = []
-    while (first := _walk(data, position, fields, 1))[0].rows:
-        run = _run(data, position, first)
+    while (first := _scan_rows(data, position, fields, 1))[0].rows:
+        run = _find_run(data, position, first)
         if run.rows >= _SHORTEST_RUN_ROWS:
             position += run.rows * run.stride_bytes
             segments.append(run)
         else:
-            walk, position = _walk(data, position, fields, _LONGEST_WALK_ROWS)
-            segments.append(walk)
+            scanned, position = _scan_rows(data, position, fields, _LONGEST_SCAN_ROWS)
+            segments.append(scanned)
     return segments, position
 
 
 def _header_end(data: bytearray) -> int | None:
-    """Where the first row begins; None where the header is not whole yet."""
+    """Return the position of the first row, or None if the header is not complete yet."""
     if not data.startswith(SIGNATURE[: len(data)]):
         raise InvariantError(f"COPY's stream starts with {bytes(data[:11])!r}, not with its signature")
     flags_end = len(SIGNATURE) + 4
@@ -192,29 +195,29 @@ def _header_end(data: bytearray) -> int | None:
     return end if end <= len(data) else None
 
 
-def _at_end(data: bytearray, position: int) -> bool:
+def _is_trailer(data: bytearray, position: int) -> bool:
     return position + _COUNT.size <= len(data) and bool(_COUNT.unpack_from(data, position)[0] == -1)
 
 
-def _run(data: bytearray, position: int, walked: tuple[_Walk, int]) -> _Run:
-    """The rows from `position` on that have the layout of the first one, which was walked."""
-    first, end = walked
+def _find_run(data: bytearray, position: int, scanned: tuple[_ScannedRows, int]) -> _Run:
+    """Return the rows from `position` on that have the layout of the first row, which was `scanned` before."""
+    first_row, end = scanned
     stride = end - position
-    starts, lengths = first.starts[0].tolist(), first.lengths[0].tolist()
-    most = (len(data) - position) // stride
+    starts, lengths = first_row.starts[0].tolist(), first_row.lengths[0].tolist()
+    complete_rows = (len(data) - position) // stride
     rows, block = 1, _SHORTEST_RUN_ROWS
     longest = max(_SHORTEST_RUN_ROWS, _CHECKED_BYTES // stride)
-    while rows < most:
-        size = min(block, most - rows)
-        alike = _alike(data, position + rows * stride, stride, size, position, starts, lengths)
-        rows += alike
-        if alike < size:
+    while rows < complete_rows:
+        size = min(block, complete_rows - rows)
+        same = _count_same_layout(data, position + rows * stride, stride, size, position, starts, lengths)
+        rows += same
+        if same < size:
             break
         block = min(2 * block, longest)
     return _Run(data, rows, stride, tuple(starts), tuple(lengths))
 
 
-def _alike(
+def _count_same_layout(
     data: bytearray,
     at: int,
     stride: int,
@@ -223,7 +226,7 @@ def _alike(
     starts: Sequence[int],
     lengths: Sequence[int],
 ) -> int:
-    """How many of the next rows repeat the layout of the row at `first`."""
+    """Return how many of the next rows have the layout of the row at `first`."""
     same = np.ndarray((rows,), ">i2", data, at, (stride,)) == len(starts)
     for start, length in zip(starts, lengths, strict=True):
         offset = start - _LENGTH.size - first
@@ -231,11 +234,11 @@ def _alike(
     return rows if same.all() else int(np.argmin(same))
 
 
-def _walk(data: bytearray, position: int, fields: int, limit: int) -> tuple[_Walk, int]:
-    """Up to `limit` whole rows one by one, and where they end."""
+def _scan_rows(data: bytearray, position: int, fields: int, limit: int) -> tuple[_ScannedRows, int]:
+    """Locate the values of up to `limit` complete rows; also return the position after these rows."""
     length_at, starts, lengths, rows = _LENGTH.unpack_from, [], [], 0
     size, last_length = len(data), len(data) - _LENGTH.size
-    while rows < limit and position + _COUNT.size <= size and not _at_end(data, position):
+    while rows < limit and position + _COUNT.size <= size and not _is_trailer(data, position):
         count = _COUNT.unpack_from(data, position)[0]
         if count != fields:
             raise InvariantError(f"a row of COPY's stream has {count} fields instead of {fields}")
@@ -250,17 +253,17 @@ def _walk(data: bytearray, position: int, fields: int, limit: int) -> tuple[_Wal
             lengths.append(length)
             if length > 0:
                 at += length
-        if at > size:  # the row is not whole yet
+        if at > size:  # the row is not complete yet
             break
         position = at
         rows += 1
     shape = (rows, fields)
-    walked = rows * fields
-    return _Walk(
+    scanned = rows * fields
+    return _ScannedRows(
         data,
         rows,
-        np.array(starts[:walked], np.int64).reshape(shape),
-        np.array(lengths[:walked], np.int64).reshape(shape),
+        np.array(starts[:scanned], np.int64).reshape(shape),
+        np.array(lengths[:scanned], np.int64).reshape(shape),
     ), position
 
 
@@ -270,32 +273,32 @@ def _scalars(segments: Sequence[_Segment], field: int, name: str, wire: Wire, mi
     for segment in segments:
         present = ~missing[row : row + segment.rows]
         if wire.form == "numeric":
-            raw = _numerics(segment, field, present)
+            raw = _numeric_values(segment, field, present)
         else:
-            raw = _fixed(segment, field, name, wire, present)
-        every = len(raw) == segment.rows  # as a rule, and much quicker than by a mask
-        values[row : row + segment.rows][slice(None) if every else present] = raw
+            raw = _fixed_width_values(segment, field, name, wire, present)
+        all_present = len(raw) == segment.rows  # the usual case; a slice is much faster than a mask
+        values[row : row + segment.rows][slice(None) if all_present else present] = raw
         row += segment.rows
-    return _meaning(values, wire)
+    return _converted(values, wire)
 
 
-def _fixed(segment: _Segment, field: int, name: str, wire: Wire, present: Mask) -> npt.NDArray[Any]:
+def _fixed_width_values(segment: _Segment, field: int, name: str, wire: Wire, present: Mask) -> npt.NDArray[Any]:
     item = np.dtype(wire.item)
     lengths = np.array(segment.lengths[field]) if isinstance(segment, _Run) else segment.lengths[:, field]
-    odd = lengths[(lengths >= 0) & (lengths != item.itemsize)]
-    if odd.size:
-        raise InvariantError(f'column "{name}" travels in values of {odd[0]} bytes, not {item.itemsize}')
+    wrong = lengths[(lengths >= 0) & (lengths != item.itemsize)]
+    if wrong.size:
+        raise InvariantError(f'column "{name}" arrives in values of {wrong[0]} bytes, not {item.itemsize}')
     return segment.gather(field, present, item.itemsize).view(item)[:, 0]
 
 
-def _numerics(segment: _Segment, field: int, present: Mask) -> npt.NDArray[np.float64]:
+def _numeric_values(segment: _Segment, field: int, present: Mask) -> npt.NDArray[np.float64]:
     starts, lengths = segment.spans(field)
-    every = np.frombuffer(segment.data, np.uint8)
-    return numeric_floats(every, starts[present], lengths[present])
+    data_bytes = np.frombuffer(segment.data, np.uint8)
+    return numeric_floats(data_bytes, starts[present], lengths[present])
 
 
-def _meaning(values: npt.NDArray[Any], wire: Wire) -> npt.NDArray[Any]:
-    """From what travels to what `ColumnData` promises."""
+def _converted(values: npt.NDArray[Any], wire: Wire) -> npt.NDArray[Any]:
+    """Convert the scalars of a stream to the types that `ColumnData` promises."""
     match wire.kind:
         case Kind.INTEGER:
             return values.astype(np.int64, copy=False)
@@ -308,7 +311,7 @@ def _meaning(values: npt.NDArray[Any], wire: Wire) -> npt.NDArray[Any]:
 
 
 def _seconds(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Seconds since 1970 of days (4 bytes) or microseconds (8 bytes) since 2000; infinity stays infinite."""
+    """Convert days (4 bytes) or microseconds (8 bytes) since 2000 to seconds since 1970; infinity stays infinite."""
     limits = np.iinfo(values.dtype)
     scale = 86_400.0 if values.dtype.itemsize == 4 else 1e-6
     seconds = values.astype(np.float64) * scale + _EPOCH_S
@@ -324,6 +327,7 @@ def _texts(
     form: Callable[[bytes], str],
     known: dict[bytes, str],
 ) -> npt.NDArray[np.object_]:
+    """Decode a text column. `known` maps the bytes of repeated texts to a shared str."""
     values = np.empty(len(missing), object)
     row = 0
     for segment in segments:
@@ -351,8 +355,9 @@ def _arrays(
     shape: tuple[int, ...],
     rows_before: int,
 ) -> npt.NDArray[Any]:
+    """Decode an array column; all its arrays have the given shape."""
     values = np.zeros((len(missing), *shape), wire.stored or np.dtype(wire.item).newbyteorder("="))
-    tensors = _numeric_tensors if wire.form == "numeric" else _tensors
+    tensors = _numeric_arrays if wire.form == "numeric" else _fixed_width_arrays
     row = 0
     for segment in segments:
         present = ~missing[row : row + segment.rows]
@@ -378,7 +383,7 @@ def _first_shape(segments: Sequence[_Segment], field: int, name: str, rows_befor
     return None
 
 
-def _tensors(
+def _fixed_width_arrays(
     segment: _Segment,
     field: int,
     name: str,
@@ -395,18 +400,18 @@ def _tensors(
     if not wrong.any():
         raw = segment.gather(field, present, size)
         elements = raw[:, header:].view(np.dtype([("size", ">i4"), ("value", item)]))
-        odd = (elements["size"] != item.itemsize).any(axis=1) | ~_headers_alike(raw, shape)
-        if not odd.any():
+        mismatch = (elements["size"] != item.itemsize).any(axis=1) | ~_same_headers(raw, shape)
+        if not mismatch.any():
             return elements["value"].reshape(-1, *shape)
         wrong = np.zeros_like(present)
-        wrong[np.flatnonzero(present)[odd]] = True
+        wrong[np.flatnonzero(present)[mismatch]] = True
     at = int(np.argmax(wrong))
     raw_value = bytes(memoryview(segment.data)[int(starts[at]) : int(starts[at] + lengths[at])])
     _check_array(raw_value, shape, name, rows_before + at + 1)
     raise InvariantError(f'column "{name}", row {rows_before + at + 1}: an array of {lengths[at]} bytes is malformed')
 
 
-def _numeric_tensors(
+def _numeric_arrays(
     segment: _Segment,
     field: int,
     name: str,
@@ -415,12 +420,12 @@ def _numeric_tensors(
     present: Mask,
     rows_before: int,
 ) -> npt.NDArray[Any]:
-    """Elements of numeric arrays differ in length: each is walked."""
+    """Decode arrays of `numeric`. The elements differ in length, so a loop locates each element."""
     header = _ARRAY_HEADER_BYTES + 8 * len(shape)
     rows, (starts, lengths) = np.flatnonzero(present), segment.spans(field)
     size = int(np.prod(shape))
     values = np.empty((len(rows), size))
-    every, view, length_at = np.frombuffer(segment.data, np.uint8), memoryview(segment.data), _LENGTH.unpack_from
+    data_bytes, view, length_at = np.frombuffer(segment.data, np.uint8), memoryview(segment.data), _LENGTH.unpack_from
     for place, row in enumerate(rows.tolist()):
         start, end = int(starts[row]), int(starts[row] + lengths[row])
         _check_array(bytes(view[start : min(end, start + header)]), shape, name, rows_before + row + 1)
@@ -434,12 +439,15 @@ def _numeric_tensors(
             at += 4 + length
         if len(positions) != size:
             raise InvariantError(f'column "{name}", row {rows_before + row + 1}: the array is malformed')
-        values[place] = numeric_floats(every, np.array(positions, np.int64), np.array(sizes, np.int64))
+        values[place] = numeric_floats(data_bytes, np.array(positions, np.int64), np.array(sizes, np.int64))
     return values.reshape(-1, *shape)
 
 
-def _headers_alike(raw: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Mask:
-    """Which arrays have these dimensions, each from one on; the flag for NULLs may be set without any."""
+def _same_headers(raw: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Mask:
+    """Return a mask of the arrays that have this shape and whose subscripts start at 1.
+
+    The flag for NULLs is ignored, since it may be set in an array without NULL.
+    """
     dims = np.array([part for size in shape for part in (size, 1)], ">i4").tobytes()
     same: Mask = (raw[:, :4] == np.frombuffer(_LENGTH.pack(len(shape)), np.uint8)).all(axis=1)
     bounds = raw[:, _ARRAY_HEADER_BYTES : _ARRAY_HEADER_BYTES + len(dims)]
@@ -448,7 +456,7 @@ def _headers_alike(raw: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Mask:
 
 
 def _array_header(raw: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and lower bounds of an array's dimensions."""
+    """Return the sizes and the lower bounds of an array's dimensions."""
     dims = _LENGTH.unpack_from(raw, 0)[0]
     if not 0 <= dims <= _MOST_DIMENSIONS:
         raise InvariantError(f"an array of {dims} dimensions in COPY's stream")
@@ -457,7 +465,7 @@ def _array_header(raw: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _check_array(raw: bytes, shape: tuple[int, ...], name: str, row: int) -> None:
-    """Raise DataError where this array is not a full one of this shape."""
+    """Raise DataError unless the array has this shape, subscripts from 1 and no NULL."""
     own, bounds = _array_header(raw)
     where = f'column "{name}", row {row}'
     if not own:
@@ -468,7 +476,7 @@ def _check_array(raw: bytes, shape: tuple[int, ...], name: str, row: int) -> Non
         raise DataError(f"{where}: the array's subscripts start at {written}, not at 1", hint=hint)
     if own != shape:
         raise DataError(
-            f"{where}: the array has shape {_by(own)}, the rows before it have {_by(shape)}",
+            f"{where}: the array has shape {_shape_text(own)}, the rows before it have {_shape_text(shape)}",
             hint="Arrays of one column must have one shape: pad or cut them, or leave the column out with exclude.",
         )
     if _has_null(raw, len(own)):
@@ -486,5 +494,5 @@ def _has_null(raw: bytes, dims: int) -> bool:
     return False
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))

@@ -1,8 +1,8 @@
-"""The bytes of a running COPY in binary format, many messages at a time.
+"""Reads the bytes of a running COPY in binary format, many messages at a time.
 
-A server sends each row as a message of its own. psycopg's iterator locks the connection, builds a generator and waits
-for each; here libpq is asked for whatever has arrived already, and psycopg only where nothing has: for waiting, for
-the end and for its errors.
+The server sends each row as a message of its own. For each message psycopg's iterator locks the connection, creates a
+generator and waits. This module asks libpq for all messages that have arrived already. It uses psycopg only to wait,
+to detect the end and to raise errors.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 
-_TRAILER_BYTES = 2  # of the message that ends the rows, shorter than any row; after it comes only the end of COPY
-_EMPTY_BYTES = 19 + _TRAILER_BYTES  # without rows: the header comes with the first message, which is this one
+_TRAILER_BYTES = 2  # size of the message that ends the rows. Any row is longer; only the end of COPY follows.
+_EMPTY_BYTES = 19 + _TRAILER_BYTES  # without rows, the first message is the header together with the trailer
 
 
 def blocks(
@@ -20,23 +20,23 @@ def blocks(
     *,
     block_bytes: int,
     large_bytes: int,
-    judge: Callable[[int], None],
+    check_size: Callable[[int], None],
 ) -> Iterator[bytearray]:
-    """Whole messages, joined until they have `block_bytes`; each block is its taker's own.
+    """Yield the messages, joined to blocks of at least `block_bytes`. A message is never split.
 
-    `judge` is told the size of each message of more than `large_bytes` before it is kept. Raises what psycopg raises
-    for an error of the server.
+    The caller owns each block. `check_size` is called with the size of each message of more than `large_bytes` before
+    the message is stored; it may raise an exception. Raises psycopg's exception for an error of the server.
     """
     block = bytearray()
     first = True
     while part := copy.read():
         if len(part) > large_bytes:
-            judge(len(part))
+            check_size(len(part))
         block += part
         last_bytes = _EMPTY_BYTES if first else _TRAILER_BYTES
         first = False
         if len(part) != last_bytes:
-            _take(connection, block, block_bytes, large_bytes, judge)
+            _append_arrived(connection, block, block_bytes, large_bytes, check_size)
         if len(block) >= block_bytes:
             yield block
             block = bytearray()
@@ -44,34 +44,37 @@ def blocks(
         yield block
 
 
-def _take(
+def _append_arrived(
     connection: psycopg.Connection[Any],
     block: bytearray,
     block_bytes: int,
     large_bytes: int,
-    judge: Callable[[int], None],
+    check_size: Callable[[int], None],
 ) -> None:
-    """Add messages that have arrived, up to the trailer, until there are `block_bytes`."""
+    """Append messages that have arrived to the block, until it has `block_bytes`.
+
+    Stops after the trailer, and when no further message has arrived.
+    """
     pgconn = connection.pgconn
     next_message = pgconn.get_copy_data
     while len(block) < block_bytes:
         size_bytes, part = next_message(1)
         if size_bytes == 0:
-            pgconn.consume_input()  # never waits
+            pgconn.consume_input()  # does not block
             size_bytes, part = next_message(1)
             if size_bytes == 0:
                 return
-        if size_bytes < 0:  # an error has come, since the trailer has not
-            raise _error(connection)
+        if size_bytes < 0:  # COPY ended without a trailer, so there is an error
+            raise _copy_error(connection)
         if size_bytes > large_bytes:
-            judge(size_bytes)
+            check_size(size_bytes)
         block += part
         if size_bytes == _TRAILER_BYTES:
             return
 
 
-def _error(connection: psycopg.Connection[Any]) -> psycopg.Error:
-    """What ended COPY; the connection is in a failed transaction, as after any error."""
+def _copy_error(connection: psycopg.Connection[Any]) -> psycopg.Error:
+    """Return the error that ended COPY. The connection is in a failed transaction, as after any error."""
     pgconn = connection.pgconn
     failed = pgconn.get_result()
     while pgconn.get_result() is not None:

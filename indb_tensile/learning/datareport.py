@@ -1,7 +1,8 @@
-"""What a job's table was found to be: what was read and left out, how it was divided, encoded, and what is doubtful.
+"""Builds the data report of a job: a list of facts about the job's table, in words.
 
-A report is a list of facts in words. It names columns and classes and has no other value of the table: means and
-spreads of a target are the only figures made of values.
+The report says which rows were read and which were left out, how the rows were divided and encoded, and what is
+suspicious about them. It contains names of columns and classes and no other value of the table. The only numbers
+computed from values are means and standard deviations of the target.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,19 +21,22 @@ from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.features import Preprocessor
 from indb_tensile.learning.splits import PARTS, Hashes, Parts, Split, row_hashes
 
-_MOST_FACTS = 1000  # of one section
+_MOST_FACTS = 1000  # per section
 _MOST_CLASSES = 50
 _LONGEST_LABEL = 60
-_FEW_TEST_ROWS = 30
-_RARE = 0.1  # a commonest class with all but this share of the rows is said to dominate
-_MOSTLY = 0.5
-_BLOCK_ROWS = 1 << 15  # hashed at once: in the processor's cache that is several times as fast
-_SLIGHT = 0.01  # of a regression's figure: less is no difference
+_FEW_TEST_ROWS = 30  # the report warns about fewer test rows
+_RARE = 0.1  # the report warns if all classes but the most frequent have less than this share of the rows
+_MOSTLY = 0.5  # the report warns if a larger share of the values is missing
+_BLOCK_ROWS = 1 << 15  # rows hashed at once: a block in the processor's cache is several times as fast
+_SLIGHT = 0.01  # smaller differences of a regression's metric are ignored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One line of a report. `subject` is a column, a class or a metric; a `warning` is a sentence."""
+    """One line of a report.
+
+    `subject` is a column, a class or a metric. `warning` is a sentence, or None.
+    """
 
     section: str
     fact: str
@@ -41,13 +45,16 @@ class Fact:
     warning: str | None = None
 
     def to_json(self) -> dict[str, str | None]:
-        """As it is stored."""
+        """Return the fact as it is stored."""
         return {name: getattr(self, name) for name in ("section", "subject", "fact", "value", "warning")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Subject:
-    """A table that was read, and what was made of it. `known` are its rows with a target; parts are places there."""
+    """The input of a report: a table that was read, and the results of preparing it for training.
+
+    `known` are the positions of the rows that have a target. `parts` contains positions within `known`.
+    """
 
     table: Table
     known: Rows
@@ -58,25 +65,31 @@ class Subject:
 
     @property
     def target(self) -> ColumnData:
-        """The targets of the rows that have one."""
+        """Return the target values of the rows that have a target."""
         return self.table.columns[self.preprocessor.target.name].take(self.known)
 
     def rows(self, part: str) -> Rows:
-        """The positions of a part's rows in the table."""
-        places: Rows = getattr(self.parts, part)
-        return self.known[places]
+        """Return the positions in the table of the rows of a part."""
+        positions: Rows = getattr(self.parts, part)
+        return self.known[positions]
 
 
 def report_data(subject: Subject) -> tuple[Fact, ...]:
-    """Everything that is known before training. Warnings come with the fact that they are about."""
-    sections = (_rows(subject), _split(subject), _target(subject), _columns(subject))
+    """Return all facts that are known before training.
+
+    A warning is attached to the fact that it is about.
+    """
+    sections = (_row_facts(subject), _split_facts(subject), _target_facts(subject), _column_facts(subject))
     return tuple(fact for section in sections for fact in islice(section, _MOST_FACTS))
 
 
 def report_result(
     metric: str, values: Mapping[str, float], preprocessor: Preprocessor, train: Any, test: Any
 ) -> tuple[Fact, ...]:
-    """The metric on the test rows beside that of a constant answer; `train` and `test` are encoded targets."""
+    """Compare the metric on the test rows with the metric of a constant answer.
+
+    `train` and `test` are encoded targets.
+    """
     if metric not in values:
         undefined = f"the test rows do not define {metric}: versions cannot be compared by it"
         return (
@@ -89,7 +102,7 @@ def report_result(
     warning: str | None = None
     if _no_better(metric, values[metric], constant, len(test)):
         classifies = preprocessor.target.task is Task.CLASSIFICATION
-        answer = "the commonest class" if metric == "accuracy" else "the shares of the classes"
+        answer = "the most frequent class" if metric == "accuracy" else "the shares of the classes"
         warning = (
             f"{metric} {values[metric]:.4g} is no better than always answering "
             f"{answer if classifies else 'the mean'} of the training rows ({constant:.4g}): the model has learned "
@@ -99,7 +112,8 @@ def report_result(
     return (fact, Fact(section="result", subject=metric, fact="of a constant answer", value=value, warning=warning))
 
 
-def _rows(subject: Subject) -> Iterator[Fact]:
+def _row_facts(subject: Subject) -> Iterator[Fact]:
+    """Describe the rows that were read, left out, or repeated."""
     table, known = subject.table, len(subject.known)
     yield Fact(section="rows", fact="read", value=str(table.rows))
     dropped = table.rows - known
@@ -111,19 +125,22 @@ def _rows(subject: Subject) -> Iterator[Fact]:
         section="rows", subject=name, fact="left out, as the target is NULL", value=str(dropped), warning=warning
     )
     values = _value_hashes(subject)
-    ordered = np.sort(values)  # several times as fast as np.unique and np.isin
-    equal = int((ordered[1:] == ordered[:-1]).sum())
-    yield Fact(section="rows", fact="equal to another row in features and target", value=str(equal))
+    ordered = np.sort(values)  # sorting is several times as fast as np.unique and np.isin
+    equal_rows = int((ordered[1:] == ordered[:-1]).sum())
+    yield Fact(section="rows", fact="equal to another row in features and target", value=str(equal_rows))
     test, train = values[subject.parts.test], np.sort(values[subject.parts.train])
-    twins = int((train[np.searchsorted(train, test).clip(max=len(train) - 1)] == test).sum())
-    if not twins:
+    duplicates = int((train[np.searchsorted(train, test).clip(max=len(train) - 1)] == test).sum())
+    if not duplicates:
         return
-    warning = f"{_share(twins, len(test))} of the test rows are also in the training part: the metric flatters"
-    yield Fact(section="rows", fact="of the test part equal to a training row", value=str(twins), warning=warning)
+    share = _share(duplicates, len(test))
+    warning = f"{share} of the test rows are also in the training part: the metric is too optimistic"
+    yield Fact(
+        section="rows", fact="of the test part equal to a training row", value=str(duplicates), warning=warning
+    )
 
 
 def _value_hashes(subject: Subject) -> Hashes:
-    """A hash of features and target for each row with a target."""
+    """Return a hash of features and target for each row that has a target."""
     table, names = subject.table, subject.preprocessor.recipe.features
     identity = sorted({*names, subject.preprocessor.target.name})
     if list(table.identity) == identity:
@@ -135,18 +152,21 @@ def _value_hashes(subject: Subject) -> Hashes:
     return hashes[subject.known]
 
 
-def _split(subject: Subject) -> Iterator[Fact]:
+def _split_facts(subject: Subject) -> Iterator[Fact]:
+    """Describe how the rows were divided and how many rows each part has."""
     table, split = subject.table, subject.split
     warning = None
     if split.divider is None:
-        named = ", ".join(table.key)
-        how = "a hash of " + (
-            f"the primary key ({named})" if named else "the row's values, as there is no primary key"
+        key_names = ", ".join(table.key)
+        method = "a hash of " + (
+            f"the primary key ({key_names})" if key_names else "the row's values, as there is no primary key"
         )
-        warning = _random_in_time(subject)
+        warning = _time_order_warning(subject)
     else:
-        how = f"the last {100 * split.last:g} % by {split.by}" if split.last is not None else f"column {split.column}"
-    yield Fact(section="split", fact="decided by", value=how, warning=warning)
+        method = (
+            f"the last {100 * split.last:g} % by {split.by}" if split.last is not None else f"column {split.column}"
+        )
+    yield Fact(section="split", fact="decided by", value=method, warning=warning)
     yield Fact(section="split", fact="seed", value=str(split.seed))
     if subject.parts.ranked:
         value = "rows chosen by rank, since the hashes alone would have left a part empty or too small"
@@ -158,20 +178,21 @@ def _split(subject: Subject) -> Iterator[Fact]:
             subject=part,
             fact="rows",
             value=f"{rows} ({_share(rows, len(subject.known))})",
-            warning=_of_part(part, rows, subject),
+            warning=_part_warning(part, rows, subject),
         )
 
 
-def _of_part(part: str, rows: int, subject: Subject) -> str | None:
+def _part_warning(part: str, rows: int, subject: Subject) -> str | None:
+    """Return a warning if a part has no row or too few rows."""
     if part == "valid" and not rows:
-        return "no row validates: no figure tells during training how good the model is on rows that it has not seen"
+        return "there are no validation rows: training cannot measure how good the model is on unseen rows"
     if part == "test" and rows < _FEW_TEST_ROWS:
-        return f"one row more or less right moves an accuracy by {100 / rows:.2g} points: the metric is a rough guess"
+        return f"each test row changes an accuracy by {100 / rows:.2g} points: the metric is a rough estimate"
     return None
 
 
-def _random_in_time(subject: Subject) -> str | None:
-    """Which column orders the rows in time, where they are divided as if none did."""
+def _time_order_warning(subject: Subject) -> str | None:
+    """Return a warning if a column orders the rows in time but the rows are divided at random."""
     for name, data in subject.table.columns.items():
         if data.kind in (Kind.DATE, Kind.TIME) and leakage.increases(data.take(subject.known)):
             offer = f'split => \'{{"last": {subject.split.test_size:g}, "by": "{name}"}}\''
@@ -182,7 +203,8 @@ def _random_in_time(subject: Subject) -> str | None:
     return None
 
 
-def _target(subject: Subject) -> Iterator[Fact]:
+def _target_facts(subject: Subject) -> Iterator[Fact]:
+    """Describe the target: mean and deviation of each part, or the rows of each class."""
     target, data = subject.preprocessor.target, subject.target
     yield Fact(section="target", subject=target.name, fact="task", value=target.task.value)
     if target.task is Task.REGRESSION:
@@ -190,58 +212,65 @@ def _target(subject: Subject) -> Iterator[Fact]:
             values = data.numbers()[getattr(subject.parts, part)]
             if len(values):
                 figures = f"mean {values.mean():.4g}, standard deviation {values.std():.4g}"
-                yield Fact(section="target", subject=target.name, fact=f"values that {_DO[part]}", value=figures)
+                yield Fact(
+                    section="target", subject=target.name, fact=f"values that {_PART_VERBS[part]}", value=figures
+                )
         return
     codes = target.encode(data)
     counts = {part: np.bincount(codes[getattr(subject.parts, part)], minlength=target.outputs) for part in PARTS}
     total = sum(counts.values(), np.zeros(target.outputs, np.int64))
-    commonest = int(np.argmax(total))
-    for place in np.argsort(-total, kind="stable").tolist()[:_MOST_CLASSES]:
-        here = {part: int(counts[part][place]) for part in PARTS}
-        warning = _of_class(here)
-        if place == commonest and total[place] > (1 - _RARE) * total.sum():
+    most_frequent = int(np.argmax(total))
+    for class_number in np.argsort(-total, kind="stable").tolist()[:_MOST_CLASSES]:
+        rows_by_part = {part: int(counts[part][class_number]) for part in PARTS}
+        warning = _class_warning(rows_by_part)
+        if class_number == most_frequent and total[class_number] > (1 - _RARE) * total.sum():
             warning = (
-                f"always answering this class gives accuracy {total[place] / total.sum():.3g}: judge by "
+                f"always answering this class gives accuracy {total[class_number] / total.sum():.3g}: use "
                 "metric => 'balanced_accuracy'"
             )
-        value = ", ".join(f"{part} {rows}" for part, rows in here.items())
-        label = target.names[place][:_LONGEST_LABEL]
+        value = ", ".join(f"{part} {rows}" for part, rows in rows_by_part.items())
+        label = target.names[class_number][:_LONGEST_LABEL]
         yield Fact(section="target", subject=label, fact="rows of the class", value=value, warning=warning)
     if target.outputs > _MOST_CLASSES:
         others = str(target.outputs - _MOST_CLASSES)
         yield Fact(section="target", subject=target.name, fact="classes that are not listed", value=others)
 
 
-_DO = {"train": "train", "valid": "validate", "test": "test"}
+_PART_VERBS = {"train": "train", "valid": "validate", "test": "test"}
 
 
-def _of_class(rows: Mapping[str, int]) -> str | None:
+def _class_warning(rows: Mapping[str, int]) -> str | None:
+    """Return a warning if a class has no training row or no test row."""
     if not rows["train"]:
-        return "no row of this class trains: the model cannot learn it"
-    return None if rows["test"] else "no row of this class tests: the metric says nothing of it"
+        return "the training part has no row of this class: the model cannot learn it"
+    return None if rows["test"] else "the test part has no row of this class: the metric says nothing about it"
 
 
-def _columns(subject: Subject) -> Iterator[Fact]:
+def _column_facts(subject: Subject) -> Iterator[Fact]:
+    """Describe the features: findings about leaks first, then encodings and values."""
     recipe, columns = subject.preprocessor.recipe, subject.table.columns
-    found = leakage.findings(columns, recipe.features, recipe.target.name, recipe.target.task, subject.known)
-    for finding in found:  # first, since a section is bounded
-        fact, value, warning = _words(finding.kind, recipe.target.name)
+    leaks = leakage.findings(columns, recipe.features, recipe.target.name, recipe.target.task, subject.known)
+    for finding in leaks:  # findings come first, because the number of facts of a section is limited
+        fact, value, warning = _finding_texts(finding.kind, recipe.target.name)
         yield Fact(section="columns", subject=finding.column, fact=fact, value=value, warning=warning)
-    told = {(finding.column, finding.kind) for finding in found}
+    reported = {(finding.column, finding.kind) for finding in leaks}
     encodings = dict(_encodings(subject.preprocessor))
-    texts = {facts.name: facts for facts in subject.preprocessor.text_facts if (facts.name, leakage.KEY) not in told}
+    texts = {
+        facts.name: facts for facts in subject.preprocessor.text_facts if (facts.name, leakage.KEY) not in reported
+    }
     train = subject.rows("train")
     for name in recipe.features:
         yield Fact(section="columns", subject=name, fact="encoding", value=encodings[name])
-        yield from _values(name, columns[name], train, texts.get(name))
-    left = [
+        yield from _value_facts(name, columns[name], train, texts.get(name))
+    unused = [
         column.name for column in subject.table.described if column.name not in (*recipe.features, recipe.target.name)
     ]
-    if left:
-        yield Fact(section="columns", fact="left out of the features", value=", ".join(left[:_MOST_CLASSES]))
+    if unused:
+        yield Fact(section="columns", fact="left out of the features", value=", ".join(unused[:_MOST_CLASSES]))
 
 
 def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
+    """Yield each feature's name and a description of its encoding."""
     recipe = preprocessor.recipe
     numbers = recipe.numbers
     for place, name in enumerate(numbers.names):
@@ -253,24 +282,27 @@ def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
             yield part.name, f"{kind}: {len(part.outputs)} numbers"
 
 
-def _values(name: str, data: ColumnData, train: Rows, text: TextFacts | None) -> Iterator[Fact]:
-    """What the training rows have in a column; of arrays only which are missing, as looking at them takes memory."""
-    gone = data.missing if data.kind is Kind.ARRAY else data.absent()
-    absent = int(gone[train].sum())
-    if absent:
-        share = _share(absent, len(train))
-        warning = f"{share} of the training rows have no value" if absent > _MOSTLY * len(train) else None
+def _value_facts(name: str, data: ColumnData, train: Rows, text: TextFacts | None) -> Iterator[Fact]:
+    """Describe the values of a column in the training rows.
+
+    Of arrays only the missing ones are counted, because a look at the values would need additional memory.
+    """
+    absent_mask = data.missing if data.kind is Kind.ARRAY else data.absent()
+    absent_rows = int(absent_mask[train].sum())
+    if absent_rows:
+        share = _share(absent_rows, len(train))
+        warning = f"{share} of the training rows have no value" if absent_rows > _MOSTLY * len(train) else None
         yield Fact(section="columns", subject=name, fact="missing in the training rows", value=share, warning=warning)
-    if data.kind is Kind.ARRAY or absent == len(train):
+    if data.kind is Kind.ARRAY or absent_rows == len(train):
         return
-    if _is_constant(data, gone, train):
+    if _is_constant(data, absent_mask, train):
         warning = "it has one value in all training rows: nothing is learned from it"
         yield Fact(section="columns", subject=name, fact="different values", value="1", warning=warning)
     elif text is not None:
-        yield _categories(text)
+        yield _category_fact(text)
 
 
-def _categories(facts: TextFacts) -> Fact:
+def _category_fact(facts: TextFacts) -> Fact:
     warning = None
     if facts.other_rows:
         share = _share(facts.other_rows, facts.rows)
@@ -282,37 +314,48 @@ def _categories(facts: TextFacts) -> Fact:
     return Fact(section="columns", subject=facts.name, fact="categories", value=value, warning=warning)
 
 
-def _is_constant(data: ColumnData, gone: Mask, train: Rows) -> bool:
-    """Whether a value that some training row has is that of all that have one. A few rows tell that most are not."""
+def _is_constant(data: ColumnData, absent_mask: Mask, train: Rows) -> bool:
+    """Return whether all training rows that have a value have the same value.
+
+    The first rows are compared first, because in most columns they already differ.
+    """
     for rows in (train[:_BLOCK_ROWS], train):
-        present = data.values[rows[~gone[rows]]]
+        present = data.values[rows[~absent_mask[rows]]]
         if len(present) and not (present == present[0]).all():
             return False
     return True
 
 
-def _words(kind: str, target: str) -> tuple[str, str, str]:
-    out = "leave it out with exclude, unless it is known when a row is to be predicted"
+def _finding_texts(kind: str, target: str) -> tuple[str, str, str]:
+    """Return the fact, its value and the warning for a kind of finding."""
+    advice = "leave it out with exclude, unless it is known when a row is to be predicted"
     return {
         leakage.KEY: (
-            "another value in each row",
+            "a different value in each row",
             "yes",
-            "it looks like a key, which tells rows apart and nothing else: leave it out with exclude",
+            "it looks like a key, which only identifies rows: leave it out with exclude",
         ),
         leakage.COUNTER: (
             "counts up with the rows",
             "yes",
-            "it looks like a key, which tells rows apart and nothing else: leave it out with exclude",
+            "it looks like a key, which only identifies rows: leave it out with exclude",
         ),
-        leakage.EQUAL: ("equal to the target", "yes", f"it has the values of {target}: {out}"),
-        leakage.ORDERING: ("in order with the target", "yes", f"it gives {target} away: {out}"),
-        leakage.DETERMINING: ("determines the target", "yes", f"each of its values has one {target}: {out}"),
-        leakage.MISSING_WITH: ("missing with the target", "yes", f"whether it is missing gives {target} away: {out}"),
+        leakage.EQUAL: ("equal to the target", "yes", f"it has the values of {target}: {advice}"),
+        leakage.ORDERING: ("in order with the target", "yes", f"it gives {target} away: {advice}"),
+        leakage.DETERMINING: ("determines the target", "yes", f"each of its values has one {target}: {advice}"),
+        leakage.MISSING_WITH: (
+            "missing with the target",
+            "yes",
+            f"whether it is missing gives {target} away: {advice}",
+        ),
     }[kind]
 
 
 def _constant_answer(preprocessor: Preprocessor, train: Any, test: Any) -> dict[str, float]:
-    """The metrics of a model that answers every row alike, as the training rows suggest."""
+    """Return the metrics of a model that gives every row the same answer.
+
+    The answer is the mean of the training targets, or the class shares of the training rows.
+    """
     target = preprocessor.target
     if target.task is Task.REGRESSION:
         return evaluate(target.task, np.full((len(test), 1), train.mean(), np.float64), test, preprocessor)
@@ -322,7 +365,11 @@ def _constant_answer(preprocessor: Preprocessor, train: Any, test: Any) -> dict[
 
 
 def _no_better(metric: str, value: float, constant: float, rows: int) -> bool:
-    """Whether a metric is at the level of a constant answer: a share by less than its standard error above it."""
+    """Return whether a metric is at the level of a constant answer.
+
+    A share counts as better only if it exceeds the constant answer's share by more than its standard error. Metrics
+    of a regression must be better by more than `_SLIGHT`.
+    """
     if not HIGHER_IS_BETTER[metric]:
         return value >= (1 - _SLIGHT) * constant
     if metric == "r2":

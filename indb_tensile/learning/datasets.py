@@ -1,4 +1,4 @@
-"""Real sample tables, as scikit-learn carries them: nothing is downloaded."""
+"""Sample data sets from the scikit-learn package. Nothing is downloaded."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -15,18 +15,18 @@ _UNITS = re.compile(r" ?\([a-z]+\)")
 
 
 def columns(name: str) -> list[tuple[str, str]]:
-    """Names and SQL types, `id bigint` (the primary key) first and the target last."""
+    """Return names and SQL types of the columns: first `id bigint`, the primary key; last the target."""
     return _dataset(name)[0]
 
 
 def rows(name: str) -> Iterator[list[Any]]:
-    """The rows in the order of `columns`, as values that JSON can hold; ids count from 1."""
+    """Yield the rows in the order of `columns`, as values that JSON can represent. The ids count from 1."""
     for position, values in enumerate(_dataset(name)[1]):
         yield [position + 1, *values]
 
 
 def target(name: str) -> str:
-    """The column to predict."""
+    """Return the name of the column to predict."""
     return _dataset(name)[0][-1][0]
 
 
@@ -40,28 +40,30 @@ def _dataset(name: str) -> tuple[list[tuple[str, str]], list[Row]]:
 
 
 def _digits() -> tuple[list[tuple[str, str]], list[Row]]:
-    """1,797 handwritten digits of 8 x 8 pixels, each 0 to 16."""
+    """Load 1,797 images of handwritten digits, each of 8 x 8 pixels with values from 0 to 16."""
     loaded = datasets.load_digits()
     values = zip(loaded.images.tolist(), loaded.target.tolist(), strict=True)
     return [("pixels", "real[]"), ("label", "int")], list(values)
 
 
 def _tabular(load: Callable[[], Any], *, labels: bool) -> Callable[[], tuple[list[tuple[str, str]], list[Row]]]:
+    """Return a loader for a data set of numbers. With `labels` the target is the class name."""
+
     def loaded() -> tuple[list[tuple[str, str]], list[Row]]:
         bunch = load()
         names = [_snake(name) for name in bunch.feature_names]
-        told = bunch.target_names[bunch.target].tolist() if labels else bunch.target.tolist()
+        targets = bunch.target_names[bunch.target].tolist() if labels else bunch.target.tolist()
         described = [
             *((name, "double precision") for name in names),
             ("target", "text" if labels else "double precision"),
         ]
-        return described, [(*features, value) for features, value in zip(bunch.data.tolist(), told, strict=True)]
+        return described, [(*features, value) for features, value in zip(bunch.data.tolist(), targets, strict=True)]
 
     return loaded
 
 
 def _snake(name: str) -> str:
-    """`sepal length (cm)` as sepal_length, `od280/od315_of_diluted_wines` without its stroke."""
+    """Convert a feature name to a column name: `sepal length (cm)` becomes sepal_length."""
     return re.sub(r"[^a-z0-9]+", "_", _UNITS.sub("", name.lower())).strip("_")
 
 

@@ -1,7 +1,7 @@
-"""When to stop before the last epoch: a small state machine, checkpointed with the rest.
+"""Decides when training stops before the last epoch. The state is part of each checkpoint.
 
-It watches the validation rows, so it is off where there are none. Where nothing is said of it, it is on in a training
-whose number of epochs is chosen; given epochs are trained as given.
+Early stopping needs validation rows, so it is off if there are none. If the request does not mention early stopping,
+it is on where the package chooses the number of epochs, and off where the request gives that number.
 """
 
 import math
@@ -17,7 +17,8 @@ from indb_tensile.learning.parameters import Specification, check_parameters
 
 EARLY_STOP: dict[str, Specification] = {
     "on": {"type": "boolean", "default": True},
-    "patience": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},  # chosen by the epochs
+    # The default patience is a function of the epochs (defaults.py).
+    "patience": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
     "min_delta": {"type": "number", "minimum": 0, "default": 0.0},
     "metric": {"type": "text", "default": "loss"},
 }
@@ -25,9 +26,11 @@ EARLY_STOP: dict[str, Specification] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStop:
-    """Epochs without an improvement of the validation rows' `metric` by more than `min_delta` so far.
+    """The state of early stopping: the best value of `metric` so far and the epochs since then.
 
-    `loss` is the mean validation loss. With `patience` None it only remembers the best epoch.
+    `metric` is computed on the validation rows. An epoch improves on the best one if the metric is better by more
+    than `min_delta`. `loss` is the mean validation loss. If `patience` is None, training never stops early and the
+    state only records the best epoch.
     """
 
     patience: int | None
@@ -38,12 +41,12 @@ class EarlyStop:
     stale_epochs: int = 0
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any] | None, task: Task, epochs: int) -> "EarlyStop":
-        """The start of a training of at most `epochs` epochs; None never stops.
+    def parse(cls, request: Mapping[str, Any] | None, task: Task, epochs: int) -> "EarlyStop":
+        """Return the initial state for a training of at most `epochs` epochs.
 
-        Raises RequestError as `check_early_stop` does.
+        None as request means that training never stops early. Raises RequestError as `check_early_stop` does.
         """
-        values: dict[str, Any] = {"on": False} if given is None else check_early_stop(given, task)
+        values: dict[str, Any] = {"on": False} if request is None else check_early_stop(request, task)
         if not values.pop("on"):
             return cls(patience=None)
         if values["patience"] is None:
@@ -51,15 +54,18 @@ class EarlyStop:
         return cls(**values)
 
     def to_request(self) -> dict[str, Any]:
-        """The request that gives this early stopping whatever the epochs: what was chosen is given in it."""
+        """Return a request that gives this early stopping for any number of epochs.
+
+        Values that were chosen by default are explicit in it.
+        """
         if self.patience is None:
             return {"on": False}
         return {"patience": self.patience, "min_delta": self.min_delta, "metric": self.metric}
 
     def observe(self, epoch: int, value: float | None) -> "EarlyStop":
-        """The state after this epoch (from 0); a value that is not finite is no improvement.
+        """Return the state after this epoch (from 0). A value that is not finite is no improvement.
 
-        None, for a metric that the rows do not define, says nothing: the epoch does not count.
+        The value None means that the validation rows do not define the metric. Such an epoch is not counted.
         """
         if value is None:
             return self
@@ -69,25 +75,25 @@ class EarlyStop:
 
     @property
     def stopped(self) -> bool:
-        """Whether training should end now."""
+        """Return whether training must stop now."""
         return self.patience is not None and self.stale_epochs >= self.patience
 
     def earliest_end(self, epochs_done: int) -> int | None:
-        """After how many epochs in all training would end if none improved from now on; None where nothing ends it.
+        """Return after how many epochs in all training would end if no further epoch improved.
 
-        The first epoch improves on nothing.
+        Returns None if training never stops early. The first epoch always counts as an improvement.
         """
         if self.patience is None:
             return None
         return epochs_done + max(0, self.patience - self.stale_epochs) + (self.best is None)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for a checkpoint."""
+        """Return the state as plain data for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "EarlyStop":
-        """The state that `to_json` described."""
+        """Restore the state that `to_json` returned."""
         return cls(**stored)
 
     def _improves(self, value: float) -> bool:
@@ -99,13 +105,13 @@ class EarlyStop:
         return gain > self.min_delta
 
 
-def check_early_stop(given: Mapping[str, Any], task: Task) -> dict[str, Any]:
-    """Every parameter as it was given, else its default.
+def check_early_stop(request: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """Return every parameter with its requested value or its default.
 
     Raises RequestError for an unknown name or metric, a value out of range, or a parameter beside `"on": false`.
     """
-    values = check_parameters("early_stop", given, EARLY_STOP)
-    beside = [name for name, value in given.items() if name != "on" and value is not None]
+    values = check_parameters("early_stop", request, EARLY_STOP)
+    beside = [name for name, value in request.items() if name != "on" and value is not None]
     if beside and not values["on"]:
         hint = f'Leave "{beside[0]}" out, or leave "on" out.'
         raise RequestError(f'early_stop: "{beside[0]}" means nothing with "on" false', hint=hint)

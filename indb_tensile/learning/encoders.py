@@ -1,7 +1,8 @@
-"""Columns to numbers: one encoder per kind, each fitted once and then plain data.
+"""Encoders that convert columns to numbers, one encoder class per kind of column.
 
-Whatever is missing (NULL or not finite) becomes the mean of the training rows, which is zero after
-standardising, unless the `missing` option says otherwise. Texts and times never need an option.
+An encoder is fitted once on the training rows; afterwards it is plain data. A missing value (NULL or not finite)
+becomes the mean of the training rows, which is zero after standardising, unless the `missing` option says otherwise.
+Texts and times have an encoding for missing values without any option.
 """
 
 import datetime
@@ -19,20 +20,24 @@ from indb_tensile.errors import DataError
 from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows
 
 Matrix = npt.NDArray[np.float64]
-Missing = str | float  # "mean", "median", "zero", "indicator", "error" or the number to put there
+Missing = str | float  # "mean", "median", "zero", "indicator", "error", or the replacement itself
 
-FIT_BLOCK_NUMBERS = 1 << 21  # of vectors that are looked at together, in float64
-LARGEST = 1e150  # beyond, squares overflow a double
+FIT_BLOCK_NUMBERS = 1 << 21  # numbers of a block of vectors that is copied to float64 at a time
+LARGEST = 1e150  # squares of larger values overflow a double
 _CALENDAR = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
 TIME_PARTS = {Kind.DATE: _CALENDAR, Kind.TIME: (*_CALENDAR, "hour_sin", "hour_cos")}
 MISSING_CATEGORY, OTHER_CATEGORY = "(missing)", "(other)"
-_NEARLY_UNIQUE = 0.95  # distinct values over rows; names of persons stay below, identifiers with duplicates do not
-_FEWEST_UNIQUE = 20  # in fewer rows all values of a useful column may differ
+# Distinct values per row. Names of persons stay below this bound, identifiers with a few duplicates do not.
+_NEARLY_UNIQUE = 0.95
+_FEWEST_UNIQUE = 20  # with fewer rows, the values of a useful column may all differ
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """All scalar columns side by side, then one 0/1 column for each of `indicators` (positions in `names`)."""
+    """The encoder of all scalar columns together.
+
+    The result has one column per scalar column, then one 0/1 column for each of `indicators` (positions in `names`).
+    """
 
     names: tuple[str, ...]
     mean: tuple[float, ...]
@@ -45,31 +50,31 @@ class Numbers:
     def fit(
         cls, names: Sequence[str], columns: Iterable[Matrix], standardize: Sequence[bool], missing: Sequence[Missing]
     ) -> "Numbers":
-        """From the training rows of each column, one at a time, NaN where missing.
+        """Fit the encoder to the training rows of each column, one column at a time, NaN where missing.
 
-        Raises DataError for values too large. A column's mean and scale have the bits that they have in a matrix of
-        all columns: numpy adds up each by itself.
+        A column's mean and scale are bit for bit those that a matrix of all columns would give, because numpy adds up
+        each column separately. Raises DataError for values that are too large.
         """
         moments: list[tuple[float, float]] = []
         fill: list[float] = []
         for name, column, rule in zip(names, columns, missing, strict=True):
-            known = _known(column)[:, None]
-            own_mean, own_scale = _moments(known, [name])
+            finite = _finite_or_nan(column)[:, None]
+            own_mean, own_scale = _moments(finite, [name])
             moments.append((float(own_mean[0]), float(own_scale[0])))
-            fill.append(float(_fill(rule, own_mean, known)[0]))
+            fill.append(float(_fill(rule, own_mean, finite)[0]))
         mean, scale = (np.array([pair[at] for pair in moments]) for at in (0, 1))
-        keep = ~np.array(standardize, np.bool_)
+        unscaled = ~np.array(standardize, np.bool_)
         return cls(
             names=tuple(names),
-            mean=tuple(np.where(keep, 0.0, mean).tolist()),
-            scale=tuple(np.where(keep, 1.0, scale).tolist()),
+            mean=tuple(np.where(unscaled, 0.0, mean).tolist()),
+            scale=tuple(np.where(unscaled, 1.0, scale).tolist()),
             fill=tuple(fill),
             required=tuple(i for i, rule in enumerate(missing) if rule == "error"),
             indicators=tuple(i for i, rule in enumerate(missing) if rule == "indicator"),
         )
 
     def apply(self, raw: Matrix) -> Matrix:
-        """(rows, columns) with NaN where missing, to (rows, columns + indicators)."""
+        """Encode (rows, columns), NaN where missing, as (rows, columns + indicators)."""
         mean, scale, fill = self._arrays
         absent = ~np.isfinite(raw)
         if not absent.any() and not self.indicators:
@@ -83,7 +88,7 @@ class Numbers:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The name of each column of the result."""
+        """Return the name of each column of the result."""
         return (*self.names, *(f"{self.names[i]} {MISSING_CATEGORY}" for i in self.indicators))
 
     @cached_property
@@ -93,7 +98,10 @@ class Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """One column per frequent category, one for every other text, one for missing ones."""
+    """The one-hot encoder of a text column.
+
+    The result has one column per frequent category, one for all other texts and one for missing texts.
+    """
 
     name: str
     categories: tuple[str, ...]
@@ -101,7 +109,10 @@ class Texts:
 
     @classmethod
     def fit(cls, name: str, data: ColumnData, most: int, missing: Missing) -> tuple["Texts", "TextFacts"]:
-        """The `most` most frequent categories of the training rows; of equals, the first in text order."""
+        """Fit the encoder to the `most` most frequent texts of the training rows.
+
+        Among equally frequent texts the first in text order is kept.
+        """
         counts = Counter(data.values[~data.missing].tolist())
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:most]
         facts = TextFacts(
@@ -115,36 +126,39 @@ class Texts:
         return cls(name=name, categories=tuple(sorted(frequent)), required=missing == "error"), facts
 
     def apply(self, data: ColumnData) -> Matrix:
-        """(rows, categories + 2), one 1 per row."""
+        """Encode a column as (rows, categories + 2), with a single 1 per row."""
         if self.required:
             require(self.name, data.missing)
         absent = len(self.categories) + 1
-        at = [absent if gone else self._place(text) for text, gone in zip(data.values, data.missing, strict=True)]
-        hot = np.zeros((len(at), absent + 1))
-        hot[np.arange(len(at)), at] = 1.0
+        positions = [
+            absent if is_missing else self._position(text)
+            for text, is_missing in zip(data.values, data.missing, strict=True)
+        ]
+        hot = np.zeros((len(positions), absent + 1))
+        hot[np.arange(len(positions)), positions] = 1.0
         return hot
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The name of each column of the result."""
+        """Return the name of each column of the result."""
         return tuple(f"{self.name} = {c}" for c in (*self.categories, OTHER_CATEGORY, MISSING_CATEGORY))
 
-    def _place(self, text: str) -> int:
-        # A char(n) arrives padded in JSON and bare in COPY, where it is cast.
-        places, other = self._places, len(self.categories)
-        return places.get(text, places.get(text.rstrip(" "), other))
+    def _position(self, text: str) -> int:
+        # JSON pads a char(n) with blanks. COPY's decoder (binaryvalues.py) strips the blanks.
+        positions, other = self._positions, len(self.categories)
+        return positions.get(text, positions.get(text.rstrip(" "), other))
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _positions(self) -> dict[str, int]:
         return {category: position for position, category in enumerate(self.categories)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFacts:
-    """How a text column's training rows fit its categories.
+    """How many texts of a column's training rows its categories cover.
 
-    `known_rows` are not NULL, `distinct` is how many values these have, `other_rows` how many of them have none of
-    the `categories` that were kept.
+    `known_rows` are the rows that are not NULL, `distinct` is the number of different texts in them, and `other_rows`
+    is the number of rows whose text is none of the kept `categories`.
     """
 
     name: str
@@ -156,22 +170,26 @@ class TextFacts:
 
     @property
     def other_share(self) -> float:
-        """The share of the known rows that the network cannot tell apart."""
+        """Return the share of the known rows whose texts the network cannot tell apart."""
         return self.other_rows / self.known_rows if self.known_rows else 0.0
 
     @property
     def nearly_unique(self) -> bool:
-        """Whether (nearly) each row has a value of its own: nothing can be learned from such a column."""
+        """Return whether (nearly) every row has a different text.
+
+        Nothing can be learned from such a column.
+        """
         return self.known_rows >= _FEWEST_UNIQUE and self.distinct >= _NEARLY_UNIQUE * self.known_rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """A day or a moment: its standardised epoch, and its place in the year, in the week and, of a moment, in the day.
+    """The encoder of a date or timestamp column.
 
-    All of it in UTC, where a timestamp without time zone is taken as it is written; infinity is missing. The hour
-    has its minutes and seconds as a fraction. `parts` are the columns of the result; stored models of release 0.1
-    do not name them, and know no hour.
+    The result has the standardised epoch, the position in the year and in the week, and for a timestamp the position
+    in the day. All of these are in UTC; a timestamp without time zone is taken as UTC. Infinity is missing. The hour
+    includes minutes and seconds as a fraction. `parts` names the columns of the result; models stored by release 0.1
+    have no `parts` and no hour.
     """
 
     name: str
@@ -183,7 +201,7 @@ class Times:
 
     @classmethod
     def fit(cls, name: str, data: ColumnData, missing: Missing) -> "Times":
-        """From the training rows."""
+        """Fit the encoder to the training rows."""
         seconds = data.numbers()
         mean, scale = _moments(np.where(np.isfinite(seconds), seconds, np.nan)[:, None], [name])
         return cls(
@@ -196,29 +214,33 @@ class Times:
         )
 
     def apply(self, data: ColumnData) -> Matrix:
-        """(rows, parts), or one column more with the indicator; a missing moment is all zeros."""
+        """Encode a column as (rows, parts), with one more column for the indicator.
+
+        A missing value is encoded as zeros.
+        """
         seconds = data.numbers()
         absent = ~np.isfinite(seconds)
         if self.required:
             require(self.name, absent)
         known = np.where(absent, 0.0, seconds)
-        made = {"epoch": (known - self.mean) / self.scale} | _cycles(known)
-        matrix = np.where(absent[:, None], 0.0, np.column_stack([made[part] for part in self.parts]))
+        encoded = {"epoch": (known - self.mean) / self.scale} | _cycles(known)
+        matrix = np.where(absent[:, None], 0.0, np.column_stack([encoded[part] for part in self.parts]))
         return np.column_stack([matrix, absent]) if self.indicator else matrix
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The name of each column of the result."""
+        """Return the name of each column of the result."""
         own = tuple(f"{self.name} {part}" for part in self.parts)
         return (*own, f"{self.name} {MISSING_CATEGORY}") if self.indicator else own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays:
-    """Arrays of one shape, flattened. A vector is standardised by element, an array of more dimensions as a whole.
+    """The encoder of a column of arrays of one shape, which it flattens.
 
-    `mean` and `scale` hold one number per element or one for all. In an image a pixel that is always dark should
-    stay as comparable as its neighbours, hence the common scale.
+    One-dimensional arrays are standardised per element. Arrays of more dimensions are standardised as a whole: in an
+    image, a pixel that is always dark should stay comparable with its neighbours. `mean` and `scale` contain one
+    number per element or one number for all.
     """
 
     name: str
@@ -231,7 +253,7 @@ class Arrays:
 
     @classmethod
     def fit(cls, name: str, data: ColumnData, *, standardize: bool, missing: Missing) -> "Arrays":
-        """From the training rows. Raises DataError for values too large."""
+        """Fit the encoder to the training rows. Raises DataError for values that are too large."""
         mean, scale = _moments_of_elements(name, data) if len(data.shape) == 1 else _moments_of_all(name, data)
         flat = _flattened(data) if missing == "median" else np.empty((0, 0))
         fill = _fill(missing, mean, flat if len(data.shape) == 1 else flat.reshape(-1, 1))
@@ -248,11 +270,11 @@ class Arrays:
         )
 
     def apply(self, data: ColumnData) -> Matrix:
-        """(rows, elements), or one column more with the indicator of a missing array."""
+        """Encode a column as (rows, elements), with one more column for the indicator of a missing array."""
         if data.shape != self.shape and not data.missing.all():
-            own, wanted = " x ".join(map(str, data.shape)), " x ".join(map(str, self.shape))
-            raise DataError(f'column "{self.name}" holds arrays of shape {own}; the model was trained on {wanted}')
-        if data.shape != self.shape:  # nothing but NULL: no array told its shape
+            own, expected = " x ".join(map(str, data.shape)), " x ".join(map(str, self.shape))
+            raise DataError(f'column "{self.name}" holds arrays of shape {own}; the model was trained on {expected}')
+        if data.shape != self.shape:  # every array is NULL, so the column has no shape
             flat = np.full((len(data.missing), int(np.prod(self.shape))), np.nan)
         else:
             flat = _flattened(data)
@@ -264,13 +286,13 @@ class Arrays:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The name of each column of the result, subscripts from 1 as in SQL."""
+        """Return the name of each column of the result. Subscripts count from 1 as in SQL."""
         own = tuple(self.name + "".join(f"[{i + 1}]" for i in position) for position in np.ndindex(*self.shape))
         return (*own, f"{self.name} {MISSING_CATEGORY}") if self.indicator else own
 
 
-def _known(values: Matrix) -> Matrix:
-    """NaN for what is not finite."""
+def _finite_or_nan(values: Matrix) -> Matrix:
+    """Replace every value that is not finite by NaN."""
     finite = np.isfinite(values)
     return values if finite.all() else np.where(finite, values, np.nan)
 
@@ -280,14 +302,15 @@ def _flattened(data: ColumnData) -> Matrix:
 
 
 def _moments_of_all(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
-    """One mean and one scale for all elements of all arrays."""
-    return _moments(_known(_flattened(data)).reshape(-1, 1), [name])
+    """Return one mean and one scale for all elements of all arrays."""
+    return _moments(_finite_or_nan(_flattened(data)).reshape(-1, 1), [name])
 
 
 def _moments_of_elements(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
-    """Mean and scale of each element of vectors, some elements at a time: a whole copy takes as much memory again.
+    """Return the mean and the scale of each element of one-dimensional arrays.
 
-    The last block is never a single element, whose values numpy would add up in another order.
+    Elements are copied in blocks, because a copy of all arrays would double the memory. The last block never has a
+    single element, because numpy would add up a single column in another order.
     """
     rows, width = data.values.shape
     edges = [*range(0, max(width - 1, 1), max(2, FIT_BLOCK_NUMBERS // max(rows, 1))), width]
@@ -295,28 +318,34 @@ def _moments_of_elements(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
     for start, end in pairwise(edges):
         block = data.values[:, start:end].astype(np.float64)
         block[data.missing] = np.nan
-        parts.append(_moments(_known(block), [name] * (end - start)))
+        parts.append(_moments(_finite_or_nan(block), [name] * (end - start)))
     return np.concatenate([mean for mean, _ in parts]), np.concatenate([scale for _, scale in parts])
 
 
-def _moments(known: Matrix, names: Sequence[str]) -> tuple[Matrix, Matrix]:
-    """Mean and scale by column, NaN ignored: 0 and 1 for a column without a value, scale 1 for a constant one."""
-    seen: Mask = np.asarray(np.isfinite(known).any(axis=0))
-    largest = np.maximum(np.fmax.reduce(known, axis=0, initial=0.0), -np.fmin.reduce(known, axis=0, initial=0.0))
+def _moments(values: Matrix, names: Sequence[str]) -> tuple[Matrix, Matrix]:
+    """Return the mean and the scale of each column; NaN is ignored.
+
+    A column without values gets mean 0 and scale 1, a constant column gets scale 1.
+    """
+    has_value: Mask = np.asarray(np.isfinite(values).any(axis=0))
+    largest = np.maximum(np.fmax.reduce(values, axis=0, initial=0.0), -np.fmin.reduce(values, axis=0, initial=0.0))
     if (largest > LARGEST).any():
-        at = int(np.argmax(largest))
+        column = int(np.argmax(largest))
         hint = "Scale the column in SQL, or leave it out with exclude."
-        raise DataError(f'column "{names[at]}" holds {largest[at]:g}, too large to standardise', hint=hint)
-    mean, scale = np.zeros(known.shape[1]), np.ones(known.shape[1])
-    if seen.any():
-        # numpy adds up each of several columns by itself, since what is chosen of them lies column by column.
-        scaler = StandardScaler().fit(known if known.shape[1] == 1 else known[:, seen])
-        mean[seen], scale[seen] = scaler.mean_, scaler.scale_
+        raise DataError(f'column "{names[column]}" holds {largest[column]:g}, too large to standardise', hint=hint)
+    mean, scale = np.zeros(values.shape[1]), np.ones(values.shape[1])
+    if has_value.any():
+        # numpy adds up each column separately, since the selected columns are stored column by column.
+        scaler = StandardScaler().fit(values if values.shape[1] == 1 else values[:, has_value])
+        mean[has_value], scale[has_value] = scaler.mean_, scaler.scale_
     return mean, scale
 
 
 def _fill(rule: Missing, mean: Matrix | float, raw: Matrix) -> Matrix:
-    """What stands for a missing value of each column of `raw`, which is read for the median alone."""
+    """Return the replacement of a missing value of each column of `raw`.
+
+    `raw` is used for the median only.
+    """
     means = np.atleast_1d(np.asarray(mean, np.float64))
     if rule == "median":
         return np.array([_median(raw[:, column], own) for column, own in enumerate(means)])
@@ -326,13 +355,19 @@ def _fill(rule: Missing, mean: Matrix | float, raw: Matrix) -> Matrix:
 
 
 def _median(values: Matrix, otherwise: float) -> float:
-    """The middle of the values that are known; the mean of the middle two where their count is even."""
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else float(otherwise)
+    """Return the median of the finite values, or `otherwise` if there are none.
+
+    For an even number of values the median is the mean of the middle two.
+    """
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else float(otherwise)
 
 
 def require(name: str, absent: Mask, rows: Rows | None = None) -> None:
-    """Raise DataError where a value is missing; `rows` are the positions in the table, else they count from 0."""
+    """Raise DataError if a value is missing.
+
+    `rows` are the positions in the table, for the message; without `rows` positions count from 0.
+    """
     if absent.any():
         first = int(np.argmax(absent))
         raise DataError(
@@ -343,18 +378,18 @@ def require(name: str, absent: Mask, rows: Rows | None = None) -> None:
 
 
 def _cycles(seconds: Matrix) -> dict[str, Matrix]:
-    """Sine and cosine of each moment's place in the year, in the week and in the day, in UTC."""
+    """Return sine and cosine of each time's position in the year, in the week and in the day, in UTC."""
     month, weekday = _calendar(seconds)
-    places = {"month": (month, 12), "weekday": (weekday, 7), "hour": (seconds % 86_400 / 3600, 24)}
-    made: dict[str, Matrix] = {}
-    for name, (place, size) in places.items():
-        angle = 2 * np.pi * place / size
-        made |= {f"{name}_sin": np.sin(angle), f"{name}_cos": np.cos(angle)}
-    return made
+    positions = {"month": (month, 12), "weekday": (weekday, 7), "hour": (seconds % 86_400 / 3600, 24)}
+    cycles: dict[str, Matrix] = {}
+    for name, (position, size) in positions.items():
+        angle = 2 * np.pi * position / size
+        cycles |= {f"{name}_sin": np.sin(angle), f"{name}_cos": np.cos(angle)}
+    return cycles
 
 
 def _calendar(seconds: Matrix) -> tuple[Matrix, Matrix]:
-    """Month (0: January) and weekday (0: Monday) of each moment, in UTC."""
+    """Return the month (0: January) and the weekday (0: Monday) of each time, in UTC."""
     days = np.floor(seconds / 86_400).astype(np.int64).astype("datetime64[D]")
     months = days.astype("datetime64[M]").astype(np.int64) % 12
     weekdays = (days.astype(np.int64) + _EPOCH_WEEKDAY) % 7

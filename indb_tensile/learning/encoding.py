@@ -1,7 +1,8 @@
-"""The parts of a split as tensors: encoded block by block in the table's order, straight into their final arrays.
+"""Encodes the rows of each part of a split as tensors, block by block in the table's order.
 
-A block is encoded in float64 and rounded once to float32. With `consume` the pages of the columns are given back as
-soon as all that is made of them is written (pages.py): columns and tensors are never both there in full.
+A block is encoded in float64, rounded once to float32, and written directly to the final arrays. With `consume` the
+pages of the columns are returned to the system as soon as the tensors made from them are written (pages.py), so the
+columns and the tensors are never both in memory in full.
 """
 
 from collections.abc import Sequence
@@ -13,16 +14,17 @@ from indb_tensile.learning.columns import Columns, Rows
 from indb_tensile.learning.features import Preprocessor, Tensor32
 from indb_tensile.learning.pages import discard
 
-ENCODE_BLOCK_NUMBERS = 1 << 18  # encoded at a time: what is in work stays in the cache
+ENCODE_BLOCK_NUMBERS = 1 << 18  # numbers encoded at a time, so that a block fits into the cache
 
 
 def encode(
     columns: Columns, preprocessor: Preprocessor, parts: Sequence[Rows], *, consume: bool = False
 ) -> list[Tensor32]:
-    """The rows of each part, which ascend, as (rows, *input_shape). No row is in two parts.
+    """Return the encoded rows of each part, shape (rows, *input_shape).
 
-    With `consume` the features' columns are of no use afterwards. A value that may not be missing must not be: its
-    row would be counted from the block's first one.
+    The positions in each part ascend, and no row is in two parts. With `consume` the feature columns are unusable
+    afterwards. The caller must have checked that no required value is missing: an error raised here would number the
+    rows from the block's first row.
     """
     shape, features = preprocessor.input_shape, preprocessor.recipe.features
     encoded = [np.empty((len(part), *shape), np.float32) for part in parts]
@@ -45,12 +47,15 @@ def encode(
 def _block(
     columns: Columns, preprocessor: Preprocessor, chosen: Sequence[Rows], start: int, end: int
 ) -> tuple[Tensor32, list[npt.NDArray[np.int64]]]:
-    """The rows of all parts between `start` and `end`, encoded, and where each part's are among them."""
+    """Encode the rows of all parts between `start` and `end`.
+
+    Also returns the positions of each part's rows within the encoded block.
+    """
     names = preprocessor.recipe.features
     if sum(map(len, chosen)) == end - start:
         return preprocessor.transform({name: columns[name].part(start, end) for name in names}), [
             part - start for part in chosen
         ]
-    every = np.sort(np.concatenate(chosen))  # the others have no target
-    block = preprocessor.transform({name: columns[name].take(every) for name in names})
-    return block, [np.searchsorted(every, part) for part in chosen]
+    positions = np.sort(np.concatenate(chosen))  # the other rows have no target
+    block = preprocessor.transform({name: columns[name].take(positions) for name in names})
+    return block, [np.searchsorted(positions, part) for part in chosen]

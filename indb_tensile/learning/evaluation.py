@@ -1,4 +1,4 @@
-"""How good a model is: metrics by scikit-learn, each with the direction in which it is better."""
+"""Metrics of a model's quality, computed by scikit-learn, and the direction in which each metric is better."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning.features import Preprocessor
 
 HIGHER_IS_BETTER: dict[str, bool] = {
-    "loss": False,  # what training minimises
+    "loss": False,  # the function that training minimises
     "accuracy": True,
     "balanced_accuracy": True,
     "f1_macro": True,
@@ -31,16 +31,16 @@ METRICS: dict[Task, tuple[str, ...]] = {
 
 Array = npt.NDArray[Any]
 
-_METRIC_BLOCK_NUMBERS = 1 << 20  # of outputs: what is computed at once
-_MOST_IN_MEMORY = 1 << 25  # chances: 256 MB
+_METRIC_BLOCK_NUMBERS = 1 << 20  # network outputs that are processed at a time
+_MOST_IN_MEMORY = 1 << 25  # probabilities: 256 MB
 
 
 def evaluate(task: Task, outputs: Array, targets: Array, preprocessor: Preprocessor) -> dict[str, float]:
-    """Every metric that these rows define, regression in the target's own unit.
+    """Return every metric that these rows define. Regression metrics are in the target's own unit.
 
-    `outputs` are the network's, (rows, outputs); `targets` the encoded ones. With more than two classes `roc_auc` is
-    the mean over the classes that occur of each one against all others. Undefined, and left out: `roc_auc` where a
-    single class occurs, `r2` unless the targets differ; everything for no rows.
+    `outputs` are the network's, shape (rows, outputs); `targets` are encoded. With more than two classes `roc_auc` is
+    the mean, over the classes that occur, of the area for that class against all others. Undefined metrics are left
+    out: `roc_auc` if a single class occurs, `r2` if all targets are equal, and every metric if there are no rows.
     """
     if not len(targets):
         return {}
@@ -51,12 +51,15 @@ def evaluate(task: Task, outputs: Array, targets: Array, preprocessor: Preproces
 
 
 def default_metric(task: Task) -> str:
-    """The metric by which versions are compared when none is named."""
+    """Return the metric that versions are compared by if the request names none."""
     return METRICS[task][0]
 
 
 def check_metric(task: Task, metric: str | None) -> str:
-    """The metric to compare by; raises RequestError for one that the task does not have."""
+    """Return the metric to compare versions by.
+
+    Raises RequestError for a metric that the task does not have.
+    """
     if metric is None:
         return default_metric(task)
     if metric not in METRICS[task]:
@@ -66,7 +69,7 @@ def check_metric(task: Task, metric: str | None) -> str:
 
 
 def better(metric: str, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-    """Whether `new` beats `old` in this metric; an undefined or non-finite value beats nothing."""
+    """Return whether `new` is better than `old`; an undefined or non-finite value is never better."""
     ours, theirs = new.get(metric, np.nan), old.get(metric, np.nan)
     if not np.isfinite(theirs):
         return bool(np.isfinite(ours))
@@ -74,17 +77,20 @@ def better(metric: str, new: Mapping[str, float], old: Mapping[str, float]) -> b
 
 
 def probabilities(outputs: Array) -> npt.NDArray[np.float64]:
-    """Softmax of each row. What is too large for memory is kept in a file without a name."""
+    """Return the softmax of each row.
+
+    A result that is too large for memory is mapped to a temporary file without a name.
+    """
     if outputs.size <= _METRIC_BLOCK_NUMBERS:
         return _softmax(outputs)
     if outputs.size <= _MOST_IN_MEMORY:
-        chance = np.empty(outputs.shape)
+        result = np.empty(outputs.shape)
     else:
-        with tempfile.TemporaryFile(prefix="tensile-chance-") as file:  # the mapping outlives it
-            chance = np.memmap(file, np.float64, "w+", shape=outputs.shape)
+        with tempfile.TemporaryFile(prefix="tensile-chance-") as file:  # the mapping outlives the open file
+            result = np.memmap(file, np.float64, "w+", shape=outputs.shape)
     for rows in _blocks(outputs):
-        chance[rows] = _softmax(outputs[rows])
-    return chance
+        result[rows] = _softmax(outputs[rows])
+    return result
 
 
 def _softmax(outputs: Array) -> npt.NDArray[np.float64]:
@@ -94,53 +100,56 @@ def _softmax(outputs: Array) -> npt.NDArray[np.float64]:
 
 
 def _blocks(outputs: Array) -> Iterator[slice]:
-    """All rows, some at a time."""
+    """Return slices that together cover all rows."""
     step = max(1, _METRIC_BLOCK_NUMBERS // max(1, outputs.shape[1]))
     return (slice(start, start + step) for start in range(0, len(outputs), step))
 
 
-def _log_loss(chance: Array, targets: Array) -> float:
-    """The mean of -log of the chance that each row's own class has, as scikit-learn's `log_loss` has it.
+def _log_loss(class_probabilities: Array, targets: Array) -> float:
+    """Return the mean of -log(p), where p is the probability of each row's own class.
 
-    That makes some copies of all chances.
+    The result equals scikit-learn's `log_loss`, which would make several copies of all probabilities.
     """
     least = np.finfo(np.float64).eps
-    own = np.array(chance[np.arange(len(targets)), targets], np.float64)
-    return float(-np.log(own.clip(least, 1 - least)).mean())
+    own_probabilities = np.array(class_probabilities[np.arange(len(targets)), targets], np.float64)
+    return float(-np.log(own_probabilities.clip(least, 1 - least)).mean())
 
 
 def _classification(outputs: Array, targets: Array) -> dict[str, float]:
+    """Return every metric of a classification that these rows define."""
     if not all(np.isfinite(outputs[rows]).all() for rows in _blocks(outputs)):
-        # A network that diverged tells nothing apart; scikit-learn would refuse it.
+        # The network diverged. Equal outputs stand for it, since scikit-learn refuses values that are not finite.
         outputs = np.broadcast_to(np.zeros((1, outputs.shape[1]), np.float32), outputs.shape)
-    chance = probabilities(outputs)
-    said = outputs.argmax(axis=1)
+    class_probabilities = probabilities(outputs)
+    predicted = outputs.argmax(axis=1)
     present = np.unique(targets)
     values = {
-        "accuracy": float(metrics.accuracy_score(targets, said)),
-        # The mean recall of the classes that occur, which is scikit-learn's, without its warning about the others.
+        "accuracy": float(metrics.accuracy_score(targets, predicted)),
+        # Equals scikit-learn's balanced accuracy, which also warns about classes that do not occur.
         "balanced_accuracy": float(
-            metrics.recall_score(targets, said, labels=present, average="macro", zero_division=0)
+            metrics.recall_score(targets, predicted, labels=present, average="macro", zero_division=0)
         ),
-        "f1_macro": float(metrics.f1_score(targets, said, average="macro", zero_division=0)),
-        "log_loss": _log_loss(chance, targets),
+        "f1_macro": float(metrics.f1_score(targets, predicted, average="macro", zero_division=0)),
+        "log_loss": _log_loss(class_probabilities, targets),
     }
     if len(present) > 1:
-        # Of two classes the second one alone is asked for: the first one's figure is the same.
-        asked = present[1:] if outputs.shape[1] == 2 else present
-        values["roc_auc"] = float(np.mean([_one_against_rest(chance[:, c], targets == c) for c in asked]))
+        # Of two classes only the second is scored, since the first has the same area.
+        scored = present[1:] if outputs.shape[1] == 2 else present
+        values["roc_auc"] = float(
+            np.mean([_one_against_rest(class_probabilities[:, c], targets == c) for c in scored])
+        )
     return values
 
 
-def _one_against_rest(chance: Array, positive: Array) -> float:
-    """How probably a row of the class has a higher chance than another row, an equal one counting half.
+def _one_against_rest(scores: Array, positive: Array) -> float:
+    """Return the area under the ROC curve of one class.
 
-    That is the area under the ROC curve, as scikit-learn's `roc_auc_score` has it, without its checks: those take a
-    millisecond for each class.
+    The area is the probability that a row of the class gets a higher probability than another row; ties count half.
+    The result equals scikit-learn's `roc_auc_score` without its checks, which take a millisecond per class.
     """
-    ours, others = chance[positive], np.sort(chance[~positive])
-    below = np.searchsorted(others, ours, "left") + np.searchsorted(others, ours, "right")
-    return float(below.sum() / (2 * len(ours) * len(others)))
+    ours, others = scores[positive], np.sort(scores[~positive])
+    ranks = np.searchsorted(others, ours, "left") + np.searchsorted(others, ours, "right")
+    return float(ranks.sum() / (2 * len(ours) * len(others)))
 
 
 def _regression(predicted: Array, targets: Array) -> dict[str, float]:

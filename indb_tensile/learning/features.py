@@ -1,7 +1,7 @@
-"""Preprocessing as data: fitted once on the training rows, stored as JSON, applied to tables and to single rows.
+"""Preprocessing: fitted once on the training rows, stored as JSON, applied to tables and to single rows.
 
-The features lie side by side in this order: all scalars (numbers and booleans) as the table has them, their
-missing indicators, texts, times, arrays. An `input_shape` folds that row into an image or a sequence.
+The numbers of an encoded row are in this order: all scalars (numbers and booleans) in the order of the table, the
+indicators of missing scalars, texts, times, arrays. An `input_shape` reshapes the row to an image or a sequence.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from indb_tensile.learning.targets import Target
 
 Tensor32 = npt.NDArray[np.float32]
 
-FORMAT = 2  # of the stored form; a reader refuses a newer one. Format 1 has no parts of times.
+FORMAT = 2  # version of the stored form; a reader refuses newer ones. In format 1 times have no `parts`.
 _SCALARS = (Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN)
 _TIMES = (Kind.DATE, Kind.TIME)
 _PLURALS = {Kind.INTEGER: "numbers", Kind.TEXT: "texts", Kind.DATE: "times", Kind.ARRAY: "arrays"}
@@ -32,7 +32,10 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that turns rows into tensors, as plain data. `features` are the columns in their own order."""
+    """The fitted preprocessing as plain data: everything that turns rows into tensors.
+
+    `features` are the columns in the order in which the features were chosen.
+    """
 
     format: int
     features: tuple[str, ...]
@@ -45,9 +48,10 @@ class Recipe:
 
 
 class Preprocessor:
-    """A recipe at work. Thread-safe: it changes nothing.
+    """Applies a recipe to rows. Thread-safe, since it is immutable.
 
-    `text_facts` says of each text column what `fit` saw in the training rows; of a stored preprocessor it is empty.
+    `text_facts` describes the text columns of the training rows that `fit` saw. It is empty for a stored
+    preprocessor.
     """
 
     def __init__(self, recipe: Recipe, text_facts: tuple[TextFacts, ...] = ()) -> None:
@@ -56,7 +60,10 @@ class Preprocessor:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Preprocessor":
-        """The preprocessor that `to_json` described. Raises DatabaseError for anything else."""
+        """Restore the preprocessor that `to_json` returned.
+
+        Raises DatabaseError for anything else.
+        """
         try:
             recipe = msgspec.convert(stored, Recipe)
         except msgspec.ValidationError as error:
@@ -66,28 +73,31 @@ class Preprocessor:
         return cls(recipe)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that JSON can hold."""
+        """Return the recipe as plain data that JSON can represent."""
         stored: dict[str, Any] = msgspec.to_builtins(self.recipe)
         return stored
 
     @property
     def target(self) -> Target:
-        """What the model's output means."""
+        """Return the description of the target, which gives the model's output its meaning."""
         return self.recipe.target
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one row's tensor."""
+        """Return the shape of one row's tensor."""
         return self.recipe.input_shape
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The name of each number of a row's tensor, before it is folded."""
+        """Return the name of each number of an encoded row, before the row is reshaped."""
         others = [name for part in self._others for name in part.outputs]
         return (*self.recipe.numbers.outputs, *others)
 
     def transform(self, columns: Columns) -> Tensor32:
-        """(rows, *input_shape). Raises MissingError for a column that is not there, DataError for missing values."""
+        """Encode columns of a table as (rows, *input_shape).
+
+        Raises MissingError for a missing column, DataError for a column of another kind and for missing values.
+        """
         names = self.recipe.features
         absent = [name for name in names if name not in columns]
         if absent:
@@ -96,32 +106,36 @@ class Preprocessor:
         rows = len(columns[names[0]].missing)
         step = self.block_rows or rows
         if rows <= step:
-            return self._transformed(columns, rows)
+            return self._encode_columns(columns, rows)
         whole = np.empty((rows, *self.input_shape), np.float32)
         for start in range(0, rows, step):
             part = {name: columns[name].part(start, start + step) for name in names}
-            whole[start : start + step] = self._transformed(part, min(step, rows - start))
+            whole[start : start + step] = self._encode_columns(part, min(step, rows - start))
         return whole
 
-    def _transformed(self, columns: Columns, rows: int) -> Tensor32:
+    def _encode_columns(self, columns: Columns, rows: int) -> Tensor32:
         names = self.recipe.numbers.names
-        raw = np.empty((len(names), rows))  # each column's values one after another: quick to fill and to scale
-        for own, name in zip(raw, names, strict=True):
-            columns[name].numbers(own)
-        return self._assembled(raw.T, columns)
+        raw = np.empty((len(names), rows))  # the values of a column are adjacent, so it is filled and scaled fast
+        for row, name in zip(raw, names, strict=True):
+            columns[name].numbers(row)
+        return self._encode_parts(raw.T, columns)
 
     @property
     def block_rows(self) -> int | None:
-        """How many rows are encoded at a time.
+        """Return how many rows are encoded at a time, or None for all.
 
-        None where a missing value is refused: its row is counted from the first one, so all rows go at once.
+        All rows are encoded at once if missing values are refused, because the error message counts rows from the
+        first one.
         """
         if self.recipe.numbers.required or any(part.required for part in self._others):
             return None
         return max(1, _TRANSFORM_BLOCK_NUMBERS // max(1, int(np.prod(self.input_shape))))
 
     def transform_rows(self, rows: Sequence[Any]) -> Tensor32:
-        """The same for rows from SQL: objects, arrays in the features' order, or the single feature's values."""
+        """Encode rows from SQL as (rows, *input_shape).
+
+        A row is an object, an array of values in the order of the features, or the value of the only feature.
+        """
         recipe = self.recipe
         objects = [named(row, recipe.features, single_array=bool(recipe.arrays)) for row in rows]
         names = recipe.numbers.names
@@ -131,10 +145,10 @@ class Preprocessor:
             for kind, parts in ((Kind.TEXT, recipe.texts), (Kind.TIME, recipe.times), (Kind.ARRAY, recipe.arrays))
             for part in parts
         }
-        return self._assembled(raw.reshape(len(objects), len(names)), others)
+        return self._encode_parts(raw.reshape(len(objects), len(names)), others)
 
     def targets_of(self, rows: Sequence[Mapping[str, Any]]) -> npt.NDArray[Any]:
-        """The encoded targets of rows from SQL, for an evaluation."""
+        """Return the encoded targets of rows from SQL, for an evaluation."""
         name = self.target.name
         if any(name not in row for row in rows):
             raise MissingError(f'a row has no target column "{name}"')
@@ -148,23 +162,26 @@ class Preprocessor:
             )
         return self.target.encode(data)
 
-    def _assembled(self, raw: Matrix, columns: Columns) -> Tensor32:
+    def _encode_parts(self, raw: Matrix, columns: Columns) -> Tensor32:
         parts = [self.recipe.numbers.apply(raw), *(part.apply(columns[part.name]) for part in self._others)]
         whole = np.hstack(parts) if len(parts) > 1 else parts[0]
-        # A value beyond float32 would be infinite, and so would everything computed from it.
+        # A value beyond the range of float32 would become infinite, and so would every result computed from it.
         np.clip(whole, -_FLOAT32_MAX, _FLOAT32_MAX, out=whole)  # in place: no other code holds this array
         return whole.astype(np.float32, order="C").reshape(len(raw), *self.input_shape)
 
     def _require_kinds(self, columns: Columns) -> None:
-        """A column may have changed its type since the model was trained."""
+        """Raise DataError if a column's kind is not the kind that the model was trained on.
+
+        A column's type may have been changed since.
+        """
         recipe = self.recipe
-        wanted: list[tuple[Sequence[str], tuple[Kind, ...]]] = [
+        expected: list[tuple[Sequence[str], tuple[Kind, ...]]] = [
             (recipe.numbers.names, _SCALARS),
             ([part.name for part in recipe.texts], (Kind.TEXT,)),
             ([part.name for part in recipe.times], _TIMES),
             ([part.name for part in recipe.arrays], (Kind.ARRAY,)),
         ]
-        for names, kinds in wanted:
+        for names, kinds in expected:
             for name in names:
                 own = columns[name].kind
                 if own not in kinds:
@@ -184,9 +201,10 @@ def choose_features(
     exclude: Sequence[str] = (),
     options: FeatureOptions | None = None,
 ) -> tuple[str, ...]:
-    """The columns to learn from: those named, else all but the target, the excluded ones, keys and identities.
+    """Return the columns to learn from.
 
-    Raises MissingError for an unknown column, RequestError for a contradiction or when none is left.
+    Without `features` these are all columns except the target, the excluded ones, primary keys and identity columns.
+    Raises MissingError for an unknown column, RequestError for a contradiction or if no column is left.
     """
     names = [column.name for column in described]
     named_by_options = options.named if options else ()
@@ -195,24 +213,27 @@ def choose_features(
             detail = f"The table's columns are: {', '.join(names)}."
             raise MissingError(f'column "{name}" does not exist in the table', detail=detail)
     if features is not None:
-        _check_named(target, features, exclude)
+        _check_feature_names(target, features, exclude)
         chosen = tuple(features)
     else:
         out = {target, *exclude}
         chosen = tuple(c.name for c in described if c.name not in out and not c.primary_key and not c.identity)
     if not chosen:
-        detail = "The target, excluded columns, and primary-key and identity columns are left out by themselves."
+        detail = "The target, excluded columns, and primary-key and identity columns are left out automatically."
         raise RequestError(
             "no column is left to learn from", detail=detail, hint="Name some with features => '{...}'."
         )
-    stray = [name for name in named_by_options if name not in chosen]
-    if stray:
-        raise RequestError(f'preprocess names column "{stray[0]}", which is not among the features')
+    unused = [name for name in named_by_options if name not in chosen]
+    if unused:
+        raise RequestError(f'preprocess names column "{unused[0]}", which is not among the features')
     return chosen
 
 
 def require_present(columns: Columns, features: Sequence[str], options: FeatureOptions, rows: Rows) -> None:
-    """Raise DataError, with the table's row, where one of `rows` misses a value that must not be missing."""
+    """Raise DataError if one of `rows` lacks a required value.
+
+    The message contains the row's position in the table.
+    """
     for name in features:
         if options.rule(name, columns[name].kind) == "error":
             require(name, columns[name].absent()[rows], rows)
@@ -227,27 +248,29 @@ def fit(
     train: Rows,
     input_shape: tuple[int, ...] | None = None,
 ) -> Preprocessor:
-    """Learn means, scales and categories from the `train` rows. Without `input_shape` a row stays flat.
+    """Fit means, scales and categories to the `train` rows. Without `input_shape` a row is flat.
 
-    Raises DataError where every feature is constant, RequestError where an option does not suit its column or
-    the features do not fill `input_shape`.
+    Raises DataError if every feature is constant, RequestError if an option does not apply to its column or the
+    features do not fill `input_shape`.
     """
-    learned = _Rows(columns, features, train)
+    learned = _TrainingRows(columns, features, train)
     options.check({name: columns[name].kind for name in features})
     scalars = [name for name in features if columns[name].kind in _SCALARS]
     texts = [
         Texts.fit(name, data, options.most_categories(name), options.rule(name, data.kind))
-        for name, data in _of(learned, Kind.TEXT)
+        for name, data in _columns_of_kinds(learned, Kind.TEXT)
     ]
     recipe = Recipe(
         format=FORMAT,
         features=tuple(features),
         numbers=_fit_numbers(learned, scalars, options),
         texts=tuple(text for text, _ in texts),
-        times=tuple(Times.fit(name, data, options.rule(name, data.kind)) for name, data in _of(learned, *_TIMES)),
+        times=tuple(
+            Times.fit(name, data, options.rule(name, data.kind)) for name, data in _columns_of_kinds(learned, *_TIMES)
+        ),
         arrays=tuple(
             Arrays.fit(name, data, standardize=options.standardizes(name), missing=options.rule(name, data.kind))
-            for name, data in _of(learned, Kind.ARRAY)
+            for name, data in _columns_of_kinds(learned, Kind.ARRAY)
         ),
         target=target,
         input_shape=(),
@@ -260,12 +283,15 @@ def fit(
             detail=f"The features are: {', '.join(features)}.",
         )
     fitted = Preprocessor(replace(recipe, input_shape=shape), tuple(facts for _, facts in texts))
-    _require_variety(fitted, learned, features)
+    _require_different_rows(fitted, learned, features)
     return fitted
 
 
-class _Rows(Mapping[str, ColumnData]):
-    """Some rows of columns, each copied when it is asked for: all at once would take as much memory again."""
+class _TrainingRows(Mapping[str, ColumnData]):
+    """The training rows of the columns. A column's rows are copied on access.
+
+    A copy of all columns at once would double the memory.
+    """
 
     def __init__(self, columns: Columns, names: Sequence[str], rows: Rows) -> None:
         self._columns = {name: columns[name] for name in names}
@@ -281,29 +307,32 @@ class _Rows(Mapping[str, ColumnData]):
         return len(self._columns)
 
     def kind(self, name: str) -> Kind:
-        """The column's kind, which takes no copy."""
+        """Return the column's kind, without copying its rows."""
         return self._columns[name].kind
 
     def parts(self, step: int) -> Iterator[Columns]:
-        """The rows in order, so many at a time."""
+        """Yield the rows in order, `step` rows at a time."""
         for start in range(0, len(self._rows), step):
             part = self._rows[start : start + step]
             yield {name: data.take(part) for name, data in self._columns.items()}
 
 
-def _of(learned: "_Rows", *kinds: Kind) -> Iterator[tuple[str, ColumnData]]:
+def _columns_of_kinds(learned: "_TrainingRows", *kinds: Kind) -> Iterator[tuple[str, ColumnData]]:
     return ((name, learned[name]) for name in learned if learned.kind(name) in kinds)
 
 
-def _fit_numbers(learned: "_Rows", names: Sequence[str], options: FeatureOptions) -> Numbers:
-    # Booleans are 0 and 1 already.
+def _fit_numbers(learned: "_TrainingRows", names: Sequence[str], options: FeatureOptions) -> Numbers:
+    # Booleans are 0 and 1, so they are not scaled.
     scaled = [options.standardizes(name) and learned.kind(name) is not Kind.BOOLEAN for name in names]
     numbers = (learned[name].numbers() for name in names)
     return Numbers.fit(names, numbers, scaled, [options.rule(name, learned.kind(name)) for name in names])
 
 
-def _require_variety(fitted: Preprocessor, learned: "_Rows", features: Sequence[str]) -> None:
-    """Raise DataError where all training rows are equal; almost always the first block of rows shows a difference."""
+def _require_different_rows(fitted: Preprocessor, learned: "_TrainingRows", features: Sequence[str]) -> None:
+    """Raise DataError if all training rows are equal.
+
+    The rows are encoded in blocks, since the first block almost always contains different rows.
+    """
     first: Tensor32 | None = None
     rows = 0
     for part in learned.parts(fitted.block_rows or _TRANSFORM_BLOCK_NUMBERS):
@@ -319,7 +348,7 @@ def _require_variety(fitted: Preprocessor, learned: "_Rows", features: Sequence[
     )
 
 
-def _check_named(target: str, features: Sequence[str], exclude: Sequence[str]) -> None:
+def _check_feature_names(target: str, features: Sequence[str], exclude: Sequence[str]) -> None:
     for name in features:
         if features.count(name) > 1:
             raise RequestError(f'feature "{name}" is named {features.count(name)} times', hint="Name it once.")

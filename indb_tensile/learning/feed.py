@@ -1,8 +1,8 @@
-"""Gathers the rows of the next batch while the device works on this one.
+"""Gathers the rows of the next batch on a second thread while the device works on the current batch.
 
-Batches come in the order that is asked for and with the bits of the parts' rows. A second thread gathers at most one
-batch ahead, into the other of two buffers. It copies with numpy, on itself alone: neither the number of a job's
-threads nor torch's allocator, which a plan watches, sees it.
+Batches come in the requested order, with the bits of the parts' rows. The second thread is at most one batch ahead
+and writes to the other of two buffers. It copies with numpy on its own thread only, so it affects neither the number
+of the job's compute threads nor torch's allocator, which a memory plan observes.
 """
 
 import time
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ALIGNMENT_BYTES = 64  # of torch's own tensors on the host: kernels choose their path by it
+ALIGNMENT_BYTES = 64  # the alignment of torch's own host tensors; kernels select a code path by alignment
 
 Arrays = tuple[np.ndarray[Any, Any], ...]
 Batch = tuple[Tensor, ...]
@@ -24,14 +24,14 @@ Batch = tuple[Tensor, ...]
 
 @dataclass(slots=True, kw_only=True)
 class Waiting:
-    """How long training has waited for batches, and how many batches there were."""
+    """The time that training has waited for batches, and the number of batches."""
 
     waited_s: float = 0.0
-    latest_s: float = 0.0  # for the latest
+    latest_s: float = 0.0  # for the latest batch
     batches: int = 0
 
     def add(self, waited_s: float) -> None:
-        """One more batch."""
+        """Record the waiting time of one more batch."""
         self.waited_s += waited_s
         self.latest_s = waited_s
         self.batches += 1
@@ -39,7 +39,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class _Buffers:
-    """Room for one batch: as arrays to the thread that gathers, as tensors to the one that trains."""
+    """The memory of one batch: as numpy arrays for the gathering thread, as tensors for the training thread."""
 
     rows: int
     tensors: Batch
@@ -53,7 +53,7 @@ class _Buffers:
 
 
 class Feed:
-    """One second thread, and two buffers for each set of parts; `close` ends the thread."""
+    """The gathering thread, and two buffers for each set of parts. `close` ends the thread."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
@@ -61,31 +61,31 @@ class Feed:
         self.waiting = Waiting()
 
     def batches(self, parts: Batch, orders: Iterable[Tensor]) -> Generator[tuple[Tensor, Batch]]:
-        """For each order of row numbers: these, and a batch of those rows of every part.
+        """Yield each order of row numbers together with a batch of these rows of every part.
 
-        A batch holds until the next one is asked for. Whoever stops early closes the iterator.
+        A batch is valid until the next one is requested. A caller that stops early must close the iterator.
         """
         sources = tuple(part.detach().contiguous().numpy() for part in parts)
         upcoming: Future[Batch] | None = None
-        following, numbers = iter(orders), 0
+        following, number = iter(orders), 0
         order = next(following, None)
         try:
             while order is not None:
                 started_s = time.monotonic()
                 if upcoming is None:
-                    upcoming = self._begin(parts, sources, order, numbers)
+                    upcoming = self._submit(parts, sources, order, number)
                 batch = upcoming.result()
                 self.waiting.add(time.monotonic() - started_s)
-                rows, numbers = order, numbers + 1
+                rows, number = order, number + 1
                 order = next(following, None)
-                upcoming = None if order is None else self._begin(parts, sources, order, numbers)
+                upcoming = None if order is None else self._submit(parts, sources, order, number)
                 yield rows, batch
         finally:
             if upcoming is not None and not upcoming.cancel():
-                upcoming.exception()  # no thread may write to buffers that another pass takes
+                upcoming.exception()  # wait: the thread must not write to buffers that another pass uses
 
     def close(self) -> None:
-        """End the thread, after what it has begun."""
+        """End the thread after its current batch."""
         self._thread.shutdown(cancel_futures=True)
         self._buffers.clear()
 
@@ -97,32 +97,38 @@ class Feed:
     ) -> None:
         self.close()
 
-    def _begin(self, parts: Batch, sources: Arrays, order: Tensor, number: int) -> "Future[Batch]":
-        buffers = self._room(parts, len(order))[number % 2]
+    def _submit(self, parts: Batch, sources: Arrays, order: Tensor, number: int) -> "Future[Batch]":
+        buffers = self._buffers_for(parts, len(order))[number % 2]
         return self._thread.submit(_gather, sources, order.numpy(), buffers)
 
-    def _room(self, parts: Batch, rows: int) -> tuple[_Buffers, _Buffers]:
-        """The buffers for these parts; a pass begins with its largest batches."""
+    def _buffers_for(self, parts: Batch, rows: int) -> tuple[_Buffers, _Buffers]:
+        """Return two buffers for these parts.
+
+        Larger buffers are allocated only at the start of a pass, because a pass begins with its largest batches.
+        """
         key = tuple(part.data_ptr() for part in parts)
-        found = self._buffers.get(key)
-        if found is None or found[0].rows < rows:
-            found = self._buffers[key] = (_made(parts, rows), _made(parts, rows))
-        return found
+        buffers = self._buffers.get(key)
+        if buffers is None or buffers[0].rows < rows:
+            buffers = self._buffers[key] = (_allocate(parts, rows), _allocate(parts, rows))
+        return buffers
 
 
 def _gather(sources: Arrays, order: np.ndarray[Any, Any], buffers: _Buffers) -> Batch:
     for source, array in zip(sources, buffers.arrays, strict=True):
-        # Every number is a row's: "clip" only keeps numpy from gathering into memory of its own first.
+        # Every index is valid. "clip" only prevents numpy from gathering into a temporary array first.
         np.take(source, order, axis=0, out=array[: len(order)], mode="clip")
     return buffers.first(len(order))
 
 
-def _made(parts: Batch, rows: int) -> _Buffers:
-    return _Buffers(rows, tuple(_aligned(part, rows) for part in parts))
+def _allocate(parts: Batch, rows: int) -> _Buffers:
+    return _Buffers(rows, tuple(_aligned_tensor(part, rows) for part in parts))
 
 
-def _aligned(part: Tensor, rows: int) -> Tensor:
-    """Memory for so many rows of a part that is none of torch's: the plan of a job's device does not count it."""
+def _aligned_tensor(part: Tensor, rows: int) -> Tensor:
+    """Allocate memory for `rows` rows of a part outside torch's allocator.
+
+    The plan of a job's device therefore does not count this memory.
+    """
     size_bytes = rows * part[:1].numel() * part.element_size()
     memory = np.empty(size_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
     start = -memory.ctypes.data % ALIGNMENT_BYTES

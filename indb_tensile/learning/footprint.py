@@ -1,11 +1,11 @@
-"""How much memory the rows of a training take, foretold before they are read: from statistics, sizes and types.
+"""Estimates the memory for the rows of a training before they are read: from statistics, sizes and types.
 
-The rows are in memory twice, and never both times in full: as columns, while they are read and the encoders are
-fitted, then as tensors, whose pages replace those of the columns (encoding.py). The rows of the test part are kept as
-they were read, too, so that another version of the model can be judged on them.
+The rows are in memory twice, but never twice in full: as columns while they are read and the encoders are fitted,
+then as tensors, whose pages replace those of the columns (encoding.py). In addition the rows of the test part are
+kept as they were read, so that another version of the model can be evaluated on them.
 
-Statistics are estimates. What is foretold refuses a table that cannot fit before hours are spent on it; what is read
-is counted all the same (columnstore.py).
+Statistics are estimates. The estimate refuses a table that cannot fit before hours are spent on reading it. The
+actual size is also checked while the table is read (columnstore.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,26 +22,27 @@ from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.sizes import size
 
 _MIB = 1024 * 1024
-# Of each row: its hash, its position among the rows with a target, its position in its part, and temporary memory.
+# Per row: the hash, the position among the rows with a target, the position in the part, and temporary memory.
 _ROW_BYTES = 8 + 8 + 8 + 8
 _TARGET_BYTES = 8
-_WORK_BYTES = 64 * _MIB  # at most: blocks in decoding and encoding, and what the C library keeps
-# Features of a timestamp, at most: the epoch, sine and cosine of month, weekday and hour, and an indicator.
+# Upper bound of the memory for blocks that are decoded or encoded and of memory that the C library does not return.
+_WORK_BYTES = 64 * _MIB
+# Most numbers that a timestamp is encoded as: epoch, sine and cosine of month, weekday and hour, and an indicator.
 _TIME_NUMBERS = 8
 # Temporary memory while an encoder is fitted. Encoders are fitted one column at a time.
-_FIT_BYTES = 40  # of each training row of a scalar column: its float64 value and intermediate results
-_FIT_ELEMENT_BYTES = 8  # of each element of a column of vectors: the copy of the training rows
-_FIT_BLOCK_BYTES = 32  # of each element of the one block whose means are being computed
-_FIT_WHOLE_BYTES = 24  # of each element of arrays with two or more dimensions, which have one common mean
-_TEXT_BYTES = 57  # of a str beside its characters
-_SHARED_TEXTS = 65_536  # so many different texts are kept once each (copybinary.py)
-_ARRAY_HEADER_BYTES = 24  # as an array of one dimension is stored
-_POINTER_BYTES = 18  # what a value that is stored out of line counts in the statistics
+_FIT_BYTES = 40  # per training row of a scalar column: the float64 value and intermediate results
+_FIT_ELEMENT_BYTES = 8  # per element of one-dimensional arrays: the copy of the training rows
+_FIT_BLOCK_BYTES = 32  # per element of the block whose means are being computed
+_FIT_WHOLE_BYTES = 24  # per element of arrays with two or more dimensions, which have one common mean
+_TEXT_BYTES = 57  # size of a str object without its characters
+_SHARED_TEXTS = 65_536  # up to this number of different texts, equal texts share one object (copybinary.py)
+_ARRAY_HEADER_BYTES = 24  # header of a stored array of one dimension
+_POINTER_BYTES = 18  # size in the statistics of a value that is stored out of line (TOAST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnStatistics:
-    """What ANALYZE found: the mean width of stored values, how many differ, and the share of NULLs."""
+    """The statistics of ANALYZE for one column: mean width of stored values, distinct values, share of NULLs."""
 
     width_bytes: float
     distinct: float
@@ -50,10 +51,11 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What is known of a table before it is read.
+    """The size and the columns of a table as PostgreSQL's statistics give them before the table is read.
 
-    `analyzed` says whether the rows were counted by ANALYZE or VACUUM; otherwise they are guessed from the size on
-    disk. `columns` lacks those without statistics. `shapes` are those of arrays, as soon as one was seen.
+    `analyzed` is true if ANALYZE or VACUUM counted the rows; otherwise `rows` is estimated from the size on disk.
+    `columns` has no entry for a column without statistics. `shapes` contains the shapes of arrays, once a first array
+    has been read.
     """
 
     rows: int
@@ -64,13 +66,16 @@ class Statistics:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def seen(self, shapes: Mapping[str, tuple[int, ...]]) -> "Statistics":
-        """The same with the shapes of arrays that have arrived."""
+        """Return a copy that has these shapes of arrays, which are known after the first rows were read."""
         return replace(self, shapes=shapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a trainer may take for the rows: by its setting, at most on this machine, and now."""
+    """The memory that a trainer may use for rows.
+
+    `limit_bytes` is the setting's limit, `host_bytes` is all memory of the machine, and `free_bytes` is free now.
+    """
 
     limit_bytes: int
     host_bytes: int
@@ -79,7 +84,12 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What the rows take. `kept_bytes` are of the columns that stay until all is encoded: texts are objects."""
+    """The estimated memory for the rows of a training.
+
+    `columns_bytes` is the size of all columns. `kept_bytes` is the size of those columns that stay in memory until
+    all rows are encoded: texts and the target. Texts are Python objects, so their memory cannot be returned page by
+    page.
+    """
 
     statistics: Statistics
     columns_bytes: int
@@ -90,14 +100,17 @@ class Footprint:
 
     @property
     def peak_bytes(self) -> int:
-        """The most at once: while encoders are fitted, when encoding begins, or when it ends."""
-        begun = self.columns_bytes + self.held_out_bytes
-        ended = self.kept_bytes + self.encoded_bytes + self.held_out_bytes
+        """Return the largest estimate of memory at any time.
+
+        The peak occurs while encoders are fitted, when encoding begins, or when encoding ends.
+        """
+        at_start = self.columns_bytes + self.held_out_bytes
+        at_end = self.kept_bytes + self.encoded_bytes + self.held_out_bytes
         work = min(_WORK_BYTES, self.columns_bytes + self.encoded_bytes)
-        return max(self.columns_bytes + self.fit_bytes, begun, ended) + self.statistics.rows * _ROW_BYTES + work
+        return max(self.columns_bytes + self.fit_bytes, at_start, at_end) + self.statistics.rows * _ROW_BYTES + work
 
     def figures(self) -> dict[str, Any]:
-        """For the job's history."""
+        """Return the estimate as plain data for the job's history."""
         return {
             "rows": self.statistics.rows,
             "analyzed": self.statistics.analyzed,
@@ -109,7 +122,10 @@ class Footprint:
         }
 
     def check(self, table: str, memory: Memory) -> None:
-        """Raise MemoryLimitError where the rows can never fit, HostMemoryError where they do not fit now."""
+        """Raise an error if the rows do not fit into memory.
+
+        Raises MemoryLimitError if the rows can never fit, HostMemoryError if they do not fit now.
+        """
         needs = f"the rows of table {table} need about {size(self.peak_bytes)} of memory"
         if self.peak_bytes > memory.limit_bytes:
             raise MemoryLimitError(
@@ -132,34 +148,35 @@ class Footprint:
             )
 
     def _detail(self) -> str:
-        told = (
+        basis = (
             "by its statistics" if self.statistics.analyzed else "guessed from its size, since it was never analyzed"
         )
         return (
-            f"About {self.statistics.rows} rows, {told}: {size(self.columns_bytes)} as they are read, "
-            f"{size(self.encoded_bytes)} encoded, {size(self.held_out_bytes)} held out to judge by; on disk "
+            f"About {self.statistics.rows} rows, {basis}: {size(self.columns_bytes)} as they are read, "
+            f"{size(self.encoded_bytes)} encoded, {size(self.held_out_bytes)} held out for evaluation; on disk "
             f"the table takes {size(self.statistics.stored_bytes)}."
         )
 
     def _hint(self) -> str:
-        first = "" if self.statistics.analyzed else "Run ANALYZE on the table, so that its rows are known; "
-        way = "leave columns out with exclude, train on a sample (create table ... as select ... tablesample)"
-        return first + way if first else way[0].upper() + way[1:]
+        analyze = "" if self.statistics.analyzed else "Run ANALYZE on the table, so that its rows are known; "
+        advice = "leave columns out with exclude, train on a sample (create table ... as select ... tablesample)"
+        return analyze + advice if analyze else advice[0].upper() + advice[1:]
 
 
 def footprint(
     statistics: Statistics, *, target: str, described: Sequence[Column], options: FeatureOptions, test_size: float
 ) -> Footprint:
-    """What the columns of `statistics.wires` take in a training with this target.
+    """Estimate the memory for the columns of `statistics.wires` in a training with this target.
 
-    Columns of the key that are no features only travel. Arrays of which neither statistics nor a value tell the shape
-    count nothing: they are counted when the first has arrived.
+    Key columns that are not features are read but not stored. An array column counts as zero while its shape is
+    unknown, that is, while neither statistics nor a value give the shape; it is counted after its first array has
+    arrived.
     """
     rows, keys = statistics.rows, {column.name for column in described if column.primary_key}
-    kept_names = [name for name in statistics.wires if name not in keys or name == target]
-    columns = {name: _column_bytes(statistics, name) for name in kept_names}
-    texts = sum(columns[name] for name in kept_names if statistics.wires[name].kind is Kind.TEXT)
-    width = sum(_width(statistics, name, options) for name in kept_names if name != target)
+    stored_names = [name for name in statistics.wires if name not in keys or name == target]
+    columns = {name: _column_bytes(statistics, name) for name in stored_names}
+    texts = sum(columns[name] for name in stored_names if statistics.wires[name].kind is Kind.TEXT)
+    width = sum(_encoded_numbers(statistics, name, options) for name in stored_names if name != target)
     columns_bytes, train_rows = sum(columns.values()), round(rows * (1 - test_size))
     return Footprint(
         statistics=statistics,
@@ -167,12 +184,12 @@ def footprint(
         kept_bytes=texts + columns.get(target, 0),
         encoded_bytes=rows * (4 * width + _TARGET_BYTES),
         held_out_bytes=round(test_size * columns_bytes),
-        fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in kept_names), default=0),
+        fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in stored_names), default=0),
     )
 
 
 def _fit_bytes(statistics: Statistics, name: str, train_rows: int) -> int:
-    """What fitting the encoder of this column takes beside the column."""
+    """Return the memory that fitting this column's encoder needs in addition to the column."""
     numbers, shape = train_rows * _elements(statistics, name), statistics.shapes.get(name, ())
     if not numbers:
         return train_rows * _FIT_BYTES
@@ -182,35 +199,36 @@ def _fit_bytes(statistics: Statistics, name: str, train_rows: int) -> int:
 
 
 def _column_bytes(statistics: Statistics, name: str) -> int:
-    wire, told, rows = statistics.wires[name], statistics.columns.get(name), statistics.rows
-    mask_bytes = rows if told is not None and told.null_share > 0 else 0
+    """Return the memory of the column as it is read."""
+    wire, analyzed, rows = statistics.wires[name], statistics.columns.get(name), statistics.rows
+    mask_bytes = rows if analyzed is not None and analyzed.null_share > 0 else 0
     if wire.kind is Kind.TEXT:
-        width_bytes, distinct = (32.0, 0.0) if told is None else (told.width_bytes, told.distinct)
+        width_bytes, distinct = (32.0, 0.0) if analyzed is None else (analyzed.width_bytes, analyzed.distinct)
         texts = distinct if distinct <= _SHARED_TEXTS else rows
         return round(8 * rows + texts * (_TEXT_BYTES + width_bytes)) + mask_bytes
     return rows * stored_bytes(wire) * (_elements(statistics, name) if wire.kind is Kind.ARRAY else 1) + mask_bytes
 
 
 def _elements(statistics: Statistics, name: str) -> int:
-    """Numbers in one array of the column; 0 for another column, and where nobody knows."""
-    wire, told, shape = statistics.wires[name], statistics.columns.get(name), statistics.shapes.get(name)
+    """Return the number of elements in one array of the column; 0 for other columns and for unknown shapes."""
+    wire, analyzed, shape = statistics.wires[name], statistics.columns.get(name), statistics.shapes.get(name)
     if wire.kind is not Kind.ARRAY:
         return 0
     if shape is not None:
         return int(np.prod(shape))
-    if told is None or told.width_bytes <= _POINTER_BYTES or not wire.item:
+    if analyzed is None or analyzed.width_bytes <= _POINTER_BYTES or not wire.item:
         return 0
-    return max(0, round((told.width_bytes - _ARRAY_HEADER_BYTES) / np.dtype(wire.item).itemsize))
+    return max(0, round((analyzed.width_bytes - _ARRAY_HEADER_BYTES) / np.dtype(wire.item).itemsize))
 
 
-def _width(statistics: Statistics, name: str, options: FeatureOptions) -> int:
-    """How many numbers of a row's tensor come of this column."""
-    told, kind = statistics.columns.get(name), statistics.wires[name].kind
+def _encoded_numbers(statistics: Statistics, name: str, options: FeatureOptions) -> int:
+    """Return how many numbers of an encoded row come from this column."""
+    analyzed, kind = statistics.columns.get(name), statistics.wires[name].kind
     indicator = int(options.rule(name, kind) == "indicator")
     match kind:
         case Kind.TEXT:
-            most = options.most_categories(name)
-            return 2 + (most if told is None else min(most, round(told.distinct)))
+            categories = options.most_categories(name)
+            return 2 + (categories if analyzed is None else min(categories, round(analyzed.distinct)))
         case Kind.INTEGER | Kind.FLOAT | Kind.BOOLEAN:
             return 1 + indicator
         case Kind.ARRAY:

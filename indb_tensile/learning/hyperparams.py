@@ -1,4 +1,4 @@
-"""How a network is trained: names, ranges and defaults, and the learning rate as a function of the step."""
+"""Hyper-parameters: names, ranges and defaults, and the learning rate as a function of the step."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,8 @@ from indb_tensile.errors import RequestError
 from indb_tensile.learning import defaults
 from indb_tensile.learning.parameters import Specification, check_parameters
 
-# A default of None is chosen: of epochs and batch_size by the rows, of others by the optimizer.
+# None as default means that the value is computed: epochs and batch_size from the number of rows, others from the
+# optimizer.
 HYPERPARAMS: dict[str, Specification] = {
     "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
     "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
@@ -33,7 +34,7 @@ HYPERPARAMS: dict[str, Specification] = {
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }
 
-# Parameters that mean nothing unless another one has this value: given all the same, they are an error.
+# Parameters that have an effect only if another parameter has one of these values. Otherwise they are refused.
 ONLY_WITH = {
     "momentum": ("optimizer", ("sgd", "rmsprop")),
     "nesterov": ("optimizer", ("sgd",)),
@@ -45,18 +46,19 @@ ONLY_WITH = {
     "decay_at": ("schedule", ("step",)),
 }
 _LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3}
-_WEIGHT_DECAY = {"adamw": 1e-2}  # torch's own defaults, as these are; of the others 0
+_WEIGHT_DECAY = {"adamw": 1e-2}  # torch's default for adamw; 0 for all other optimizers
 _EPS = {"adagrad": 1e-10}  # torch.optim's default; 1e-8 for all other optimizers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """What `hyperparams` said, with a default for the rest.
+    """The hyper-parameters of a training, with defaults filled in.
 
-    `warmup` and `decay_at` are shares of the whole run. `clip_norm` bounds the norm of all gradients together,
-    None leaves them. With `average_decay` a moving average of the weights is validated and published. A step computes
-    its batch in parts of at most `micro_batch_size` rows, None at once; `precision` is that of products and
-    convolutions (executor/precision.py; parameters, gradients and optimizer stay float32).
+    `warmup` and `decay_at` are shares of the whole run. `clip_norm` limits the norm of all gradients together; None
+    means no limit. If `average_decay` is set, a moving average of the weights is validated and published. A step
+    processes its batch in parts of at most `micro_batch_size` rows; None means the whole batch at once. `precision`
+    applies to matrix products and convolutions (executor/precision.py); parameters, gradients and optimizer state are
+    always float32.
     """
 
     epochs: int
@@ -82,7 +84,10 @@ class TrainingSettings:
 
     @classmethod
     def parse(cls, hyperparams: Mapping[str, Any], rows: int) -> "TrainingSettings":
-        """The settings of a training on `rows` training rows. Raises RequestError as `check_hyperparams` does."""
+        """Return the settings of a training on `rows` training rows.
+
+        Raises RequestError as `check_hyperparams` does.
+        """
         values = check_hyperparams(hyperparams)
         if values["batch_size"] is None:
             values["batch_size"] = defaults.batch_size(rows)
@@ -102,16 +107,19 @@ class TrainingSettings:
         return cls(**values)
 
     def to_hyperparams(self) -> dict[str, Any]:
-        """The request that gives these settings whatever the rows: what was chosen is given in it."""
+        """Return hyper-parameters that give these settings for any number of rows.
+
+        Values that were chosen by default are explicit in them.
+        """
         own = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         unused = {name for name, (switch, allowed) in ONLY_WITH.items() if own[switch] not in allowed}
         return {name: value for name, value in own.items() if value is not None and name not in unused}
 
 
 def check_hyperparams(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
-    """Every hyper-parameter as it was given, else its default.
+    """Return every hyper-parameter with its requested value or its default.
 
-    Raises RequestError, naming what is known, for an unknown name, a wrong type or a value out of range.
+    Raises RequestError for an unknown name, a wrong type or a value out of range; the HINT lists valid values.
     """
     values = check_parameters("hyperparams", hyperparams, HYPERPARAMS)
     for name, (switch, allowed) in ONLY_WITH.items():
@@ -124,7 +132,10 @@ def check_hyperparams(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learning_rate(settings: TrainingSettings, step: int, total_steps: int) -> float:
-    """The rate of step `step` (from 0) of `total_steps`: a linear warm-up, then the schedule."""
+    """Return the learning rate of step `step` (from 0) of `total_steps`.
+
+    The rate rises linearly during the warm-up and then follows the schedule.
+    """
     warm_steps = math.ceil(settings.warmup * total_steps)
     if step < warm_steps:
         return settings.learning_rate * (step + 1) / warm_steps

@@ -1,4 +1,4 @@
-"""Rows as SQL sends them for a prediction: JSON objects, arrays or single values."""
+"""Converts the rows of a prediction, which SQL sends as JSON objects, arrays or single values."""
 
 import datetime
 import math
@@ -15,27 +15,31 @@ from indb_tensile.learning.columns import ColumnData, Kind
 
 _INFINITE = {"infinity": math.inf, "-infinity": -math.inf}
 # PostgreSQL's years go from 4714 BC to 5874897, Python's from 1 to 9999; the calendar repeats every 400 years.
-_FAR = re.compile(r"(?P<year>\d{4,})(?P<rest>-\d\d-\d\d.*?)(?P<before> BC)?")
+_WIDE_YEAR = re.compile(r"(?P<year>\d{4,})(?P<rest>-\d\d-\d\d.*?)(?P<before> BC)?")
 _CYCLE_DAYS = 146_097
-_DAY_ZERO = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)  # PostgreSQL's, which is so many seconds after 1970
-_DAY_ZERO_S = 946_684_800
+_DAY_ZERO = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)  # PostgreSQL's epoch
+_DAY_ZERO_S = 946_684_800  # PostgreSQL's epoch in seconds since 1970
 _DAY_S, _SECOND_US = 86_400, 1_000_000
 
 
 class Record(dict[str, Any]):
-    """A record of SQL that may have no names of its own: its fields are then f1, f2, and so on, in their order."""
+    """A SQL record whose fields may have no names.
+
+    PostgreSQL then names the fields f1, f2, and so on, in their order.
+    """
 
     @property
     def fields(self) -> list[Any] | None:
-        """The values in their order, None where the record has names."""
+        """Return the values in their order, or None if the record's fields have names of their own."""
         names = [f"f{place}" for place in range(1, len(self) + 1)]
         return [self[name] for name in names] if all(name in self for name in names) else None
 
 
 def named(row: Any, names: Sequence[str], *, single_array: bool) -> dict[str, Any]:
-    """A row as an object: by name, by position, or the bare value of the single feature.
+    """Return a row as an object.
 
-    Raises RequestError where a feature is not in it or the number of values is another.
+    The row is an object, an array of values in the order of the features, or the value of the only feature. Raises
+    RequestError if a feature is missing or the number of values is wrong.
     """
     if isinstance(row, dict):
         absent = [name for name in names if name not in row]
@@ -43,16 +47,19 @@ def named(row: Any, names: Sequence[str], *, single_array: bool) -> dict[str, An
             return row
         fields = row.fields if isinstance(row, Record) else None
         if fields is not None:
-            return _placed(fields, names, single_array=single_array and len(fields) > 1)
+            return _by_position(fields, names, single_array=single_array and len(fields) > 1)
         hint = f"The model's features are: {_listed(names)}. Give NULL for what is not known."
         raise RequestError(f"the row has no column {_listed(absent, 10)}", hint=hint)
     if isinstance(row, list):
-        return _placed(row, names, single_array=single_array)
-    return _placed([row], names, single_array=False)
+        return _by_position(row, names, single_array=single_array)
+    return _by_position([row], names, single_array=False)
 
 
-def _placed(values: list[Any], names: Sequence[str], *, single_array: bool) -> dict[str, Any]:
-    """Values in the order of the features; `single_array`: they are the elements of the single feature."""
+def _by_position(values: list[Any], names: Sequence[str], *, single_array: bool) -> dict[str, Any]:
+    """Assign values to the features in their order.
+
+    With `single_array` the values are the elements of the only feature, an array.
+    """
     if single_array and len(names) == 1:
         return {names[0]: values}
     if len(values) == len(names):
@@ -65,15 +72,16 @@ def _placed(values: list[Any], names: Sequence[str], *, single_array: bool) -> d
 
 
 def _listed(names: Sequence[str], most: int = 50) -> str:
-    """The names, of many the first ones."""
+    """Return the first `most` names as a list for a message, with the number of further names."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def column_of(name: str, kind: Kind, values: Sequence[Any]) -> ColumnData:
-    """One column of JSON values; null is missing. Integers with a fraction among them are floats.
+    """Convert JSON values to one column; null is missing.
 
-    Raises DataError for a value of another kind.
+    A column of integers becomes a column of floats if a value is no integer of 64 bits. Raises DataError for a value
+    of another kind.
     """
     missing = np.fromiter((value is None for value in values), np.bool_, len(values))
     match kind:
@@ -87,7 +95,7 @@ def column_of(name: str, kind: Kind, values: Sequence[Any]) -> ColumnData:
             moments = np.array([moment(name, value) for value in values], np.float64)
             return ColumnData(kind=kind, values=moments, missing=missing)
         case Kind.INTEGER if all(value is None or _is_int8(value) for value in values):
-            # Not by way of a double, which holds no more than 53 bits of a label.
+            # Not converted through a double, which has only 53 bits of precision for a label.
             integers = np.array([0 if value is None else value for value in values], np.int64)
             return ColumnData(kind=kind, values=integers, missing=missing)
         case Kind.INTEGER:
@@ -104,7 +112,7 @@ def _is_int8(value: Any) -> bool:
 
 
 def number(name: str, value: Any) -> float:
-    """A JSON number, boolean or numeric text; NaN for null, infinite beyond double precision."""
+    """Convert a JSON number, boolean or numeric text; NaN for null, infinity beyond double precision."""
     if value is None:
         return math.nan
     if isinstance(value, int | float | str):
@@ -114,11 +122,11 @@ def number(name: str, value: Any) -> float:
             return _infinity(value)
         except ValueError:
             pass
-    raise DataError(f'column "{name}": {_shown(value)} is not a number')
+    raise DataError(f'column "{name}": {_abbreviated(value)} is not a number')
 
 
 def moment(name: str, value: Any) -> float:
-    """Seconds since 1970 of an ISO date or timestamp, UTC where it names no zone; NaN for null."""
+    """Return the seconds since 1970 of an ISO date or timestamp, in UTC if it has no zone; NaN for null."""
     if value is None:
         return math.nan
     if isinstance(value, str):
@@ -128,28 +136,31 @@ def moment(name: str, value: Any) -> float:
             return _seconds(value)
         except ValueError:
             pass
-        if found := _FAR.fullmatch(value):
-            year = 1 - int(found["year"]) if found["before"] else int(found["year"])
-            cycles, place = divmod(year - 2000, 400)
+        if match := _WIDE_YEAR.fullmatch(value):
+            year = 1 - int(match["year"]) if match["before"] else int(match["year"])
+            cycles, year_of_cycle = divmod(year - 2000, 400)
             try:
-                return _seconds(f"{2000 + place}{found['rest']}", cycles * _CYCLE_DAYS)
+                return _seconds(f"{2000 + year_of_cycle}{match['rest']}", cycles * _CYCLE_DAYS)
             except ValueError:
                 pass
-    raise DataError(f'column "{name}": {_shown(value)} is not a date or timestamp in ISO form')
+    raise DataError(f'column "{name}": {_abbreviated(value)} is not a date or timestamp in ISO form')
 
 
 def _seconds(iso: str, days: int = 0) -> float:
-    """Seconds since 1970 of a moment so many days later, rounded as those of a column that was read are."""
+    """Return the seconds since 1970 of a time that is `days` days after `iso`.
+
+    The result is rounded exactly as values that were read from a table are.
+    """
     parsed = datetime.datetime.fromisoformat(iso)
-    passed = (parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)) - _DAY_ZERO
-    days += passed.days
+    elapsed = (parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)) - _DAY_ZERO
+    days += elapsed.days
     if ":" not in iso:  # a date
         return float(days * _DAY_S) + _DAY_ZERO_S
-    return ((days * _DAY_S + passed.seconds) * _SECOND_US + passed.microseconds) * 1e-6 + _DAY_ZERO_S
+    return ((days * _DAY_S + elapsed.seconds) * _SECOND_US + elapsed.microseconds) * 1e-6 + _DAY_ZERO_S
 
 
 def text(value: Any) -> str:
-    """A JSON value as PostgreSQL's text output writes it."""
+    """Return a JSON value as PostgreSQL's text output writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
@@ -170,13 +181,13 @@ def _tensors(name: str, values: Sequence[Any]) -> npt.NDArray[np.float64]:
 
 def _tensor(name: str, value: Any) -> npt.NDArray[np.float64]:
     if not isinstance(value, list):
-        raise DataError(f'column "{name}": {_shown(value)} is not an array')
+        raise DataError(f'column "{name}": {_abbreviated(value)} is not an array')
     try:
         array = np.asarray(value, np.float64)
     except OverflowError:
-        return _tensor(name, _bounded(value))
+        return _tensor(name, _with_infinities(value))
     except (ValueError, TypeError, RecursionError) as error:
-        raise DataError(f'column "{name}": {_shown(value)} is not an array of numbers of one shape') from error
+        raise DataError(f'column "{name}": {_abbreviated(value)} is not an array of numbers of one shape') from error
     if np.isnan(array).any() and _has_null(value):
         hint = "Replace the NULL elements, or give NULL for the whole array to count it as missing."
         raise DataError(f'column "{name}": the array contains NULL', hint=hint)
@@ -187,10 +198,10 @@ def _has_null(value: Any) -> bool:
     return value is None or (isinstance(value, list) and any(_has_null(item) for item in value))
 
 
-def _bounded(value: Any) -> Any:
-    """The same array with infinities for integers beyond double precision."""
+def _with_infinities(value: Any) -> Any:
+    """Return the array with infinities in place of integers beyond double precision."""
     if isinstance(value, list):
-        return [_bounded(item) for item in value]
+        return [_with_infinities(item) for item in value]
     try:
         return float(value) if isinstance(value, int) else value
     except OverflowError:
@@ -201,10 +212,10 @@ def _infinity(value: Any) -> float:
     return math.inf if value > 0 else -math.inf
 
 
-def _shown(value: Any) -> str:
-    """The beginning of a value: of a long one, nothing else is written out."""
-    shown = _repr.repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+def _abbreviated(value: Any) -> str:
+    """Return a value for a message, abbreviated if it is long. Only the beginning of a long value is formatted."""
+    text = _repr.repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 _repr = reprlib.Repr()

@@ -1,4 +1,4 @@
-"""The declarative layers: which there are, what each takes, and the module it makes for a given input shape."""
+"""The layers of declared networks: names, parameters, and the torch module of each for a given input shape."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,8 +21,8 @@ Shape = tuple[int, ...]
 
 ACTIVATIONS = ("relu", "gelu", "tanh", "sigmoid", "silu")
 MOST_UNITS = 65_536
-MOST_LAYERS = 500  # all levels together
-DEEPEST_LAYERS = 8  # of residual layers within one another
+MOST_LAYERS = 500  # of a network, including layers within residual layers
+DEEPEST_LAYERS = 8  # levels of residual layers within residual layers
 
 _UNITS: Specification = {"type": "integer", "minimum": 1, "maximum": MOST_UNITS}
 _KERNEL: Specification = {"type": "integer", "minimum": 1, "maximum": 63}
@@ -42,7 +42,7 @@ _RECURRENT: dict[str, Specification] = {
     "output": _OUTPUT,
 }
 
-# A linear layer without `out` has as many as the task needs outputs.
+# The default of `out` in a linear layer is the number of outputs that the task needs.
 LAYERS: dict[str, dict[str, Specification]] = {
     "linear": {"out": {**_UNITS, "default": None}, "bias": {"type": "boolean", "default": True}},
     "conv2d": {
@@ -81,14 +81,17 @@ _Values = Mapping[str, Any]
 
 
 def check_layers(layers: Sequence[Any], where: str = "layer", depth: int = 0) -> int:
-    """How many there are on all levels; raises RequestError, naming the layer, for what is not known."""
+    """Return the number of layers on all levels.
+
+    Raises RequestError with the layer's number for an unknown type or parameter and for too many layers.
+    """
     if depth > DEEPEST_LAYERS:
         raise RequestError(f"architecture: {where} nests residual layers more than {DEEPEST_LAYERS} deep")
     count = len(layers)
     for position, layer in enumerate(layers):
         title = f"{where} {position}"
         values = check_parameters(
-            f"architecture: {title} ({_kind(layer, title)})", _without_type(layer), _known(layer)
+            f"architecture: {title} ({_kind(layer, title)})", _without_type(layer), _parameters_of(layer)
         )
         if layer["type"] == "residual":
             count += check_layers(values["layers"], f"{title}.", depth + 1)
@@ -98,48 +101,54 @@ def check_layers(layers: Sequence[Any], where: str = "layer", depth: int = 0) ->
 
 
 def stack(layers: Sequence[Mapping[str, Any]], shape: Shape, outputs: int, where: str = "layer") -> nn.Sequential:
-    """The layers one after another, each made for the shape that the one before gives. Works on any device.
+    """Build the layers in order, each for the output shape of the previous one. Works on any device.
 
-    Raises RequestError, with the layer's number and the shapes, where one does not fit.
+    Raises RequestError with the layer's number and the shapes if a layer does not fit.
     """
-    made = []
+    modules = []
     for position, layer in enumerate(layers):
         title = f"{where} {position}"
         module = _module(layer, shape, outputs, title)
         shape = output_shape(module, shape, f"{title} ({layer['type']})")
-        made.append(module)
-    return nn.Sequential(*made)
+        modules.append(module)
+    return nn.Sequential(*modules)
 
 
 def output_shape(module: nn.Module, shape: Shape, title: str) -> Shape:
-    """What the module makes of one row of this shape, found on the meta device: nothing is computed."""
+    """Return the shape of the module's output for one row of the given shape.
+
+    The shape is determined on the meta device, without computing values. Moves the module to the meta device.
+    """
     try:
         result = module.to("meta")(torch.empty(2, *shape, device="meta"))
     except (RuntimeError, ValueError, IndexError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise _misfit(title, shape, reason) from error
+        raise _shape_error(title, shape, reason) from error
     if 0 in result.shape:
-        raise _misfit(title, shape, f"nothing is left: the result has shape {list(result.shape[1:])}")
+        raise _shape_error(title, shape, f"nothing is left: the result has shape {list(result.shape[1:])}")
     return tuple(result.shape[1:])
 
 
 def _module(layer: Mapping[str, Any], shape: Shape, outputs: int, title: str) -> nn.Module:
+    """Build one layer. Raises RequestError if the layer does not fit the shape of its input."""
     kind = layer["type"]
     values = check_parameters(f"architecture: {title} ({kind})", _without_type(layer), LAYERS[kind])
     if kind == "residual":
         inner = stack(values["layers"], shape, outputs, f"{title}.")
-        own = output_shape(inner, shape, f"{title} (residual)")
-        if own != shape:
-            raise _misfit(f"{title} (residual)", shape, f"its layers give {list(own)}, which cannot be added")
+        inner_shape = output_shape(inner, shape, f"{title} (residual)")
+        if inner_shape != shape:
+            raise _shape_error(
+                f"{title} (residual)", shape, f"its layers give {list(inner_shape)}, which cannot be added"
+            )
         return Residual(inner)
-    dims, maker = _MAKERS[kind]
+    dims, build = _BUILDERS[kind]
     if dims is not None and len(shape) not in dims:
-        wanted = " or ".join(_DIMS[count] for count in dims)
-        raise _misfit(f"{title} ({kind})", shape, f"it needs {wanted}")
-    return maker(values, shape, outputs, f"{title} ({kind})")
+        expected = " or ".join(_DIMS[count] for count in dims)
+        raise _shape_error(f"{title} ({kind})", shape, f"it needs {expected}")
+    return build(values, shape, outputs, f"{title} ({kind})")
 
 
-def _misfit(title: str, shape: Shape, reason: str) -> RequestError:
+def _shape_error(title: str, shape: Shape, reason: str) -> RequestError:
     return RequestError(
         f"architecture: {title} does not fit its input of shape {list(shape)}",
         detail=f"{reason[0].upper()}{reason[1:]}." if reason else "",
@@ -157,7 +166,7 @@ def _linear(values: _Values, shape: Shape, outputs: int, title: str) -> nn.Modul
 def _conv2d(values: _Values, shape: Shape, outputs: int, title: str) -> nn.Module:
     groups, out = values["groups"], values["out"]
     if shape[0] % groups or out % groups:
-        raise _misfit(title, shape, f"its {groups} groups must divide {shape[0]} channels in and {out} out")
+        raise _shape_error(title, shape, f"its {groups} groups must divide {shape[0]} channels in and {out} out")
     padding = values["kernel"] // 2 if values["padding"] is None else values["padding"]
     return nn.Conv2d(shape[0], out, values["kernel"], values["stride"], padding, groups=groups, bias=values["bias"])
 
@@ -170,7 +179,9 @@ def _avg_pool2d(values: _Values, shape: Shape, outputs: int, title: str) -> nn.M
     return nn.AvgPool2d(values["kernel"], values["stride"], values["padding"])
 
 
-def _recurrent(kind: str) -> "_Maker":
+def _recurrent(kind: str) -> "_Builder":
+    """Return the builder of an LSTM or GRU layer."""
+
     def make(values: _Values, shape: Shape, outputs: int, title: str) -> nn.Module:
         if values["dropout"] and values["layers"] == 1:
             hint = 'Give it more "layers", or add a dropout layer after it.'
@@ -208,10 +219,10 @@ def _transformer(values: _Values, shape: Shape, outputs: int, title: str) -> nn.
     )
 
 
-_Maker = Callable[[_Values, Shape, int, str], nn.Module]
+_Builder = Callable[[_Values, Shape, int, str], nn.Module]
 
-# The dimensions of a row that a layer takes (None: any), and its maker.
-_MAKERS: dict[str, tuple[tuple[int, ...] | None, _Maker]] = {
+# The number of dimensions of a row that a layer accepts (None: any), and the function that builds the module.
+_BUILDERS: dict[str, tuple[tuple[int, ...] | None, _Builder]] = {
     "linear": (None, _linear),
     "conv2d": ((3,), _conv2d),
     "batch_norm1d": ((1,), lambda values, shape, outputs, title: nn.BatchNorm1d(shape[0])),
@@ -238,15 +249,15 @@ def _kind(layer: Any, title: str) -> str:
     kind = layer.get("type") if isinstance(layer, Mapping) else None
     if kind not in LAYERS:
         hint = f"Known layers: {', '.join(LAYERS)}."
-        raise RequestError(f"architecture: {title} has the unknown type {_shown(kind)}", hint=hint)
+        raise RequestError(f"architecture: {title} has the unknown type {_quoted(kind)}", hint=hint)
     return str(kind)
 
 
-def _shown(kind: Any) -> str:
+def _quoted(kind: Any) -> str:
     return f'"{kind}"' if isinstance(kind, str) else repr(kind)
 
 
-def _known(layer: Mapping[str, Any]) -> dict[str, Specification]:
+def _parameters_of(layer: Mapping[str, Any]) -> dict[str, Specification]:
     return LAYERS[layer["type"]]
 
 

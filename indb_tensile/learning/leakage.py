@@ -1,8 +1,9 @@
-"""Columns that tell what no new row will tell: keys, row counters, and columns that give the target away.
+"""Finds columns that a model should not learn from: keys, row counters, and columns that give the target away.
 
-Each finding is a property that every part of the rows shares with the whole: where some thousands of rows contradict
-it, the whole need not be looked at. A column that orders or determines the target by accident, as any column of three
-rows may, is told apart by how probable that accident is.
+Every finding is a property that holds for a sample of the rows if it holds for all rows. So a column is checked on
+some thousands of rows first, and on all rows only if the sample does not contradict the finding. A column may order
+or determine the target by accident, as almost any column of three rows does. A finding is ignored if such an accident
+is likely.
 """
 
 import math
@@ -17,43 +18,49 @@ from indb_tensile.learning.columns import ColumnData, Columns, Kind, Rows
 
 Codes = npt.NDArray[np.int64]
 
-KEY = "key"  # another value in each row
+KEY = "key"  # a different value in each row
 COUNTER = "counter"  # greater in each row than in the row before
-EQUAL = "equal"  # the target's own values
-ORDERING = "ordering"  # in order with the target: no two values of the target overlap in it
-DETERMINING = "determining"  # each of its values has one value of the target
-MISSING_WITH = "missing with"  # missing with certain values of the target, and only with these
+EQUAL = "equal"  # the values of the target
+ORDERING = "ordering"  # ordered like the target: different target values have disjoint ranges of the column
+DETERMINING = "determining"  # each value of the column occurs with a single value of the target
+MISSING_WITH = "missing with"  # missing for certain values of the target and for no others
 
-_LOOKED_AT = 10_000  # rows at first
-_FEWEST_ROWS = 20  # fewer may be unique or in order for no reason
-_LOG_ACCIDENT = math.log(1e-6)  # a finding that is more probable than this by accident is none
+_SAMPLE_ROWS = 10_000  # rows of the sample
+_FEWEST_ROWS = 20  # fewer rows may be unique or ordered by accident
+_LOG_ACCIDENT = math.log(1e-6)  # findings that are more probable by accident are ignored
 _NUMERIC = (Kind.INTEGER, Kind.FLOAT, Kind.DATE, Kind.TIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is suspicious of one column."""
+    """A suspicious property of one column. `kind` is one of the constants above."""
 
     column: str
     kind: str
 
 
 def findings(columns: Columns, features: Sequence[str], target: str, task: Task, known: Rows) -> tuple[Finding, ...]:
-    """What the features of the rows in `known` give away, in the features' order. Arrays are not looked at."""
-    found = []
+    """Return the suspicious properties of the features, in the order of the features.
+
+    Only the rows at the positions `known` are checked. Array columns are not checked.
+    """
+    results = []
     for name in features:
         if columns[name].kind is Kind.ARRAY:
             continue
-        few = known[:: max(1, len(known) // _LOOKED_AT)]
-        kinds = _suspicions(columns[name].take(few), columns[target].take(few), task)
-        if kinds and len(few) < len(known):
+        sample = known[:: max(1, len(known) // _SAMPLE_ROWS)]
+        kinds = _suspicions(columns[name].take(sample), columns[target].take(sample), task)
+        if kinds and len(sample) < len(known):
             kinds = _suspicions(columns[name].take(known), columns[target].take(known), task)
-        found += [Finding(column=name, kind=kind) for kind in kinds]
-    return tuple(found)
+        results += [Finding(column=name, kind=kind) for kind in kinds]
+    return tuple(results)
 
 
 def increases(data: ColumnData) -> bool:
-    """Whether a column of moments or numbers is never less than in the row before, apart from a few rows."""
+    """Return whether a column of numbers or times increases with the rows.
+
+    A few rows may be less than the row before. Equal neighbours are allowed.
+    """
     values = data.values[~data.absent()]
     if len(values) < _FEWEST_ROWS or values[0] == values[-1]:
         return False
@@ -61,11 +68,12 @@ def increases(data: ColumnData) -> bool:
     return bool((steps >= 0).mean() >= _NEARLY_ALL and (steps > 0).sum() >= _FEWEST_STEPS)
 
 
-_NEARLY_ALL = 0.95
-_FEWEST_STEPS = 3
+_NEARLY_ALL = 0.95  # share of the steps that must not decrease
+_FEWEST_STEPS = 3  # steps that must increase
 
 
 def _suspicions(data: ColumnData, target: ColumnData, task: Task) -> list[str]:
+    """Return the kinds of findings about one column."""
     absent = data.absent()
     if len(absent) < _FEWEST_ROWS:
         return []
@@ -77,18 +85,23 @@ def _suspicions(data: ColumnData, target: ColumnData, task: Task) -> list[str]:
     data, target, goal = data.take(present), target.take(present), np.unique(goal[present], return_inverse=True)[1]
     codes = _codes(data)
     if not absent.any():
-        kinds += _of_keys(data, codes)
-    if _equal(data, target) and goal.any():
+        kinds += _key_kinds(data, codes)
+    if _equals_target(data, target) and goal.any():
         return [*kinds, EQUAL]
-    if data.kind in _NUMERIC and (_sorts(codes, goal) if task is Task.REGRESSION else _separates(codes, goal)):
+    if data.kind in _NUMERIC and (
+        _orders_regression_target(codes, goal) if task is Task.REGRESSION else _separates_classes(codes, goal)
+    ):
         return [*kinds, ORDERING]
     if _determines(codes, goal):
         return [*kinds, DETERMINING]
     return kinds
 
 
-def _of_keys(data: ColumnData, codes: Codes) -> list[str]:
-    """Measurements differ from row to row too, so only whole numbers and texts can look like keys."""
+def _key_kinds(data: ColumnData, codes: Codes) -> list[str]:
+    """Return [KEY], [COUNTER] or [].
+
+    Only whole numbers and texts can look like keys, because measurements also differ from row to row.
+    """
     whole = data.kind in (Kind.INTEGER, Kind.TEXT) or (
         data.kind is Kind.FLOAT and bool((data.values == np.floor(data.values)).all())
     )
@@ -98,20 +111,23 @@ def _of_keys(data: ColumnData, codes: Codes) -> list[str]:
 
 
 def _codes(data: ColumnData) -> Codes:
-    """A number for each value, from 0; those of numbers and moments in their order."""
+    """Return a number from 0 for each value, equal for equal values.
+
+    The numbers of numeric and time values are in the order of the values.
+    """
     if data.kind is not Kind.TEXT:
         return np.unique(data.values, return_inverse=True)[1].astype(np.int64)
     known: dict[str | None, int] = {}
     return np.fromiter((known.setdefault(text, len(known)) for text in data.values.tolist()), np.int64)
 
 
-def _equal(data: ColumnData, target: ColumnData) -> bool:
+def _equals_target(data: ColumnData, target: ColumnData) -> bool:
     texts = Kind.TEXT in (data.kind, target.kind)
     return (data.kind == target.kind or not texts) and bool((data.values == target.values).all())
 
 
-def _sorts(codes: Codes, goal: Codes) -> bool:
-    """Whether the target never falls, or never rises, from one value of the column to the next."""
+def _orders_regression_target(codes: Codes, goal: Codes) -> bool:
+    """Return whether the target never falls, or never rises, with growing values of the column."""
     rising = goal[np.lexsort((goal, codes))]
     falling = goal[np.lexsort((-goal, codes))]
     if (np.diff(rising) < 0).any() and (np.diff(falling) > 0).any():
@@ -121,8 +137,8 @@ def _sorts(codes: Codes, goal: Codes) -> bool:
     return within + math.log(2) - _log_arrangements(goal) < _LOG_ACCIDENT
 
 
-def _separates(codes: Codes, goal: Codes) -> bool:
-    """Whether each class has a range of the column's values to itself."""
+def _separates_classes(codes: Codes, goal: Codes) -> bool:
+    """Return whether the column has a disjoint range of values for each class."""
     ordered = goal[np.lexsort((goal, codes))]
     classes = int(goal.max()) + 1
     if (np.diff(ordered) != 0).sum() != classes - 1 or not _is_function(codes, goal):
@@ -131,19 +147,19 @@ def _separates(codes: Codes, goal: Codes) -> bool:
 
 
 def _determines(codes: Codes, goal: Codes) -> bool:
-    """Whether each value of the column goes with one value of the target."""
+    """Return whether each value of the column occurs with a single value of the target."""
     classes, values = int(goal.max()) + 1, int(codes.max()) + 1
     return values * math.log(classes) - _log_arrangements(goal) < _LOG_ACCIDENT and _is_function(codes, goal)
 
 
 def _is_function(codes: Codes, goal: Codes) -> bool:
-    one = np.empty(int(codes.max()) + 1, np.int64)
-    one[codes] = goal
-    return bool((one[codes] == goal).all())
+    last_goal = np.empty(int(codes.max()) + 1, np.int64)
+    last_goal[codes] = goal
+    return bool((last_goal[codes] == goal).all())
 
 
 def _log_arrangements(goal: Codes) -> float:
-    """The logarithm of the number of ways in which these values could be dealt to the rows."""
+    """Return the logarithm of the number of ways to distribute these values over the rows."""
     return math.lgamma(len(goal) + 1) - _log_factorials(np.bincount(goal))
 
 

@@ -1,7 +1,7 @@
-"""Gives an array's memory back to the system bit by bit, while what it held is written somewhere else.
+"""Returns the memory of an array to the system page by page while its contents are written elsewhere.
 
-A column as it was read and the tensors made of it need not both be there in full: of what is encoded already the
-pages are handed back, so that both together take little more than the larger of them.
+A column and the tensors made from it then never need to be in memory in full at the same time. The pages of rows that
+are already encoded are returned, so both together need little more than the larger of the two.
 """
 
 import ctypes
@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_DONT_NEED = 4  # MADV_DONTNEED of linux/mman.h: the pages are gone, and read as zeros
+_DONT_NEED = 4  # MADV_DONTNEED of linux/mman.h: frees the pages, which then read as zeros
 _madvise = ctypes.CDLL(None, use_errno=True).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def discard(values: npt.NDArray[Any], start: int, end: int) -> None:
-    """Give back the whole pages of the rows from `start` to `end`, whose values are zeros or unchanged afterwards.
+    """Free the pages that contain only rows from `start` to `end`.
 
-    Does nothing for arrays of objects, which own what they point to, and for arrays that share another one's memory.
+    Afterwards the values of these rows are zero or unchanged. Does nothing for arrays of objects, which own the
+    objects that they refer to, and for arrays that share another array's memory.
     """
     if values.dtype.hasobject or not values.flags.owndata or not values.flags.c_contiguous or not len(values):
         return
@@ -28,9 +29,9 @@ def discard(values: npt.NDArray[Any], start: int, end: int) -> None:
     low = -(-(address + start * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
     high = (address + end * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if low < high:
-        _madvise(low, high - low, _DONT_NEED)  # where it is refused the pages stay, which is no fault
+        _madvise(low, high - low, _DONT_NEED)  # if the system refuses, the pages stay allocated; that is not an error
 
 
 def discards(values: npt.NDArray[Any]) -> bool:
-    """Whether `discard` gives back anything of this array."""
+    """Return whether `discard` frees any memory of this array."""
     return bool(not values.dtype.hasobject and values.flags.owndata and values.flags.c_contiguous and np.size(values))

@@ -1,6 +1,6 @@
-"""Named parameters described as data: one table says what may be given, one function checks it.
+"""Checks named parameters against a table of specifications.
 
-The tables are plain dicts, so that the SQL bridge can carry the same text and refuse a wrong request at once.
+The tables are plain dicts, so that the SQL bridge can contain the same tables and refuse an invalid request at once.
 """
 
 import math
@@ -10,40 +10,46 @@ from typing import Any
 
 from indb_tensile.errors import RequestError
 
-# type: integer, number, boolean, text, choice, integers, numbers, layers; `default` missing means required.
-# minimum and maximum are inclusive, above and below are exclusive; `length` bounds a list.
+# The types are integer, number, boolean, text, choice, integers, numbers and layers. A parameter without `default` is
+# required. minimum and maximum are inclusive, above and below are exclusive; `length` limits the length of a list.
 Specification = dict[str, Any]
 
 
-def check_parameters(subject: str, given: Mapping[str, Any], known: Mapping[str, Specification]) -> dict[str, Any]:
-    """Every known parameter with the given value, else its default; null counts as not given.
+def check_parameters(
+    subject: str, arguments: Mapping[str, Any], known: Mapping[str, Specification]
+) -> dict[str, Any]:
+    """Return every known parameter with its argument or its default; null counts as not given.
 
-    Raises RequestError, naming the parameter, for an unknown name, a missing one, a wrong type or range.
+    Raises RequestError with the parameter's name for an unknown or missing parameter, a wrong type or a value out of
+    range.
     """
-    if not isinstance(given, Mapping):
-        raise RequestError(f"{subject} must be a JSON object, not {_shown(given)}")
-    for name in given:
+    if not isinstance(arguments, Mapping):
+        raise RequestError(f"{subject} must be a JSON object, not {_abbreviated(arguments)}")
+    for name in arguments:
         if name not in known:
             raise RequestError(
                 f'{subject}: unknown parameter "{name}"', hint=f"Known parameters: {', '.join(known) or 'none'}."
             )
-    return {name: _value(subject, name, given.get(name), specification) for name, specification in known.items()}
+    return {
+        name: _checked_value(subject, name, arguments.get(name), specification)
+        for name, specification in known.items()
+    }
 
 
-def _value(subject: str, name: str, value: Any, specification: Specification) -> Any:
+def _checked_value(subject: str, name: str, value: Any, specification: Specification) -> Any:
     if value is None:
         if "default" not in specification:
             raise RequestError(f'{subject}: parameter "{name}" is missing', hint=f"Give {wanted(specification)}.")
-        return _frozen(specification["default"])
+        return _as_tuple(specification["default"])
     if not fits(value, specification):
         raise RequestError(
-            f'{subject}: "{name}" is {_shown(value)}', hint=f'"{name}" must be {wanted(specification)}.'
+            f'{subject}: "{name}" is {_abbreviated(value)}', hint=f'"{name}" must be {wanted(specification)}.'
         )
-    return float(value) if specification["type"] == "number" else _frozen(value)
+    return float(value) if specification["type"] == "number" else _as_tuple(value)
 
 
 def fits(value: Any, specification: Specification) -> bool:
-    """Whether a value is what the parameter takes."""
+    """Return whether a value conforms to the parameter's specification."""
     match specification["type"]:
         case "integer":
             return _is_integer(value) and _in_range(value, specification)
@@ -58,11 +64,11 @@ def fits(value: Any, specification: Specification) -> bool:
         case "layers":
             return isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value)
         case kind:
-            is_one = _is_integer if kind == "integers" else _is_number
-            few, many = specification.get("length", (0, math.inf))
-            if not isinstance(value, list | tuple) or not few <= len(value) <= many:
+            is_element = _is_integer if kind == "integers" else _is_number
+            shortest, longest = specification.get("length", (0, math.inf))
+            if not isinstance(value, list | tuple) or not shortest <= len(value) <= longest:
                 return False
-            return all(is_one(item) and _in_range(item, specification) for item in value)
+            return all(is_element(item) and _in_range(item, specification) for item in value)
 
 
 def _is_integer(value: Any) -> bool:
@@ -79,12 +85,12 @@ def _in_range(value: float, specification: Specification) -> bool:
     return inside and between
 
 
-def _frozen(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
 def wanted(specification: Specification) -> str:
-    """What a parameter takes, in words."""
+    """Describe in words which values a parameter accepts."""
     kind = specification["type"]
     if kind == "choice":
         return "one of " + ", ".join(specification["values"])
@@ -99,11 +105,17 @@ def wanted(specification: Specification) -> str:
     }
     words = (("minimum", "at least"), ("above", "above"), ("maximum", "at most"), ("below", "below"))
     limits = [f"{word} {specification[key]}" for key, word in words if key in specification]
-    few, many = specification.get("length", (None, None))
-    count = "" if few is None else f" of length {few}" if few == many else f" of length {few} to {many}"
+    shortest, longest = specification.get("length", (None, None))
+    count = (
+        ""
+        if shortest is None
+        else f" of length {shortest}"
+        if shortest == longest
+        else f" of length {shortest} to {longest}"
+    )
     return f"{nouns[kind]}{count}" + (" " + " and ".join(limits) if limits else "")
 
 
-def _shown(value: Any) -> str:
+def _abbreviated(value: Any) -> str:
     text = repr(value) if not isinstance(value, str) else f'"{value}"'
     return text if len(text) <= 80 else text[:77] + "..."

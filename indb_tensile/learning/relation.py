@@ -1,13 +1,13 @@
-"""One table, read once, in one snapshot, as the role `tensile_reader`: COPY in binary format, decoded with numpy.
+"""Reads one table in one snapshot as the role `tensile_reader`: COPY in binary format, decoded with numpy.
 
-Every table that holds rows (the table itself, each partition, each child) is copied by itself and as it is stored.
-`copy (select …)` would be planned, and planning evaluates what the table's owner wrote: expressions of indexes, of
-statistics and of partition keys, and casts. So a user became the role that reads. The statements here are plain ones
-on PostgreSQL's own catalogs, and `lock table` and `copy table`, which evaluate nothing; all conversions are done in
-Python (learning/binaryvalues.py).
+Every table that holds rows (the table itself, each partition, each child) is copied separately and as it is stored.
+`copy (select …)` would be planned, and planning evaluates expressions that the table's owner wrote: expressions of
+indexes, of statistics and of partition keys, and casts. Through such an expression a user could take over the reading
+role. So this module runs only plain queries on PostgreSQL's own catalogs, `lock table` and `copy table`, which
+evaluate no such expression. All conversions are done in Python (learning/binaryvalues.py).
 
-The rows come in physical order, table by table in the order of the partition tree, so the same table gives the same
-batches.
+The rows come in physical order, table by table in the order of the partition tree, so an unchanged table always gives
+the same batches.
 """
 
 import hashlib
@@ -49,23 +49,23 @@ log = logging.getLogger("trainer")
 
 Connection = psycopg.Connection[Any]
 Choose = Callable[[tuple[Column, ...]], Sequence[str]]
-_Foresee = Callable[[tuple[Column, ...], Statistics], None]
+_StatisticsCallback = Callable[[tuple[Column, ...], Statistics], None]
 Row = Mapping[str, Any]
 Result = TypeVar("Result")
 
-_ATTEMPTS = 3  # how often a read begins anew because the table was changed meanwhile
+_ATTEMPTS = 3  # attempts to read a table that is changed while it is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one read may take: bytes of memory for its columns, and seconds of waiting for a lock."""
+    """The limits of one read: bytes of memory for the columns, and seconds to wait for a lock."""
 
     size_bytes: int = sys.maxsize
     lock_s: float = 5.0
 
 
 class UnreadableError(RequestError):
-    """The relation cannot be copied as it stands; `reasons` has every reason why."""
+    """The relation cannot be copied in its present form. `reasons` contains every reason."""
 
     def __init__(self, message: str, *, hint: str, reasons: tuple[Reason, ...]) -> None:
         others = "; ".join(reason.text for reason in reasons[1:])
@@ -78,14 +78,15 @@ class ProtectedError(UnreadableError, PrivilegeError):
 
 
 class _ChangedError(Exception):
-    """The relation is not what it was when this attempt to read it began."""
+    """The relation was changed after this attempt to read it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """A relation under its present name, with its partitions, children and ancestors: rows of `readable.FAMILY`.
+class _Located:
+    """A relation under its present name, with its partitions, children and ancestors.
 
-    `lockable` are the oids of those that this session's role may lock by `lock table`.
+    `family` contains rows of `readable.FAMILY`. `lockable` contains the oids of the members that this session's role
+    may lock with `lock table`.
     """
 
     oid: int
@@ -99,32 +100,32 @@ class _Place:
 
     @property
     def members(self) -> tuple[Row, ...]:
-        """The relation with all its partitions and children."""
+        """Return the relation together with all its partitions and children."""
         return tuple(row for row in self.family if row["place"] != "ancestor")
 
     @property
     def tables(self) -> tuple[Row, ...]:
-        """The members that hold rows, in the order in which they are read."""
+        """Return the members that hold rows, in the order in which they are read."""
         return tuple(row for row in self.members if row["kind"] == "r")
 
     @property
     def oids(self) -> list[int]:
-        """The oids of `tables`."""
+        """Return the oids of `tables`."""
         return [row["oid"] for row in self.tables]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Described:
-    """A locked relation, its columns, how each travels, and what speaks against reading it."""
+    """A locked relation with its columns, their encodings, and the reasons against copying it."""
 
-    place: _Place
+    located: _Located
     columns: tuple[Column, ...]
     wires: dict[str, Wire]
     reasons: tuple[Reason, ...]
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns of the primary key."""
+        """Return the columns of the primary key."""
         return tuple(column.name for column in self.columns if column.primary_key)
 
 
@@ -136,60 +137,61 @@ def read(
     owner_oid: int | None = None,
     key: Sequence[str] | None = None,
     limits: Limits | None = None,
-    foresee: _Foresee = lambda _described, _statistics: None,
+    on_statistics: _StatisticsCallback = lambda _columns, _statistics: None,
 ) -> Table:
-    """The columns that `choose` takes of the described ones, in one snapshot that ends with this call.
+    """Read the columns that `choose` selects from the relation's columns, in one snapshot.
 
-    The connection is an idle one of the role `tensile_reader`, to be closed afterwards: its settings are changed.
-    With `owner_oid`, that role must be able to read the columns too. `key` names the columns that tell rows apart in
-    a copy without a primary key of its own; None means the relation's primary key. `foresee` is told what is known of
-    the table before it is read, and again when the first arrays have told their shapes; it may raise. `choose` and
-    `foresee` are called again where the relation was changed meanwhile. Raises MissingError, PrivilegeError,
-    DataError, RequestError and its kind UnreadableError for what the user can mend, TableBusyError where another
-    session locks a table for longer than the limit allows, and DatabaseError for other faults.
+    The snapshot ends with this call. `connection` is an idle connection of the role `tensile_reader`. The caller must
+    close it afterwards, because its settings are changed. If `owner_oid` is given, that role must also be able to
+    read the columns. `key` names the columns that identify rows in a copy without a primary key; None means the
+    relation's primary key. `on_statistics` is called with the table's statistics before the table is read, and again
+    when the first arrays have given their shapes; it may raise an exception. If the relation is changed while it is
+    read, the read is repeated and `choose` and `on_statistics` are called again. Raises MissingError, PrivilegeError,
+    DataError, RequestError and UnreadableError for faults that the user can correct, TableBusyError if another
+    session locks a table for longer than the limit, and DatabaseError for other faults.
     """
     limits = limits or Limits()
 
     def copied(described: _Described) -> Table:
         chosen = tuple(dict.fromkeys(choose(described.columns)))
         _require_wires(described, chosen)
-        _refuse(readable.counting(described.reasons, chosen))
+        _refuse_unreadable(readable.counting(described.reasons, chosen))
         if owner_oid is not None:
-            _require_owners_grants(connection, described.place, owner_oid, chosen)
-        _require_grants(connection, described.place, (*chosen, *described.key))
-        return _copied(connection, described, chosen, limits, foresee)
+            _require_owners_grants(connection, described.located, owner_oid, chosen)
+        _require_grants(connection, described.located, (*chosen, *described.key))
+        return _copy_rows(connection, described, chosen, limits, on_statistics)
 
-    return _in_snapshot(connection, relation, limits, copied, key)
+    return _with_locked_relation(connection, relation, limits, copied, key)
 
 
 def describe(connection: Connection, relation: Relation) -> tuple[Column, ...]:
-    """Every column of the relation, in its order. The connection is as for `read`.
+    """Return every column of the relation, in its order. The connection is as for `read`.
 
-    Raises MissingError where the relation is gone or another table has its name now, UnreadableError where the
-    relation, whatever the columns, cannot be copied.
+    Raises MissingError if the relation no longer exists or another table has its name now, UnreadableError if the
+    relation cannot be copied, whichever columns are used.
     """
-    return _in_snapshot(connection, relation, Limits(), lambda described: described.columns)
+    return _with_locked_relation(connection, relation, Limits(), lambda described: described.columns)
 
 
-def _in_snapshot(
+def _with_locked_relation(
     connection: Connection,
     relation: Relation,
     limits: Limits,
     action: Callable[[_Described], Result],
     key: Sequence[str] | None = None,
 ) -> Result:
-    """Do `action` on the locked relation, again where the relation was changed before it was locked."""
+    """Call `action` with the locked relation. Repeats the call if the relation is changed meanwhile."""
     status = connection.info.transaction_status
     if status is not TransactionStatus.IDLE:
         raise InvariantError(f"the connection that should read {relation.name} is in a transaction ({status.name})")
-    with _translated(connection, relation):
-        connection.execute(statement("settle"))
+    with _translate_errors(connection, relation):
+        connection.execute(statement("set_session"))
         for _ in range(_ATTEMPTS):
-            place = _located(connection, relation)
+            located = _locate(connection, relation)
             try:
-                with _busy(connection, place, limits), connection.transaction():
-                    _lock(connection, place, limits)
-                    return action(_described(connection, place, key))
+                with _translate_lock_errors(connection, located, limits), connection.transaction():
+                    _lock(connection, located, limits)
+                    return action(_describe_locked(connection, located, key))
             except _ChangedError:
                 continue
     raise MissingError(
@@ -199,8 +201,8 @@ def _in_snapshot(
 
 
 @contextmanager
-def _translated(connection: Connection, relation: Relation) -> Iterator[None]:
-    """PostgreSQL's own errors, as the project's; not that of a lost connection, after which one can read again."""
+def _translate_errors(connection: Connection, relation: Relation) -> Iterator[None]:
+    """Convert PostgreSQL's errors to the project's, except the error of a lost connection, which allows a retry."""
     table = f"{relation.schema}.{relation.name}"
     try:
         yield
@@ -228,8 +230,8 @@ def _first_line(error: psycopg.Error) -> str:
     return error.diag.message_primary or str(error).partition("\n")[0]
 
 
-# Errors of a statement that names what was dropped, renamed or replaced since it was looked up.
-_GONE = (
+# Errors of a statement whose table or column was dropped, renamed or replaced since it was looked up.
+_DROPPED_ERRORS = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UndefinedColumn,
     psycopg.errors.InvalidSchemaName,
@@ -238,29 +240,30 @@ _GONE = (
 
 
 @contextmanager
-def _busy(connection: Connection, place: _Place, limits: Limits) -> Iterator[None]:
-    """A lock that was not had in time, and a table that went meanwhile: after the transaction was rolled back."""
+def _translate_lock_errors(connection: Connection, located: _Located, limits: Limits) -> Iterator[None]:
+    """Convert the errors of a lock timeout and of a dropped table, after the transaction is rolled back."""
     try:
         yield
-    except _GONE:  # looking for the relation again tells what happened
+    except _DROPPED_ERRORS:  # the next attempt looks the relation up again and reports the cause
         raise _ChangedError from None
     except psycopg.errors.LockNotAvailable as error:
-        raise _busy_error(connection, place, limits) from error
+        raise _busy_error(connection, located, limits) from error
 
 
-def _busy_error(connection: Connection, place: _Place, limits: Limits) -> TableBusyError:
-    oids = [row["oid"] for row in place.members]
+def _busy_error(connection: Connection, located: _Located, limits: Limits) -> TableBusyError:
+    oids = [row["oid"] for row in located.members]
     holder = connection.execute(statement("lock_holder"), {"oids": oids}).fetchone()
-    schema, name, pid, role = holder or (place.schema, place.name, None, None)
-    who = f"Process {pid}" + (f" of role {role}" if role else "")
-    hint = f"{who} locks it: end its transaction." if pid else "End the transaction that locks it: see pg_locks."
-    message = f"table {schema}.{name} is locked: no lock to read it was had within {limits.lock_s:g} s"
+    schema, name, pid, role = holder or (located.schema, located.name, None, None)
+    process = f"Process {pid}" + (f" of role {role}" if role else "")
+    hint = f"{process} locks it: end its transaction." if pid else "End the transaction that locks it: see pg_locks."
+    message = f"table {schema}.{name} is locked: no lock for reading was granted within {limits.lock_s:g} s"
     return TableBusyError(message, hint=hint)
 
 
-def _located(connection: Connection, relation: Relation) -> _Place:
-    asked = {"oid": relation.oid, "schema": relation.schema, "name": relation.name}
-    row = connection.execute(statement("locate"), asked).fetchone()
+def _locate(connection: Connection, relation: Relation) -> _Located:
+    """Find the relation by its oid. Raises MissingError if it is gone or its name belongs to another table."""
+    parameters = {"oid": relation.oid, "schema": relation.schema, "name": relation.name}
+    row = connection.execute(statement("locate"), parameters).fetchone()
     if row is None:
         raise InvariantError(f"locating table {relation.name} gave no row")
     exists, schema, name, named_now = row
@@ -274,10 +277,10 @@ def _located(connection: Connection, relation: Relation) -> _Place:
     if not exists or not family:
         hint = "Create it, then call tensile_train again."
         raise MissingError(f"table {title} no longer exists", detail=f"Its oid was {relation.oid}.", hint=hint)
-    _refuse(readable.reasons(family, ()))
+    _refuse_unreadable(readable.reasons(family, ()))
     oids = [row["oid"] for row in family]
     lockable = frozenset(oid for (oid,) in connection.execute(statement("lockable"), {"oids": oids}))
-    return _Place(oid=relation.oid, schema=schema, name=name, family=family, lockable=lockable)
+    return _Located(oid=relation.oid, schema=schema, name=name, family=family, lockable=lockable)
 
 
 def _family(connection: Connection, oid: int) -> tuple[Row, ...]:
@@ -285,17 +288,17 @@ def _family(connection: Connection, oid: int) -> tuple[Row, ...]:
 
 
 def _rows(connection: Connection, query: str, *arguments: str) -> list[Row]:
-    """The rows of a statement of `readable`, whose parameters are written as PL/Python wants them."""
+    """Return the rows of a statement of `readable`, whose parameters are in the syntax of PL/Python."""
     with psycopg.RawCursor(connection, row_factory=dict_row) as cursor:
         return list(cursor.execute(query, arguments).fetchall())
 
 
-def _lock(connection: Connection, place: _Place, limits: Limits) -> None:
-    """Begin the transaction's work: lock what may be locked, before anything takes the snapshot."""
+def _lock(connection: Connection, located: _Located, limits: Limits) -> None:
+    """Start the transaction, and lock the tables that may be locked before a query takes the snapshot."""
     connection.execute(statement("begin_snapshot"))
     timeout = sql.SQL(statement("set_lock_timeout")).format(milliseconds=sql.Literal(round(1000 * limits.lock_s)))
     connection.execute(timeout)
-    tables = [sql.SQL("only {}").format(_quoted(row)) for row in place.members if row["oid"] in place.lockable]
+    tables = [sql.SQL("only {}").format(_quoted(row)) for row in located.members if row["oid"] in located.lockable]
     if tables:
         connection.execute(sql.SQL(statement("lock")).format(tables=sql.SQL(", ").join(tables)))
 
@@ -304,11 +307,11 @@ def _quoted(row: Row) -> sql.Identifier:
     return sql.Identifier(row["schema"], row["name"])
 
 
-def _described(connection: Connection, place: _Place, key: Sequence[str] | None) -> _Described:
-    """Raises _ChangedError where the relation, or its family, is another than the one that was locked."""
-    if _family(connection, place.oid) != place.family:
+def _describe_locked(connection: Connection, located: _Located, key: Sequence[str] | None) -> _Described:
+    """Describe the locked relation. Raises _ChangedError if its family differs from the locked one."""
+    if _family(connection, located.oid) != located.family:
         raise _ChangedError
-    rows = _rows(connection, readable.COLUMNS, str(place.oid))
+    rows = _rows(connection, readable.COLUMNS, str(located.oid))
     if key is not None:
         rows = [{**row, "primary_key": row["name"] in key} for row in rows]
     version = connection.info.server_version
@@ -329,20 +332,25 @@ def _described(connection: Connection, place: _Place, key: Sequence[str] | None)
     key_wires = {row["name"]: wires.of_key(row["base"], sent_as_text=row["sent_as_text"]) for row in rows}
     keys = {row["name"]: wire for row in rows if row["primary_key"] and (wire := key_wires[row["name"]]) is not None}
     return _Described(
-        place=place, columns=described, wires=keys | readable_columns, reasons=readable.reasons(place.family, rows)
+        located=located,
+        columns=described,
+        wires=keys | readable_columns,
+        reasons=readable.reasons(located.family, rows),
     )
 
 
-def _require_unchanged(connection: Connection, place: _Place) -> None:
-    """Raise _ChangedError where the rows that were copied may be others than those of the snapshot.
+def _require_unchanged(connection: Connection, located: _Located) -> None:
+    """Raise _ChangedError if the copied rows may differ from the rows of the snapshot.
 
-    This happens only to a table of which columns were granted: nothing but its own copy locked it.
+    This is possible only for a table of which the role may read single columns: such a table is locked only by its
+    own COPY.
     """
-    if connection.execute(statement("changed"), {"oids": place.oids}).fetchone():
+    if connection.execute(statement("changed"), {"oids": located.oids}).fetchone():
         raise _ChangedError
 
 
-def _refuse(reasons: tuple[Reason, ...]) -> None:
+def _refuse_unreadable(reasons: tuple[Reason, ...]) -> None:
+    """Raise UnreadableError for the first of the reasons, if there is any."""
     if not reasons:
         return
     reason = reasons[0]
@@ -353,11 +361,11 @@ def _refuse(reasons: tuple[Reason, ...]) -> None:
                 f"table {subject} is protected by row-level security", hint=_PROTECTED_HINT, reasons=reasons
             )
         case readable.GENERATED | readable.SEND_FUNCTION | readable.KEY_TYPE:
-            way = f"Leave it out: exclude => '{{{reason.column}}}'. Or train" if not reason.key else "Train"
+            advice = f"Leave it out: exclude => '{{{reason.column}}}'. Or train" if not reason.key else "Train"
             raise UnreadableError(
                 f"table {subject} cannot be copied as it stands: {reason.text}",
-                hint=f"{way} on a copy of it, made with create table ... as select; give it a primary key, which is "
-                "not copied.",
+                hint=f"{advice} on a copy of it, made with create table ... as select; give it a primary key, which "
+                "is not copied.",
                 reasons=reasons,
             )
         case readable.TEMPORARY:
@@ -365,12 +373,12 @@ def _refuse(reasons: tuple[Reason, ...]) -> None:
             message = f"{subject} is a temporary table; training reads permanent tables"
             raise UnreadableError(message, hint=hint, reasons=reasons)
         case _:
-            what = reason.type or f"a {reason.code}"
+            kind = reason.type or f"a {reason.code}"
             hint = (
                 "Store its rows in a table with create table ... as select, give it a primary key, which is not "
                 "copied, and train on that."
             )
-            message = f"{subject} is {what}; training reads ordinary and partitioned tables"
+            message = f"{subject} is {kind}; training reads ordinary and partitioned tables"
             raise UnreadableError(message, hint=hint, reasons=reasons)
 
 
@@ -387,25 +395,25 @@ def _require_wires(described: _Described, chosen: Sequence[str]) -> None:
         )
 
 
-def _require_owners_grants(connection: Connection, place: _Place, role_oid: int, columns: Sequence[str]) -> None:
-    """Raise PrivilegeError where the role may not read the columns of the relation; its partitions do not count."""
-    asked = {"schema": place.schema, "oid": place.oid, "role": role_oid, "columns": list(columns)}
-    row = connection.execute(statement("owner_may_read"), asked).fetchone()
+def _require_owners_grants(connection: Connection, located: _Located, role_oid: int, columns: Sequence[str]) -> None:
+    """Raise PrivilegeError if the role may not read the relation's columns; its partitions need no grants."""
+    parameters = {"schema": located.schema, "oid": located.oid, "role": role_oid, "columns": list(columns)}
+    row = connection.execute(statement("owner_may_read"), parameters).fetchone()
     if row is None:
         raise MissingError(f"the owner of the job (role {role_oid}) no longer exists")
     role, may_use, may_select = row
-    facts = {"schema": place.schema, "name": place.name, "enters": may_use, "reads": may_select}
-    _require(connection, role, [facts], f"table {place}")
+    facts = {"schema": located.schema, "name": located.name, "enters": may_use, "reads": may_select}
+    _require_complete_grants(connection, role, [facts], f"table {located}")
 
 
-def _require_grants(connection: Connection, place: _Place, columns: Sequence[str]) -> None:
-    """Raise PrivilegeError where this session's role may not read the columns of every table that holds rows."""
+def _require_grants(connection: Connection, located: _Located, columns: Sequence[str]) -> None:
+    """Raise PrivilegeError if this session's role may not read the columns of every table that holds rows."""
     role = connection.info.user
-    rows = _rows(connection, readable.GRANTS, str(place.oid), role, json.dumps(columns))
-    _require(connection, role, rows, f"table {place}")
+    rows = _rows(connection, readable.GRANTS, str(located.oid), role, json.dumps(columns))
+    _require_complete_grants(connection, role, rows, f"table {located}")
 
 
-def _require(connection: Connection, role: str, tables: Sequence[Row], subject: str) -> None:
+def _require_complete_grants(connection: Connection, role: str, tables: Sequence[Row], subject: str) -> None:
     def quote(name: str) -> str:
         return sql.Identifier(name).as_string(connection)
 
@@ -414,55 +422,56 @@ def _require(connection: Connection, role: str, tables: Sequence[Row], subject: 
         raise PrivilegeError(f"role {role} may not read {subject}", hint=f"Run: {' '.join(missing)}")
 
 
-_ANY_ROW_BYTES = 16 << 20  # a row of so many bytes is decoded before its size is judged
+_UNCHECKED_ROW_BYTES = 16 << 20  # rows up to this size are decoded before the memory limit is checked
 
 
-def _copied(
-    connection: Connection, described: _Described, chosen: Sequence[str], limits: Limits, foresee: _Foresee
+def _copy_rows(
+    connection: Connection,
+    described: _Described,
+    chosen: Sequence[str],
+    limits: Limits,
+    on_statistics: _StatisticsCallback,
 ) -> Table:
-    """The rows of every table, one after another."""
-    place = described.place
-    wires = _travelling(described, chosen)
+    """Copy the rows of every table, one table after another."""
+    located = described.located
+    wires = _copied_wires(described, chosen)
     types = {column.name: column.type for column in described.columns}
     digest = hashlib.sha256(repr([(name, types[name]) for name in wires]).encode())
-    statistics = read_statistics(connection, place.oids, wires)
+    statistics = read_statistics(connection, located.oids, wires)
     stored_bytes = statistics.stored_bytes
-    log.info("reading table %s: %d tables of %d bytes on disk", place, len(place.tables), stored_bytes)
-    foresee(described.columns, statistics)
+    log.info("reading table %s: %d tables of %d bytes on disk", located, len(located.tables), stored_bytes)
+    on_statistics(described.columns, statistics)
 
     def refuse(size_bytes: int) -> NoReturn:
-        raise _too_large(place, store.rows, size_bytes, stored_bytes, limits)
+        raise _too_large_error(located, store.rows, size_bytes, stored_bytes, limits)
 
-    def judge(row_bytes: int) -> None:  # a row, or less; on the wire an array takes up to twice what it takes here
+    def check_row_size(row_bytes: int) -> None:  # in the stream an array has up to twice its size in memory
         if row_bytes > 2 * (limits.size_bytes - store.size_bytes):
             refuse(store.size_bytes + row_bytes)
 
     def sink(columns: dict[str, ColumnData], rows: int) -> None:
         shapes = {name: data.shape for name, data in columns.items() if data.shape}
         if shapes and not store.rows:
-            foresee(described.columns, statistics.seen(shapes))
+            on_statistics(described.columns, statistics.seen(shapes))
         store.add(columns, rows)
 
-    store = ColumnStore(
-        wires,
-        kept=chosen,
-        identity=described.key or sorted(chosen),
-        limit_bytes=limits.size_bytes,
-        refuse=refuse,
-    )
+    identity = described.key or sorted(chosen)
+    store = ColumnStore(wires, stored=chosen, identity=identity, limit_bytes=limits.size_bytes, refuse=refuse)
     decoder = Decoder(tuple(wires.items()), sink)
     connection.execute(statement("set_copy_timeout"))
     names = sql.SQL(", ").join(map(sql.Identifier, wires))
-    for table in place.tables:
+    for table in located.tables:
         decoder.begin()
         copying = sql.SQL(statement("copy_table")).format(table=_quoted(table), columns=names)
         with connection.cursor() as cursor, cursor.copy(copying) as copy:
-            arriving = blocks(copy, connection, block_bytes=BLOCK_BYTES, large_bytes=_ANY_ROW_BYTES, judge=judge)
+            arriving = blocks(
+                copy, connection, block_bytes=BLOCK_BYTES, large_bytes=_UNCHECKED_ROW_BYTES, check_size=check_row_size
+            )
             for block in arriving:
                 digest.update(block)
                 decoder.feed(block)
         decoder.end()
-    _require_unchanged(connection, place)
+    _require_unchanged(connection, located)
     return Table(
         columns=store.columns(),
         described=described.columns,
@@ -472,16 +481,16 @@ def _copied(
     )
 
 
-def _travelling(described: _Described, chosen: Sequence[str]) -> dict[str, Wire]:
-    """The chosen columns, then what else the key needs; of fixed width first, so that runs are long."""
+def _copied_wires(described: _Described, chosen: Sequence[str]) -> dict[str, Wire]:
+    """Return the encodings of the chosen columns and of the key, fixed widths first so that runs are long."""
     names = tuple(dict.fromkeys((*chosen, *described.key)))
     wires = {name: described.wires[name] for name in names}
     return dict(sorted(wires.items(), key=lambda item: not item[1].item))
 
 
-def _too_large(place: _Place, rows: int, size_bytes: int, stored_bytes: int, limits: Limits) -> DataError:
+def _too_large_error(located: _Located, rows: int, size_bytes: int, stored_bytes: int, limits: Limits) -> DataError:
     return DataError(
-        f"table {place} takes more memory than a trainer may use to read it: {size(size_bytes)}, and the limit is "
+        f"table {located} takes more memory than a trainer may use to read it: {size(size_bytes)}, and the limit is "
         f"{size(limits.size_bytes)}",
         detail=f"That is after {rows} rows; on disk the table takes {size(stored_bytes)}, possibly compressed.",
         hint="Leave columns out with exclude, train on fewer rows, or let the administrator raise "

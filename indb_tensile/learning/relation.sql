@@ -1,10 +1,11 @@
--- The statements with which a trainer reads a user's table, as the role tensile_reader. Each block is named; see
--- relation.py. Those that describe a relation are in sql_api/readable.py, which the SQL functions share.
+-- Named statements with which a trainer reads a user's table as the role tensile_reader (relation.py). The statements
+-- that describe a relation are in sql_api/readable.py, which the SQL functions use too.
 
--- settle --
--- The session's settings, before anything else is run on it. They are statements, because PgBouncer refuses
--- them in a connection string. With row security off, a protected table raises an error instead of silently giving
--- fewer rows. Only a scan from the first page gives the same order twice. A catalog statement that takes a minute hangs.
+-- set_session --
+-- Settings of the session, applied before any other statement. They are statements, because PgBouncer refuses them in
+-- a connection string. With row security off, a protected table raises an error instead of silently giving fewer rows.
+-- Synchronized scans are off, because only a scan from the first page returns the rows in the same order every time.
+-- A statement on the catalog that takes a minute is assumed to hang.
 set search_path = pg_catalog, pg_temp;
 set default_transaction_read_only = on;
 set row_security = off;
@@ -14,9 +15,9 @@ set statement_timeout = '1min';
 set idle_in_transaction_session_timeout = '10min'
 
 -- begin_snapshot --
--- The snapshot itself is taken by the first query, after the locks; it ends before training starts, so that it
--- holds back no vacuum.
--- The settings are repeated, because a pooler may run the transaction in another session than the one that was settled.
+-- The first query after the locks takes the snapshot. The snapshot ends before training starts, so that it does not
+-- hold back vacuum. The settings are repeated, because a pooler may run the transaction in a session other than the
+-- one in which "set_session" was run.
 set transaction isolation level repeatable read, read only;
 set local search_path = pg_catalog, pg_temp;
 set local row_security = off;
@@ -29,22 +30,23 @@ set local idle_in_transaction_session_timeout = '10min'
 set local lock_timeout = {milliseconds}
 
 -- lock --
--- TRUNCATE and rewrites of a table do not respect snapshots: with this lock held first, there are none.
+-- TRUNCATE and rewrites of a table do not respect snapshots. This lock prevents both.
 lock table {tables} in access share mode
 
 -- locate --
--- The relation as it was enqueued (by oid), and the oid that its name has now.
+-- The relation that was enqueued (found by its oid), and the oid of the relation that has its name now.
 select c.oid is not null, n.nspname, c.relname,
        (select other.oid
           from pg_catalog.pg_class as other
-          join pg_catalog.pg_namespace as place on place.oid = other.relnamespace
-         where place.nspname = %(schema)s and other.relname = %(name)s)
-  from (values (%(oid)s::oid)) as asked (oid)
-  left join pg_catalog.pg_class as c on c.oid = asked.oid
+          join pg_catalog.pg_namespace as other_schema on other_schema.oid = other.relnamespace
+         where other_schema.nspname = %(schema)s and other.relname = %(name)s)
+  from (values (%(oid)s::oid)) as requested (oid)
+  left join pg_catalog.pg_class as c on c.oid = requested.oid
   left join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
 
 -- lockable --
--- LOCK TABLE needs SELECT on the whole table: one of which only columns were granted is locked by its own copy.
+-- LOCK TABLE needs SELECT on the whole table. A table of which the role may read only single columns is locked by its
+-- own COPY.
 select c.oid
   from pg_catalog.pg_class as c
  where c.oid = any (%(oids)s::oid[]) and has_schema_privilege(c.relnamespace, 'usage')
@@ -56,15 +58,16 @@ select r.rolname,
        has_schema_privilege(r.oid, %(schema)s, 'usage'),
        has_table_privilege(r.oid, %(oid)s::oid, 'select')
        or not exists (
-           select from unnest(%(columns)s::text[]) as wanted (name)
-            where not has_column_privilege(r.oid, %(oid)s::oid, wanted.name, 'select'))
+           select from unnest(%(columns)s::text[]) as required (name)
+            where not has_column_privilege(r.oid, %(oid)s::oid, required.name, 'select'))
   from pg_catalog.pg_roles as r
  where r.oid = %(role)s::oid
 
 -- table_statistics --
--- Rows as PostgreSQL's planner counts them: as dense as when they were last counted, in the pages that there are now.
--- Where nobody has counted, from the widths of the columns' types (32 bytes where they vary, as the planner has it),
--- with 28 bytes that each row has beside its values. Out-of-line values are part of the size on disk.
+-- The number of rows as PostgreSQL's planner estimates it: the density of the last ANALYZE or VACUUM times the present
+-- number of pages. If the rows were never counted, the density follows from the widths of the columns' types (32 bytes
+-- for variable widths, as in the planner) and 28 bytes of overhead per row. The size on disk includes out-of-line
+-- values.
 select coalesce(sum(case when c.reltuples >= 0 and c.relpages > 0 then c.reltuples * f.pages / c.relpages
                          when c.reltuples = 0 and f.pages = 0 then 0
                          else f.pages * current_setting('block_size')::float8 / (28 + w.width_bytes) end), 0)::int8,
@@ -84,7 +87,7 @@ select coalesce(sum(case when c.reltuples >= 0 and c.relpages > 0 then c.reltupl
  where c.oid = any (%(oids)s::oid[])
 
 -- column_statistics --
--- What ANALYZE found, of the columns that this role may read. Below zero, n_distinct is a share of the rows.
+-- Statistics of ANALYZE for the columns that this role may read. A negative n_distinct is a share of the rows.
 select s.attname, max(s.avg_width)::float8,
        max(case when s.n_distinct < 0 then -s.n_distinct * greatest(c.reltuples, 0) else s.n_distinct end)::float8,
        max(s.null_frac)::float8
@@ -95,17 +98,18 @@ select s.attname, max(s.avg_width)::float8,
  group by s.attname
 
 -- set_copy_timeout --
--- Within four hours any table that fits a machine's memory arrives, over a slow network too.
+-- Four hours are enough for any table that fits into a machine's memory, over a slow network too.
 set local statement_timeout = '4h'
 
 -- copy_table --
--- Neither planned nor cast: no function of the table's owner runs (index, statistics and partition expressions would,
--- in the planner).
+-- COPY of a table neither plans nor casts, so no function of the table's owner runs. The planner would run expressions
+-- of indexes, statistics and partition keys.
 copy {table} ({columns}) to stdout (format binary)
 
 -- changed --
--- Tables whose name is another table's by now, or whose rows were stored anew since the snapshot. The names and
--- the files are the newest ones, pg_class is the snapshot's. A catalog's own tables have no file in pg_class.
+-- Tables whose name belongs to another table now, or whose rows were rewritten since the snapshot. to_regclass and
+-- pg_relation_filenode return the present state, pg_class the state of the snapshot. Mapped catalog tables have
+-- relfilenode 0.
 select n.nspname, c.relname
   from pg_catalog.pg_class as c
   join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
@@ -114,7 +118,8 @@ select n.nspname, c.relname
         or c.relfilenode <> 0 and c.relfilenode is distinct from pg_relation_filenode(c.oid))
 
 -- lock_holder --
--- Who keeps others from reading one of these tables, or waits to do so and was there before.
+-- The process that holds an exclusive lock on one of these tables, or that waits for such a lock and thereby blocks
+-- later readers.
 select n.nspname, c.relname, l.pid, a.usename
   from pg_catalog.pg_locks as l
   join pg_catalog.pg_class as c on c.oid = l.relation

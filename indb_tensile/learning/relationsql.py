@@ -1,4 +1,4 @@
-"""The statements of relation.sql by their names, and what they tell of a table before it is read."""
+"""Loads the named statements of relation.sql, and reads the statistics of a table."""
 
 import re
 from pathlib import Path
@@ -13,24 +13,24 @@ _BLOCK = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 
 
 def statement(name: str) -> LiteralString:
-    """The text of a block."""
+    """Return the text of a named block."""
     return _STATEMENTS[name]
 
 
 def read_statistics(connection: psycopg.Connection[Any], oids: list[int], wires: dict[str, Wire]) -> Statistics:
-    """What PostgreSQL knows of these tables together, without looking at a row."""
-    asked = {"oids": oids}
-    row = connection.execute(statement("table_statistics"), asked).fetchone()
+    """Return PostgreSQL's statistics of these tables together, without reading a row."""
+    parameters = {"oids": oids}
+    row = connection.execute(statement("table_statistics"), parameters).fetchone()
     assert row is not None
-    found = {
+    column_statistics = {
         name: ColumnStatistics(width_bytes=width_bytes, distinct=distinct, null_share=null_share)
-        for name, width_bytes, distinct, null_share in connection.execute(statement("column_statistics"), asked)
+        for name, width_bytes, distinct, null_share in connection.execute(statement("column_statistics"), parameters)
     }
-    return Statistics(rows=row[0], analyzed=row[1], stored_bytes=row[2], columns=found, wires=wires)
+    return Statistics(rows=row[0], analyzed=row[1], stored_bytes=row[2], columns=column_statistics, wires=wires)
 
 
 def _blocks(text: str) -> dict[str, LiteralString]:
-    """The named blocks of an SQL file."""
+    """Return the named blocks of an SQL file."""
     parts = _BLOCK.split(text)
     return {name: cast(LiteralString, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 

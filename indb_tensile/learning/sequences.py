@@ -1,8 +1,8 @@
-"""Modules over sequences, (batch, steps, features) in, built of plain operators whose storages can be planned.
+"""Modules for sequences of shape (batch, steps, features), built of plain operators whose storages can be planned.
 
-Not `nn.TransformerEncoder`: its fused path in evaluation mode hides the layer's tensors in one operator, and
-attention with dropout inside draws random numbers in the same operator that could otherwise be recomputed. Here
-dropout follows attention and feed-forward, as on the residual branches of Vaswani et al. (2017).
+`nn.TransformerEncoder` is not used: its fused path in evaluation mode hides the layer's tensors in one operator, and
+attention with dropout inside draws random numbers in an operator that could otherwise be recomputed. Here dropout
+follows attention and feed-forward, as on the residual branches of Vaswani et al. (2017).
 """
 
 from typing import cast
@@ -15,7 +15,7 @@ SEQUENCE_OUTPUTS = ("last", "mean", "sequence")
 
 
 class Recurrent(nn.Module):
-    """An LSTM or GRU that gives one tensor: its last step, the mean of all, or the whole sequence."""
+    """An LSTM or GRU that returns one tensor: its last step, the mean of all steps, or the whole sequence."""
 
     def __init__(
         self,
@@ -31,20 +31,25 @@ class Recurrent(nn.Module):
         super().__init__()
         self.output = output
         self.hidden = hidden
-        made = nn.LSTM if kind == "lstm" else nn.GRU
-        self.rnn = made(features, hidden, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
+        module_class = nn.LSTM if kind == "lstm" else nn.GRU
+        self.rnn = module_class(
+            features, hidden, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, steps, features) to (batch, hidden), or (batch, steps, hidden); both directions double it."""
+        """Map (batch, steps, features) to (batch, hidden), or to (batch, steps, hidden).
+
+        A bidirectional network returns twice as many features.
+        """
         sequence, _ = self.rnn(x)
         if self.output != "last" or not self.rnn.bidirectional:
             return _reduced(sequence, self.output)
-        # The backward direction has seen everything at the first step.
+        # The backward direction has read the whole sequence at the first step.
         return torch.cat([sequence[:, -1, : self.hidden], sequence[:, 0, self.hidden :]], dim=1)
 
 
 class TransformerEncoder(nn.Module):
-    """A stack of pre-norm encoder blocks; features are projected to `d_model` where they differ from it."""
+    """A stack of pre-norm encoder blocks. Features are projected to `d_model` if their number differs from it."""
 
     def __init__(
         self,
@@ -67,12 +72,12 @@ class TransformerEncoder(nn.Module):
         self.norm = nn.LayerNorm(d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, steps, features) to (batch, steps, d_model), or (batch, d_model)."""
+        """Map (batch, steps, features) to (batch, steps, d_model), or to (batch, d_model)."""
         return _reduced(self.norm(self.blocks(self.positions(self.project(x)))), self.output)
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention and feed-forward, each on a residual branch with its norm before it."""
+    """Self-attention and feed-forward, each on a residual branch after a layer normalisation."""
 
     def __init__(self, d_model: int, heads: int, feedforward: int, dropout: float) -> None:
         super().__init__()
@@ -86,7 +91,7 @@ class EncoderBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, steps, d_model) to the same."""
+        """Map (batch, steps, d_model) to the same shape."""
         x = x + self.dropout(self._attend(self.attention_norm(x)))
         return cast(Tensor, x + self.dropout(self.narrow(functional.gelu(self.widen(self.feedforward_norm(x))))))
 
@@ -99,7 +104,7 @@ class EncoderBlock(nn.Module):
 
 
 class Positions(nn.Module):
-    """Adds a learned vector per step: attention itself knows no order."""
+    """Adds a learned vector to each step, because attention does not depend on the order of the steps."""
 
     def __init__(self, steps: int, d_model: int) -> None:
         super().__init__()
@@ -107,35 +112,35 @@ class Positions(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small random vectors, as for a token embedding (0.02: BERT, Devlin et al. 2019)."""
+        """Draw small random vectors, as for a token embedding (0.02: BERT, Devlin et al. 2019)."""
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, steps, d_model) to the same."""
+        """Map (batch, steps, d_model) to the same shape."""
         return x + self.weight
 
 
 class Residual(nn.Module):
-    """The input added to what the inner layers make of it."""
+    """Adds the output of the inner layers to their input."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape to the same."""
+        """Map any shape to the same shape."""
         return cast(Tensor, x + self.inner(x))
 
 
 class Reshape(nn.Module):
-    """Another shape for each row."""
+    """Reshapes each row."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.shape = shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, *any) to (batch, *shape)."""
+        """Map (batch, *any) to (batch, *shape)."""
         return x.reshape(x.shape[0], *self.shape)
 
 
@@ -150,5 +155,5 @@ def _reduced(sequence: Tensor, output: str) -> Tensor:
 
 
 def divisors(d_model: int) -> tuple[int, ...]:
-    """The numbers of heads, up to 64, that `d_model` can be split into."""
+    """Return the numbers of heads, up to 64, that divide `d_model`."""
     return tuple(heads for heads in range(1, 65) if d_model % heads == 0)

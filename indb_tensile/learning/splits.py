@@ -1,10 +1,11 @@
-"""Which rows train, validate and test: a seeded hash of each row's identity decides, or a column of the table.
+"""Divides rows into training, validation and test rows: by a seeded hash of each row, or by a column of the table.
 
-A row's draw is a number below 2**53 that depends on its primary key, else on its values, and on the seed: never on
-its position. So a row stays where it is when the table is read again or grows, and two models of one seed are judged
-on the same rows. Rows without a key that are equal are told apart by counting them, in any order, since they may
-stand for one another. What was decided is kept as a rule of a few numbers (`Parts.rule`), by which `tensile_split`
-says of each row which part it is in: `sql_api/membership.py` computes the same with the standard library.
+The draw of a row is a number below 2**53. It depends on the seed and on the row's primary key, or on its values if
+there is no key, but never on the row's position. So a row stays in its part when the table is read again or grows,
+and two models of one seed are evaluated on the same rows. Equal rows without a key are counted and get different
+draws; their order does not matter, because equal rows are interchangeable. The decision is stored as a rule of a few
+numbers (`Parts.rule`), from which `tensile_split` computes the part of each row: `sql_api/membership.py` contains the
+same computation with the standard library.
 """
 
 import hashlib
@@ -31,22 +32,23 @@ SPLIT: dict[str, Specification] = {
     "column": {"type": "text", "default": None},
 }
 PARTS = ("train", "valid", "test")
-ORDERED = (Kind.DATE, Kind.TIME, Kind.INTEGER, Kind.FLOAT)  # what "by" may be
-NAMING = (Kind.BOOLEAN, Kind.TEXT)  # what "column" may be
+ORDERED = (Kind.DATE, Kind.TIME, Kind.INTEGER, Kind.FLOAT)  # kinds of column that "by" may name
+NAMING = (Kind.BOOLEAN, Kind.TEXT)  # kinds of column that "column" may name
 
-_IDENTITY_SEED = 0x7E45_11E0_7E45_11E0  # any constant: it makes row hashes ours
-_MISSING = 0x9AE1_6A3B_2F90_404F  # what NULL hashes to; unlike any small number
-_DRAW_BITS = 53  # of a double's mantissa, so that a share of the draws is exact
+_IDENTITY_SEED = 0x7E45_11E0_7E45_11E0  # an arbitrary constant, so that row hashes differ from other hashes
+_MISSING = 0x9AE1_6A3B_2F90_404F  # the hash of NULL; differs from the hashes of small numbers
+_DRAW_BITS = 53  # bits of a double's mantissa, so that a share of the draws is exact
 _FEWEST_TRAIN_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Shares of the table, by default 70 % to train, 15 % to validate, 15 % to test.
+    """The shares of the parts, by default 70 % training, 15 % validation and 15 % test rows.
 
-    With `last`, that share of the rows with the greatest values of the column `by` tests, and the rows just before
-    them validate. With `column`, that column says it: true or 'test' tests, 'valid' validates; where no row is named
-    'valid', `valid_size` is a share of the rows that do not test.
+    With `last`, the test rows are that share of the rows that have the greatest values in the column `by`, and the
+    validation rows are the rows just before them. With `column`, that column names the part: true or 'test' for test
+    rows, 'valid' for validation rows. If no row is named 'valid', `valid_size` is a share of the rows that do not
+    test.
     """
 
     test_size: float = 0.15
@@ -64,20 +66,24 @@ class Split:
             raise RequestError(f"split: {sizes} leave no rows to train on", hint="Keep their sum below 1.")
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> "Split":
-        """Raises RequestError for an unknown name, a wrong type, a value out of range or a contradiction."""
-        options = check_parameters("split", given, SPLIT)
+    def parse(cls, request: Mapping[str, Any]) -> "Split":
+        """Check the options of a split. Raises RequestError for an invalid or contradictory option."""
+        options = check_parameters("split", request, SPLIT)
         if (options["last"] is None) != (options["by"] is None):
-            raise RequestError('split: "last" and "by" are given together', hint=_BY_HINT)
+            raise RequestError('split: "last" and "by" must be given together', hint=_BY_HINT)
         for name, others in (("column", ("last", "test_size")), ("last", ("test_size",))):
-            both = [other for other in others if given.get(name) is not None and given.get(other) is not None]
-            if both:
-                raise RequestError(f'split: "{name}" and "{both[0]}" contradict each other', hint="Leave one out.")
+            conflicts = [
+                other for other in others if request.get(name) is not None and request.get(other) is not None
+            ]
+            if conflicts:
+                raise RequestError(
+                    f'split: "{name}" and "{conflicts[0]}" contradict each other', hint="Leave one out."
+                )
         return cls(**options)
 
     @property
     def divider(self) -> str | None:
-        """The column that decides about rows, if there is one."""
+        """Return the column that decides the parts, or None if the hash decides."""
         return self.by or self.column
 
 
@@ -86,10 +92,10 @@ _BY_HINT = 'Give both, as in split => \'{"last": 0.2, "by": "created_at"}\'.'
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """Positions of the rows of each part, ascending.
+    """The positions of the rows of each part, ascending.
 
-    `rule` has what decided, as plain data. `ranked` says that a part would have been empty by its hashes alone, so
-    that rows were chosen by the rank of their draws.
+    `rule` describes the decision as plain data. `ranked` is true if the hashes alone would have left a part empty or
+    too small, so that rows were chosen by the rank of their draws.
     """
 
     train: Rows
@@ -100,25 +106,26 @@ class Parts:
 
 
 def divide(row_hash: Hashes, split: Split, decisive: ColumnData | None = None, *, keyed: bool = True) -> Parts:
-    """Raises DataError where no row falls to training or to the test; `valid` may be empty.
+    """Divide the rows into parts. `valid` may be empty.
 
-    `decisive` has the values of `split.divider`. Rows without a key (`keyed` False) may be equal: they are spread.
+    `decisive` contains the values of `split.divider`. If `keyed` is False, equal rows get different draws. Raises
+    DataError if no row falls to the training part or to the test part.
     """
     drawn = draws(row_hash if keyed else told_apart(row_hash), split.seed)
     if split.by is not None:
-        return _last(drawn, split, _known("by", split.by, decisive, ORDERED))
+        return _divide_by_order(drawn, split, _require_divider("by", split.by, decisive, ORDERED))
     if split.column is not None:
-        return _named(drawn, split, _known("column", split.column, decisive, NAMING))
-    return _drawn(drawn, split)
+        return _divide_by_column(drawn, split, _require_divider("column", split.column, decisive, NAMING))
+    return _divide_by_hash(drawn, split)
 
 
 def draws(row_hash: Hashes, seed: int) -> Hashes:
-    """Each row's number below 2**53."""
-    return _mixed(row_hash ^ _mixed(np.array([seed], np.uint64))) >> np.uint64(64 - _DRAW_BITS)
+    """Return each row's draw, a number below 2**53."""
+    return _mix_copy(row_hash ^ _mix_copy(np.array([seed], np.uint64))) >> np.uint64(64 - _DRAW_BITS)
 
 
 def told_apart(row_hash: Hashes) -> Hashes:
-    """The same hashes, except that the second of equal rows, the third and so on each have another one."""
+    """Return the hashes, in which the second and further occurrences of an equal hash are changed."""
     order = np.argsort(row_hash, kind="stable")
     ordered = row_hash[order]
     first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
@@ -126,69 +133,75 @@ def told_apart(row_hash: Hashes) -> Hashes:
         return row_hash
     places = np.arange(len(ordered))
     ordinal = (places - np.maximum.accumulate(np.where(first, places, 0))).astype(np.uint64)
-    apart = np.empty_like(row_hash)
-    apart[order] = np.where(ordinal == 0, ordered, _mixed(ordered ^ _mixed(ordinal)))
-    return apart
+    distinct = np.empty_like(row_hash)
+    distinct[order] = np.where(ordinal == 0, ordered, _mix_copy(ordered ^ _mix_copy(ordinal)))
+    return distinct
 
 
-def _drawn(drawn: Hashes, split: Split) -> Parts:
-    """The lowest draws test, those after them validate."""
-    limits = _limit(split.test_size), _limit(split.test_size + split.valid_size)
-    counts = [int((drawn < limit).sum()) for limit in limits]
-    wanted = _sizes(len(drawn), counts[0], counts[1] - counts[0], validates=split.valid_size > 0)
-    ends = wanted[0], wanted[0] + wanted[1]
-    if ends != tuple(counts) and len(drawn):
-        ranks = [int(draw) for draw in np.sort(drawn)] + [1 << _DRAW_BITS]
+def _divide_by_hash(row_draws: Hashes, split: Split) -> Parts:
+    """Divide by the draws: rows with the lowest draws test, rows with the next draws validate."""
+    limits = _draw_limit(split.test_size), _draw_limit(split.test_size + split.valid_size)
+    counts = [int((row_draws < limit).sum()) for limit in limits]
+    sizes = _sizes(len(row_draws), counts[0], counts[1] - counts[0], validates=split.valid_size > 0)
+    ends = sizes[0], sizes[0] + sizes[1]
+    if ends != tuple(counts) and len(row_draws):
+        ranks = [int(draw) for draw in np.sort(row_draws)] + [1 << _DRAW_BITS]
         limits = ranks[ends[0]], ranks[ends[1]]
-    test = drawn < limits[0]
-    valid = ~test & (drawn < limits[1])
+    test = row_draws < limits[0]
+    valid = ~test & (row_draws < limits[1])
     rule = {"kind": "hash", "seed": split.seed, "test_below": limits[0], "valid_below": limits[1]}
     return _parts(test, valid, split, rule, ranked=ends != tuple(counts))
 
 
-def _last(drawn: Hashes, split: Split, by: ColumnData) -> Parts:
-    """The greatest values test, those before them validate; among equal values the draw decides."""
+def _divide_by_order(row_draws: Hashes, split: Split, by: ColumnData) -> Parts:
+    """Divide by the order of a column: the greatest values test, the values before them validate.
+
+    Among equal values the draw decides.
+    """
     assert split.last is not None
-    rows = len(drawn)
+    rows = len(row_draws)
     test_rows, valid_rows = round(split.last * rows), round(split.valid_size * rows)
-    wanted = _sizes(rows, test_rows, valid_rows, validates=split.valid_size > 0)
-    order = np.lexsort((drawn, by.values))
+    sizes = _sizes(rows, test_rows, valid_rows, validates=split.valid_size > 0)
+    order = np.lexsort((row_draws, by.values))
     test, valid = np.zeros(rows, np.bool_), np.zeros(rows, np.bool_)
-    test[order[rows - wanted[0] :]] = True
-    valid[order[rows - wanted[0] - wanted[1] : rows - wanted[0]]] = True
+    test[order[rows - sizes[0] :]] = True
+    valid[order[rows - sizes[0] - sizes[1] : rows - sizes[0]]] = True
 
     def bound(rank: int) -> list[Any]:
         row = order[rank]
-        return [repr(by.values[row].item()), int(drawn[row])]  # as text: JSON has no infinity
+        return [repr(by.values[row].item()), int(row_draws[row])]  # as text, because JSON has no infinity
 
-    test_from = bound(rows - wanted[0])
-    valid_from = bound(rows - sum(wanted)) if wanted[1] else test_from
+    test_from = bound(rows - sizes[0])
+    valid_from = bound(rows - sum(sizes)) if sizes[1] else test_from
     rule = {"kind": "last", "seed": split.seed, "by": split.by, "test_from": test_from, "valid_from": valid_from}
-    return _parts(test, valid, split, rule, ranked=wanted != (test_rows, valid_rows))
+    return _parts(test, valid, split, rule, ranked=sizes != (test_rows, valid_rows))
 
 
-def _named(drawn: Hashes, split: Split, column: ColumnData) -> Parts:
-    """As the column says; without a row named 'valid', the lowest draws of the rows that do not test validate."""
+def _divide_by_column(row_draws: Hashes, split: Split, column: ColumnData) -> Parts:
+    """Divide as the column says.
+
+    If no row is named 'valid', the lowest draws of the rows that do not test validate.
+    """
     if column.kind is Kind.BOOLEAN:
         test = column.values.astype(np.bool_)
         valid = np.zeros(len(test), np.bool_)
     else:
-        strange = ~np.isin(column.values.astype(str), PARTS)
-        if strange.any():
+        unknown = ~np.isin(column.values.astype(str), PARTS)
+        if unknown.any():
             raise DataError(
-                f'split: column "{split.column}" is neither train, valid nor test in {int(strange.sum())} rows',
+                f'split: column "{split.column}" is neither train, valid nor test in {int(unknown.sum())} rows',
                 hint="Set it to 'train', 'valid' or 'test' in each row, or name a boolean column.",
             )
         test, valid = column.values == "test", column.values == "valid"
     valid_below, ranked = 0, False
     if not valid.any() and split.valid_size > 0:
-        rest = drawn[~test]
-        valid_below = _limit(split.valid_size)
+        rest = row_draws[~test]
+        valid_below = _draw_limit(split.valid_size)
         count = int((rest < valid_below).sum())
-        _, wanted = _sizes(len(rest) + 1, 1, count, validates=True)
-        if ranked := wanted != count:
-            valid_below = int(np.sort(rest)[wanted])
-        valid = ~test & (drawn < valid_below)
+        _, valid_rows = _sizes(len(rest) + 1, 1, count, validates=True)
+        if ranked := valid_rows != count:
+            valid_below = int(np.sort(rest)[valid_rows])
+        valid = ~test & (row_draws < valid_below)
     rule = {"kind": "column", "seed": split.seed, "column": split.column, "valid_below": valid_below}
     return _parts(test, valid, split, rule, ranked=ranked)
 
@@ -197,15 +210,16 @@ def _parts(test: Mask, valid: Mask, split: Split, rule: dict[str, Any], *, ranke
     train = ~test & ~valid
     for name, part in (("test", test), ("train", train)):
         if not part.any():
-            raise _empty(name, len(test), split)
+            raise _empty_part_error(name, len(test), split)
     positions = (np.flatnonzero(part) for part in (train, valid, test))
     return Parts(**dict(zip(PARTS, positions, strict=True)), rule=rule, ranked=ranked)
 
 
 def _sizes(rows: int, test: int, valid: int, *, validates: bool) -> tuple[int, int]:
-    """How many rows test and validate: as many as given, unless a part had none or too few were left to train.
+    """Return the numbers of test and validation rows.
 
-    No part is empty where there are four rows, two of which train; of three rows none validates.
+    These are the requested numbers, unless a part would be empty or too few rows would be left for training. With
+    four or more rows no part is empty and two rows train; with three rows none validates.
     """
     least_valid = int(validates and rows >= len(PARTS) - 1 + _FEWEST_TRAIN_ROWS)
     test, valid = max(test, 1), max(valid, least_valid)
@@ -214,13 +228,16 @@ def _sizes(rows: int, test: int, valid: int, *, validates: bool) -> tuple[int, i
     return test, valid
 
 
-def _limit(share: float) -> int:
-    """The draws below it are this share of all."""
+def _draw_limit(share: float) -> int:
+    """Return the limit below which this share of all draws lies."""
     return math.ceil(share * 2.0**_DRAW_BITS)
 
 
-def _known(option: str, name: str, data: ColumnData | None, kinds: Sequence[Kind]) -> ColumnData:
-    """The column that decides. Raises RequestError for a wrong kind, DataError where it says nothing of a row."""
+def _require_divider(option: str, name: str, data: ColumnData | None, kinds: Sequence[Kind]) -> ColumnData:
+    """Return the column that decides the parts.
+
+    Raises RequestError for a column of the wrong kind, DataError if the column is NULL in a row.
+    """
     if data is None or data.kind not in kinds:
         kind = "missing" if data is None else f"of kind {data.kind}"
         raise RequestError(
@@ -236,7 +253,7 @@ def _known(option: str, name: str, data: ColumnData | None, kinds: Sequence[Kind
     return data
 
 
-def _empty(name: str, rows: int, split: Split) -> DataError:
+def _empty_part_error(name: str, rows: int, split: Split) -> DataError:
     message = f"none of the {rows} rows falls to the {name} part"
     if split.column is not None:
         hint = "It must name rows of both: true or 'test' for those that test."
@@ -246,22 +263,23 @@ def _empty(name: str, rows: int, split: Split) -> DataError:
 
 
 def row_hashes(identity: Sequence[ColumnData], rows: int) -> Hashes:
-    """One hash per row of these columns' values, in order."""
+    """Return one hash per row, computed from these columns' values in their order."""
     hashes = np.full(rows, _IDENTITY_SEED, np.uint64)
     for column in identity:
-        hashes ^= _hashed(column)
+        hashes ^= _column_hashes(column)
         _mix(hashes)
     return hashes
 
 
-def _hashed(column: ColumnData) -> Hashes:
+def _column_hashes(column: ColumnData) -> Hashes:
     match column.kind:
         case Kind.TEXT:
-            words = _texts(column)
+            words = _text_hashes(column)
         case Kind.ARRAY:
             words = np.fromiter((_digest(row.tobytes()) for row in column.values), np.uint64, len(column.values))
         case Kind.FLOAT | Kind.DATE | Kind.TIME:
-            words = (column.values.astype(np.float64, copy=False) + 0.0).view(np.uint64)  # adding zero makes -0.0 0.0
+            # Adding zero turns -0.0 into 0.0.
+            words = (column.values.astype(np.float64, copy=False) + 0.0).view(np.uint64)
         case _:
             words = column.values.astype(np.int64).view(np.uint64)
     _mix(words)
@@ -270,7 +288,7 @@ def _hashed(column: ColumnData) -> Hashes:
     return words
 
 
-def _texts(column: ColumnData) -> Hashes:
+def _text_hashes(column: ColumnData) -> Hashes:
     known: dict[str | None, int] = {None: 0}
     for text in column.values:
         if text not in known:
@@ -282,16 +300,19 @@ def _digest(value: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
 
 
-def _mixed(words: Hashes) -> Hashes:
+def _mix_copy(words: Hashes) -> Hashes:
     mixed = words.copy()
     _mix(mixed)
     return mixed
 
 
 def _mix(words: Hashes) -> None:
-    """The finalizer of splitmix64 (Steele, Lea, Flood 2014), in place: every input bit reaches every output bit."""
+    """Apply the finalizer of splitmix64 in place (Steele, Lea, Flood 2014).
+
+    Every input bit affects every output bit.
+    """
     spare = np.empty_like(words)
-    words += np.uint64(0x9E37_79B9_7F4A_7C15)  # arrays of integers wrap around silently
+    words += np.uint64(0x9E37_79B9_7F4A_7C15)  # integer arrays wrap around without a warning
     for shift, factor in ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)):
         words ^= np.right_shift(words, np.uint64(shift), out=spare)
         words *= np.uint64(factor)

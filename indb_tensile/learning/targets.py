@@ -1,4 +1,4 @@
-"""The column to predict: labels as class numbers, or a standardised value, and back."""
+"""The column to predict: converts labels to class numbers and values to standardised values, and back."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -18,7 +18,10 @@ Label = bool | int | float | str
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a model's output means. `labels` (sorted) for classification; `mean` and `scale` for regression."""
+    """The meaning of a model's output.
+
+    `labels` (sorted) are for classification, `mean` and `scale` for regression.
+    """
 
     name: str
     task: Task
@@ -29,21 +32,24 @@ class Target:
 
     @property
     def outputs(self) -> int:
-        """How many numbers the network gives: one per class, or one."""
+        """Return the number of outputs of the network: one per class, or one."""
         return len(self.labels) if self.task is Task.CLASSIFICATION else 1
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The labels as SQL shows them."""
+        """Return the labels as SQL shows them."""
         return tuple(label_text(label) for label in self.labels)
 
     @cached_property
     def numbers(self) -> tuple[float, ...] | None:
-        """The labels as numbers (true is 1), None for texts."""
+        """Return the labels as numbers (true is 1), or None for text labels."""
         return None if self.kind is Kind.TEXT else tuple(float(label) for label in self.labels)
 
     def encode(self, data: ColumnData) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
-        """Class numbers (rows,) or standardised values (rows, 1). Raises DataError for a label never trained on."""
+        """Return class numbers (rows,) or standardised values (rows, 1).
+
+        Raises DataError for a label that the model was not trained on.
+        """
         numeric = (Kind.INTEGER, Kind.FLOAT)
         if data.kind is not self.kind and not (data.kind in numeric and self.kind in numeric):
             raise DataError(f'target "{self.name}" is of kind {data.kind}, the model was trained on {self.kind}')
@@ -61,29 +67,35 @@ class Target:
         return codes
 
     def restore(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Regression outputs or encoded values (rows, 1) in the target's own unit (rows,)."""
+        """Convert regression outputs or encoded values (rows, 1) to the target's own unit (rows,)."""
         return outputs.reshape(-1).astype(np.float64) * self.scale + self.mean
 
     def _codes(self, data: ColumnData) -> npt.NDArray[np.int64]:
-        """The class of each row, -1 where its label is not known."""
+        """Return the class number of each row, -1 for unknown labels."""
         if data.kind is not self.kind or self.kind is Kind.TEXT:
-            return np.fromiter((self._place(value) for value in data.values.tolist()), np.int64, len(data.values))
+            return np.fromiter(
+                (self._class_number(value) for value in data.values.tolist()), np.int64, len(data.values)
+            )
         labels = np.array(self.labels)
         codes = np.minimum(np.searchsorted(labels, data.values), len(labels) - 1)
         return np.where(labels[codes] == data.values, codes, -1)
 
-    def _place(self, value: Label) -> int:
-        place = self._places.get(value, -1)
-        # A char(n) arrives padded in JSON and bare in COPY, where it is cast.
-        return self._places.get(value.rstrip(" "), -1) if place < 0 and isinstance(value, str) else place
+    def _class_number(self, value: Label) -> int:
+        class_number = self._class_numbers.get(value, -1)
+        # JSON pads a char(n) with blanks. COPY's decoder (binaryvalues.py) strips the blanks.
+        return (
+            self._class_numbers.get(value.rstrip(" "), -1)
+            if class_number < 0 and isinstance(value, str)
+            else class_number
+        )
 
     @cached_property
-    def _places(self) -> dict[Label, int]:
-        return {label: place for place, label in enumerate(self.labels)}
+    def _class_numbers(self) -> dict[Label, int]:
+        return {label: class_number for class_number, label in enumerate(self.labels)}
 
 
 def label_text(label: Label) -> str:
-    """A label as PostgreSQL's text output writes it."""
+    """Return a label as PostgreSQL's text output writes it."""
     if isinstance(label, bool):
         return "true" if label else "false"
     if isinstance(label, float) and label.is_integer() and abs(label) < 1e15:
@@ -92,9 +104,9 @@ def label_text(label: Label) -> str:
 
 
 def labeled(name: str, data: ColumnData) -> Rows:
-    """The rows whose target is known; the others cannot be learned from.
+    """Return the positions of the rows whose target is not NULL. A model cannot learn from other rows.
 
-    Raises DataError for no rows at all, for a target that is always NULL, and for one that is not finite.
+    Raises DataError if there are no rows, if the target is always NULL, and if a target is not finite.
     """
     if not len(data.missing):
         raise DataError("the table has no rows", hint="Insert rows, commit, and call tensile_train again.")
@@ -107,9 +119,10 @@ def labeled(name: str, data: ColumnData) -> Rows:
 
 
 def fit_target(name: str, task: Task, data: ColumnData, train: Rows) -> Target:
-    """`data` holds the labelled rows, `train` says which of them train. Labels are taken from all of them.
+    """Fit the target's encoding. `data` contains the labelled rows, `train` the positions of training rows.
 
-    Raises DataError where there is nothing to tell apart, RequestError where the type does not suit the task.
+    Labels are collected from all labelled rows. Raises DataError if the training rows have one value only,
+    RequestError if the type does not suit the task.
     """
     if task is Task.REGRESSION:
         return _fit_value(name, data, train)
@@ -117,6 +130,7 @@ def fit_target(name: str, task: Task, data: ColumnData, train: Rows) -> Target:
 
 
 def _fit_classes(name: str, data: ColumnData, train: Rows) -> Target:
+    """Fit the classes of a target. Raises DataError if there is one class, or one class per row."""
     if data.kind in (Kind.ARRAY, Kind.DATE, Kind.TIME):
         hint = "Name a text, boolean or numeric column with target => '...'."
         raise RequestError(f'target "{name}" is of kind {data.kind}, which has no classes', hint=hint)
@@ -137,10 +151,10 @@ def _fit_classes(name: str, data: ColumnData, train: Rows) -> Target:
 
 
 def _distinct(data: ColumnData) -> tuple[list[Label], list[int]]:
-    """The values in their order, and how often each occurs."""
-    if data.kind is Kind.TEXT:  # numpy would sort the rows, and compare texts one by one
-        found = Counter(data.values.tolist())
-        return sorted(found), [found[label] for label in sorted(found)]
+    """Return the distinct values in their order, and the number of rows of each."""
+    if data.kind is Kind.TEXT:  # np.unique would sort the rows, comparing texts one by one
+        row_counts = Counter(data.values.tolist())
+        return sorted(row_counts), [row_counts[label] for label in sorted(row_counts)]
     values, counts = np.unique(data.values, return_counts=True)
     return values.tolist(), counts.tolist()
 
@@ -149,15 +163,15 @@ def _fit_value(name: str, data: ColumnData, train: Rows) -> Target:
     if data.kind not in (Kind.INTEGER, Kind.FLOAT):
         hint = "Use task => 'classification', or name a numeric column with target => '...'."
         raise RequestError(f'target "{name}" is of kind {data.kind}, which regression cannot predict', hint=hint)
-    known = data.values[train].astype(np.float64)
-    if known.min() == known.max():
+    values = data.values[train].astype(np.float64)
+    if values.min() == values.max():
         hint = "Regression needs values that differ: add rows, or name another target."
-        raise DataError(f'target "{name}" is {known[0]:g} in all {len(train)} training rows', hint=hint)
-    if np.abs(known).max() > LARGEST:
+        raise DataError(f'target "{name}" is {values[0]:g} in all {len(train)} training rows', hint=hint)
+    if np.abs(values).max() > LARGEST:
         hint = "Scale the column in SQL, as in a generated column, and name that one."
-        raise DataError(f'target "{name}" reaches {np.abs(known).max():g}, too large to standardise', hint=hint)
-    scale = float(known.std()) or 1.0  # values that differ by less than a double's spacing of their squares
-    return Target(name=name, task=Task.REGRESSION, kind=data.kind, mean=float(known.mean()), scale=scale)
+        raise DataError(f'target "{name}" reaches {np.abs(values).max():g}, too large to standardise', hint=hint)
+    scale = float(values.std()) or 1.0  # the deviation of nearly equal values may round to zero
+    return Target(name=name, task=Task.REGRESSION, kind=data.kind, mean=float(values.mean()), scale=scale)
 
 
 def _require_finite(name: str, wrong: Mask) -> None:

@@ -1,8 +1,9 @@
 """Writes tensors as safetensors one at a time, so that at most one copy of a tensor is in memory.
 
-The library's own writer takes all tensors at once and returns all bytes, so a checkpoint took three times a job's
-state. The format (https://github.com/huggingface/safetensors#format) is the length of a header, the header in JSON,
-and the tensors' bytes in the header's order. The order is the library's: large types first, so that all are aligned.
+The library's own writer takes all tensors at once and returns all bytes, so saving a checkpoint with it needs three
+times the memory of a job's state. The format (https://github.com/huggingface/safetensors#format) is the length of a
+header, the header in JSON, and the tensors' bytes in the header's order. The order is the library's: large types
+first, so that all tensors are aligned.
 """
 
 import json
@@ -41,33 +42,37 @@ class TensorSpec:
 
     @classmethod
     def of(cls, tensor: Tensor) -> "TensorSpec":
-        """The type and shape of this tensor."""
+        """Return the type and shape of this tensor."""
         return cls(tensor.dtype, tuple(tensor.shape))
 
     @property
     def size_bytes(self) -> int:
-        """The size of the values, stored without gaps."""
+        """Return the size of the values, stored without gaps."""
         return prod(self.shape) * self.dtype.itemsize
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """A tensor's values in row-major order. Shares the memory of one that is on the host and has no gaps."""
+    """Return a tensor's values in row-major order.
+
+    The result shares the memory of a tensor that is on the host and has no gaps.
+    """
     return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def stream(
     specs: Mapping[str, TensorSpec], read: Callable[[str], Tensor], metadata: Mapping[str, str]
 ) -> Iterator[memoryview]:
-    """Yield a safetensors file in parts: first the header, then the bytes of each tensor, which `read` returns.
+    """Yield a safetensors file in parts: first the header, then the bytes of each tensor.
 
-    Raises DataError for a type that the format does not have, and where `read` gives something else than announced.
+    `read` returns the tensor of a name. Raises DataError for a type that the format does not have, and if `read`
+    returns a tensor of another type or shape than its spec.
     """
     names = sorted(specs, key=lambda name: (-_rank(name, specs[name].dtype), name))
     yield memoryview(_header(names, specs, metadata))
     for name in names:
         tensor = read(name)
         if TensorSpec.of(tensor) != specs[name]:
-            raise DataError(f"tensor {name} is {TensorSpec.of(tensor)}, and was announced as {specs[name]}")
+            raise DataError(f"tensor {name} is {TensorSpec.of(tensor)}, its specification is {specs[name]}")
         yield tensor_bytes(tensor)
 
 
@@ -87,7 +92,7 @@ def _header(names: list[str], specs: Mapping[str, TensorSpec], metadata: Mapping
 
 
 def _rank(name: str, dtype: torch.dtype) -> int:
-    """The library's order of types; types of higher rank are written first."""
+    """Return the position of a type in the library's order; types of higher rank are written first."""
     if dtype not in _TYPE_NAMES:
         raise DataError(f"tensor {name} is {dtype}, which safetensors cannot hold")
     return list(_TYPE_NAMES).index(dtype)

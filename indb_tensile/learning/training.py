@@ -1,6 +1,7 @@
-"""From a job's specification to everything its training loop needs; the loop itself is the executor's.
+"""Prepares a training: from a job's specification to everything that the training loop needs.
 
-Order of what can go wrong: the request is checked before the table is read, the table before anything is built.
+The loop itself is part of the executor. The request is checked before the table is read, and the table is checked
+before anything is built.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,30 +30,34 @@ from indb_tensile.learning.requirements import Requirements, Room
 from indb_tensile.learning.splits import Parts, Split, divide
 from indb_tensile.learning.targets import Target, fit_target, labeled
 
-_FEWEST_TRAIN_ROWS = 2  # batch normalisation and every spread need two
+_FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:
-    """Rows on the host: `x` (rows, *input_shape) float32; `y` int64 (rows,) classes or float32 (rows, 1) values."""
+    """Rows of one part on the host.
+
+    `x` is float32 (rows, *input_shape). `y` is int64 class numbers (rows,) or float32 values (rows, 1).
+    """
 
     x: Tensor
     y: Tensor
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return len(self.y)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """A job ready to be captured and trained.
+    """A job that is ready to be captured and trained.
 
-    `architecture` is the resolved one (never `auto`). `valid` may have no rows. `held_out` are the test rows as
-    they were read, on which another version of the model can be judged. `unlabeled_rows` had no target and take
-    no part. `membership` tells the part of each row, `report` what the table was found to be. `chosen` names what of
-    `settings` and `early_stop` was left out and chosen by the rows.
+    `architecture` is resolved (never `auto`). `valid` may have no rows. `held_out` are the test rows as they were
+    read, on which another version of the model can be evaluated. `unlabeled_rows` is the number of rows without a
+    target, which take no part. `membership` is the rule that gives the part of each row. `report` is the data report.
+    `chosen` names the values of `settings` and `early_stop` that were not requested but chosen for the number of
+    rows.
     """
 
     module: nn.Module
@@ -78,7 +83,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """An epoch in batches: `full` of `full_rows` each, then one of `tail_rows` unless that is 0."""
+    """The batches of an epoch: `full` batches of `full_rows` rows, then one of `tail_rows` rows unless that is 0."""
 
     full_rows: int
     full: int
@@ -86,7 +91,7 @@ class BatchPlan:
 
     @property
     def steps(self) -> int:
-        """Batches in one epoch."""
+        """Return the number of batches in one epoch."""
         return self.full + (self.tail_rows > 0)
 
 
@@ -101,42 +106,45 @@ def prepare(
     memory: Memory | None = None,
     tell: Callable[[Footprint], None] = lambda _: None,
 ) -> Prepared:
-    """Check the request, read the table in one transaction, and build what trains on it.
+    """Check the request, read the table in one transaction, and build the network and its data.
 
-    The connection is the reader's, as for `relation.read`. With `owner_oid` that role must be able to read the
-    columns too. With `snapshot` that table is read in place of the relation: its rows are the job's own, so no
-    role is asked for. `tell` hears how much memory the rows will need, before they are read and again when the
-    first arrays have told their shapes; where that is more than `memory` has, they are not read. Raises RequestError
-    and its kinds for what the user can mend, HostMemoryError where there is too little memory now, and as `assemble`
-    does.
+    `connection` is the reader's, as for `relation.read`. If `owner_oid` is given, that role must be able to read the
+    columns. If `snapshot` is given, that table is read instead of the relation; its rows belong to the job, so no
+    role is checked. `tell` is called with the estimate of the rows' memory before they are read, and again when the
+    first arrays have given their shapes. The rows are not read if the estimate exceeds `memory`.
+
+    Raises RequestError and its subclasses for faults that the user can correct, HostMemoryError if there is too
+    little memory now, and the errors of `assemble`.
     """
     if snapshot is not None:
         owner_oid = None
         exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
         spec = replace(spec, relation=snapshot.relation, exclude=exclude)
-    checked = _Checked.of(spec)
+    checked = _CheckedOptions.of(spec)
 
-    def foresee(described: tuple[Column, ...], statistics: Statistics) -> None:
-        need = footprint(
+    def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> None:
+        estimate = footprint(
             statistics,
             target=spec.target,
             described=described,
             options=checked.options,
             test_size=checked.split.test_size,
         )
-        tell(need)
+        tell(estimate)
         if memory is not None:
-            need.check(f"{spec.relation.schema}.{spec.relation.name}", memory)
+            estimate.check(f"{spec.relation.schema}.{spec.relation.name}", memory)
 
     def choose(described: tuple[Column, ...]) -> tuple[str, ...]:
         features = choose_features(described, spec.target, spec.features, left_out(spec), checked.options)
         divider = checked.split.divider
         if divider is not None and divider not in [column.name for column in described]:
-            raise _no_divider(divider)
+            raise _missing_divider_error(divider)
         return (*features, spec.target, *([] if divider is None else [divider]))
 
     key = None if snapshot is None else snapshot.key
-    table = read(connection, spec.relation, choose, owner_oid=owner_oid, key=key, limits=limits, foresee=foresee)
+    table = read(
+        connection, spec.relation, choose, owner_oid=owner_oid, key=key, limits=limits, on_statistics=check_estimate
+    )
     if snapshot is not None and table.rows != snapshot.rows:
         raise MissingError(
             f"the job's snapshot has {table.rows} rows, {snapshot.rows} were written",
@@ -147,26 +155,27 @@ def prepare(
 
 
 def assemble(table: Table, spec: JobSpec, room: Room | None = None, *, consume: bool = False) -> Prepared:
-    """The same from a table already read; with `consume` its columns are gone afterwards, and their memory.
+    """Prepare a training from a table that was already read.
 
-    Raises MemoryLimitError or HostMemoryError for a network that does not fit in `room`, before it is allocated.
+    With `consume` the table's columns are emptied and their memory is freed. Raises MemoryLimitError or
+    HostMemoryError for a network that does not fit in `room`, before the network is allocated.
     """
-    checked = _Checked.of(spec)
+    checked = _CheckedOptions.of(spec)
     features = choose_features(table.described, spec.target, spec.features, left_out(spec), checked.options)
     known = labeled(spec.target, table.columns[spec.target])
     _require_rows(table, known)
     require_present(table.columns, features, checked.options, known)
-    parts = _divided(table, known, checked.split)
+    parts = _divide_rows(table, known, checked.split)
     train, valid, test = (known[part] for part in (parts.train, parts.valid, parts.test))
     target = fit_target(spec.target, spec.task, table.columns[spec.target].take(known), parts.train)
-    preprocessor = _fitted(table, spec, target, features, train)
+    preprocessor = _fit_preprocessor(table, spec, target, features, train)
     architecture = dict(spec.architecture)
     if architecture["type"] == "auto":
         architecture = architectures.default(preprocessor.input_shape, rows=len(train))
     settings = TrainingSettings.parse(spec.hyperparams, len(train))
     if room is not None:
-        bare = architectures.build_without_memory(architecture, preprocessor.input_shape, target.outputs)
-        Requirements.of(bare, settings).check(room)
+        empty_module = architectures.build_without_memory(architecture, preprocessor.input_shape, target.outputs)
+        Requirements.of(empty_module, settings).check(room)
     module = architectures.build(architecture, preprocessor.input_shape, target.outputs, seed=settings.seed)
     _require_batches(module, len(train), settings)
     subject = Subject(
@@ -175,7 +184,8 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None, *, consume: 
     report = report_data(subject)
     membership = parts.rule | {"identity": list(table.identity), "keyed": table.keyed}
     held_out = table.take(test)
-    encoded = _encoded(table, preprocessor, (train, valid, test), consume=consume)  # nothing reads the table after it
+    # With `consume` this is the last use of the table.
+    encoded = _encode_parts(table, preprocessor, (train, valid, test), consume=consume)
     return Prepared(
         module=module,
         loss=nn.CrossEntropyLoss() if spec.task is Task.CLASSIFICATION else nn.MSELoss(),
@@ -195,14 +205,15 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None, *, consume: 
         unlabeled_rows=table.rows - len(known),
         membership=membership,
         report=report,
-        chosen=_left_out(spec),
+        chosen=_chosen_by_default(spec),
     )
 
 
 def left_out(spec: JobSpec) -> tuple[str, ...]:
-    """The columns that are no features: those excluded, and the one that divides the rows, unless it is named.
+    """Return the columns that are not features: the excluded ones, and the column that divides the rows.
 
-    Raises RequestError where that column cannot be what it is named to be.
+    The dividing column is a feature only if the request names it as a feature. Raises RequestError if the dividing
+    column is the target, or is both a feature and the column that says which rows test.
     """
     split = Split.parse(spec.split)
     if split.divider is None:
@@ -218,21 +229,22 @@ def left_out(spec: JobSpec) -> tuple[str, ...]:
     return spec.exclude
 
 
-def _encoded(table: Table, preprocessor: Preprocessor, parts: Sequence[Rows], *, consume: bool) -> list[Part]:
-    """The rows of each part as tensors."""
+def _encode_parts(table: Table, preprocessor: Preprocessor, parts: Sequence[Rows], *, consume: bool) -> list[Part]:
+    """Return the rows of each part as tensors."""
     target = preprocessor.target
     targets = [target.encode(table.columns[target.name].take(part)) for part in parts]
     encoded = encode(table.columns, preprocessor, parts, consume=consume)
     if consume:
-        table.columns.clear()  # their pages hold nothing any more
+        table.columns.clear()  # their pages were freed
     return [Part(x=torch.from_numpy(x), y=torch.from_numpy(y)) for x, y in zip(encoded, targets, strict=True)]
 
 
 def batch_plan(rows: int, settings: TrainingSettings) -> BatchPlan:
-    """How `rows` rows are cut into batches.
+    """Return how `rows` rows are divided into batches.
 
-    Fewer rows than a batch make one batch. A last batch of a single row is left out of its epoch: batch
-    normalisation cannot take it, and the shuffle leaves out another row each time. (Not so for batches of one.)
+    If there are fewer rows than a batch, all rows are one batch. A last batch of a single row is left out of its
+    epoch, because batch normalisation cannot process it; the shuffle leaves out another row in each epoch. With
+    `batch_size` 1 no row is left out.
     """
     full_rows = min(settings.batch_size, rows)
     full, tail = divmod(rows, full_rows) if full_rows else (0, 0)
@@ -240,34 +252,41 @@ def batch_plan(rows: int, settings: TrainingSettings) -> BatchPlan:
 
 
 def batches(part: Part, epoch: int, settings: TrainingSettings) -> Iterator[Tensor]:
-    """The rows of each batch of this epoch (from 0), shuffled by seed and epoch alone: full ones, then the tail."""
+    """Yield the rows of each batch of this epoch (from 0): the full batches, then the smaller one.
+
+    The order depends on the seed and the epoch only.
+    """
     plan = batch_plan(part.rows, settings)
-    # Seeds of epochs must not be those of another seed's: one generator per pair.
+    # One generator per pair of seed and epoch: seed + epoch would repeat the orders of another seed.
     mixed = np.random.SeedSequence((settings.seed, epoch)).generate_state(1, np.uint64)[0]
     order = torch.randperm(part.rows, generator=torch.Generator().manual_seed(int(mixed >> np.uint64(1))))
-    yield from _cut(order[: plan.full * plan.full_rows + plan.tail_rows], plan.full_rows)
+    yield from _slices(order[: plan.full * plan.full_rows + plan.tail_rows], plan.full_rows)
 
 
 def ordered_batches(part: Part, size: int) -> Iterator[Tensor]:
-    """Every row once, in order, for a validation pass: full batches, then a smaller one, were it of one row."""
-    yield from _cut(torch.arange(part.rows), size)
+    """Yield every row once, in order, for a validation pass.
+
+    All batches are full except the last, which may have a single row.
+    """
+    yield from _slices(torch.arange(part.rows), size)
 
 
-def _cut(order: Tensor, size: int) -> Iterator[Tensor]:
+def _slices(order: Tensor, size: int) -> Iterator[Tensor]:
     for start in range(0, len(order), max(size, 1)):
         yield order[start : start + size]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Checked:
-    """The request's own parts, each checked."""
+class _CheckedOptions:
+    """The options of a request that `prepare` needs before the table is read, each checked."""
 
     split: Split
     options: FeatureOptions
     metric: str
 
     @classmethod
-    def of(cls, spec: JobSpec) -> "_Checked":
+    def of(cls, spec: JobSpec) -> "_CheckedOptions":
+        """Check every option of the specification."""
         architectures.check(spec.architecture)
         check_hyperparams(spec.hyperparams)
         split = Split.parse(spec.split)
@@ -285,27 +304,32 @@ class _Checked:
         )
 
 
-def _divided(table: Table, known: Rows, split: Split) -> Parts:
+def _divide_rows(table: Table, known: Rows, split: Split) -> Parts:
     name = split.divider
     if name is not None and name not in table.columns:
-        raise _no_divider(name)
+        raise _missing_divider_error(name)
     decisive = None if name is None else table.columns[name].take(known)
     return divide(table.row_hash[known], split, decisive, keyed=table.keyed)
 
 
-def _no_divider(name: str) -> MissingError:
-    return MissingError(f'split: column "{name}" does not exist in the table', hint="Give split => '...' anew.")
+def _missing_divider_error(name: str) -> MissingError:
+    return MissingError(f'split: column "{name}" does not exist in the table', hint="Give another split => '...'.")
 
 
-def _left_out(spec: JobSpec) -> tuple[str, ...]:
+def _chosen_by_default(spec: JobSpec) -> tuple[str, ...]:
+    """Return the names of the settings that the request leaves to the package."""
     names = tuple(name for name in ("batch_size", "epochs") if spec.hyperparams.get(name) is None)
     return names if spec.early_stop is not None else (*names, "early_stop")
 
 
 def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> EarlyStop:
-    """As it was given; left out, it is on where the epochs were left out too and there are rows to judge by."""
+    """Return the initial state of early stopping.
+
+    If the request does not mention early stopping, it is on if the request does not give the epochs either and there
+    are enough validation rows.
+    """
     request = spec.early_stop
-    if request is None and "epochs" in _left_out(spec) and valid_rows >= FEWEST_VALID_ROWS:
+    if request is None and "epochs" in _chosen_by_default(spec) and valid_rows >= FEWEST_VALID_ROWS:
         request = {}
     state = EarlyStop.parse(request, spec.task, settings.epochs)
     if state.patience is not None and not valid_rows:
@@ -314,7 +338,9 @@ def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> E
     return state
 
 
-def _fitted(table: Table, spec: JobSpec, target: Target, features: tuple[str, ...], train: Rows) -> Preprocessor:
+def _fit_preprocessor(
+    table: Table, spec: JobSpec, target: Target, features: tuple[str, ...], train: Rows
+) -> Preprocessor:
     learned = [table.columns[name] for name in features]
     _require_known_shapes(features, learned)
     arrays = tuple(data.shape for data in learned if data.shape)

@@ -1,4 +1,4 @@
-"""PostgreSQL's types and how COPY sends them in binary format: which column can be read, and as what."""
+"""PostgreSQL's types, and the encoding of each type in COPY's binary format."""
 
 from indb_tensile.learning.columns import Kind, Wire
 
@@ -25,9 +25,9 @@ _WIRES = {
     "_int4": Wire(kind=Kind.ARRAY, item=">i4", stored="f8"),
     "_int8": Wire(kind=Kind.ARRAY, item=">i8", stored="f8"),
 }
-_TEXT = Wire(kind=Kind.TEXT, item="")  # enums, and types whose binary form is their text
+_TEXT = Wire(kind=Kind.TEXT, item="")  # enums, and types whose binary form equals their text
 _SINCE_16 = {"char": Wire(kind=Kind.TEXT, item="", form="char_or_octal")}
-# Types that only a primary key may have: no model learns from them, and their text tells rows apart.
+# Types that are read only in a primary key: no model learns from them, but their text identifies rows.
 _KEY_WIRES = {
     name: Wire(kind=Kind.TEXT, item="", form=name)
     for name in (
@@ -42,13 +42,19 @@ SUPPORTED_TYPES = (
 
 
 def of_column(base: str | None, *, enumerated: bool, server_version: int) -> Wire | None:
-    """How a column's values arrive. `base` is its type below all domains; None: it cannot be learned from."""
+    """Return the encoding of a column's values, or None for a type that models cannot learn from.
+
+    `base` is the column's type without domains.
+    """
     if enumerated:
         return _TEXT
-    since = _SINCE_16 if server_version >= 160000 else {}
-    return since.get(base or "") or _WIRES.get(base or "")
+    wires_by_version = _SINCE_16 if server_version >= 160000 else {}
+    return wires_by_version.get(base or "") or _WIRES.get(base or "")
 
 
 def of_key(base: str | None, *, sent_as_text: bool) -> Wire | None:
-    """How a column of the primary key arrives, which only tells rows apart. None: it cannot be read."""
+    """Return the encoding of a column of the primary key, or None if the column cannot be read.
+
+    Such a column is used only to identify rows.
+    """
     return _KEY_WIRES.get(base or "", _TEXT if sent_as_text else None)

@@ -1,9 +1,9 @@
-"""What the SQL functions ask of Python: a request is checked and enqueued here, or put to the service.
+"""The Python side of the SQL functions: checks requests, enqueues trainings, and asks the service for predictions.
 
-The extension carries the text of these modules inside one PL/Python function, `tensile.bridge`, which compiles
-them once per session: the database host has nothing else of the package. Hence the standard library only,
-relative imports, and SQL text in Python. Everything runs with the caller's own privileges, and a caller may reach
-it directly: no request holds an address, a path or SQL.
+The extension contains the source text of these modules in one PL/Python function, `tensile.bridge`, which compiles
+them once per session. The database host has no other part of the package. Therefore these modules use only the
+standard library and relative imports, and contain SQL text. Everything runs with the caller's own privileges, and a
+caller may call the bridge directly, so no request contains an address, a path or SQL.
 """
 
 import json
@@ -15,25 +15,26 @@ from .spi import Json, Plpy
 
 
 def answer(plpy: Plpy, verb: str, request: str | None, rows: list[str | None] | None = None) -> str:
-    """Do what `verb` says of a request that is JSON, as `handle` does.
+    """Decode the JSON of a request, process it as `handle` does, and encode the answer.
 
-    `rows` are JSON that PostgreSQL wrote. As bytes they are told apart from what a request may hold itself.
+    `rows` are JSON values that PostgreSQL wrote. They are passed on as bytes, which a request in JSON cannot contain,
+    so a caller cannot forge them.
     """
     try:
-        asked = json.loads(request or "{}")
-        if isinstance(asked, dict):
-            asked["rows"] = None if rows is None else [None if row is None else row.encode() for row in rows]
+        decoded = json.loads(request or "{}")
+        if isinstance(decoded, dict):
+            decoded["rows"] = None if rows is None else [None if row is None else row.encode() for row in rows]
     except (ValueError, RecursionError) as error:  # PostgreSQL reads deeper lists and longer numbers than Python
         refusal = RefusalError(INVALID, f"the request cannot be read: {error}", hint=_SIMPLER)
         return json.dumps({"ok": False, "error": refusal.error})
-    return json.dumps(handle(plpy, verb, asked))
+    return json.dumps(handle(plpy, verb, decoded))
 
 
 def handle(plpy: Plpy, verb: str, request: Json) -> Json:
-    """Do what `verb` says: the answer is `{"ok": true, "result": …}` or `{"ok": false, "error": {…}}`.
+    """Process a request and return `{"ok": true, "result": …}` or `{"ok": false, "error": {…}}`.
 
-    The error has sqlstate, message, detail and hint. It is returned, not raised: PL/Python would put its
-    exception's name before the message. `tensile.call` raises it.
+    The error has sqlstate, message, detail and hint. It is returned and not raised, because PL/Python would prefix
+    the message with the name of the exception. `tensile.call` raises it in SQL.
     """
     try:
         return {"ok": True, "result": _result(plpy, verb, request)}
@@ -42,7 +43,7 @@ def handle(plpy: Plpy, verb: str, request: Json) -> Json:
     except RecursionError:
         return {"ok": False, "error": RefusalError(INVALID, "the request is nested too deep", hint=_SIMPLER).error}
     except plpy.SPIError as error:
-        return {"ok": False, "error": _explained(plpy, told_by_database(error))}
+        return {"ok": False, "error": _with_read_only_reason(plpy, told_by_database(error))}
     except Exception as error:  # noqa: BLE001 - the outermost frame; PL/Python's own context names no module
         return {"ok": False, "error": fault(error)}
 
@@ -55,19 +56,22 @@ def _result(plpy: Plpy, verb: str, request: Json) -> Json:
     return VERBS[verb](plpy, request)
 
 
-def _explained(plpy: Plpy, told: dict[str, str]) -> dict[str, str]:
-    """PostgreSQL's error; where the session can only read, with the reason and the way out."""
-    if told["sqlstate"] != READ_ONLY:
-        return told
+def _with_read_only_reason(plpy: Plpy, error: dict[str, str]) -> dict[str, str]:
+    """Return PostgreSQL's error.
+
+    In a session that can only read, the error also gets the reason and a hint.
+    """
+    if error["sqlstate"] != READ_ONLY:
+        return error
     if next(iter(plpy.execute(IN_RECOVERY)))["standby"]:
         refusal = RefusalError(
             READ_ONLY,
             "this server is a standby, which takes no writes",
-            detail=f"PostgreSQL says: {told['message']}.",
+            detail=f"PostgreSQL says: {error['message']}.",
             hint="Connect to the primary server.",
         )
         return refusal.error
-    return told | {"hint": "Run: set transaction_read_only = off; or connect as a role whose sessions may write."}
+    return error | {"hint": "Run: set transaction_read_only = off; or connect as a role whose sessions may write."}
 
 
 IN_RECOVERY = "select pg_catalog.pg_is_in_recovery() as standby"

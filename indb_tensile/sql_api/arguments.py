@@ -1,4 +1,4 @@
-"""What a training may be given beside its table: network, hyper-parameters, split, metric, limits."""
+"""Reads the arguments of a training besides its table: network, hyper-parameters, split, metric and limits."""
 
 import json
 from itertools import pairwise
@@ -13,17 +13,21 @@ from .spi import Json, Plpy, fetch
 
 
 def architecture(request: Json, before: Json) -> Json:
-    """The network: a name, or a JSON object with the key "type"; left out, the one before, else chosen by columns."""
-    given = read_text(request, "architecture")
-    wanted = before.get("architecture", {"type": "auto"}) if given is None else _read_architecture(given)
-    kind = wanted.get("type")
+    """Return the network's declaration with checked parameters.
+
+    The argument is a name, a list of layers, or a JSON object with the key "type". Without the argument, the network
+    of the last run is used, or else `auto`, which chooses a network for the columns.
+    """
+    argument = read_text(request, "architecture")
+    declaration = before.get("architecture", {"type": "auto"}) if argument is None else _read_architecture(argument)
+    kind = declaration.get("type")
     if kind is None:
-        message = f'architecture {shown(wanted)} lacks the key "type"'
+        message = f'architecture {shown(declaration)} lacks the key "type"'
         raise RefusalError(INVALID, message, hint=_KNOWN_ARCHITECTURES)
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        named = f'"{kind}"' if isinstance(kind, str) else shown(kind)
-        raise RefusalError(INVALID, f"unknown architecture {named}", hint=_KNOWN_ARCHITECTURES)
-    options = {name: value for name, value in wanted.items() if name != "type"}
+        type_text = f'"{kind}"' if isinstance(kind, str) else shown(kind)
+        raise RefusalError(INVALID, f"unknown architecture {type_text}", hint=_KNOWN_ARCHITECTURES)
+    options = {name: value for name, value in declaration.items() if name != "type"}
     checked = check_parameters(f"architecture {kind}", options, ARCHITECTURES[kind])
     if kind == "layers":
         check_layers(checked["layers"])
@@ -32,30 +36,36 @@ def architecture(request: Json, before: Json) -> Json:
 
 
 def _check_widths(kind: str, hidden: list[int]) -> None:
-    """Refuse at once what has too many weights between its declared layers alone; a worker counts all of them."""
-    weights = sum(above * below for above, below in pairwise(hidden))
+    """Refuse a network whose hidden layers alone have too many weights.
+
+    The refusal is immediate; a worker counts all weights later.
+    """
+    weights = sum(inputs * outputs for inputs, outputs in pairwise(hidden))
     if weights > MOST_PARAMETERS:
         message = f"architecture {kind}: the hidden layers have {weights} weights, more than {MOST_PARAMETERS}"
         raise RefusalError(INVALID, message, hint="Make its layers narrower.")
 
 
 def hyperparams(request: Json, before: Json) -> Json:
-    """How to train, or as before."""
-    given = check_parameters("hyperparams", _object(request, "hyperparams", before), HYPERPARAMS)
-    values = {name: rule["default"] for name, rule in HYPERPARAMS.items()} | given
+    """Return the hyper-parameters of the request, or else those of the last run."""
+    values = check_parameters("hyperparams", _inherited_object(request, "hyperparams", before), HYPERPARAMS)
+    effective = {name: rule["default"] for name, rule in HYPERPARAMS.items()} | values
     for name, (switch, allowed) in ONLY_WITH.items():
-        if name in given and values[switch] not in allowed:
+        if name in values and effective[switch] not in allowed:
             hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
-            message = f'hyperparams: "{name}" means nothing with {switch} {values[switch]}'
+            message = f'hyperparams: "{name}" means nothing with {switch} {effective[switch]}'
             raise RefusalError(INVALID, message, hint=hint)
-    if values["nesterov"] and given.get("momentum") == 0:
+    if effective["nesterov"] and values.get("momentum") == 0:
         raise RefusalError(INVALID, 'hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
-    return given
+    return values
 
 
 def split(request: Json, before: Json) -> Json:
-    """What divides the rows, or as before; rows to train on must be left. divider.py looks at the columns named."""
-    options = check_parameters("split", _object(request, "split", before), SPLIT)
+    """Return the options of the split, or else those of the last run.
+
+    Refuses contradictory options, and shares that leave no rows to train on. divider.py checks the named columns.
+    """
+    options = check_parameters("split", _inherited_object(request, "split", before), SPLIT)
     for name, other in (("column", "last"), ("column", "by"), ("column", "test_size"), ("last", "test_size")):
         if name in options and other in options:
             message = f'split: "{name}" and "{other}" contradict each other'
@@ -72,19 +82,20 @@ def split(request: Json, before: Json) -> Json:
 
 
 def early_stop(request: Json, before: Json, task: str, parts: Json) -> Json | None:
-    """An empty object is early stopping with its defaults; nothing at all is as before, else left to the worker.
+    """Return the options of early stopping, or else those of the last run, or None.
 
-    `parts` is the split: it must have validation rows where early stopping is asked for.
+    An empty object means early stopping with default options; with None the worker decides. `parts` is the split,
+    which must have validation rows if early stopping is requested.
     """
-    given = _inherited(request, "early_stop", before)
-    if given is None:
+    argument = _own_or_inherited(request, "early_stop", before)
+    if argument is None:
         return None
-    options = check_parameters("early_stop", given, EARLY_STOP)
+    options = check_parameters("early_stop", argument, EARLY_STOP)
     off = options.get("on") is False
-    beside = [name for name in options if name != "on"]
-    if off and beside:
-        hint = f'Leave "{beside[0]}" out, or leave "on" out.'
-        raise RefusalError(INVALID, f'early_stop: "{beside[0]}" means nothing with "on" false', hint=hint)
+    others = [name for name in options if name != "on"]
+    if off and others:
+        hint = f'Leave "{others[0]}" out, or leave "on" out.'
+        raise RefusalError(INVALID, f'early_stop: "{others[0]}" means nothing with "on" false', hint=hint)
     if not off and parts.get("valid_size") == 0:
         message = "early_stop needs validation rows, and the split's valid_size is 0"
         hint = "Give a valid_size above 0, or switch it off: early_stop => '{\"on\": false}'."
@@ -97,25 +108,28 @@ def early_stop(request: Json, before: Json, task: str, parts: Json) -> Json | No
 
 
 def never_stops(spec: Json) -> bool:
-    """Whether training would stop early by default, had it validation rows to judge by."""
+    """Return whether early stopping is off only because the split has no validation rows."""
     by_default = spec["early_stop"] is None and "epochs" not in spec["hyperparams"]
     return by_default and bool(spec["split"].get("valid_size") == 0)
 
 
 def metric(request: Json, before: Json, task: str) -> str | None:
-    """The figure that versions are compared by, or as before where the task still has it."""
-    given = read_text(request, "metric")
-    if given is None:
+    """Return the metric that versions are compared by, or None for the task's default.
+
+    Without the argument, the metric of the last run is used if the task has it.
+    """
+    argument = read_text(request, "metric")
+    if argument is None:
         inherited: str | None = before.get("metric")
         return inherited if inherited in METRICS[task] else None
-    if given not in METRICS[task]:
+    if argument not in METRICS[task]:
         hint = f"For {task}: {', '.join(METRICS[task])}."
-        raise RefusalError(INVALID, f'unknown metric "{given}" for {task}', hint=hint)
-    return given
+        raise RefusalError(INVALID, f'unknown metric "{argument}" for {task}', hint=hint)
+    return argument
 
 
 def memory_limit(plpy: Plpy, request: Json) -> int | None:
-    """Bytes, from a size such as '512 MB'."""
+    """Return the memory limit in bytes, from a size such as '512 MB'."""
     text = read_text(request, "memory_limit")
     if text is None:
         return None
@@ -123,10 +137,10 @@ def memory_limit(plpy: Plpy, request: Json) -> int | None:
     try:
         size_bytes = int(fetch(plpy, SIZE, text)[0]["bytes"])
     except plpy.SPIError as error:
-        told = told_by_database(error)
-        if not told["sqlstate"].startswith("22"):  # not about the text: a cancel, say
+        database_error = told_by_database(error)
+        if not database_error["sqlstate"].startswith("22"):  # not about the text, but for example a cancel request
             raise
-        refusal.error["detail"] = f"PostgreSQL says: {told['message']}."
+        refusal.error["detail"] = f"PostgreSQL says: {database_error['message']}."
         raise refusal from None
     if size_bytes <= 0:
         raise refusal
@@ -134,7 +148,7 @@ def memory_limit(plpy: Plpy, request: Json) -> int | None:
 
 
 def max_runtime(request: Json) -> int | None:
-    """Whole seconds."""
+    """Return the time limit in whole seconds, or None."""
     seconds = request.get("max_runtime_s")
     if seconds is None:
         return None
@@ -148,35 +162,39 @@ def max_runtime(request: Json) -> int | None:
 
 
 def priority(request: Json) -> int:
-    """The job's place in the queue: 0 unless given."""
-    given = read_integer(request, "priority") or 0
-    if not -1000 <= given <= 1000:
+    """Return the job's priority in the queue, 0 by default."""
+    value = read_integer(request, "priority") or 0
+    if not -1000 <= value <= 1000:
         hint = "Give a number from -1000 to 1000; jobs of higher priority go first."
-        raise RefusalError(INVALID, f"priority is {given}", hint=hint)
-    return given
+        raise RefusalError(INVALID, f"priority is {value}", hint=hint)
+    return value
 
 
-def _read_architecture(given: str) -> Json:
-    """A name stands for the object that has nothing but this type, a list for the object with these layers."""
-    if not given.lstrip().startswith(("{", "[")):
-        return {"type": given}
+def _read_architecture(text: str) -> Json:
+    """Return the declaration as an object.
+
+    A name stands for an object with this type only, a list for an object with these layers.
+    """
+    if not text.lstrip().startswith(("{", "[")):
+        return {"type": text}
     try:
-        read = json.loads(given)
-        return {"type": "layers", "layers": read} if isinstance(read, list) else dict(read)
+        decoded = json.loads(text)
+        return {"type": "layers", "layers": decoded} if isinstance(decoded, list) else dict(decoded)
     except (ValueError, RecursionError) as error:
         message = f"architecture is not valid JSON: {error}"
         raise RefusalError(INVALID, message, hint=_KNOWN_ARCHITECTURES) from None
 
 
-def _object(request: Json, key: str, before: Json) -> Any:
-    """What should be a JSON object, empty where nothing was ever given."""
-    given = _inherited(request, key, before)
-    return {} if given is None else given
+def _inherited_object(request: Json, key: str, before: Json) -> Any:
+    """Return an argument that should be a JSON object, or an empty object if it was never given."""
+    value = _own_or_inherited(request, key, before)
+    return {} if value is None else value
 
 
-def _inherited(request: Json, key: str, before: Json) -> Any:
-    given = request.get(key)
-    return before.get(key) if given is None else given
+def _own_or_inherited(request: Json, key: str, before: Json) -> Any:
+    """Return the request's argument, or else that of the last run."""
+    value = request.get(key)
+    return before.get(key) if value is None else value
 
 
 SIZE = "select pg_catalog.pg_size_bytes($1::text) as bytes"

@@ -1,4 +1,4 @@
-"""A sample data set becomes a table of the caller's, page by page."""
+"""Creates a table of the caller with a sample data set, which the service sends page by page."""
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident, every value is a parameter
 
@@ -15,11 +15,14 @@ _TYPES = r"(smallint|int|integer|bigint|real|double precision|boolean|text|date|
 
 
 def load_dataset(plpy: Plpy, request: Json) -> Json:
-    """Create a table, in the caller's current `schema` unless its name says another, and fill it with a data set."""
+    """Create a table and fill it with a data set.
+
+    The table is created in the caller's current `schema`, unless the table's name includes a schema.
+    """
     name = read_text(request, "dataset")
     if name is None:
         raise RefusalError(INVALID, "no data set is named", hint="Name one: select tensile_load_dataset('digits').")
-    schema, table_name = _place(plpy, read_text(request, "table") or name, read_text(request, "schema"))
+    schema, table_name = _table_name(plpy, read_text(request, "table") or name, read_text(request, "schema"))
     page = service.ask(plpy, {"verb": "dataset", "name": name, "offset": 0})
     table = _create_table(plpy, schema, table_name, page)
     fill = f"insert into {table} select * from pg_catalog.jsonb_populate_recordset(null::{table}, $1)"
@@ -34,18 +37,21 @@ def load_dataset(plpy: Plpy, request: Json) -> Json:
     return {"rows": rows}
 
 
-def _place(plpy: Plpy, name: str, current: str | None) -> tuple[str, str]:
-    """Schema and name of the new table. A name with a dot or quotes is read as SQL reads it, another one as it is."""
+def _table_name(plpy: Plpy, name: str, current: str | None) -> tuple[str, str]:
+    """Return the schema and the name of the new table.
+
+    A name with a dot or quotes is parsed as SQL parses it; any other name is used unchanged.
+    """
     parts = [name]
     if "." in name or '"' in name:
         try:
             parts = list(fetch(plpy, PARTS, name)[0]["parts"])
         except plpy.SPIError as error:
-            told = told_by_database(error)
-            if not told["sqlstate"].startswith("22"):
+            database_error = told_by_database(error)
+            if not database_error["sqlstate"].startswith("22"):
                 raise
             hint = "Give a name, or a schema and a name: 'digits', 'lab.digits'."
-            raise RefusalError(INVALID, f'"{name}" is no name of a table', hint=hint) from None
+            raise RefusalError(INVALID, f'"{name}" is not a table name', hint=hint) from None
     if len(parts) > 2:
         raise RefusalError(
             INVALID, f'"{name}" has {len(parts)} parts', hint="Give a schema and a name: 'lab.digits'."
@@ -54,13 +60,19 @@ def _place(plpy: Plpy, name: str, current: str | None) -> tuple[str, str]:
     if schema is None:
         message = "no schema is selected to create the table in"
         raise RefusalError(NO_SCHEMA, message, hint="Run: set search_path = public;")
-    found = fetch(plpy, SCHEMA, schema)
-    if not found:
-        make = fetch(plpy, MAKER, schema)[0]
-        hint = f"Run: {make['statement']};" if make["may"] else f"Ask an administrator for: {make['for_caller']};"
+    schemas = fetch(plpy, SCHEMA, schema)
+    if not schemas:
+        creation = fetch(plpy, MAKER, schema)[0]
+        hint = (
+            f"Run: {creation['statement']};"
+            if creation["may"]
+            else f"Ask an administrator for: {creation['for_caller']};"
+        )
         raise RefusalError(NO_SCHEMA, f'schema "{schema}" does not exist', hint=hint)
-    if not found[0]["creates"]:
-        grant = f"grant usage, create on schema {plpy.quote_ident(schema)} to {plpy.quote_ident(found[0]['caller'])};"
+    if not schemas[0]["creates"]:
+        grant = (
+            f"grant usage, create on schema {plpy.quote_ident(schema)} to {plpy.quote_ident(schemas[0]['caller'])};"
+        )
         message = f'permission denied to create a table in schema "{schema}"'
         raise RefusalError(DENIED, message, hint=f"Ask its owner for: {grant}")
     return schema, parts[-1]

@@ -1,4 +1,4 @@
-"""The column that decides which rows test: whether the table has it, and whether it can decide."""
+"""Checks the column that decides which rows test: whether the table has it, and whether it can decide."""
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident
 
@@ -10,69 +10,81 @@ from .relation import Column, Table
 from .request import read_names
 from .spi import Json, Plpy, Row, qualified
 
-_ROWS = 10_000  # that are looked at; the worker looks at all
+_ROWS = 10_000  # rows that are checked; the worker checks all rows
 _KINDS = {"by": ("date", "time", "integer", "float"), "column": ("boolean", "text")}
-_WANTED = {
+_COLUMN_HINTS = {
     "by": "Name a date, timestamp or numeric column, by which the rows are in order.",
     "column": "Name a boolean column, true for rows that test, or a text column of 'train', 'valid' and 'test'.",
 }
 
 
 def choose_divider(plpy: Plpy, request: Json, table: Table, spec: Json) -> Json:
-    """The split with its column: that of a split by time may be left out where the table has one moment only."""
+    """Return the split with the name of its column.
+
+    A split by time needs no column name if the table has only one date or timestamp column.
+    """
     split: Json = spec["split"]
     if "last" in split and "by" not in split:
-        split = split | {"by": _only_moment(plpy, table, spec, split["last"])}
+        split = split | {"by": _only_time_column(plpy, table, spec, split["last"])}
     name = divider_of(split)
     if name is None:
         return split
     option = "by" if "by" in split else "column"
-    column = _found(table, name, inherited=request.get("split") is None)
+    column = _find_column(table, name, inherited=request.get("split") is None)
     if column.kind not in _KINDS[option]:
         message = f'split: column "{name}" of {table} has type {column.type}, which "{option}" cannot be'
-        raise RefusalError(INVALID, message, hint=_WANTED[option])
+        raise RefusalError(INVALID, message, hint=_COLUMN_HINTS[option])
     if name == spec["target"]:
         raise RefusalError(INVALID, f'split: column "{name}" is the target', hint="Name another column.")
-    _leave_out(plpy, request, table, spec | {"split": split}, option, name)
+    _check_features(plpy, request, table, spec | {"split": split}, option, name)
     return split
 
 
 def check_divider(plpy: Plpy, table: Table, spec: Json) -> None:
-    """Refuse a column that does not decide about each row, as far as the first rows tell."""
+    """Refuse a column that does not decide about every row.
+
+    Only the first rows are checked.
+    """
     split = spec["split"]
     name = divider_of(split)
     if name is None:
         return
-    look = _look(plpy, table, spec, name)
+    counts = _count_parts(plpy, table, spec, name)
     subject = f'split: column "{name}" of {table}'
-    if look["unknown"]:
+    if counts["unknown"]:
         raise RefusalError(
             DATA,
-            f"{subject} is NULL in {look['unknown']} of its first {look['rows']} rows with a target",
+            f"{subject} is NULL in {counts['unknown']} of its first {counts['rows']} rows with a target",
             detail="It decides which part each row is in.",
             hint="Fill it, or set the target of these rows to NULL to leave them out.",
         )
     if "column" not in split:
         return
-    if look["strange"]:
-        message = f"{subject} is neither train, valid nor test in {look['strange']} of its first {look['rows']} rows"
-        raise RefusalError(DATA, message, hint=_WANTED["column"])
+    if counts["strange"]:
+        message = (
+            f"{subject} is neither train, valid nor test in {counts['strange']} of its first {counts['rows']} rows"
+        )
+        raise RefusalError(DATA, message, hint=_COLUMN_HINTS["column"])
     for part in ("test", "train"):
-        if look["rows"] < _ROWS and not look[part]:
-            raise RefusalError(DATA, f"{subject} names no row of the {part} part", hint=_WANTED["column"])
+        if counts["rows"] < _ROWS and not counts[part]:
+            raise RefusalError(DATA, f"{subject} names no row of the {part} part", hint=_COLUMN_HINTS["column"])
 
 
 def read_shares(plpy: Plpy, table: Table, spec: Json) -> Json | None:
-    """The shares of rows that test and validate, where a column says so, from the first rows."""
+    """Return the shares of the rows that test and validate, if a column decides about them.
+
+    The shares are counted in the first rows.
+    """
     name = spec["split"].get("column")
     if name is None:
         return None
-    look = _look(plpy, table, spec, name)
-    rows = max(look["rows"], 1)
-    return {"test": look["test"] / rows, "valid": look["valid"] / rows}
+    counts = _count_parts(plpy, table, spec, name)
+    rows = max(counts["rows"], 1)
+    return {"test": counts["test"] / rows, "valid": counts["valid"] / rows}
 
 
-def _only_moment(plpy: Plpy, table: Table, spec: Json, last: float) -> str:
+def _only_time_column(plpy: Plpy, table: Table, spec: Json, last: float) -> str:
+    """Return the table's only date or timestamp column. Refuses the request if there are several or none."""
     names = [
         column.name for column in table.columns if column.kind in ("date", "time") and column.name != spec["target"]
     ]
@@ -88,7 +100,8 @@ def _only_moment(plpy: Plpy, table: Table, spec: Json, last: float) -> str:
     )
 
 
-def _found(table: Table, name: str, *, inherited: bool) -> Column:
+def _find_column(table: Table, name: str, *, inherited: bool) -> Column:
+    """Return the column. If the split was inherited, the error for a missing column says so."""
     try:
         return table.column(name, "split")
     except RefusalError as refusal:
@@ -98,7 +111,11 @@ def _found(table: Table, name: str, *, inherited: bool) -> Column:
         raise
 
 
-def _leave_out(plpy: Plpy, request: Json, table: Table, spec: Json, option: str, name: str) -> None:
+def _check_features(plpy: Plpy, request: Json, table: Table, spec: Json, option: str, name: str) -> None:
+    """Refuse a dividing column that is also a feature and a table with no other features.
+
+    Notifies the client if the column is left out of the features without being excluded.
+    """
     if spec["features"] is not None:
         if option == "column" and name in spec["features"]:
             message = f'"{name}" says which rows test, and is also a feature'
@@ -114,14 +131,17 @@ def _leave_out(plpy: Plpy, request: Json, table: Table, spec: Json, option: str,
         )
 
 
-def _look(plpy: Plpy, table: Table, spec: Json, name: str) -> Row:
-    """How many of the first rows are in which part, as the column says; of a moment only whether it is known."""
+def _count_parts(plpy: Plpy, table: Table, spec: Json, name: str) -> Row:
+    """Count the first rows of each part according to the column.
+
+    For a date, timestamp or number only the unknown values matter.
+    """
     source, column = qualified(plpy, table.schema, table.name), plpy.quote_ident(name)
     target = plpy.quote_ident(spec["target"])
     counts = ", ".join(
-        f"pg_catalog.count(*) filter (where said {test}) as {part}"
+        f"pg_catalog.count(*) filter (where part_name {test}) as {part}"
         for part, test in (
-            ("unknown", "is null or said operator(pg_catalog.=) 'NaN'"),
+            ("unknown", "is null or part_name operator(pg_catalog.=) 'NaN'"),
             ("test", "operator(pg_catalog.=) any (array['test', 'true'])"),
             ("valid", "operator(pg_catalog.=) 'valid'"),
             ("train", "operator(pg_catalog.=) any (array['train', 'false'])"),
@@ -129,6 +149,6 @@ def _look(plpy: Plpy, table: Table, spec: Json, name: str) -> Row:
         )
     )
     statement = f"""select pg_catalog.count(*) as rows, {counts} from (
-        select {column}::pg_catalog.text collate pg_catalog."C" as said from {source}
+        select {column}::pg_catalog.text collate pg_catalog."C" as part_name from {source}
          where {target} is not null limit {_ROWS}) as sample"""
     return next(iter(plpy.execute(statement)))

@@ -1,9 +1,9 @@
-"""How the bridge says no: a refusal, PostgreSQL's own error, or a fault of this code; and the SQLSTATEs it uses."""
+"""The errors of the bridge: refused requests, PostgreSQL's errors, and faults of this code; and their SQLSTATEs."""
 
 import json
 from typing import Any
 
-# As in the package's own errors where the same fault exists there.
+# Equal to the SQLSTATEs of the package's own errors (errors.py) where the same fault exists there.
 PROTOCOL = "08P01"
 UNSUPPORTED = "0A000"
 DATA = "22000"
@@ -25,7 +25,7 @@ FAULT = "XX000"
 
 
 class RefusalError(Exception):
-    """The answer is no: `tensile.call` raises it in SQL with these four."""
+    """A refused request. `tensile.call` raises it in SQL with these four fields."""
 
     def __init__(self, sqlstate: str, message: str, *, detail: str = "", hint: str = "") -> None:
         super().__init__(message)
@@ -33,15 +33,18 @@ class RefusalError(Exception):
 
 
 def told_by_database(error: Any) -> dict[str, str]:
-    """PostgreSQL's own error, its parts kept apart: (code, detail, hint, …) is what PL/Python stores of it."""
+    """Return PostgreSQL's own error with its fields.
+
+    PL/Python stores the fields as a tuple (code, detail, hint, …).
+    """
     data = getattr(error, "spidata", None) or (None, None, None)
     hint = data[2] or (_LOCKED if error.sqlstate == LOCKED else "")
     return {"sqlstate": error.sqlstate, "message": str(error), "detail": data[1] or "", "hint": hint}
 
 
 def fault(error: Exception) -> dict[str, str]:
-    """An error that nobody foresaw, with the modules and lines that it came through."""
-    import traceback  # rare, and a session's first call is faster without it
+    """Return an unexpected error, with the modules and lines of its traceback as DETAIL."""
+    import traceback  # imported here, because faults are rare and the import would slow a session's first call
 
     return {
         "sqlstate": FAULT,
@@ -52,7 +55,7 @@ def fault(error: Exception) -> dict[str, str]:
 
 
 def shown(value: Any) -> str:
-    """A value that was given, as messages show it."""
+    """Return an argument's value for a message, abbreviated if it is long."""
     if isinstance(value, str):
         value = value[:80]
     text = json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()

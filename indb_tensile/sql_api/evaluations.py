@@ -1,4 +1,4 @@
-"""A version is scored on rows that the caller may read, or told by what its training measured."""
+"""Evaluates a version on rows that the caller may read, or returns the metrics that its training measured."""
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident or by regclass
 
@@ -14,14 +14,18 @@ from .relation import no_table
 from .request import read_integer, read_model_name, read_text
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, literal
 
-MOST_ROW_BYTES = 8 << 20  # of a row, as tensile.check_row_size() has it: as JSON it is twice as much, as a rule
-_SMALL_ROW_BYTES = 32768  # compressed by the 255 times that PostgreSQL reaches at most, MOST_ROW_BYTES are as much
-_FIRST_ROWS = 10  # that are fetched at once, until it is known how large they are
-_MOST_FETCHED = 1000
+MOST_ROW_BYTES = 8 << 20  # largest row, equal to tensile.check_row_size(); as JSON a row usually has twice the size
+_SMALL_ROW_BYTES = 32768  # PostgreSQL compresses at most 255 times, so such a row has at most MOST_ROW_BYTES
+_FIRST_ROWS = 10  # rows of the first fetch, before the size of the rows is known
+_MOST_FETCHED = 1000  # rows of one fetch
 
 
 def evaluate(plpy: Plpy, request: Json) -> Json:
-    """Score a version on a relation, read as the caller; without one, give the figures of its own held-out rows."""
+    """Return the metrics of a version.
+
+    With a relation, the rows are read as the caller and the service evaluates the version on them. Without a
+    relation, the metrics of the rows that were held out of the training are returned.
+    """
     name = read_model_name(request)
     version = find_version(plpy, name, read_integer(request, "version"))
     oid = read_integer(request, "relation")
@@ -40,7 +44,7 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
         )
     for number in itertools.count():
         following = next(parts, None)
-        asked = {
+        part_request = {
             "verb": "evaluate",
             "version": version["version_id"],
             "evaluation": evaluation,
@@ -48,7 +52,7 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
             "last": following is None,
         }
         try:
-            answer = service.ask_rows(plpy, asked, rows)
+            answer = service.ask_rows(plpy, part_request, rows)
         except service.ServiceRefusalError as refusal:
             raise refusal if refusal.row is None else refusal.of_row(refusal.row + 1) from None
         if following is None:
@@ -58,7 +62,7 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
 
 
 def _held_out(version: Row, model: str) -> Json:
-    """The metrics of the version's own held-out rows."""
+    """Return the metrics on the version's own held-out rows."""
     metrics: Json = json.loads(version["metrics"] or "{}")
     if not metrics:
         raise RefusalError(
@@ -71,11 +75,11 @@ def _held_out(version: Row, model: str) -> Json:
 
 
 def _source(plpy: Plpy, oid: int, model: str, target: str) -> tuple[str, str]:
-    """The relation's name and its target column's, quoted."""
-    found = fetch(plpy, RELATION_NAME, oid)
-    if not found:
+    """Return the relation's name and the target column's name, quoted."""
+    relations = fetch(plpy, RELATION_NAME, oid)
+    if not relations:
         raise no_table(oid)
-    source, names = found[0]["name"], found[0]["columns"]
+    source, names = relations[0]["name"], relations[0]["columns"]
     if target not in names:
         raise RefusalError(
             MISSING_COLUMN,
@@ -86,36 +90,40 @@ def _source(plpy: Plpy, oid: int, model: str, target: str) -> tuple[str, str]:
 
 
 def _parts(plpy: Plpy, source: str, column: str, path: str | None) -> Iterator[list[bytes]]:
-    """The rows whose target is known, each as JSON, in parts that a request has room for."""
+    """Yield the rows whose target is known, each as JSON, in parts that fit into one request."""
     statement = ROWS.format(source=source, column=column)
     part: list[bytes] = []
     size_bytes = rows = 0
-    wanted = _FIRST_ROWS
+    next_rows = _FIRST_ROWS
     with callers_path(plpy, path):
         cursor = plpy.cursor(statement)
-    while fetched := _fetched(plpy, cursor, wanted, path):
+    while records := _fetch_rows(plpy, cursor, next_rows, path):
         largest_bytes = 1
-        for found in fetched:
+        for record in records:
             rows += 1
-            row = _checked(found["row"], found["size_bytes"], source, rows)
+            row = _encode_row(record["row"], record["size_bytes"], source, rows)
             largest_bytes = max(largest_bytes, len(row))
             if part and size_bytes + len(row) > service.PART_BYTES:
                 yield part
                 part, size_bytes = [], 0
             part.append(row)
             size_bytes += len(row)
-        wanted = max(1, min(_MOST_FETCHED, 10 * wanted, service.PART_BYTES // largest_bytes))
+        next_rows = max(1, min(_MOST_FETCHED, 10 * next_rows, service.PART_BYTES // largest_bytes))
     if part:
         yield part
 
 
-def _fetched(plpy: Plpy, cursor: Cursor, rows: int, path: str | None) -> list[Row]:
-    """The next rows. Where the relation is a view, the caller's own functions run here."""
+def _fetch_rows(plpy: Plpy, cursor: Cursor, rows: int, path: str | None) -> list[Row]:
+    """Return the next rows.
+
+    If the relation is a view, its functions run here with the caller's search_path.
+    """
     with callers_path(plpy, path):
         return list(cursor.fetch(rows))
 
 
-def _checked(row: str | None, size_bytes: int | None, source: str, number: int) -> bytes:
+def _encode_row(row: str | None, size_bytes: int | None, source: str, number: int) -> bytes:
+    """Return the row as JSON. Refuses a row that is too large."""
     encoded = b"" if row is None else row.encode()
     if row is None or len(encoded) > service.MOST_ROW_BYTES:
         size, most = (size_bytes, MOST_ROW_BYTES) if row is None else (len(encoded), service.MOST_ROW_BYTES)
@@ -131,8 +139,9 @@ def _checked(row: str | None, size_bytes: int | None, source: str, number: int) 
 
 _numbers = itertools.count(1)
 
-# It runs under the caller's path, so it qualifies every name. A row is `t.*`, since the relation may have a column
-# named t. A row that may be compressed is measured whole; JSON is made of a row that is small enough.
+# The statement runs with the caller's search_path, so every name is qualified. A row is written `t.*`, since the
+# relation may have a column named t. A row that may be compressed is measured uncompressed. Only a row that is small
+# enough is converted to JSON.
 ROWS = f"""
 select case when s.bytes operator(pg_catalog.<=) {MOST_ROW_BYTES} then tensile.row_json(t.*) end as row,
        case when s.bytes operator(pg_catalog.>) {MOST_ROW_BYTES} then s.bytes end as size_bytes

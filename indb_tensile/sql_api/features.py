@@ -1,4 +1,4 @@
-"""The columns to learn from: as asked, as last time, or all that tell anything."""
+"""Chooses the columns to learn from: the requested ones, those of the last run, or all that are not keys."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,15 @@ from .spi import Json, Plpy
 def choose_features(
     plpy: Plpy, request: Json, before: Json, table: Table, target: Column
 ) -> tuple[list[str] | None, list[str]]:
-    """`features` (None: every column that is not excluded) and `exclude` of the specification."""
-    features, exclude = _asked(request, before, table)
+    """Return `features` and `exclude` of the specification.
+
+    `features` is None if every column that is not excluded is a feature.
+    """
+    features, exclude = _requested_or_inherited(request, before, table)
     for name in exclude:
         table.column(name, "exclude")
     if features is None:
-        exclude = exclude + _keys_left_out(plpy, table, target, exclude)
+        exclude = exclude + _exclude_keys(plpy, table, target, exclude)
         used = _all_but(table, target.name, exclude)
     else:
         used = [table.column(name, "features") for name in features if name not in exclude]
@@ -31,7 +34,10 @@ def choose_features(
 
 
 def used_columns(table: Table, spec: Json) -> list[Column]:
-    """The feature columns of a specification: not the column that divides the rows, unless it is named."""
+    """Return the feature columns of a specification.
+
+    The column that divides the rows is a feature only if `features` names it.
+    """
     if spec["features"] is not None:
         return [column for column in table.columns if column.name in spec["features"]]
     divider = divider_of(spec["split"])
@@ -39,13 +45,16 @@ def used_columns(table: Table, spec: Json) -> list[Column]:
 
 
 def divider_of(split: Json) -> str | None:
-    """The column that decides which part a row is in, if there is one."""
+    """Return the column that decides which part a row is in, or None."""
     divider: str | None = split.get("by", split.get("column"))
     return divider
 
 
-def _asked(request: Json, before: Json, table: Table) -> tuple[list[str] | None, list[str]]:
-    """Both arguments, inherited together; a column excluded last time may be named, or gone, by now."""
+def _requested_or_inherited(request: Json, before: Json, table: Table) -> tuple[list[str] | None, list[str]]:
+    """Return both arguments; they are inherited together.
+
+    A column that the last run excluded is dropped from `exclude` if it no longer exists or is a feature now.
+    """
     features = read_names(request, "features")
     exclude = read_names(request, "exclude")
     if features is None and exclude is None:
@@ -60,11 +69,12 @@ def _all_but(table: Table, target: str, exclude: Sequence[str]) -> list[Column]:
     return [column for column in table.columns if column.name != target and column.name not in exclude]
 
 
-def _keys_left_out(plpy: Plpy, table: Table, target: Column, exclude: Sequence[str]) -> list[str]:
+def _exclude_keys(plpy: Plpy, table: Table, target: Column, exclude: Sequence[str]) -> list[str]:
+    """Return the key columns, which are excluded, and notify the client of them."""
     keys = [column.name for column in _all_but(table, target.name, exclude) if column.key]
     if keys:
         plpy.notice(
-            f"left out of the features, as keys tell rows apart and nothing else: {', '.join(keys)} "
+            f"left out of the features, as keys only identify rows: {', '.join(keys)} "
             "(name them in features => array[...] to learn from them)"
         )
     return keys

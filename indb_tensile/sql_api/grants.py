@@ -1,4 +1,4 @@
-"""Who may read a table, and the statements that mend it where a role may not."""
+"""Checks who may read a table, and writes the GRANT statements that a role lacks."""
 
 import json
 from collections.abc import Sequence
@@ -7,11 +7,14 @@ from .errors import DENIED, RefusalError
 from .readable import GRANTS, missing_grants
 from .spi import Plpy, Row, fetch, qualified
 
-READER = "tensile_reader"  # the role that trainers read tables as
+READER = "tensile_reader"  # the role with which trainers read tables
 
 
 def check_caller(plpy: Plpy, facts: Row) -> None:
-    """Refuse a relation, given by its facts in the catalog, that the caller cannot read whole."""
+    """Refuse a relation that the caller may not read.
+
+    `facts` is the relation's row of `relation.RELATION`.
+    """
     statements = []
     caller = plpy.quote_ident(facts["caller"])
     if not facts["caller_enters"]:
@@ -25,7 +28,10 @@ def check_caller(plpy: Plpy, facts: Row) -> None:
 
 
 def check_reader(plpy: Plpy, oid: int, subject: str, columns: Sequence[str]) -> None:
-    """Refuse a relation of which the trainers' reader cannot read these columns, or not in every partition."""
+    """Refuse a relation if the trainers' role may not read these columns.
+
+    The role needs the columns of every partition that holds rows.
+    """
     rows = fetch(plpy, GRANTS, oid, READER, json.dumps(list(columns)))
     statements = missing_grants(rows, READER, plpy.quote_ident)
     if statements:
@@ -39,7 +45,10 @@ def check_reader(plpy: Plpy, oid: int, subject: str, columns: Sequence[str]) -> 
 
 
 def let_reader_read(plpy: Plpy, table: str, schema: str) -> None:
-    """Grant the reader what it needs of the caller's new table in this schema, or say who must."""
+    """Grant the trainers' role the rights to read the caller's new table.
+
+    If the caller may not grant the right to use the schema, a NOTICE says who must.
+    """
     plpy.execute(f"grant select on {table} to {READER}")
     facts = fetch(plpy, READER_MAY_ENTER, schema)[0]
     if facts["enters"]:

@@ -1,6 +1,7 @@
-"""What arguments left out mean: those of the run of the model that started last among those that succeeded.
+"""Supplies arguments that a request leaves out, from the model's last successful run.
 
-Only what fits the relation is taken over. A notice names what is taken over, and what is not.
+The last run is the one that started last among those that succeeded. Only arguments that fit the relation are
+inherited. NOTICEs name the arguments that are inherited and those that are not.
 """
 
 import json
@@ -16,9 +17,10 @@ from .spi import Json, Plpy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRun:
-    """What a model's last run was given; of a model that has none, its definition, which is no run.
+    """The arguments of a model's last run.
 
-    `target_kind` is the kind of the target's column at that time; None where it is not known.
+    For a model that never ran, the arguments are those of its definition and `ran` is False. `target_kind` is the
+    kind of the target's column at the time of the run, or None if it is unknown.
     """
 
     arguments: Json = field(default_factory=dict)
@@ -27,7 +29,7 @@ class LastRun:
     target_kind: str | None = None
 
     def without(self, *names: str) -> "LastRun":
-        """The same run, as if it had not been given these arguments."""
+        """Return the same run without these arguments."""
         return replace(self, arguments={name: value for name, value in self.arguments.items() if name not in names})
 
     def __str__(self) -> str:
@@ -35,9 +37,10 @@ class LastRun:
 
 
 def read_last_run(spec: str | None, job: int | None, target_kind: str | None, definition: str | None) -> LastRun:
-    """From what is stored of a model. Its owner may write anything there: what is no argument is no default.
+    """Read the last run from the stored columns of a model.
 
-    What the objects hold is checked as if it had been given now.
+    The model's owner may write any value into these columns, so values that are not arguments are ignored. The
+    contents of the objects are checked later like those of a request.
     """
     if spec is None:
         return LastRun(arguments=_well_formed(definition))
@@ -45,45 +48,51 @@ def read_last_run(spec: str | None, job: int | None, target_kind: str | None, de
 
 
 def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: Column) -> LastRun:
-    """The run without its task where that was another target's, or this one's when its type was of another kind."""
-    task, before = last.arguments.get("task"), last.arguments.get("target")
+    """Return the run without its task if the task does not fit the target.
+
+    The task does not fit if it was the task of another target, or if the target's type was of another kind.
+    """
+    task, previous_target = last.arguments.get("task"), last.arguments.get("target")
     if task is None or request.get("task") is not None:
         return last
-    if before != target.name:
+    if previous_target != target.name:
         return last.without("task")
     kinds = (last.target_kind,) if last.target_kind else _KINDS_OF_TASK[task]
     if target.kind in kinds:
         return last
-    then = f" and had values of kind {last.target_kind} then" if last.target_kind else ""
-    _leave_out(plpy, last, "task", task, f'target "{target.name}" has type {target.type}{then}')
+    previous_kind = f" and had values of kind {last.target_kind} then" if last.target_kind else ""
+    _notice_misfit(plpy, last, "task", task, f'target "{target.name}" has type {target.type}{previous_kind}')
     return last.without("task")
 
 
 def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Column, task: str) -> LastRun:
-    """The run without those arguments that do not fit this relation, target and task, each named in a notice."""
+    """Return the run without the arguments that do not fit this relation, target and task.
+
+    A NOTICE names each of them.
+    """
     for name, misfit in _MISFITS.items():
         value = last.arguments.get(name)
         if value is None or request.get(name) is not None:
             continue
         if name == "features" and request.get("exclude") is not None:
-            continue  # both are inherited together, or neither
-        if why := misfit(value, table, target, task):
-            _leave_out(plpy, last, name, value, why)
+            continue  # features and exclude are inherited together or not at all
+        if reason := misfit(value, table, target, task):
+            _notice_misfit(plpy, last, name, value, reason)
             last = last.without(name)
     return last
 
 
 def tell_inherited(plpy: Plpy, request: Json, last: LastRun, spec: Json) -> None:
-    """Name, in one notice, each argument that was left out and is that of the last run."""
+    """Name in one NOTICE every argument that the request left out and that is inherited."""
     if not last.ran:
         return
-    told = [f"{name} {_text(value)}" for name, value in _inherited(request, last, spec)]
-    if told:
-        plpy.notice(f"arguments left out are those of {last}: {', '.join(told)}")
+    inherited = [f"{name} {_short_json(value)}" for name, value in _inherited(request, last, spec)]
+    if inherited:
+        plpy.notice(f"arguments left out are those of {last}: {', '.join(inherited)}")
 
 
 def _inherited(request: Json, last: LastRun, spec: Json) -> Iterator[tuple[str, Any]]:
-    for name in _FORMS:
+    for name in _VALIDATORS:
         value = last.arguments.get(name)
         if request.get(name) is not None or value in _DEFAULTS:
             continue
@@ -93,15 +102,16 @@ def _inherited(request: Json, last: LastRun, spec: Json) -> Iterator[tuple[str, 
             yield name, value
 
 
-def _leave_out(plpy: Plpy, last: LastRun, name: str, value: Any, why: str) -> None:
-    plpy.notice(f"{name} {_text(value)} of {last} is not taken over, as {why}")
+def _notice_misfit(plpy: Plpy, last: LastRun, name: str, value: Any, why: str) -> None:
+    plpy.notice(f"{name} {_short_json(value)} of {last} is not taken over, as {why}")
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if len(json.dumps(value)) <= _LONGEST_TOLD else shown(value)
+def _short_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if len(json.dumps(value)) <= _LONGEST_NOTICED else shown(value)
 
 
 def _misfit_columns(names: Any, table: Table, target: Column, task: str) -> str:
+    """Return why the inherited columns do not fit, or an empty text if they do."""
     known = {column.name for column in table.columns}
     absent = [name for name in names if name not in known]
     if absent:
@@ -109,19 +119,20 @@ def _misfit_columns(names: Any, table: Table, target: Column, task: str) -> str:
     return f'"{target.name}" is the target now' if target.name in names else ""
 
 
-def _misfit_preprocess(given: Any, table: Table, target: Column, task: str) -> str:
-    named = [name for part in given.values() if isinstance(part, dict) for name in part]
-    return _misfit_columns(named, table, target, task)
+def _misfit_preprocess(options: Any, table: Table, target: Column, task: str) -> str:
+    names = [name for part in options.values() if isinstance(part, dict) for name in part]
+    return _misfit_columns(names, table, target, task)
 
 
 def _misfit_metric(metric: Any, table: Table, target: Column, task: str) -> str:
     return "" if metric in METRICS[task] else f"{task} has no such metric"
 
 
-def _misfit_early_stop(given: Any, table: Table, target: Column, task: str) -> str:
-    metric = given.get("metric", EARLY_STOP["metric"]["default"])
-    another = next((name for name in METRICS if name != task and metric in METRICS[name]), None)
-    return f"{task} has no such metric" if another else ""  # a metric of no task is refused as if given now
+def _misfit_early_stop(options: Any, table: Table, target: Column, task: str) -> str:
+    metric = options.get("metric", EARLY_STOP["metric"]["default"])
+    other_task = next((name for name in METRICS if name != task and metric in METRICS[name]), None)
+    # A metric that no task has is refused later, like one of the request.
+    return f"{task} has no such metric" if other_task else ""
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -135,7 +146,7 @@ def _well_formed(text: str | None) -> Json:
         return {}
     if not isinstance(stored, dict):
         return {}
-    return {name: stored[name] for name, fits in _FORMS.items() if name in stored and fits(stored[name])}
+    return {name: stored[name] for name, fits in _VALIDATORS.items() if name in stored and fits(stored[name])}
 
 
 def _is_names(value: Any) -> bool:
@@ -150,7 +161,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-_FORMS: dict[str, Callable[[Any], bool]] = {
+_VALIDATORS: dict[str, Callable[[Any], bool]] = {
     "target": _is_text,
     "task": lambda value: _is_text(value) and value in METRICS,
     "architecture": _is_object,
@@ -170,4 +181,4 @@ _MISFITS: dict[str, Callable[[Any, Table, Column, str], str]] = {
 }
 _KINDS_OF_TASK = {"classification": ("integer", "boolean", "text"), "regression": ("integer", "float")}
 _DEFAULTS = (None, {"type": "auto"})
-_LONGEST_TOLD = 300
+_LONGEST_NOTICED = 300

@@ -1,4 +1,4 @@
-"""Models by name: defining one, recalling what its last training was given, finding the version to predict with."""
+"""Defines models, reads the arguments of a model's last training, and finds a version to predict with."""
 
 import json
 
@@ -10,59 +10,62 @@ from .spi import Json, Plpy, Row, fetch, literal
 
 
 def create_model(plpy: Plpy, request: Json) -> Json:
-    """Store a definition under a new name."""
+    """Store a definition under a new name, or under a name that a running training has reserved.
+
+    Refuses a name that another model has.
+    """
     name = read_model_name(request)
     definition = {
         "architecture": arguments.architecture(request, {}),
         "hyperparams": arguments.hyperparams(request, {}),
     }
     values = (name, json.dumps(definition))
-    made = fetch(plpy, DEFINE_RESERVED, *values) or fetch(plpy, CREATE_MODEL, *values)
-    if not made:
-        found = fetch(plpy, MODEL, name)
-        if found and found[0]["own"]:
-            hint = f"To define it anew, drop it first: select tensile_drop_model({literal(name)})."
+    created = fetch(plpy, DEFINE_RESERVED, *values) or fetch(plpy, CREATE_MODEL, *values)
+    if not created:
+        models = fetch(plpy, MODEL, name)
+        if models and models[0]["own"]:
+            hint = f"To replace it, drop it first: select tensile_drop_model({literal(name)})."
             raise RefusalError(DUPLICATE, f'model "{name}" already exists', hint=hint)
-        raise _taken(name)
-    return {"model": made[0]["model_id"]}
+        raise _name_taken(name)
+    return {"model": created[0]["model_id"]}
 
 
 def last_run(plpy: Plpy, name: str) -> LastRun:
-    """What arguments left out mean: those of the model's last successful run, else its definition."""
-    found = fetch(plpy, MODEL, name)
-    if not found:
+    """Return the model's last successful run, or its definition if it never ran."""
+    models = fetch(plpy, MODEL, name)
+    if not models:
         return LastRun()
-    if not found[0]["own"]:
-        raise _taken(name)
-    facts = found[0]
+    if not models[0]["own"]:
+        raise _name_taken(name)
+    facts = models[0]
     return read_last_run(facts["last_spec"], facts["last_job_id"], facts["target_kind"], facts["definition"])
 
 
 def find_version(plpy: Plpy, name: str, number: int | None) -> Row:
-    """The version of a model that the caller may see: this one, or the deployed one."""
-    found = fetch(plpy, VERSION, name, number)
-    if not found:
+    """Return a version of a model that the caller may see: the numbered version, or the deployed one."""
+    versions = fetch(plpy, VERSION, name, number)
+    if not versions:
         hint = "See your models: select * from tensile.model_list. Its owner can train it with tensile_train(...)."
         raise RefusalError(MISSING, f'there is no model "{name}"', hint=hint)
-    if found[0]["version_id"] is not None:
-        return found[0]
+    if versions[0]["version_id"] is not None:
+        return versions[0]
     if number is not None:
         hint = f"See its versions: select * from tensile_training_info({literal(name)})."  # noqa: S608 - a hint
         raise RefusalError(MISSING, f'model "{name}" has no version {number}', hint=hint)
     hint = (
         "Predictions become possible when a training has succeeded: see tensile.stat_jobs. "
-        "One that is not deployed is named with version => N: "
+        "A version that is not deployed is named with version => N: "
         f"tensile_training_info({literal(name)}) lists them."
     )
     raise RefusalError(NOT_READY, f'model "{name}" has no deployed version', hint=hint)
 
 
-def _taken(name: str) -> RefusalError:
+def _name_taken(name: str) -> RefusalError:
     hint = "Model names are unique in the database: choose another name."
     return RefusalError(DENIED, f'model "{name}" belongs to another role', hint=hint)
 
 
-# A training that is under way has reserved the name, and may go on: the definition is for those after it.
+# A running training has reserved the name and may continue. The definition applies to later trainings.
 DEFINE_RESERVED = """
 update tensile.models as m set definition = $2::jsonb
  where m.name = $1::text and m.dropped_at is null and m.definition is null and m.last_spec is null

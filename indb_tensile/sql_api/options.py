@@ -1,10 +1,10 @@
-"""What options a training has: the tables of `learning/`, value for value, as a test compares.
+"""The options of a training: tables equal to those of `learning/`, which a test compares.
 
-A worker checks again, since a specification in the queue is untrusted input. In a rule, minimum and maximum are
-inclusive, above and below exclusive; one without "default" is of a parameter that must be given. A default of None is
-chosen by the worker: of batch_size, epochs and patience by the rows (learning/defaults.py), of the others by the
-optimizer. Without early_stop, training stops early unless epochs is given or there are no validation rows;
-`{"on": false}` trains to the last epoch.
+A worker checks a specification again, because a specification in the queue is untrusted input. In a rule, minimum and
+maximum are inclusive, above and below are exclusive; a parameter without "default" is required. If the default is
+None, the worker computes the value: batch_size, epochs and patience from the number of rows (learning/defaults.py),
+the others from the optimizer. Without early_stop, training stops early unless epochs is given or there are no
+validation rows; `{"on": false}` trains to the last epoch.
 """
 
 from .spi import Json
@@ -126,7 +126,7 @@ EARLY_STOP: dict[str, Json] = {
     "min_delta": {"type": "number", "minimum": 0, "default": 0.0},
     "metric": {"type": "text", "default": "loss"},
 }
-# Parameters that mean nothing unless another one has one of these values: given all the same, they are an error.
+# Parameters that have an effect only if another parameter has one of these values. Otherwise they are refused.
 ONLY_WITH = {
     "momentum": ("optimizer", ("sgd", "rmsprop")),
     "nesterov": ("optimizer", ("sgd",)),
@@ -151,6 +151,6 @@ PREPROCESS: dict[str, Json] = {
         "kinds": ["integer", "float", "boolean", "text", "date", "time", "array"],
     },
 }
-_OF_MOMENTS = ("mean", "indicator", "error")
-RULES: dict[str, tuple[str, ...]] = {"text": ("error",), "date": _OF_MOMENTS, "time": _OF_MOMENTS}
+_TIME_RULES = ("mean", "indicator", "error")
+RULES: dict[str, tuple[str, ...]] = {"text": ("error",), "date": _TIME_RULES, "time": _TIME_RULES}
 DEPLOY = ("if_better", "always", "never")

@@ -1,4 +1,4 @@
-"""Checks named parameters against a table that says of each what it takes."""
+"""Checks named parameters against a table of rules."""
 
 import math
 import sys
@@ -9,62 +9,72 @@ from .errors import INVALID, RefusalError, shown
 from .spi import Json
 
 
-def check_parameters(subject: str, given: Any, known: Mapping[str, Json]) -> Json:
-    """What was given, nulls left out, once names, types and ranges are right."""
-    check_names(subject, check_object(subject, given, known), known)
-    for name, value in given.items():
+def check_parameters(subject: str, arguments: Any, known: Mapping[str, Json]) -> Json:
+    """Return the arguments without nulls. Refuses unknown names, wrong types and values out of range."""
+    check_names(subject, check_object(subject, arguments, known), known)
+    for name, value in arguments.items():
         if value is not None and not fits(value, known[name]):
             hint = f'"{name}" must be {wanted(known[name])}.'
             raise RefusalError(INVALID, f'{subject}: "{name}" is {shown(value)}', hint=hint)
     for name, rule in known.items():
-        if "default" not in rule and given.get(name) is None:
+        if "default" not in rule and arguments.get(name) is None:
             raise RefusalError(INVALID, f'{subject}: parameter "{name}" is missing', hint=f"Give {wanted(rule)}.")
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
-def check_object(subject: str, given: Any, known: Any) -> Json:
-    """What was given, unless it is no JSON object."""
-    if not isinstance(given, dict):
+def check_object(subject: str, value: Any, known: Any) -> Json:
+    """Return the value. Refuses a value that is not a JSON object."""
+    if not isinstance(value, dict):
         hint = f"Known parameters of such an object: {', '.join(known)}."
-        raise RefusalError(INVALID, f"{subject} must be a JSON object, not {shown(given)}", hint=hint)
-    return given
+        raise RefusalError(INVALID, f"{subject} must be a JSON object, not {shown(value)}", hint=hint)
+    return value
 
 
-def check_names(subject: str, given: Json, known: Any) -> None:
-    """Refuse a name that is not among the known ones."""
-    for name in given:
+def check_names(subject: str, arguments: Json, known: Any) -> None:
+    """Refuse a name that is not known."""
+    for name in arguments:
         if name not in known:
             hint = f"Known parameters: {', '.join(known) or 'none'}."
             raise RefusalError(INVALID, f'{subject}: unknown parameter "{name}"', hint=hint)
 
 
 def fits(value: Any, rule: Json) -> bool:
-    """Whether a value is what the parameter takes."""
+    """Return whether a value conforms to the parameter's rule."""
     kind = rule["type"]
     if kind == "choice":
         return isinstance(value, str) and value in rule["values"]
     if kind == "layers":
         return isinstance(value, list) and all(isinstance(item, dict) for item in value)
     if kind in ("integers", "numbers"):
-        few, many = rule.get("length", (0, math.inf))
+        shortest, longest = rule.get("length", (0, math.inf))
         single = rule | {"type": kind[:-1]}
-        return isinstance(value, list) and few <= len(value) <= many and all(fits(item, single) for item in value)
+        return (
+            isinstance(value, list)
+            and shortest <= len(value) <= longest
+            and all(fits(item, single) for item in value)
+        )
     if isinstance(value, bool) or kind in ("boolean", "text"):
         return isinstance(value, {"boolean": bool, "text": str}.get(kind, ()))
     if not isinstance(value, int if kind == "integer" else (int, float)) or not abs(value) <= sys.float_info.max:
-        return False  # nor is an integer a number that no float can hold, and JSON has such
+        return False  # also refuses integers beyond double precision, which JSON allows
     least, most = rule.get("minimum", -math.inf), rule.get("maximum", math.inf)
     return bool(least <= value <= most and rule.get("above", -math.inf) < value < rule.get("below", math.inf))
 
 
 def wanted(rule: Json) -> str:
-    """What a parameter takes, in words."""
+    """Describe in words which values a parameter accepts."""
     if rule["type"] == "choice":
         return "one of " + ", ".join(rule["values"])
     words = (("minimum", "at least"), ("above", "above"), ("maximum", "at most"), ("below", "below"))
     limits = [f"{word} {rule[key]}" for key, word in words if key in rule]
-    few, many = rule.get("length", (None, None))
-    count = "" if few is None else f" of length {few}" if few == many else f" of length {few} to {many}"
+    shortest, longest = rule.get("length", (None, None))
+    count = (
+        ""
+        if shortest is None
+        else f" of length {shortest}"
+        if shortest == longest
+        else f" of length {shortest} to {longest}"
+    )
     return f"{_NOUNS[rule['type']]}{count}" + (" " + " and ".join(limits) if limits else "")
 
 

@@ -1,4 +1,4 @@
-"""Rows are predicted by the service, each answer in its row's place."""
+"""Sends rows to the service for prediction, and returns the answers in the order of the rows."""
 
 import json
 import math
@@ -15,16 +15,17 @@ from .spi import Json, Plpy
 _PREDICTIONS = ("value", "label", "proba", "vector")
 _FORMS = ("value", "record", "literal")
 _BRACES = str.maketrans("{}", "[]")
-_PART_ROWS = 4096  # of one request: bounds its answer
+_PART_ROWS = 4096  # rows of one request to the service: bounds the size of its answer
 _NULL = b"null"
 
 
 def predict(plpy: Plpy, request: Json) -> Json:
-    """Predict each of `rows`, which are JSON written by PostgreSQL; a row that is null has the prediction null.
+    """Predict each of `rows`, which are JSON written by PostgreSQL. A null row has the prediction null.
 
-    `first_row` is the number of the first one, where these rows are part of a longer list: errors count from it. The
-    answer has the version's number, which the next part's request names. `form` says what the rows were: a record
-    without names of its own, a literal that is JSON or an array, or any other value.
+    If these rows are part of a longer list, `first_row` is the number of the first one, and error messages count from
+    it. The answer includes the version's number, so that requests for further parts can name the same version. `form`
+    says where the rows came from: a record whose fields have no names, a literal (JSON or an array), or any other
+    value.
     """
     name, kind = read_model_name(request), read_choice(request, "kind", _PREDICTIONS, "value")
     form = read_choice(request, "form", _FORMS, "value")
@@ -34,36 +35,43 @@ def predict(plpy: Plpy, request: Json) -> Json:
     numbered = len(rows) > 1 or first_row is not None
     first = 1 if first_row is None else first_row
     encoded = (
-        (place, _encoded(row, form, place + first if numbered else None))
-        for place, row in enumerate(rows)
+        (position, _service_row(row, form, position + first if numbered else None))
+        for position, row in enumerate(rows)
         if row is not None and row != _NULL
     )
     values: list[Any] = [None] * len(rows)
-    asked = {"verb": "predict", "version": version["version_id"], "kind": kind}
+    part_request = {"verb": "predict", "version": version["version_id"], "kind": kind}
     if form == "record":
-        asked["unnamed"] = True
-    for places, part in _parts(encoded):
+        part_request["unnamed"] = True
+    for positions, part in _parts(encoded):
         try:
-            answer = service.ask_rows(plpy, asked, part)
+            answer = service.ask_rows(plpy, part_request, part)
         except service.ServiceRefusalError as refusal:
             if refusal.row is None or not numbered:
                 raise
-            raise refusal.of_row(places[refusal.row] + first) from None
-        for place, value in zip(places, answer["values"], strict=True):
-            values[place] = storable(value)
+            raise refusal.of_row(positions[refusal.row] + first) from None
+        for position, value in zip(positions, answer["values"], strict=True):
+            values[position] = storable(value)
     return {"values": values, "version": version["number"]}
 
 
 def _rows(request: Json) -> list[bytes | None]:
-    """The rows. A request cannot hold bytes, so what is sent to the service as it is was written by PostgreSQL."""
+    """Return the rows of the request.
+
+    Rows are bytes that PostgreSQL wrote. A request in JSON cannot contain bytes, so rows are sent to the service
+    without another check.
+    """
     rows = request.get("rows")
     if not isinstance(rows, list) or not all(row is None or isinstance(row, bytes) for row in rows):
-        raise RefusalError(INVALID, "rows is not an array of jsonb beside the request")
+        raise RefusalError(INVALID, 'the bridge\'s argument "rows" is not an array of jsonb')
     return rows
 
 
 def storable(value: Any) -> Any:
-    """JSON in PostgreSQL knows no NaN and no infinity: they travel as texts, which float8 reads."""
+    """Replace NaN and infinities by texts, which float8 can read.
+
+    PostgreSQL's JSON has no such numbers.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list):
@@ -74,23 +82,23 @@ def storable(value: Any) -> Any:
 
 
 def _parts(encoded: Iterable[tuple[int, bytes]]) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Rows with their places, as many as one request has."""
-    places: list[int] = []
+    """Yield the rows with their positions, in parts that fit into one request."""
+    positions: list[int] = []
     part: list[bytes] = []
     size_bytes = 0
-    for place, row in encoded:
+    for position, row in encoded:
         if part and (size_bytes + len(row) > service.PART_BYTES or len(part) == _PART_ROWS):
-            yield places, part
-            places, part, size_bytes = [], [], 0
-        places.append(place)
+            yield positions, part
+            positions, part, size_bytes = [], [], 0
+        positions.append(position)
         part.append(row)
         size_bytes += len(row)
     if part:
-        yield places, part
+        yield positions, part
 
 
-def _encoded(row: bytes, form: str, number: int | None) -> bytes:
-    """A row as the service reads it: of a literal, the JSON that it holds."""
+def _service_row(row: bytes, form: str, number: int | None) -> bytes:
+    """Return a row as the service reads it. A literal is replaced by the JSON that it contains."""
     if form == "literal" and row.startswith(b'"'):
         row = _literal_row(json.loads(row), f" {number}" if number else "")
     if len(row) > service.MOST_ROW_BYTES:
@@ -104,16 +112,18 @@ def _encoded(row: bytes, form: str, number: int | None) -> bytes:
 
 
 def _literal_row(text: str, number: str) -> bytes:
-    """The JSON of a literal, which is JSON, or an array of numbers as PostgreSQL writes it."""
+    """Return the JSON of a literal, which is JSON or an array of numbers as PostgreSQL writes it."""
     try:
         row = json.loads(
-            text.translate(_BRACES) if _ARRAY.fullmatch(text) else text, parse_int=_integer, parse_constant=_no_json
+            text.translate(_BRACES) if _ARRAY.fullmatch(text) else text,
+            parse_int=_integer,
+            parse_constant=_refuse_constant,
         )
         return json.dumps(storable(row), allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise RefusalError(
             INVALID_TEXT,
-            f"the row{number} to predict holds a text that is no Unicode: {shown(text)}",
+            f"the row{number} to predict contains a text that is not valid Unicode: {shown(text)}",
             hint="Leave out half surrogates such as \\ud800: PostgreSQL stores no such text.",
         ) from None
     except (ValueError, RecursionError):
@@ -126,12 +136,12 @@ def _literal_row(text: str, number: str) -> bytes:
 
 
 def _integer(digits: str) -> int | float:
-    """Beyond double precision an integer is infinite, as a number with an exponent is."""
+    """Return an integer, or infinity beyond double precision, as for a number with an exponent."""
     return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
 
 
-def _no_json(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not valid JSON")
 
 
 _ARRAY = re.compile(r"[{}\d\s.,eE+-]+")

@@ -1,9 +1,9 @@
-"""Whether the role `tensile_reader` can copy a relation as it stands, and every reason why it cannot.
+"""Decides whether the role `tensile_reader` can copy a relation, and gives every reason why it cannot.
 
-The reader copies each table that holds rows by `copy table (columns) to stdout (format binary)`: the only statement
-that neither plans nor casts, so that no function of the table's owner runs as the reader. Anything that needs a query
-cannot be read so. The bridge asks with the caller's session, the trainer asks again with the reader's: the statements
-and the rules here are common to both.
+The reader copies each table that holds rows with `copy table (columns) to stdout (format binary)`. This is the only
+statement that neither plans nor casts, so no function of the table's owner runs with the reader's rights. A relation
+that needs a query cannot be read in this way. The bridge runs the statements below in the caller's session, the
+trainer runs them again as the reader.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from typing import Any
 
 # The codes of the reasons.
-NO_ROWS = "no rows"  # a sequence, an index, a composite type, a TOAST table: nothing to read, whoever reads it
+NO_ROWS = "no rows"  # a sequence, an index, a composite type or a TOAST table: no role can read rows from it
 VIEW = "view"
 MATERIALIZED_VIEW = "materialized view"
 FOREIGN_TABLE = "foreign table"  # the relation, or one of its partitions or children
-TEMPORARY = "temporary table"  # likewise
+TEMPORARY = "temporary table"  # the relation, or one of its partitions or children
 ROW_SECURITY = "row-level security"  # on the relation, or on any ancestor or descendant
 GENERATED = "generated column"  # in the relation, or in any descendant
-SEND_FUNCTION = "send function"  # neither in pg_catalog nor of an extension that a superuser owns
-KEY_TYPE = "key type"  # a primary key's value whose text Python cannot write as PostgreSQL does
+SEND_FUNCTION = "send function"  # the type's is neither in pg_catalog nor in an extension that a superuser owns
+KEY_TYPE = "key type"  # a type in the primary key whose text Python cannot write as PostgreSQL does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
     """One reason why the reader cannot copy a relation.
 
-    `schema` and `name` are those of the relation that is the cause: a partition, say. `column` is empty where no
-    column is the cause; a column's reason counts where the column is used, and always for a column of the primary
-    key (`key`), because the key is always read.
+    `schema` and `name` identify the relation that is the cause, for example a partition. `column` is empty if no
+    column is the cause. A reason with a column counts if the column is used; it always counts for a column of the
+    primary key (`key`), because the key is always read.
     """
 
     code: str
@@ -40,13 +40,13 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """The reason as a sentence without its full stop."""
+        """Return the reason as a sentence without its full stop."""
         relation = f'"{self.schema}.{self.name}"'
         if self.column:
             column = f'column "{self.column}" of {relation}'
             return {
                 GENERATED: f"{column} is generated",
-                SEND_FUNCTION: f"{column} has type {self.type}, whose send function is not of a superuser",
+                SEND_FUNCTION: f"{column} has type {self.type}, whose send function does not belong to a superuser",
                 KEY_TYPE: f"{column} is part of the primary key and has type {self.type}",
             }[self.code]
         return {
@@ -56,21 +56,24 @@ class Reason:
 
 
 def reasons(relations: Iterable[Mapping[str, Any]], columns: Iterable[Mapping[str, Any]]) -> tuple[Reason, ...]:
-    """Every reason, from the rows of `FAMILY` and of `COLUMNS` of one relation; empty where there is none."""
+    """Return every reason, from the rows of `FAMILY` and of `COLUMNS` of one relation."""
     family = list(relations)
-    found = [reason for row in family for reason in _of_relation(row)]
+    results = [reason for row in family for reason in _relation_reasons(row)]
     named = next(row for row in family if row["place"] == "self")
-    found += [reason for row in columns for reason in _of_column(named, row)]
-    return tuple(found)
+    results += [reason for row in columns for reason in _column_reasons(named, row)]
+    return tuple(results)
 
 
-def counting(found: Iterable[Reason], used: Sequence[str]) -> tuple[Reason, ...]:
-    """The reasons that count where these columns are used."""
-    return tuple(reason for reason in found if not reason.column or reason.key or reason.column in used)
+def counting(candidates: Iterable[Reason], used: Sequence[str]) -> tuple[Reason, ...]:
+    """Return the reasons that count if these columns are used."""
+    return tuple(reason for reason in candidates if not reason.column or reason.key or reason.column in used)
 
 
 def missing_grants(tables: Iterable[Mapping[str, Any]], role: str, quote: Callable[[str], str]) -> tuple[str, ...]:
-    """The statements that let `role` read all of these tables, from rows of `GRANTS`; `quote` quotes a name."""
+    """Return the statements that let `role` read all of these tables.
+
+    `tables` are rows of `GRANTS`. `quote` quotes a name.
+    """
     rows = list(tables)
     schemas = dict.fromkeys(quote(row["schema"]) for row in rows if not row["enters"])
     unread = [f"{quote(row['schema'])}.{quote(row['name'])}" for row in rows if not row["reads"]]
@@ -78,7 +81,7 @@ def missing_grants(tables: Iterable[Mapping[str, Any]], role: str, quote: Callab
     return (*statements, *([f"grant select on {', '.join(unread)} to {quote(role)};"] if unread else []))
 
 
-def _of_relation(row: Mapping[str, Any]) -> Iterable[Reason]:
+def _relation_reasons(row: Mapping[str, Any]) -> Iterable[Reason]:
     where = {"schema": row["schema"], "name": row["name"]}
     if row["secured"]:
         yield Reason(code=ROW_SECURITY, **where)
@@ -92,15 +95,15 @@ def _of_relation(row: Mapping[str, Any]) -> Iterable[Reason]:
         yield Reason(code=TEMPORARY, **where)
 
 
-def _of_column(named: Mapping[str, Any], row: Mapping[str, Any]) -> Iterable[Reason]:
+def _column_reasons(named: Mapping[str, Any], row: Mapping[str, Any]) -> Iterable[Reason]:
     where = {"schema": named["schema"], "name": named["name"], "column": row["name"]}
-    fits = {"type": row["type"], "key": row["primary_key"]}
+    details = {"type": row["type"], "key": row["primary_key"]}
     if row["generated"]:
-        yield Reason(code=GENERATED, **where, **fits)
+        yield Reason(code=GENERATED, **where, **details)
     if not row["sent_safely"]:
-        yield Reason(code=SEND_FUNCTION, **where, **fits)
+        yield Reason(code=SEND_FUNCTION, **where, **details)
     elif row["primary_key"] and not (row["enumerated"] or row["sent_as_text"] or row["base"] in _KEY_TYPES):
-        yield Reason(code=KEY_TYPE, **where, **fits)
+        yield Reason(code=KEY_TYPE, **where, **details)
 
 
 _KINDS = {"v": VIEW, "m": MATERIALIZED_VIEW, "f": FOREIGN_TABLE}
@@ -111,8 +114,8 @@ _WITHOUT_ROWS = {
     "c": "a composite type",
     "t": "a TOAST table",
 }
-# Types of pg_catalog whose values become the same hash from their binary form as from PostgreSQL's text or cast:
-# learning/relation.py has a decoder for each, by test.
+# Types of pg_catalog whose values have the same hash in their binary form as in PostgreSQL's text or cast. A test
+# checks that learning/wires.py has an encoding for each.
 _KEY_TYPES = frozenset(
     (
         *("int2", "int4", "int8", "float4", "float8", "numeric", "bool", "date", "timestamp", "timestamptz"),
@@ -123,8 +126,8 @@ _KEY_TYPES = frozenset(
     )
 )
 
-# A table with its partitions or children of any level, each with its place in the tree. A partition that is being
-# detached is no part of the table any more.
+# A table with its partitions or children of any level, each with its path in the tree. A partition that is being
+# detached no longer belongs to the table.
 _BELOW = """below (oid, path) as (
     select $1::oid, array[$1::oid]
     union all
@@ -134,7 +137,7 @@ _BELOW = """below (oid, path) as (
      where not i.inhdetachpending
 )"""
 
-# The relation ("self"), what is below it ("descendant"), and all that these inherit from ("ancestor").
+# The relation ("self"), its partitions and children ("descendant"), and the parents of these ("ancestor").
 FAMILY = f"""
 with recursive {_BELOW},
 above (oid) as (
@@ -155,7 +158,7 @@ select c.oid as oid, n.nspname as schema, c.relname as name, c.relkind::text as 
   join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
  order by f.path nulls last, f.oid"""  # noqa: S608 - made of constants
 
-# Every live column: its type and the type below all domains, and what decides whether its binary form may be read.
+# Every live column: its type, its type without domains, and whether its binary form may be read.
 COLUMNS = """
 with recursive base (attnum, type, array_dims) as (
     select a.attnum, a.atttypid, a.attndims
@@ -200,7 +203,7 @@ select a.attname as name, pg_catalog.format_type(a.atttypid, a.atttypmod) as typ
  order by a.attnum"""
 
 
-# What a role may do with each table that is copied for this relation, given the columns that are read.
+# The rights of a role on each table that is copied for this relation, for the columns that are read.
 GRANTS = f"""
 with recursive {_BELOW},
 copied (oid, path) as (select b.oid, min(b.path) from below as b group by b.oid)

@@ -1,4 +1,4 @@
-"""The table to train on, and the columns that a model can learn from."""
+"""Describes the table to train on and the columns that a model can learn from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ class Column:
 
     name: str
     type: str
-    kind: str  # integer, float, boolean, text, date, time or array; empty for a type that cannot be learned from
+    kind: str  # integer, float, boolean, text, date, time or array; empty for unsupported types
     key: bool  # part of the primary key, or an identity column
     primary: bool = False  # part of the primary key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A relation that the caller may read. `reasons` says why the trainers' reader cannot copy it as it stands."""
+    """A relation that the caller may read. `reasons` says why the trainers' role cannot copy it as it stands."""
 
     oid: int
     schema: str
@@ -36,11 +36,11 @@ class Table:
 
     @property
     def names(self) -> str:
-        """Its columns' names, for hints."""
+        """Return the columns' names for a hint."""
         return ", ".join(column.name for column in self.columns) or "none"
 
     def column(self, name: str, role: str) -> Column:
-        """The column of that name; `role` is the argument that names it."""
+        """Return the column of this name. `role` is the argument that names it, for the error message."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -50,16 +50,19 @@ class Table:
 
 
 def find_table(plpy: Plpy, request: Json) -> Table:
-    """The relation that the request names, once the caller may read it. It need not be readable by the trainers."""
+    """Return the relation of the request. Refuses a relation that the caller may not read.
+
+    The trainers' role need not be able to read the relation.
+    """
     oid = read_integer(request, "relation")
     if oid is None:
         raise RefusalError(INVALID, "no table is given", hint="Name one: select tensile_train('model', 'table').")
-    found = fetch(plpy, RELATION, oid)
-    if not found:
+    relations = fetch(plpy, RELATION, oid)
+    if not relations:
         raise no_table(oid)
-    facts = found[0]
+    facts = relations[0]
     described = fetch(plpy, COLUMNS, oid)
-    why = reasons(fetch(plpy, FAMILY, oid), described)
+    table_reasons = reasons(fetch(plpy, FAMILY, oid), described)
     table = Table(
         oid=oid,
         schema=facts["schema"],
@@ -68,37 +71,37 @@ def find_table(plpy: Plpy, request: Json) -> Table:
             Column(name=row["name"], type=row["type"], kind=_kind(row), key=row["key"], primary=row["primary_key"])
             for row in described
         ),
-        reasons=why,
+        reasons=table_reasons,
     )
-    if why and why[0].code == NO_ROWS:
+    if table_reasons and table_reasons[0].code == NO_ROWS:
         hint = "Name the table that holds the rows to train on."
-        raise RefusalError(WRONG_KIND, why[0].text, hint=hint)
+        raise RefusalError(WRONG_KIND, table_reasons[0].text, hint=hint)
     check_caller(plpy, facts)
     return table
 
 
 def reasons_against(table: Table, used: Sequence[str]) -> tuple[Reason, ...]:
-    """Why the trainers' reader cannot copy these columns of the relation, and its key; empty where it can.
+    """Return why the trainers' role cannot copy these columns of the relation and its key.
 
-    Where there is a reason, the relation is trained on through a snapshot. Missing grants are none: they are
-    `require_grants`'s.
+    If there is a reason, the training uses a snapshot. Missing grants are not among the reasons: `require_grants`
+    checks them.
     """
     return counting(table.reasons, used)
 
 
 def require_grants(plpy: Plpy, table: Table, used: Sequence[str]) -> None:
-    """Refuse a relation of which the trainers' reader lacks a grant for these columns or for the key."""
+    """Refuse a relation if the trainers' role lacks a grant for these columns or for the key."""
     key = [column.name for column in table.columns if column.primary]
     check_reader(plpy, table.oid, str(table), list(dict.fromkeys((*used, *key))))
 
 
 def no_table(oid: int) -> RefusalError:
-    """The refusal of an oid that is no relation's."""
+    """Return the error for an oid that belongs to no relation."""
     return RefusalError(MISSING_TABLE, f"there is no table with oid {oid}", hint="It may have been dropped.")
 
 
 def learnable_target(table: Table, column: Column) -> Column:
-    """The column, unless its type cannot be learned from."""
+    """Return the column. Refuses a column whose type a model cannot learn from."""
     if not column.kind:
         message = f'target "{column.name}" of {table} has type {column.type}, which cannot be learned from'
         raise RefusalError(INVALID, message, hint=_SUPPORTED)
@@ -106,26 +109,28 @@ def learnable_target(table: Table, column: Column) -> Column:
 
 
 def require_learnable(table: Table, features: Sequence[Column]) -> None:
-    """Refuse the columns whose types cannot be learned from, all at once."""
-    wrong = [column for column in features if not column.kind]
-    if not wrong:
+    """Refuse all columns together whose types a model cannot learn from."""
+    unsupported = [column for column in features if not column.kind]
+    if not unsupported:
         return
-    listed = ", ".join(literal(column.name) for column in wrong)
-    if len(wrong) == 1:
-        message = f'feature "{wrong[0].name}" of {table} has type {wrong[0].type}, which cannot be learned from'
-        way = f"Leave it out with exclude => array[{listed}]. "
+    listed = ", ".join(literal(column.name) for column in unsupported)
+    if len(unsupported) == 1:
+        message = (
+            f'feature "{unsupported[0].name}" of {table} has type {unsupported[0].type}, which cannot be learned from'
+        )
+        advice = f"Leave it out with exclude => array[{listed}]. "
     else:
-        named = ", ".join(f'"{column.name}" ({column.type})' for column in wrong)
-        message = f"{len(wrong)} features of {table} have types that cannot be learned from: {named}"
-        way = f"Leave them out with exclude => array[{listed}]. "
-    raise RefusalError(INVALID, message, hint=way + _SUPPORTED)
+        described = ", ".join(f'"{column.name}" ({column.type})' for column in unsupported)
+        message = f"{len(unsupported)} features of {table} have types that cannot be learned from: {described}"
+        advice = f"Leave them out with exclude => array[{listed}]. "
+    raise RefusalError(INVALID, message, hint=advice + _SUPPORTED)
 
 
 def _kind(column: Row) -> str:
     return "text" if column["enumerated"] else _KINDS.get(column["base"] or "", "")
 
 
-# Kinds of column by type name within pg_catalog.
+# The kind of a column by the name of its type in pg_catalog.
 _KINDS = {
     **dict.fromkeys(("int2", "int4", "int8"), "integer"),
     **dict.fromkeys(("float4", "float8", "numeric"), "float"),

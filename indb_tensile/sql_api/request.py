@@ -1,4 +1,4 @@
-"""The arguments of any request, read from its JSON: a wrong type is refused by the argument's name."""
+"""Reads the arguments of a request from its JSON, and refuses arguments of a wrong type by name."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from .spi import Json
 
 
 def read_model_name(request: Json) -> str:
-    """The model's name, which must be given."""
+    """Return the model's name, which is required."""
     name = read_text(request, "model")
     if name is None or not 1 <= len(name) <= _LONGEST_NAME:
         hint = f"Give a name of 1 to {_LONGEST_NAME} characters."
@@ -20,7 +20,10 @@ def read_model_name(request: Json) -> str:
 
 
 def read_key(request: Json) -> str | None:
-    """The key under which a training that is asked for twice is one job, or None where it is left out."""
+    """Return the idempotency key, or None if it is left out.
+
+    Two requests with the same key are one job.
+    """
     key = read_text(request, "idempotency_key")
     if key is None:
         return None
@@ -32,7 +35,7 @@ def read_key(request: Json) -> str | None:
 
 
 def read_text(request: Json, key: str) -> str | None:
-    """A text, or None where it is left out."""
+    """Return a text, or None if it is left out."""
     value = request.get(key)
     if value is not None and not isinstance(value, str):
         raise RefusalError(INVALID, f"{key} is {shown(value)}, not a text")
@@ -40,7 +43,7 @@ def read_text(request: Json, key: str) -> str | None:
 
 
 def read_integer(request: Json, key: str) -> int | None:
-    """An integer, or None where it is left out."""
+    """Return an integer, or None if it is left out."""
     value = request.get(key)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise RefusalError(INVALID, f"{key} is {shown(value)}, not an integer")
@@ -48,7 +51,7 @@ def read_integer(request: Json, key: str) -> int | None:
 
 
 def read_names(request: Json, key: str) -> list[str] | None:
-    """A list of column names, each once, or None where it is left out."""
+    """Return a list of distinct column names, or None if it is left out."""
     value = request.get(key)
     if value is None:
         return None
@@ -58,7 +61,7 @@ def read_names(request: Json, key: str) -> list[str] | None:
 
 
 def read_choice(request: Json, key: str, known: Sequence[str], default: Any) -> Any:
-    """One of the known words, or the default where it is left out."""
+    """Return one of the known words, or the default if it is left out."""
     value = read_text(request, key)
     if value is None:
         return default
@@ -68,7 +71,10 @@ def read_choice(request: Json, key: str, known: Sequence[str], default: Any) -> 
 
 
 def _check_printable(subject: str, name: str) -> None:
-    """Names appear in logs and terminals, where such a character could forge a line."""
+    """Refuse characters that could forge a line in a log or a terminal.
+
+    Names of models and keys appear in both.
+    """
     if _UNPRINTABLE.search(name):
         message = (
             f"{subject} {json.dumps(name)} has a control character, a line separator or a mark of text direction"
@@ -77,5 +83,5 @@ def _check_printable(subject: str, name: str) -> None:
 
 
 _LONGEST_NAME = 200
-# As the constraints of tensile.models and tensile.jobs have it.
+# Equal to the constraints of tensile.models and tensile.jobs.
 _UNPRINTABLE = re.compile(r"[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]")

@@ -1,7 +1,7 @@
-"""The session's connection to a service: opened at the first request, opened anew when it has died.
+"""The session's connection to the service, opened at the first request and reopened if it breaks.
 
-Each request names the database that asks, and a service answers its own database only. A service greets first: one
-of another database, or of another protocol, is not asked at all.
+Each request contains the identity of its database, and a service answers only its own database. A service sends a
+greeting first; the bridge sends no request to a service of another database or another protocol.
 """
 
 import json
@@ -14,21 +14,27 @@ from typing import Any
 from .errors import TOO_MUCH, UNAVAILABLE, RefusalError
 from .spi import Json, Plpy, fetch
 
-PROTOCOL = 2  # of greeting and requests: the service's own
-PART_BYTES = 1 << 20  # of one request, where it can be cut: others wait while the service decodes it
-_MAX_FRAME_BYTES = 32 << 20  # the service's own bound
-MOST_ROW_BYTES = _MAX_FRAME_BYTES - 4096  # of a row as JSON: beside it a request has its verb and who asks
-_SLICE_S = 0.1  # how long a cancel may go unnoticed
-_GREETING_S = 10.0  # a service that hangs accepts connections, and greets nobody
+PROTOCOL = 2  # version of greeting and requests, equal to the service's
+PART_BYTES = 1 << 20  # size of one part of a long list: other requests wait while the service decodes a part
+_MAX_FRAME_BYTES = 32 << 20  # equal to the service's limit
+MOST_ROW_BYTES = _MAX_FRAME_BYTES - 4096  # largest row as JSON; the rest is for the verb and the database's identity
+_SLICE_S = 0.1  # longest wait before the session checks for a cancel request
+_GREETING_S = 10.0  # a service that hangs accepts connections but sends no greeting
 
 
 def ask(plpy: Plpy, request: Json) -> Any:
-    """The result that the service answers with. Raises RefusalError: its error, or 57P03 where none answers."""
+    """Send a request and return the service's result.
+
+    Raises RefusalError with the service's error, or with SQLSTATE 57P03 if no service answers.
+    """
     return ask_rows(plpy, request, None)
 
 
 def ask_rows(plpy: Plpy, request: Json, rows: list[bytes] | None) -> Any:
-    """The same with rows, which are JSON already: written into the request as they are, they need not be read."""
+    """Send a request with rows and return the service's result.
+
+    The rows are JSON already and are written into the request unchanged, without decoding them.
+    """
     answer = json.loads(_line.exchange(plpy, json.dumps(request).encode(), rows))
     if answer["ok"]:
         return answer["result"]
@@ -36,7 +42,7 @@ def ask_rows(plpy: Plpy, request: Json, rows: list[bytes] | None) -> Any:
 
 
 class ServiceRefusalError(RefusalError):
-    """The service's own error; `row` is the place of the row that does not fit, where one row is at fault."""
+    """An error of the service. `row` is the position of the row at fault, or None."""
 
     def __init__(self, error: Json) -> None:
         super().__init__(
@@ -45,7 +51,7 @@ class ServiceRefusalError(RefusalError):
         self.row: int | None = error.get("row")
 
     def of_row(self, number: int) -> RefusalError:
-        """The same error, which names its row; rows count from 1."""
+        """Return the same error with the row's number in the message. Rows count from 1."""
         error = self.error
         return RefusalError(
             error["sqlstate"], f"row {number}: {error['message']}", detail=error["detail"], hint=error["hint"]
@@ -53,32 +59,35 @@ class ServiceRefusalError(RefusalError):
 
 
 def ping(plpy: Plpy, request: Json) -> Json:
-    """Ask the service who it is: whether one answers at all."""
+    """Return the service's description of itself."""
     return dict(ask(plpy, {"verb": "ping"}))
 
 
 class Line:
-    """One connection at a time, with one request on it at a time."""
+    """A connection to the service, with one request at a time."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
-        self._identity = b""  # of this database, as requests carry it; a session never changes its database
+        self._identity = b""  # this database's identity for requests; constant within a session
 
     def exchange(self, plpy: Plpy, request: bytes, rows: list[bytes] | None) -> bytes:
-        """Send a request, a JSON object, and give the body that answers it."""
+        """Send a request, a JSON object, and return the body of the answer.
+
+        If an open connection fails, the request is sent again on a new connection.
+        """
         if self._socket is not None:
             try:
-                return self._once(plpy, self._socket, self._frame(request, rows))
+                return self._exchange_once(plpy, self._socket, self._frame(request, rows))
             except OSError:
-                pass  # the service was restarted since: everything it is asked may be asked twice
-        self._socket = self._connected(plpy)
+                pass  # the service was restarted; every request may safely be sent twice
+        self._socket = self._connect(plpy)
         try:
-            return self._once(plpy, self._socket, self._frame(request, rows))
+            return self._exchange_once(plpy, self._socket, self._frame(request, rows))
         except OSError as error:
-            raise _no_service(f"The connection broke: {error}.") from None
+            raise _unavailable_error(f"The connection broke: {error}.") from None
 
     def close(self) -> None:
-        """Hang up; the next exchange opens anew."""
+        """Close the connection. The next exchange opens a new one."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -94,8 +103,11 @@ class Line:
             raise RefusalError(TOO_MUCH, message, hint="Give fewer or shorter arguments.")
         return b"".join([struct.pack(">I", size_bytes), *parts])
 
-    def _once(self, plpy: Plpy, connection: socket.socket, frame: bytes) -> bytes:
-        """Send, then receive. A connection that fails, or whose answer is not waited for, is not used again."""
+    def _exchange_once(self, plpy: Plpy, connection: socket.socket, frame: bytes) -> bytes:
+        """Send a frame and receive the answer.
+
+        A connection that fails, or whose answer is not read to its end, is closed.
+        """
         self._socket = None
         try:
             _send(plpy, connection, frame)
@@ -106,8 +118,8 @@ class Line:
             if self._socket is None:
                 connection.close()
 
-    def _connected(self, plpy: Plpy) -> socket.socket:
-        """A connection to the first service of this database, the one that was alive last before the others."""
+    def _connect(self, plpy: Plpy) -> socket.socket:
+        """Connect to a service of this database, the one with the latest heartbeat first."""
         facts = fetch(plpy, SERVICES)[0]
         directory, names = facts["directory"], facts["names"] or []
         installation = facts["installation"]
@@ -117,10 +129,10 @@ class Line:
         if not directory:
             hint = "An administrator sets it: select tensile_set_setting('socket_directory', '\"/run/tensile\"')."
             raise RefusalError(UNAVAILABLE, "no service answers: the setting socket_directory is not set", hint=hint)
-        faults = []
+        failures = []
         for name in names:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name):
-                continue  # a name, never a path
+                continue  # must be a name, not a path
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             connection.settimeout(_SLICE_S)
             greeted = False
@@ -129,44 +141,49 @@ class Line:
                 _check_greeting(_receive_frame(plpy, connection, within_s=_GREETING_S), installation)
                 greeted = True
             except OSError as error:
-                faults.append(f"{name}: {error.strerror or error}")
+                failures.append(f"{name}: {error.strerror or error}")
             finally:
                 if not greeted:
                     connection.close()
             if greeted:
                 return connection
-        raise _no_service(f"Tried {'; '.join(faults)}." if faults else "No controller with a service is alive.")
+        raise _unavailable_error(
+            f"Tried {'; '.join(failures)}." if failures else "No controller with a service is alive."
+        )
 
 
 def _check_greeting(body: bytes, installation: str) -> None:
-    """Raise ConnectionError unless this database's service greets, in the protocol of this catalog."""
+    """Raise ConnectionError unless the greeting is from this database's service and in this protocol."""
     try:
         greeting = dict(json.loads(body))
     except (ValueError, TypeError, RecursionError):
-        raise ConnectionError("what listens there is no service") from None
+        raise ConnectionError("the process that listens there is not a service") from None
     if greeting.get("protocol") != PROTOCOL:
         version = greeting.get("version")
-        raise ConnectionError(f"its version is {version!r}, whose protocol this catalog does not speak")
+        raise ConnectionError(f"its version is {version!r}, and its protocol differs from this catalog's")
     if greeting.get("installation") != installation:
         raise ConnectionError("it belongs to another database")
 
 
-def _no_service(detail: str) -> RefusalError:
+def _unavailable_error(detail: str) -> RefusalError:
     hint = "Start one with: tensile up, or tensile controller; tensile doctor says what is missing."
     return RefusalError(UNAVAILABLE, "no service answers", detail=detail, hint=hint)
 
 
 def _send(plpy: Plpy, connection: socket.socket, frame: bytes) -> None:
-    left = memoryview(frame)
-    while left:
+    remaining = memoryview(frame)
+    while remaining:
         try:
-            left = left[connection.send(left) :]
+            remaining = remaining[connection.send(remaining) :]
         except TimeoutError:
-            _notice_cancel(plpy)
+            _check_for_cancel(plpy)
 
 
 def _receive_frame(plpy: Plpy, connection: socket.socket, within_s: float | None = None) -> bytes:
-    """The next frame's body. Raises OSError where the service closes, or where it takes longer than `within_s`."""
+    """Return the body of the next frame.
+
+    Raises OSError if the service closes the connection or does not answer within `within_s`.
+    """
     until_s = None if within_s is None else time.monotonic() + within_s
     (size_bytes,) = struct.unpack(">I", _receive(plpy, connection, 4, until_s))
     if size_bytes > _MAX_FRAME_BYTES:
@@ -180,18 +197,18 @@ def _receive(plpy: Plpy, connection: socket.socket, size_bytes: int, until_s: fl
         try:
             part = connection.recv(min(1 << 20, size_bytes - len(received)))
         except TimeoutError:
-            _notice_cancel(plpy)
+            _check_for_cancel(plpy)
             if until_s is not None and time.monotonic() > until_s:
-                raise ConnectionError("it accepts connections and does not greet") from None
+                raise ConnectionError("it accepts connections but sends no greeting") from None
             continue
         if not part:
-            raise ConnectionResetError("the service closed it")
+            raise ConnectionResetError("the service closed the connection")
         received += part
     return bytes(received)
 
 
-def _notice_cancel(plpy: Plpy) -> None:
-    """Any statement does: a cancel or a timeout that has arrived is raised by it."""
+def _check_for_cancel(plpy: Plpy) -> None:
+    """Run a statement, which raises the error of a cancel request or a timeout that has arrived."""
     plpy.execute("select 1")
 
 

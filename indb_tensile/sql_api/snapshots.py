@@ -1,7 +1,7 @@
-"""The caller's session copies a relation into a snapshot table, which trainers read in its place.
+"""Copies a relation in the caller's session into a snapshot table, which trainers read instead of the relation.
 
-The table is made and sealed by definer functions (sql/55_snapshots.sql). Between the two the caller's own session
-inserts the rows, so views, policies, casts and foreign servers see the caller and nobody else.
+Definer functions (sql/55_snapshots.sql) create and seal the table. Between the two calls the caller's own session
+inserts the rows, so views, policies, casts and foreign servers run with the caller's rights only.
 """
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident or by format('%I')
@@ -15,16 +15,16 @@ from .readable import FOREIGN_TABLE, VIEW
 from .relation import Table
 from .spi import Json, Plpy, callers_path, fetch, qualified
 
-_ESTIMATES_ERR_BY = 2.0  # a plan's estimate of a stored table's size refuses it only beyond this many times the limit
-_ROW_HEADER_BYTES = 28  # of a row on disk: tuple header and line pointer
+_ESTIMATES_ERR_BY = 2.0  # the planner's estimate must exceed the limit by this factor to refuse a table
+_ROW_HEADER_BYTES = 28  # tuple header and line pointer of a row on disk
 
 
 def require_writable(plpy: Plpy) -> None:
-    """Refuse a transaction that can write neither a job nor a snapshot."""
-    found = fetch(plpy, TRANSACTION)
-    if not found or not found[0]["read_only"]:
+    """Refuse a transaction that is read-only and therefore cannot write a job or a snapshot."""
+    transactions = fetch(plpy, TRANSACTION)
+    if not transactions or not transactions[0]["read_only"]:
         return
-    if found[0]["standby"]:
+    if transactions[0]["standby"]:
         hint = "This server is a standby: connect to the primary server."
     else:
         hint = "Run: set transaction read write; before the transaction's first query, or begin another transaction."
@@ -32,43 +32,48 @@ def require_writable(plpy: Plpy) -> None:
 
 
 def make_snapshot(plpy: Plpy, table: Table, used: Sequence[str], job: int, path: str | None) -> None:
-    """Copy these columns of the relation, and its key, into the job's snapshot, and tell the client its size.
+    """Copy these columns of the relation and its key into the job's snapshot.
 
-    `path` is the caller's search_path, for the relation's own functions.
+    A NOTICE tells the client the snapshot's size. `path` is the caller's search_path, which functions of the relation
+    may need.
     """
-    begun_s = time.monotonic()
+    start_s = time.monotonic()
     source = qualified(plpy, table.schema, table.name)
-    made = list(plpy.execute(plpy.prepare(MAKE, ["int8", "text[]"]), [job, list(used)]))
-    names = [plpy.quote_ident(row["name"]) for row in made]
+    snapshot_columns = list(plpy.execute(plpy.prepare(MAKE, ["int8", "text[]"]), [job, list(used)]))
+    names = [plpy.quote_ident(row["name"]) for row in snapshot_columns]
     values = [
-        f"tensile.key_text({name})" if row["converted"] else name for name, row in zip(names, made, strict=True)
+        f"tensile.key_text({name})" if row["converted"] else name
+        for name, row in zip(names, snapshot_columns, strict=True)
     ]
     rows = f"select {', '.join(values)} from {source}"
     with callers_path(plpy, path):
         if not any(reason.code in (VIEW, FOREIGN_TABLE) for reason in table.reasons):
             _refuse_huge(plpy, table, rows)
-        plpy.execute(f"insert into {made[0]['relation']} ({', '.join(names)}) {rows}")
-    # The insert has locked the relation: whoever has its name now keeps it until the transaction ends.
+        plpy.execute(f"insert into {snapshot_columns[0]['relation']} ({', '.join(names)}) {rows}")
+    # The insert has locked the relation, so its name cannot change again before the transaction ends.
     if fetch(plpy, NAMED_NOW, source)[0]["oid"] != table.oid:
         message = f"{table} was dropped and created again while it was copied"
         raise RefusalError(MISSING_TABLE, message, hint="Call tensile_train again.")
     size = fetch(plpy, SEAL, job)[0]
     plpy.notice(
         f"{table} is trained on as it is now: a snapshot of {size['rows']} rows, {size['bytes']} bytes, "
-        f"was written in {time.monotonic() - begun_s:.2f} s"
+        f"was written in {time.monotonic() - start_s:.2f} s"
     )
 
 
 def _refuse_huge(plpy: Plpy, table: Table, rows: str) -> None:
-    """Refuse a stored table that is far too large before it is copied; the seal measures exactly."""
+    """Refuse a stored table that is much too large, before it is copied.
+
+    The decision uses the planner's estimate. The seal measures the exact size later.
+    """
     plan = _plan(next(iter(plpy.execute(f"explain (format json) {rows}")))["QUERY PLAN"])
-    bytes_ = int(plan["Plan Rows"] * (plan["Plan Width"] + _ROW_HEADER_BYTES))
-    limit = plpy.execute(LIMIT)
-    most = int(next(iter(limit))["bytes"])
-    if bytes_ > _ESTIMATES_ERR_BY * most:
+    estimated_bytes = int(plan["Plan Rows"] * (plan["Plan Width"] + _ROW_HEADER_BYTES))
+    limit_rows = plpy.execute(LIMIT)
+    limit_bytes = int(next(iter(limit_rows))["bytes"])
+    if estimated_bytes > _ESTIMATES_ERR_BY * limit_bytes:
         raise RefusalError(
             TOO_MUCH,
-            f"a snapshot of {table} would have about {bytes_} bytes, the most for one are {most}",
+            f"a snapshot of {table} would have about {estimated_bytes} bytes, the most for one are {limit_bytes}",
             detail=f"About {plan['Plan Rows']} rows of {plan['Plan Width']} bytes, as the planner estimates.",
             hint="Train on fewer rows or columns, or ask an administrator: "
             "select tensile_set_setting('snapshot_max_bytes', ...); After large changes, run analyze first.",

@@ -1,4 +1,4 @@
-"""The session's own database, as PL/Python gives access to it; names and texts as SQL writes them."""
+"""The session's own database as PL/Python gives access to it, and the quoting of names and texts."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,37 +14,40 @@ class Plan(Protocol):
 
 
 class Cursor(Protocol):
-    """A statement's rows, some at a time."""
+    """The rows of a statement, fetched some at a time."""
 
     def fetch(self, count: int) -> Iterable[Row]:
-        """The next rows; none where all were fetched."""
+        """Return the next rows, or no rows at the end."""
 
 
 class Plpy(Protocol):
-    """What is used of PL/Python's module `plpy`."""
+    """The part of PL/Python's module `plpy` that the bridge uses."""
 
     @property
-    def SPIError(self) -> type[Exception]:  # noqa: N802 - its name there
-        """What an error of SQL is raised as."""
+    def SPIError(self) -> type[Exception]:  # noqa: N802 - the name in plpy
+        """Return the class of exceptions that SQL errors are raised as."""
 
     def prepare(self, query: str, types: Sequence[str]) -> Plan:
         """Prepare a statement."""
 
     def execute(self, plan: Plan | str, arguments: Sequence[object] = ()) -> Iterable[Row]:
-        """Run it; an error is an SPIError."""
+        """Run a statement. Raises SPIError for an SQL error."""
 
     def cursor(self, query: str) -> Cursor:
-        """Begin it; its rows are computed when they are fetched."""
+        """Start a statement. Its rows are computed when they are fetched."""
 
     def notice(self, message: str) -> None:
-        """Tell the client."""
+        """Send a NOTICE to the client."""
 
     def quote_ident(self, name: str) -> str:
-        """The name as SQL wants it."""
+        """Quote a name for use in SQL, if necessary."""
 
 
 def fetch(plpy: Plpy, statement: str, *arguments: object) -> Sequence[Row]:
-    """All rows of a statement, prepared once per session; its casts say the parameters' types."""
+    """Return all rows of a statement, which is prepared once per session.
+
+    The types of the parameters are taken from the casts in the statement.
+    """
     if statement not in _plans:
         types = dict(re.findall(r"\$(\d+)::([\w.]+)", statement))
         _plans[statement] = plpy.prepare(statement, [types[number] for number in sorted(types, key=int)])
@@ -53,11 +56,11 @@ def fetch(plpy: Plpy, statement: str, *arguments: object) -> Sequence[Row]:
 
 @contextmanager
 def callers_path(plpy: Plpy, path: str | None) -> Iterator[None]:
-    """Run the block under the caller's search_path, then restore the path before it, also after an error.
+    """Run the block with the caller's search_path, then restore the previous path, also after an error.
 
-    Every public function pins `search_path`, so a caller's relation whose functions use unqualified names can only
-    be read inside such a block. Text that we write for the block must qualify every function, type and operator.
-    `path` None leaves the path as it is. Raises SPIError for a path that is not a list of names.
+    Every public function pins `search_path`, so a caller's relation whose functions use unqualified names can only be
+    read inside such a block. SQL text that we write for the block must qualify every function, type and operator.
+    With `path` None the path does not change. Raises SPIError for a path that is not a list of names.
     """
     if path is None:
         yield
@@ -71,16 +74,16 @@ def callers_path(plpy: Plpy, path: str | None) -> Iterator[None]:
 
 
 def qualified(plpy: Plpy, schema: str, name: str) -> str:
-    """The name with its schema, quoted."""
+    """Return the name with its schema, quoted."""
     return f"{plpy.quote_ident(schema)}.{plpy.quote_ident(name)}"
 
 
 def literal(text: str) -> str:
-    """The text as a SQL literal, for hints."""
+    """Return the text as a SQL literal, for hints."""
     return "'" + text.replace("'", "''") + "'"
 
 
 CURRENT_PATH = "select pg_catalog.current_setting('search_path') as path"
-# Local: PostgreSQL undoes it at the end of the function that pins search_path, whatever happens here.
+# The setting is local, so PostgreSQL reverts it at the end of the function that pins search_path in any case.
 SET_PATH = "select pg_catalog.set_config('search_path', $1::pg_catalog.text, true)"
 _plans: dict[str, Plan] = {}

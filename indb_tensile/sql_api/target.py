@@ -1,4 +1,4 @@
-"""The column to predict, and whether its values are classes or quantities."""
+"""Chooses the column to predict, and decides whether its values are classes or quantities."""
 
 from .errors import INVALID, MISSING_COLUMN, RefusalError
 from .options import METRICS
@@ -7,31 +7,31 @@ from .request import read_choice, read_text
 from .sample import count_values
 from .spi import Json, Plpy
 
-_CLASSES_OF_AN_INTEGER = 20  # an integer target of more values is a quantity
+_CLASSES_OF_AN_INTEGER = 20  # an integer target with more distinct values is a quantity
 _USUAL_NAMES = ("target", "label", "class", "y")
 
 
 def choose_target(request: Json, before: Json, table: Table) -> Column:
-    """The column to predict: as asked, as last time, or the only one with a usual name."""
+    """Return the column to predict: the requested one, that of the last run, or the only one with a usual name."""
     named = read_text(request, "target")
     if named is not None:
         return learnable_target(table, table.column(named, "target"))
     if (last := before.get("target")) is not None:
-        return learnable_target(table, _as_last_time(table, last))
+        return learnable_target(table, _inherited_target(table, last))
     usual = [column for column in table.columns if column.name in _USUAL_NAMES]
     if len(usual) != 1:
-        found = " and ".join(column.name for column in usual)
+        names = " and ".join(column.name for column in usual)
         raise RefusalError(
             INVALID,
             f"no target is given for {table}",
-            detail=f"It has {found}." if usual else f"It has no column named {', '.join(_USUAL_NAMES)}.",
+            detail=f"It has {names}." if usual else f"It has no column named {', '.join(_USUAL_NAMES)}.",
             hint=f"Name the column to predict with target => '...'. Columns: {table.names}.",
         )
     return learnable_target(table, usual[0])
 
 
 def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: Column) -> str:
-    """The task as asked, as last time, or by the target's type and values."""
+    """Return the task: the requested one, that of the last run, or one that suits the target's type and values."""
     task: str | None = read_choice(request, "task", tuple(METRICS), before.get("task"))
     if task is None:
         task, reason = _task_by_type(plpy, table, target)
@@ -40,7 +40,7 @@ def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: C
     return task
 
 
-def _as_last_time(table: Table, name: str) -> Column:
+def _inherited_target(table: Table, name: str) -> Column:
     for column in table.columns:
         if column.name == name:
             return column

@@ -1,4 +1,4 @@
-"""A training is checked and enqueued as the caller, or only explained."""
+"""Checks a training and enqueues it as the caller, or explains what it would need."""
 
 import json
 from collections.abc import Sequence
@@ -20,49 +20,52 @@ from .target import choose_target, choose_task
 
 
 def train(plpy: Plpy, request: Json) -> Json:
-    """Check the request and enqueue it, with a snapshot of a relation that trainers cannot read as it stands."""
+    """Check the request and enqueue it.
+
+    A relation that trainers cannot read in its present form is copied into a snapshot.
+    """
     require_writable(plpy)
     key = read_key(request)
-    if key is not None and (known := fetch(plpy, JOB_OF_KEY, key)):
-        return {"job": known[0]["job_id"]}
-    spec, table = _resolved(plpy, request)
-    with callers_path(plpy, _path(request)):
+    if key is not None and (existing := fetch(plpy, JOB_OF_KEY, key)):
+        return {"job": existing[0]["job_id"]}
+    spec, table = _resolve(plpy, request)
+    with callers_path(plpy, _search_path(request)):
         notice_doubts(plpy, table, spec)
     priority = arguments.priority(request)
     relation = spec["relation"]
     values = (spec["model"], relation["oid"], relation["schema"], relation["name"], json.dumps(spec))
-    added = fetch(plpy, ENQUEUE, *values, priority, read_text(request, "not_before"), key)
-    if not added:  # another session took the key between the look-up and now: that job is the one
+    enqueued = fetch(plpy, ENQUEUE, *values, priority, read_text(request, "not_before"), key)
+    if not enqueued:  # another session has used the key since the look-up: return its job
         return {"job": fetch(plpy, JOB_OF_KEY, key)[0]["job_id"]}
-    job = added[0]["job_id"]
-    used = _used(table, spec)
+    job = enqueued[0]["job_id"]
+    used = _used_names(table, spec)
     if _needs_snapshot(request, table, used):
-        make_snapshot(plpy, table, used, job, _path(request))
+        make_snapshot(plpy, table, used, job, _search_path(request))
     return {"job": job}
 
 
 def explain(plpy: Plpy, request: Json) -> Json:
-    """Ask the service what this training would need, without enqueuing it."""
-    spec, table = _resolved(plpy, request)
+    """Return what this training would need, as the service computes it, without enqueuing the training."""
+    spec, table = _resolve(plpy, request)
     arguments.priority(request)
-    with callers_path(plpy, _path(request)):
+    with callers_path(plpy, _search_path(request)):
         columns, rows = read_statistics(plpy, table, spec)
         shares = read_shares(plpy, table, spec)
     room = fetch(plpy, DEVICE_ROOM)[0]["room_bytes"]
-    asked = {"verb": "explain", "spec": spec, "columns": columns, "rows": rows, "shares": shares}
-    answer = service.ask(plpy, asked | {"limit_bytes": spec["memory_limit_bytes"], "budget_bytes": room})
+    service_request = {"verb": "explain", "spec": spec, "columns": columns, "rows": rows, "shares": shares}
+    answer = service.ask(plpy, service_request | {"limit_bytes": spec["memory_limit_bytes"], "budget_bytes": room})
     return {"rows": answer["rows"]}
 
 
-def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
-    """The JobSpec of a request, everything left out filled in, and its table."""
-    _refuse_what_comes_later(request)
+def _resolve(plpy: Plpy, request: Json) -> tuple[Json, Table]:
+    """Return the complete JobSpec of a request, with defaults and inherited arguments, and its table."""
+    _refuse_unsupported(request)
     name = read_model_name(request)
     table = find_table(plpy, request)
     last = last_run(plpy, name)
     target = choose_target(request, last.arguments, table)
     last = fitting_task(plpy, request, last, target)
-    with callers_path(plpy, _path(request)):
+    with callers_path(plpy, _search_path(request)):
         task = choose_task(plpy, request, last.arguments, table, target)
     last = fitting(plpy, request, last, table, target, task)
     before = last.arguments
@@ -90,21 +93,24 @@ def _resolved(plpy: Plpy, request: Json) -> tuple[Json, Table]:
     tell_inherited(plpy, request, last, spec)
     if arguments.never_stops(spec):
         plpy.notice("training does not stop early, as the split's valid_size is 0")
-    used = _used(table, spec)
+    used = _used_names(table, spec)
     if not _needs_snapshot(request, table, used):
         require_grants(plpy, table, used)
-    with callers_path(plpy, _path(request)):
+    with callers_path(plpy, _search_path(request)):
         check_rows(plpy, table, spec)
         check_divider(plpy, table, spec)
     return spec, table
 
 
-def _path(request: Json) -> str | None:
-    """The caller's search_path: the relation is read under it, since a view may call functions that need it."""
+def _search_path(request: Json) -> str | None:
+    """Return the caller's search_path.
+
+    The relation is read with this path, because a view may call functions that need it.
+    """
     return read_text(request, "search_path")
 
 
-def _used(table: Table, spec: Json) -> list[str]:
+def _used_names(table: Table, spec: Json) -> list[str]:
     divider = divider_of(spec["split"])
     names = [*(column.name for column in used_columns(table, spec)), spec["target"]]
     return names if divider is None or divider in names else [*names, divider]
@@ -114,13 +120,13 @@ def _needs_snapshot(request: Json, table: Table, used: Sequence[str]) -> bool:
     return bool(request.get("snapshot")) or bool(reasons_against(table, used))
 
 
-def _refuse_what_comes_later(request: Json) -> None:
-    later = (
+def _refuse_unsupported(request: Json) -> None:
+    unsupported = (
         ("depends_on", request.get("depends_on") is not None, "Enqueue the second job when the first has ended."),
         ("init_from", request.get("init_from") is not None, "Leave it out: training starts from fresh parameters."),
     )
-    for name, given, hint in later:
-        if given:
+    for name, requested, hint in unsupported:
+        if requested:
             raise RefusalError(UNSUPPORTED, f"{name} is not supported yet", hint=hint)
 
 

@@ -71,7 +71,7 @@ def test_a_checkpoint_comes_back_whole() -> None:
 
 
 def test_a_checkpoint_of_something_else_is_refused() -> None:
-    with pytest.raises(DatabaseError, match="does not say where"):
+    with pytest.raises(DatabaseError, match="has no position"):
         Checkpoint.from_bytes(pack({"weights/a": torch.ones(1)}, {}))
     with pytest.raises(DatabaseError, match='tensor "loose" of no known part'):
         Checkpoint.from_bytes(pack({"loose": torch.ones(1)}, {"position": "{}"}))

@@ -32,7 +32,7 @@ def decode(
 ) -> tuple[dict[str, ColumnData], int]:
     """The columns and rows of a stream that arrives in pieces and is decoded in blocks of these sizes."""
     names = [name for name, _ in fields]
-    store = ColumnStore(dict(fields), kept=names, identity=names, limit_bytes=2**40, refuse=lambda _: None)
+    store = ColumnStore(dict(fields), stored=names, identity=names, limit_bytes=2**40, refuse=lambda _: None)
     decoder = Decoder(fields, store.add, block_bytes)
     for start in range(0, len(data), piece_bytes):
         decoder.feed(data[start : start + piece_bytes])
@@ -161,7 +161,7 @@ def test_a_stream_takes_the_memory_of_its_columns_and_of_one_block() -> None:
     items = struct.pack(">if", 4, 1.5) * numbers
     raw = struct.pack(">iiiii", 1, 0, 700, numbers, 1) + items
     row = struct.pack(">hi", 1, len(raw)) + raw
-    store = ColumnStore({"a": REALS}, kept=["a"], identity=["a"], limit_bytes=2**40, refuse=lambda _: None)
+    store = ColumnStore({"a": REALS}, stored=["a"], identity=["a"], limit_bytes=2**40, refuse=lambda _: None)
     decoder = Decoder([("a", REALS)], store.add, block_bytes)
     decoder.feed(SIGNATURE + bytes(8))
     tracemalloc.start()
@@ -183,7 +183,7 @@ def test_columns_beyond_the_limit_are_refused_before_they_are_taken() -> None:
         raise DataError(f"{size_bytes} bytes")
 
     names = {"a": INT, "b": TEXT}
-    store = ColumnStore(names, kept=["a", "b"], identity=["a"], limit_bytes=10_000, refuse=refuse)
+    store = ColumnStore(names, stored=["a", "b"], identity=["a"], limit_bytes=10_000, refuse=refuse)
     decoder = Decoder(list(names.items()), store.add, block_bytes=1)
     decoder.feed(SIGNATURE + bytes(8))
     rows = [bytes(stream([INT, TEXT], [[i, f"text {i}"]])[19:-2]) for i in range(1000)]

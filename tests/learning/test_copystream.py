@@ -18,10 +18,10 @@ def stream(
     *,
     block_bytes: int = 4096,
     large_bytes: int = 1 << 30,
-    judge: Callable[[int], None] = lambda _: None,
+    check_size: Callable[[int], None] = lambda _: None,
 ) -> list[bytearray]:
     with connection.cursor() as cursor, cursor.copy(f"copy ({query}) to stdout (format binary)".encode()) as copy:
-        return list(blocks(copy, connection, block_bytes=block_bytes, large_bytes=large_bytes, judge=judge))
+        return list(blocks(copy, connection, block_bytes=block_bytes, large_bytes=large_bytes, check_size=check_size))
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 50_000])
@@ -53,5 +53,5 @@ def test_each_large_message_is_judged_before_it_is_kept(database: Database) -> N
     judged: list[int] = []
     query = "select repeat('x', case when i in (1, 300) then 5000 else 10 end) from generate_series(1, 400) as i"
     with database.connect() as connection:
-        stream(connection, query, large_bytes=1000, judge=judged.append)
+        stream(connection, query, large_bytes=1000, check_size=judged.append)
     assert judged == [19 + 2 + 4 + 5000, 2 + 4 + 5000]

@@ -86,7 +86,7 @@ def test_a_key_and_a_column_that_gives_the_target_away_are_warned_about_by_name(
 
     told = warnings_of(assemble(table(described, read), spec("passed")).report)
 
-    assert "it looks like a key, which tells rows apart and nothing else: leave it out with exclude" in told["number"]
+    assert "it looks like a key, which only identifies rows: leave it out with exclude" in told["number"]
     assert "gives passed away" in told["grade"]
 
 
@@ -114,8 +114,9 @@ def test_a_metric_at_the_level_of_a_constant_answer_is_said_in_words() -> None:
     poor = report_result("accuracy", {"accuracy": share}, prepared.preprocessor, trained, y)
     good = report_result("accuracy", {"accuracy": 0.99}, prepared.preprocessor, trained, y)
 
-    assert f"accuracy {share:.4g} is no better than always answering the commonest class of the training rows" in str(
-        poor[1].warning
+    assert (
+        f"accuracy {share:.4g} is no better than always answering the most frequent class of the training rows"
+        in str(poor[1].warning)
     )
     assert [fact.warning for fact in good] == [None, None]
 

@@ -577,7 +577,7 @@ def test_a_key_of_an_extension_that_no_superuser_owns_is_refused(database: Datab
         with pytest.raises(UnreadableError) as caught, database.connect("tensile_reader") as reader:
             read(reader, relation(admin, "t"), lambda _: ("a",))
         assert [reason.code for reason in caught.value.reasons] == [readable.SEND_FUNCTION]
-        assert "type public.citext, whose send function is not of a superuser" in caught.value.message
+        assert "type public.citext, whose send function does not belong to a superuser" in caught.value.message
         alice.execute("alter table t drop constraint t_pkey")
         with database.connect("tensile_reader") as reader:
             assert read(reader, relation(admin, "t"), lambda _: ("a",)).rows == 0

@@ -98,18 +98,18 @@ NEEDED = Requirements(update_bytes=10 * MIB, weights_bytes=30 * MIB, state_bytes
         (
             {"device_bytes": 40 * MIB, "host_pool_bytes": 49 * MIB},
             MemoryLimitError,
-            "the network's parameters and optimizer state have 90.0 MB, more than the budget of 40.0 MB and the host "
+            "the network's parameters and optimizer state take 90.0 MB, more than the budget of 40.0 MB and the host "
             "pool of 49.0 MB together",
         ),
         (
             {"host_bytes": 29 * MIB, "free_bytes": 5 * MIB},
             MemoryLimitError,
-            "the network's weights have 30.0 MB, more than the 29.0 MB of host memory",
+            "the network's weights take 30.0 MB, more than the 29.0 MB of host memory",
         ),
         (
             {"free_bytes": 29 * MIB},
             HostMemoryError,
-            "the network's weights have 30.0 MB, and 29.0 MB of host memory are free now",
+            "the network's weights take 30.0 MB, and 29.0 MB of host memory are free now",
         ),
     ],
 )

@@ -170,7 +170,7 @@ def test_sizes_that_leave_nothing_to_train_on_are_refused() -> None:
         Split.parse({"stratify": True})
     with pytest.raises(RequestError, match=r"last 0\.5 and valid_size 0.5 leave no rows"):
         Split.parse({"last": 0.5, "by": "at", "valid_size": 0.5})
-    with pytest.raises(RequestError, match='"last" and "by" are given together'):
+    with pytest.raises(RequestError, match='"last" and "by" must be given together'):
         Split.parse({"by": "at"})
     with pytest.raises(RequestError, match='"column" and "last" contradict each other'):
         Split.parse({"column": "part", "last": 0.5, "by": "at"})

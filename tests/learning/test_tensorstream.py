@@ -67,7 +67,7 @@ def test_a_tensor_is_read_when_its_turn_comes() -> None:
 
 def test_what_was_announced_otherwise_or_has_no_name_in_the_format_is_refused() -> None:
     made = {"a": torch.ones(2)}
-    with pytest.raises(DataError, match=r"tensor a is .*float32.*, and was announced as .*int64"):
+    with pytest.raises(DataError, match=r"tensor a is .*float32.*, its specification is .*int64"):
         list(stream({"a": TensorSpec(torch.int64, (2,))}, made.__getitem__, {}))
     with pytest.raises(DataError, match=r"tensor z is torch\.complex128, which safetensors cannot hold"):
         list(stream({"z": TensorSpec(torch.complex128, (2,))}, made.__getitem__, {}))

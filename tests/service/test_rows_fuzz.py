@@ -74,7 +74,7 @@ def check(answers: Answers, rows: list[Any]) -> None:
             form = "literal" if isinstance(row, str) else "value"
             with suppress(RecursionError):  # nested so deep, a row has no number that is not finite
                 row = predictions.storable(row)
-            sent.append(predictions._encoded(json.dumps(row).encode(), form, number))
+            sent.append(predictions._service_row(json.dumps(row).encode(), form, number))
     except RefusalError as refusal:
         unsent = refusal.error
     if unsent is not None:

@@ -184,7 +184,7 @@ def test_a_column_that_looks_like_a_key_is_named(orders: Connection) -> None:
     told = enqueue(orders)[1]
 
     assert (
-        "features that look like keys, with another value in each of 300 rows: id (leave them out with "
+        "features that look like keys, with a different value in each of 300 rows: id (leave them out with "
         "exclude => array['id'])"
     ) in told
     assert (

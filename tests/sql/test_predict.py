@@ -292,7 +292,7 @@ def test_a_version_that_is_not_deployed_can_be_named(alice: Connection) -> None:
     ("argument", "sqlstate", "said"),
     [
         ("""'{"petal": NaN}'""", "22P02", "the row to predict is neither JSON nor an array of numbers"),
-        (r"""'{"petal": "\ud800"}'""", "22P02", "the row to predict holds a text that is no Unicode"),
+        (r"""'{"petal": "\ud800"}'""", "22P02", "the row to predict contains a text that is not valid Unicode"),
         ("repeat('[', 10000) || repeat(']', 10000)", "22P02", "the row to predict is neither JSON"),
     ],
 )

@@ -96,8 +96,8 @@ def test_statements_on_a_callers_relation_are_qualified() -> None:
         for name, kind in (("a", "integer"), ("b", "float"), ("c", "boolean"), ("d", "text"), ("e", "time"))
     ]
     table = Table(oid=1, schema="public", name="t", columns=tuple(columns))
-    plpy = FakePlpy({"sample": [{}], "doubted": [{f"c{place}": [] for place in range(5)}]})
-    divider._look(plpy, table, {"target": "a"}, "c")
+    plpy = FakePlpy({"sample": [{}], "first_rows": [{f"c{place}": [] for place in range(5)}]})
+    divider._count_parts(plpy, table, {"target": "a"}, "c")
     doubts._first_rows(plpy, table, columns)
     bases = ("int4", "numeric", "bool", "uuid", "date", "timestamp", "timestamptz", "_float4", "_float8")
     described = {f"c{place}": {"base": base} for place, base in enumerate(bases)}

@@ -118,8 +118,8 @@ def test_each_request_names_the_database_that_asks(alice: Connection, admin: Con
     ("greeting", "fault"),
     [
         ({"installation": "00000000-0000-0000-0000-000000000000"}, "it belongs to another database"),
-        ({"protocol": 1}, "its version is '0', whose protocol this catalog does not speak"),
-        (7, "what listens there is no service"),
+        ({"protocol": 1}, "its version is '0', and its protocol differs from this catalog's"),
+        (7, "the process that listens there is not a service"),
     ],
 )
 @pytest.mark.usefixtures("published")
@@ -256,7 +256,7 @@ def test_a_name_with_a_dot_is_a_schema_and_a_table(alice: Connection, admin: Con
         "Ask its owner for: grant usage, create on schema closed to alice;",
     )
     for name, fault in (
-        ("a..b", '"a..b" is no name of a table'),
+        ("a..b", '"a..b" is not a table name'),
         ("a.b.c", '"a.b.c" has 3 parts'),
     ):
         error = refused(alice, "select tensile_load_dataset('letters', %s)", name)

@@ -48,7 +48,7 @@ def test_the_simplest_call_works_as_typed(alice: Connection) -> None:
     )
     assert told == [
         'task is classification, as target "label" is an integer of 3 values',
-        "left out of the features, as keys tell rows apart and nothing else: id "
+        "left out of the features, as keys only identify rows: id "
         "(name them in features => array[...] to learn from them)",
     ]
 
@@ -511,7 +511,7 @@ def test_a_model_is_defined_once(alice: Connection) -> None:
         "42710",
         'model "it\'s" already exists',
         None,
-        "To define it anew, drop it first: select tensile_drop_model('it''s').",
+        "To replace it, drop it first: select tensile_drop_model('it''s').",
     )
 
 

@@ -89,7 +89,7 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
         "family": FAMILY,
         "columns": COLUMNS,
         "look": [LOOK],
-        "doubted": [{"c0": [1.5, 2.5], "c1": [3, 4]}],
+        "first_rows": [{"c0": [1.5, 2.5], "c1": [3, 4]}],
         "enqueue": [{"job_id": 7}],
         "path": [{"path": "pg_catalog, pg_temp"}],
     }
@@ -99,7 +99,7 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
         "family": readable.FAMILY,
         "columns": readable.COLUMNS,
         "look": "as infinite",
-        "doubted": "as doubted",
+        "first_rows": "as first_rows",
         "enqueue": training.ENQUEUE,
         "model": models.MODEL,
         "key": training.JOB_OF_KEY,

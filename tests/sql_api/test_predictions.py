@@ -46,7 +46,7 @@ def test_rows_that_postgresql_did_not_write_are_never_sent(serve: Serve, rows: A
     request = {"model": "m"} | ({} if rows is None else {"rows": rows})
     answer = json.loads(sql_api.answer(plpy, "predict", json.dumps(request)))
 
-    assert answer["error"]["message"] == "rows is not an array of jsonb beside the request"
+    assert answer["error"]["message"] == 'the bridge\'s argument "rows" is not an array of jsonb'
     assert service.requests == []
 
 

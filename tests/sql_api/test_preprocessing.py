@@ -57,7 +57,7 @@ def test_an_option_is_refused_exactly_where_learning_refuses_it(options: dict[st
         (
             {"categories": {"out": 3}},
             "22023",
-            'preprocess: "categories" names column "out", which is no feature',
+            'preprocess: "categories" names column "out", which is not a feature',
             "Name features only: n, i, b, w, d, v.",
         ),
         (
