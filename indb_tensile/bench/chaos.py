@@ -6,9 +6,9 @@ The test creates a private server on a small disk of its own, a database with th
 server through forwarders, and owners with tables. Each distinct training first runs once undisturbed, which gives the
 expected weights. Then owners keep requesting these trainings and a client keeps requesting predictions, while events
 follow one another. At the end every fault is repaired. Each job must have ended exactly once: with the same weights
-bit by bit, cancelled by its owner, or failed because of an action of its owner. No file, process or memory may be left
-behind. `--events 500 --lease 6` and `--events 100` run nightly. The test writes a line of JSON for each event to the
-standard error output, or to the file that `--log` names.
+bit by bit, cancelled by its owner, or failed because of an action of its owner. No file, process or memory may be
+left behind. `--events 500 --lease 6` and `--events 100` run nightly. The test writes a line of JSON for each event to
+the standard error output, or to the file that `--log` names.
 
 The same seed draws the same events. Events that the machine does not support are left out, such as full disks without
 the right to mount a file system. The report gives the reason.
@@ -196,7 +196,7 @@ class _ChaosTest:
         print(json.dumps(line | dict(outcome)), file=self._log, flush=True)
 
     def _recover(self, kind: str, since_s: float) -> float | None:
-        """Return the seconds until the server, controllers and services recovered; None if they exceeded the limit."""
+        """Return the seconds until server, controllers and services recovered; None if they exceeded the limit."""
         beats = _safely(self._beats, dict[int, str]())
         if not until(lambda: self._recovered(beats), RECOVERY_S):
             self._not_recovered += 1

@@ -33,7 +33,7 @@ time.sleep = sleep
 
 
 class Clock:
-    """The wall clock of all processes that start with `environment`. `step` sets its offset to the machine's clock."""
+    """The wall clock of processes that start with `environment`. `step` sets its offset to the machine's clock."""
 
     def __init__(self, directory: Path, library: Path) -> None:
         directory.mkdir()

@@ -77,7 +77,7 @@ CHEAP = (
     Kind.DROP_TABLE,
 )
 LONGEST_PAUSE_S = 2.0
-AT_ONCE = 0.2  # share of events that do not wait for the recovery from the event before
+AT_ONCE = 0.2  # share of events after which the next event comes without waiting for the recovery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

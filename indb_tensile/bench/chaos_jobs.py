@@ -1,4 +1,4 @@
-"""Trainings of a chaos test: their owners, the results of their undisturbed runs, and the endings of all their jobs."""
+"""Trainings of a chaos test: their owners, the results of undisturbed runs, and the endings of all jobs."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

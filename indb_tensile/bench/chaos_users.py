@@ -1,4 +1,4 @@
-"""Disturbs a chaos test with an ordinary role's rights: locks, floods, invalid jobs, cancellations, dropped tables."""
+"""Disturbs a chaos test with an ordinary role's rights: locks, floods, invalid or cancelled jobs, dropped tables."""
 
 import time
 from collections.abc import Mapping, Sequence

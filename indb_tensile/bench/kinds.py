@@ -1,7 +1,7 @@
-"""Twenty kinds of networks, each small: what between them a captured step has to get right, whatever plan it follows.
+"""Twenty kinds of small networks that together cover what a captured step must compute exactly, under any plan.
 
-Networks of the literature stand here as one or two of their blocks. Each is trained by one of the optimizers, some in
-parts, in half precision, with clipped gradients or with averages of their weights.
+Networks of the literature appear as one or two of their blocks. Each kind is trained by one of the optimizers, some
+of them in micro-batches, in half precision, with clipped gradients or with averages of their weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,9 +33,9 @@ _RMSPROP = OptimizerSettings(kind="rmsprop", momentum=0.9, centered=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of network: how it is built, what a batch of it is, and how it is trained.
+    """One kind of network: how to build it, its batches, and its optimizer.
 
-    `x` and `y` draw as many rows as they are asked for.
+    `x` and `y` draw the given number of rows.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Kind:
     rows: int = ROWS
 
     def subject(self, seed: int = 0) -> Subject:
-        """With weights and rows of this seed."""
+        """Return a subject with weights and rows drawn from `seed`."""
         torch.manual_seed(seed)
         return Subject(
             name=self.name,
@@ -62,7 +62,7 @@ class Kind:
 
 
 def find_kind(name: str) -> Kind:
-    """The kind of this name. Raises MissingError where there is none."""
+    """Return the kind of this name. Raises MissingError if there is none."""
     if name not in KINDS:
         raise MissingError(f"there is no kind of network '{name}'", hint=f"Kinds are: {', '.join(KINDS)}.")
     return KINDS[name]
@@ -82,7 +82,7 @@ def _cross_entropy(predicted: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _mean(predicted: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    """Of a network that gives its own loss, of each row."""
+    """Return the mean of `predicted`, for a network that computes the loss of each row itself."""
     return predicted.mean()
 
 

@@ -1,4 +1,4 @@
-"""Tables for `bench defaults`, in memory as the reader of a relation gives them: real, synthetic, or a CSV file's."""
+"""Sample tables for `bench defaults`, in memory as a relation's reader returns them: real, synthetic, or CSV."""
 
 import csv
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from indb_tensile.learning.splits import row_hashes
 _KEY = "id"
 _SEED = 20130101
 _KINDS = {"bigint": Kind.INTEGER, "int": Kind.INTEGER, "text": Kind.TEXT, "real[]": Kind.ARRAY}
-_NULL = ("", "NA")  # how a CSV file writes NULL: as PostgreSQL does, or R
+_NULL = ("", "NA")  # NULL in a CSV file, as PostgreSQL and R write it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """A table with something to predict."""
+    """A table with a target column, and the task of predicting that."""
 
     name: str
     table: Table
@@ -32,7 +32,7 @@ class Sample:
 
 
 def sample(name: str) -> Sample:
-    """The sample table of this name, one of NAMES. Raises MissingError for any other name."""
+    """Return the sample table of this name, one of NAMES. Raises MissingError for any other name."""
     if name in _SYNTHETIC:
         columns, task = _SYNTHETIC[name](np.random.default_rng(_SEED))
         return Sample(name=name, table=tabled(columns), target="target", task=task)
@@ -49,9 +49,9 @@ def sample(name: str) -> Sample:
 
 
 def from_csv(path: Path, target: str) -> Sample:
-    """A CSV file with a header. Columns are numbers or timestamps where each value is one, else texts.
+    """Read a CSV file with a header. A column whose values are all numbers or timestamps gets that type, else text.
 
-    A number as target is a regression. Raises MissingError for a file or target that is not there.
+    A target column of numbers makes the task a regression. Raises MissingError if the file or the target is missing.
     """
     if not path.is_file():
         raise MissingError(f"there is no file {path}")
@@ -65,7 +65,7 @@ def from_csv(path: Path, target: str) -> Sample:
 
 
 def tabled(columns: dict[str, ColumnData]) -> Table:
-    """These columns as a table with the primary key `id`, which counts its rows from 1."""
+    """Return the columns as a table with the primary key `id`, whose values count the rows from 1."""
     rows = len(next(iter(columns.values())).missing)
     key = _known(Kind.INTEGER, np.arange(1, rows + 1))
     described = tuple(
@@ -109,35 +109,36 @@ def _made(columns: dict[str, ColumnData], target: npt.NDArray[np.generic]) -> tu
 
 
 def _tiny(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
-    """30 rows of 4 columns, two of which decide between two classes."""
+    """Return 30 rows of 4 columns, two of which decide between two classes."""
     x = drawn.normal(size=(30, 4))
     return _made(_numbers(x), x[:, 0] + 0.5 * x[:, 1] + 0.3 * drawn.normal(size=30) > 0)
 
 
 def _imbalanced(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
-    """2,000 rows of which one in twenty is of the class to be found, by a product of columns."""
+    """Return 2,000 rows, one in twenty of which is in the positive class; a product of columns decides."""
     x = drawn.normal(size=(2000, 8))
     score = x[:, 0] + x[:, 1] * x[:, 2] + 0.5 * drawn.normal(size=2000)
     return _made(_numbers(x), score > np.quantile(score, 0.95))
 
 
 def _middle(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
-    """5,000 rows of Friedman's first regression problem (1991)."""
+    """Return 5,000 rows of Friedman's first regression problem (1991)."""
     x = drawn.uniform(size=(5000, 10))
     y = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
     return _made(_numbers(x), y + drawn.normal(size=5000))
 
 
 def _wide(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
-    """400 rows of 500 columns, ten of which decide between two classes."""
+    """Return 400 rows of 500 columns, ten of which decide between two classes."""
     x = drawn.normal(size=(400, 500))
     return _made(_numbers(x), x[:, :10].sum(axis=1) + drawn.normal(size=400) > 0)
 
 
 def _mixed(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
-    """327,000 rows of 25 mixed columns: the shape of a year of flights.
+    """Return 327,000 rows of 25 mixed columns, the shape of a year of flights.
 
-    19 numbers, five texts of 3 to 4,000 values and a timestamp; the hour, the texts and a product of numbers matter.
+    The columns are 19 numbers, five texts of 3 to 4,000 distinct values and a timestamp. The target depends on the
+    hour, the texts and a product of numbers.
     """
     rows = 327_000
     x = drawn.normal(size=(rows, 19))

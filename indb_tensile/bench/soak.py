@@ -3,11 +3,11 @@
     python -m indb_tensile.bench.soak [--kills 500] [--at-once 4] [--survivors 2] [--seed 0] [--json]
 
 Survivors train a small network on the device again and again, with their tensors in the device's memory. Beside them
-the test starts victims, which only allocate, fill and check memory. It changes their grants and kills them by SIGKILL,
-most of them while they allocate and some before they have begun. The controller's own code notices each death,
-quarantines the victim's regions and frees them. A region with two owners shows as bytes that the owner did not write:
-a victim checks its bytes, and a survivor's result is compared bit for bit with that of a training that runs alone
-in ordinary memory. A region is lost if it is not free after all processes have ended.
+the test starts victims, which only allocate, fill and check memory. It changes their grants and kills them by
+SIGKILL, most of them while they allocate and some before they have begun. The controller's own code notices each
+death, quarantines the victim's regions and frees them. A region with two owners shows as bytes that the owner did not
+write: a victim checks its bytes, and a survivor's result is compared bit for bit with that of a training that runs
+alone in ordinary memory. A region is lost if it is not free after all processes have ended.
 """
 
 import argparse
