@@ -47,8 +47,8 @@ class Database:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Yield a running private cluster below a temporary directory."""
-    with passing(ROLES, "max_connections = 60\n") as made:
-        yield made
+    with passing(ROLES, "max_connections = 60\n") as created:
+        yield created
 
 
 @pytest.fixture(scope="session")
@@ -71,20 +71,20 @@ def template(cluster: Cluster) -> str:
 @pytest.fixture
 def database(cluster: Cluster, template: str) -> Iterator[Database]:
     """Yield a new database for one test."""
-    with fresh_database(cluster, template) as made:
-        yield made
+    with fresh_database(cluster, template) as created:
+        yield created
 
 
 @contextlib.contextmanager
 def fresh_database(cluster: Cluster, template: str) -> Iterator[Database]:
     """Yield a new database, and drop it when the block ends."""
-    made = Database(name=f"test_{next(_numbers)}", cluster=cluster)
-    name = sql.Identifier(made.name)
+    created = Database(name=f"test_{next(_numbers)}", cluster=cluster)
+    name = sql.Identifier(created.name)
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
         connection.execute(
             sql.SQL("create database {} template {} strategy file_copy").format(name, sql.Identifier(template))
         )
-    yield made
+    yield created
     # This needs a new connection, since the test may have restarted the cluster.
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
         connection.execute(sql.SQL("drop database {} with (force)").format(name))

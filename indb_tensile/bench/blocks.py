@@ -294,8 +294,8 @@ class Adversarial(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the network's loss."""
-        made = self.generator(torch.randn_like(x))
-        reversed_gradient = 2 * made.detach() - made
+        generated = self.generator(torch.randn_like(x))
+        reversed_gradient = 2 * generated.detach() - generated
         true, false = self.discriminator(x), self.discriminator(reversed_gradient)
         return functional.softplus(-true) + functional.softplus(false)
 

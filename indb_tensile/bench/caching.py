@@ -22,13 +22,13 @@ _ROUND_BYTES = 2 * MIB  # a larger request's segment is a multiple of this
 _ITERATIONS = 3
 
 
-def reserved_bytes(held: Sequence[Interval], count: int) -> int:
+def reserved_bytes(intervals: Sequence[Interval], count: int) -> int:
     """Return the bytes that the allocator has reserved after some iterations of `count` operators."""
     allocator = _Allocator()
     blocks: dict[int, _Block] = {}
     starts: list[list[int]] = [[] for _ in range(count)]
     stops: list[list[int]] = [[] for _ in range(count)]
-    for index, interval in enumerate(held):
+    for index, interval in enumerate(intervals):
         if interval.stop - interval.first < count:
             starts[interval.first].append(index)
             stops[interval.stop % count].append(index)
@@ -40,7 +40,7 @@ def reserved_bytes(held: Sequence[Interval], count: int) -> int:
                 if index in blocks:
                     allocator.give(blocks.pop(index))
             for index in coming:
-                blocks[index] = allocator.take(held[index].size_bytes)
+                blocks[index] = allocator.take(intervals[index].size_bytes)
     return allocator.reserved_bytes
 
 

@@ -105,8 +105,8 @@ class Users:
             return {"nobody": True}
         job = jobs[event.pick(len(jobs))]
         self._jobs.cancelled.add(job)  # before the request, since its answer may be lost
-        ((taken,),) = self._jobs.run("cancel", self._jobs.asked[job].owner, job=job)
-        return {"job": job, "taken": taken}
+        ((accepted,),) = self._jobs.run("cancel", self._jobs.asked[job].owner, job=job)
+        return {"job": job, "taken": accepted}
 
     def _victims(self) -> Sequence[int]:
         return [job for job in self._jobs.unended() if job in self._jobs.asked]

@@ -44,10 +44,10 @@ def main(arguments: list[str]) -> None:
     marks["train"] = time.perf_counter()
     save_file(module.state_dict(), Path(directory) / "plain.safetensors")
     marks["save"] = time.perf_counter()
-    taken, before = {}, _BEGAN_S
+    durations, before = {}, _BEGAN_S
     for part, at_s in marks.items():
-        taken[part], before = round(at_s - before, 3), at_s
-    print(json.dumps(taken | {"r2": round(score, 4), "features": x.shape[1]}))
+        durations[part], before = round(at_s - before, 3), at_s
+    print(json.dumps(durations | {"r2": round(score, 4), "features": x.shape[1]}))
 
 
 def _read(dsn: str, table: str) -> dict[str, list[Any]]:

@@ -213,8 +213,8 @@ def _boosting(table: Sample, seed: int) -> Score:
     x = np.column_stack([_for_boosting(data) for data in columns.values()])
     texts = [name for name, data in columns.items() if data.kind is Kind.TEXT]
     categorical = [place for place, name in enumerate(columns) if name in texts] or None
-    made = HistGradientBoostingClassifier if table.task is Task.CLASSIFICATION else HistGradientBoostingRegressor
-    model = made(random_state=seed, categorical_features=categorical)
+    estimator = HistGradientBoostingClassifier if table.task is Task.CLASSIFICATION else HistGradientBoostingRegressor
+    model = estimator(random_state=seed, categorical_features=categorical)
     known = np.flatnonzero(~table.table.columns[table.target].missing)
     y = table.table.columns[table.target].values
     learn, test = _parts(table, known, seed)

@@ -157,8 +157,8 @@ def _compare(rig: Rig, trial: Trial, share: float, *, rounds: int, iterations: i
         measured = trial.run(plan.plans[0], iterations, rig.reset_high_water)
         planned.append(measured.iteration_ns)
         predicted.append(plan.forecast.iteration_ns)
-        (again,) = foresee([workload(trial.step, measured.latency_ns)], [plan], link=link)
-        simulated.append(again.forecast.iteration_ns)
+        (predicted_again,) = foresee([workload(trial.step, measured.latency_ns)], [plan], link=link)
+        simulated.append(predicted_again.forecast.iteration_ns)
         peaks.append((plan.peak_bytes, rig.peak_bytes(measured.peak_bytes)))
     peak_bytes, measured_bytes = max(peaks, key=lambda both: abs(both[1] / both[0] - 1))
     return {

@@ -64,13 +64,13 @@ def backward_again(graph: StepGraph, again: set[OpIndex]) -> Plan:
     """Return a plan that repeats each of these forward operators before the first backward operator that needs it."""
     maker = {t: k for k in again for t in graph.operators[k].writes}
     order: list[OpIndex] = []
-    done: set[OpIndex] = set()
+    repeated: set[OpIndex] = set()
 
     def make(operator: OpIndex) -> None:
         for tensor in graph.operators[operator].reads:
             needed = maker.get(tensor)
-            if needed is not None and needed not in done and needed != operator:
-                done.add(needed)
+            if needed is not None and needed not in repeated and needed != operator:
+                repeated.add(needed)
                 make(needed)
                 order.append(needed)
 
@@ -78,7 +78,7 @@ def backward_again(graph: StepGraph, again: set[OpIndex]) -> Plan:
         if operator.stage in (Stage.BACKWARD, Stage.OPTIMIZER):
             make(OpIndex(k))
         order.append(OpIndex(k))
-    return Plan(policy=MINCUT, executions=tuple(Execution(operator=k) for k in order) if done else ())
+    return Plan(policy=MINCUT, executions=tuple(Execution(operator=k) for k in order) if repeated else ())
 
 
 def _recomputed_operators(

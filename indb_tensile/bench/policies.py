@@ -77,13 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def finish(
     options: argparse.Namespace,
     names: Sequence[str],
-    made: Callable[[], Iterator[Row]],
+    make_rows: Callable[[], Iterator[Row]],
     remarks: Remarks = lambda _: iter(()),
 ) -> NoReturn:
-    """Print rows as they are made, or tables of them; then print the verdict and exit with its code."""
+    """Print rows as they are make_rows, or tables of them; then print the verdict and exit with its code."""
     rows: list[Row] = []
     rows += before(options)
-    for row in made() if not options.recorded else shared.recorded(options.recorded):
+    for row in make_rows() if not options.recorded else shared.recorded(options.recorded):
         rows.append(row)
         if options.json:
             print(shared.stamped(row), flush=True)

@@ -133,7 +133,7 @@ def main() -> None:
     """Print one row per network, one per kind of operator, and one with sizes and times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device-s", type=float, default=DEVICE_S, help="seconds to measure drawn operators for")
-    parser.add_argument("--networks", type=int, default=None, help="use only this number of networks")
+    parser.add_argument("--networks", type=int, default=None, help="use only the first networks, in this number")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -33,8 +33,8 @@ class _Builder(GraphBuilder):
         self._weights = self.tensor("weights", square_bytes, Role.PARAMETER)
         self._gradient = self.tensor("weights.gradient", square_bytes, Role.ACTIVATION)
         hidden, cell = (self._activation(name) for name in ("hidden", "cell"))
-        for made in (hidden, cell):
-            self.operator("zeros", Stage.FORWARD, (), (made,))
+        for state in (hidden, cell):
+            self.operator("zeros", Stage.FORWARD, (), (state,))
         saved = []
         for _ in range(steps):
             hidden, cell, step = self._forward(x, hidden, cell)
@@ -72,9 +72,9 @@ class _Builder(GraphBuilder):
 
     def _add(self, name: str, stage: Stage, reads: tuple[TensorId, ...], width: int = 1, flops: int = 0) -> TensorId:
         """Add an operator and return the tensor that it writes, `width` times as large as a state."""
-        made = self._activation(name, width)
-        self.operator(name, stage, reads, (made,), flops or width * _STATE_BYTES // 4)
-        return made
+        output = self._activation(name, width)
+        self.operator(name, stage, reads, (output,), flops or width * _STATE_BYTES // 4)
+        return output
 
     def _activation(self, name: str, width: int = 1) -> TensorId:
         return self.tensor(name, width * _STATE_BYTES, Role.ACTIVATION)

@@ -57,27 +57,27 @@ class _Builder(GraphBuilder):
     def _layer(
         self, name: str, value: TensorId, weights: int, width: int, pixels: int, other: TensorId | None = None
     ) -> TensorId:
-        made = self.tensor(name, self._bytes(width, pixels), Role.ACTIVATION)
-        parameter = self.tensor(f"{name}.weight", 4 * weights, Role.PARAMETER) if weights else made
+        output = self.tensor(name, self._bytes(width, pixels), Role.ACTIVATION)
+        parameter = self.tensor(f"{name}.weight", 4 * weights, Role.PARAMETER) if weights else output
         flops = 2 * _BATCH * pixels**2 * max(weights, width)
         reads = [value] if other is None else [value, other]
-        self.operator(name, Stage.FORWARD, (*reads, *([parameter] if weights else [])), (made,), flops)
-        self._layers.append((name, value, made, parameter, other, flops))
-        return made
+        self.operator(name, Stage.FORWARD, (*reads, *([parameter] if weights else [])), (output,), flops)
+        self._layers.append((name, value, output, parameter, other, flops))
+        return output
 
     def _backward(
-        self, name: str, value: TensorId, made: TensorId, parameter: TensorId, other: TensorId | None, flops: int
+        self, name: str, value: TensorId, output: TensorId, parameter: TensorId, other: TensorId | None, flops: int
     ) -> Iterator[tuple[TensorId, TensorId]]:
-        gradient = self._gradient.pop(made)
+        gradient = self._gradient.pop(output)
         if other is not None:
             self._gradient[other] = gradient  # an addition passes its gradient to both inputs
         for_value = self.tensor(f"{name}.gradient", self.tensors[value].size_bytes, Role.ACTIVATION)
-        trained = parameter != made
+        trained = parameter != output
         writes = [for_value]
         if trained:
             size_bytes = self.tensors[parameter].size_bytes
             writes.append(self.tensor(f"{name}.weight.gradient", size_bytes, Role.ACTIVATION))
-        saved = made if name == "relu" else value
+        saved = output if name == "relu" else value
         self.operator(
             f"{name}_backward",
             Stage.BACKWARD,

@@ -128,8 +128,8 @@ def set_up(selected: Target, subject: Subject, *, throttled: bool = True) -> Ite
 
     Without throttling an emulated link copies at full speed, but plans are still made for its rates.
     """
-    with _emulated(selected, subject, throttled=throttled) if selected.emulated else _gpu(selected, subject) as made:
-        yield made
+    with _emulated(selected, subject, throttled=throttled) if selected.emulated else _gpu(selected, subject) as rig:
+        yield rig
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
         "unplanned": after.unplanned - before.unplanned,
         "step_ms": round(median(plain for plain, _, _ in times_ns) / 1e6, 2),
         "served": round(median(served / plain for plain, served, _ in times_ns), 3),
-        "noise": round(median(again / plain for plain, _, again in times_ns), 3),
+        "noise": round(median(repeated / plain for plain, _, repeated in times_ns), 3),
         "planning_s": round(planning_s, 3),
         "placed_over_peak": round(offsets.size_bytes / peak(step.graph, LIVENESS), 4),
     }

@@ -92,8 +92,8 @@ def measure(rounds: int, seconds: float, budget: float) -> list[dict[str, Any]]:
             unplanned = _run(members, [Plan(policy="liveness")] * len(members), seconds / 2)
             planned = _planned(members, unplanned, link, budget)
             measured = _run(members, [plan.plans[0] for plan in planned], seconds)
-            again = foresee(_workloads(members, measured), planned, link=link)
-            rounds_run.append(list(zip(again, measured, strict=True)))
+            predicted = foresee(_workloads(members, measured), planned, link=link)
+            rounds_run.append(list(zip(predicted, measured, strict=True)))
         for member in members:
             member.stop()
     return [_row(network, [jobs[k] for jobs in rounds_run]) for k, network in enumerate(NETWORKS)]

@@ -136,11 +136,11 @@ class Trial:
         return measurement
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(value: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two values are equal bit for bit: signs of zeros count, and NaN equals the same NaN."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if value.shape != other.shape or value.dtype != other.dtype:
         return False
-    first, second = (tensor.reshape(-1).view(torch.uint8) for tensor in (one, other))
+    first, second = (tensor.reshape(-1).view(torch.uint8) for tensor in (value, other))
     return torch.equal(first, second)
 
 

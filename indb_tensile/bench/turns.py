@@ -72,14 +72,14 @@ def take_turns(
             entry.buffers_exact.append(all(alike.values()))
 
 
-def duel(one: Entry, other: Entry, pace: Pace) -> None:
+def duel(first: Entry, other: Entry, pace: Pace) -> None:
     """Run rounds of two contenders. Each goes first in every other round."""
     started_s = time.perf_counter()
-    iterations = _iterations(one, pace.turn_s)
+    iterations = _iterations(first, pace.turn_s)
     for done in range(pace.duels):
         if done >= min(9, pace.duels) and time.perf_counter() - started_s > pace.duels_s:
             break
-        for entry in (one, other) if done % 2 else (other, one):
+        for entry in (first, other) if done % 2 else (other, first):
             entry.duel_ns.append(entry.contender.turn(iterations))
 
 
