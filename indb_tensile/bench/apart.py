@@ -40,7 +40,7 @@ class Elsewhere:
             return self._pool.submit(function, *arguments).result()
         except BrokenProcessPool:
             raise DeviceError(
-                "the process of PyTorch's own ways to train ended before its time",
+                "the process of PyTorch's contenders ended too early",
                 hint="Its output says why; a smaller --batch leaves both processes more memory.",
             ) from None
 

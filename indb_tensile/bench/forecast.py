@@ -194,7 +194,7 @@ def _line(row: dict[str, Any]) -> str:
         f"{name} {row[f'{name}_bytes'] / config.MIB:.1f} MB" for name in ("liveness_peak", "floor", "peak")
     )
     return (
-        f"{row['network']:<12} {sizes}, {row['swaps']} swaps; foretold {row['foretold_ms']} ms, "
+        f"{row['network']:<12} {sizes}, {row['swaps']} swaps; predicted {row['foretold_ms']} ms, "
         f"measured {row['measured_ms']} ms, ratio {row['ratio']}, simulated_ratio {row['simulated_ratio']}, "
         f"eor {row['eor']}"
     )

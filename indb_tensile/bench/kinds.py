@@ -77,7 +77,7 @@ def _numbers(below: int, *row: int) -> Callable[[int], torch.Tensor]:
 
 
 def _cross_entropy(predicted: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy over the last dimension, with one label for each position of the other dimensions."""
+    """Return the cross-entropy over the last dimension, with one label for each position of the others."""
     return functional.cross_entropy(predicted.flatten(0, -2), y.flatten())
 
 

@@ -171,7 +171,7 @@ def _device(options: argparse.Namespace, run_target: Target, name: str) -> Itera
         else:
             budget_bytes = _size(options.budget)
             if run_target.emulated:
-                require_memory(f"a budget of {options.budget}, up to twice of which is tried", 2 * budget_bytes)
+                require_memory(f"batches of up to twice the budget of {options.budget}", 2 * budget_bytes)
         yield Executed(batches, budget_bytes, rows), labels | {"side": case.side, "budget_bytes": budget_bytes}
 
 

@@ -29,10 +29,8 @@ from indb_tensile.executor.state import HOST
 
 EAGER = "eager"
 CHECKPOINT = "checkpoint"
-AOT_EAGER, INDUCTOR = (
-    "aot_eager",
-    "inductor",
-)  # compilers: both partition the graph; only inductor has kernels of its own
+# Compilers. Both partition the graph; only inductor has kernels of its own.
+AOT_EAGER, INDUCTOR = "aot_eager", "inductor"
 SEED = 1  # of the random numbers that an iteration draws
 
 Values = dict[str, torch.Tensor]
@@ -124,7 +122,7 @@ class Torch:
                     tensor.zero_()
 
     def values(self) -> Values:
-        """Copies of parameters and buffers, on the host."""
+        """Return copies of parameters and buffers, on the host."""
         return {name: tensor.detach().to(HOST, copy=True) for name, tensor in self._named()}
 
     def standing(self) -> Iterator[torch.Tensor]:

@@ -214,7 +214,7 @@ def _drifted(case: Case, seed: int) -> Case:
 def _line(row: Row) -> str:
     return (
         f"{row['policy']:<9} {row['model']:<12} {row['operators']:>6} operators x {row['jobs']} jobs at "
-        f"{row['budget']:.0%}: {row['planning_ms']:,.0f} ms ({row['planning_cpu_ms']:,.0f} of a processor), "
+        f"{row['budget']:.0%}: {row['planning_ms']:,.0f} ms ({row['planning_cpu_ms']:,.0f} ms of processor time), "
         f"again {row['replanning_ms']:,.0f} ms ({row['replanning_cold_ms']:,.0f} ms with nothing remembered); "
         f"EOR {row['eor']:.4f}{_beside(row)}, saves {row['msr_liveness']:.1%}, "
         f"{_checked(row)}"

@@ -187,9 +187,8 @@ def _row(way: str, samples: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 def _line(row: dict[str, Any]) -> str:
     return (
-        f"{row['start']:<14} ready after {row['ready_ms']:6.0f} ms, {row['processor_ms']:6.0f} ms of a processor; "
-        f"{row['private_bytes'] / MIB:6.1f} MB of its own, {row['proportional_bytes'] / MIB:6.1f} MB with its part "
-        "of what is shared"
+        f"{row['start']:<14} ready after {row['ready_ms']:6.0f} ms, {row['processor_ms']:6.0f} ms of processor time; "
+        f"{row['private_bytes'] / MIB:6.1f} MB private, {row['proportional_bytes'] / MIB:6.1f} MB proportional"
     )
 
 

@@ -221,7 +221,7 @@ def _row(network: Network, rounds: list[tuple[JobPlan, _Measured]]) -> dict[str,
 def _line(row: dict[str, Any]) -> str:
     sizes = ", ".join(f"{name} {row[f'{name}_bytes'] / config.MIB:.1f} MB" for name in ("liveness_peak", "peak"))
     return (
-        f"{row['network']:<8} {sizes}, {row['swaps']} swaps; foretold {row['foretold_ms']} ms (stalls "
+        f"{row['network']:<8} {sizes}, {row['swaps']} swaps; predicted {row['foretold_ms']} ms (stalls "
         f"{row['foretold_stall_ms']} ms), measured {row['measured_ms']} ms, ratio {row['ratio']} of {row['ratios']}"
     )
 
