@@ -8,7 +8,7 @@ For each network and seed (of weights, rows and operators' random numbers) the c
 iterations without a plan, by eager PyTorch, and under the plan of each policy for each budget. A budget is a share of
 the way from the floor to the liveness peak. The comparison covers everything that is trained: parameters, buffers
 and, between plans, the optimizer's state. The arena serves planned steps at planned addresses. The unplanned step,
-the reference, is in ordinary memory where the device has any. On a GPU all steps compute in torch's own precision
+the reference, is in ordinary memory on an emulated device. On a GPU all steps compute in torch's own precision
 (precision.py), and a captured batch normalisation runs torch's native kernels where eager's runs cuDNN's. There the
 reference is the unplanned captured step, and eager's bits may differ. Each row appears as soon as its run is done,
 and progress of planning goes to the error output. The exit code is 1 if any result differs. The whole matrix takes a

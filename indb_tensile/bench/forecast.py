@@ -6,15 +6,15 @@
 The networks are four small ones. With `--models` they are known ones (bench/networks.py), without names all that have
 a size of their own (bench/cases.py), at a batch and a side at which a step takes tenths of a second. Each takes one
 to three minutes, GPT-2 ten. With `--device cuda` they run on a GPU, at their own sides and larger batches. The arena
-serves the steps. An emulated device stands for the machine with its clock slowed down to this step. For each network
-the benchmark measures operators under the liveness plan, makes plans for budgets between the floor and the liveness
-peak from these latencies, and follows them. Liveness and planned iterations take turns, so that a machine that slows
-down slows both. Figures are medians. `ratio` is measured over predicted time. `simulated_ratio` is the same with the
-latencies that operators then had under the plan, with which a controller continues. It judges the simulator alone,
-whereas `ratio` also contains operators that a plan makes faster (less memory is in use, more of it in caches) or
-slower (copies take bandwidth). `eor` is measured time over that of the liveness iterations of the same run. The exit
-code is 1 if a median `simulated_ratio` is more than 3 % off, or if a peak is: by a byte, or on a GPU by more than 1
-%.
+serves the steps. An emulated device stands for the machine, slowed down until its step takes as long as here. For
+each network the benchmark measures operators under the liveness plan, makes plans for budgets between the floor and
+the liveness peak from these latencies, and follows them. Liveness and planned iterations take turns, so that a
+machine that slows down slows both. Figures are medians. `ratio` is measured over predicted time. `simulated_ratio` is
+the same with the latencies that operators then had under the plan, with which a controller continues. It judges the
+simulator alone, whereas `ratio` also contains operators that a plan makes faster (less memory is in use, more of it
+in caches) or slower (copies take bandwidth). `eor` is measured time over that of the liveness iterations of the same
+run. The exit code is 1 if a median `simulated_ratio` is more than 3 % off, or if a peak is: by a byte, or on a GPU by
+more than 1 %.
 """
 
 import argparse

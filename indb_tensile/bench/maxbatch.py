@@ -2,11 +2,12 @@
 
     python -m indb_tensile.bench.maxbatch [--models resnet50 …] [--budget 8GB] [--shares 0 0.5]
         [--simulated | --batch 4] [--side 96] [--device emulated] [--machine a6000] [--json]
+
 Executed (`--side` pixels or tokens, `--budget` to match): eager's peak is the bytes that its step really allocates.
 Ours is planned and confirmed by one executed iteration, whose peak the ledger sees. On an emulated device both upload
-through the link of the machine with its clock slowed down to the step. Simulated: the networks have their own size,
-are captured on tensors without memory, and take the machine's roofline times. Eager's peak is then the liveness peak,
-which favours eager, since no allocator loses anything.
+through the link of the machine, slowed down as the step is slower here than there. Simulated: the networks have their
+own size, are captured on tensors without memory, and take the machine's roofline times. Eager's peak is then the
+liveness peak, which favours eager, since no allocator loses anything.
 
 The search ends at 12 times eager's batch. A larger batch is of use only if it trains fast enough, so ours has a row
 for each share of eager's throughput (samples a second at eager's largest batch) that it must keep; 0 means any speed.

@@ -33,7 +33,7 @@ def alone(models: Sequence[str], option: str = "--models", known: Callable[[str]
 
 
 def preload() -> None:
-    """Restart this command with the shim preloaded, so that the device's memory can serve its tensors.
+    """Restart this command with the shim preloaded, a library through which the device's memory can serve tensors.
 
     Code that does not ask to be served keeps torch's allocator, at the cost of one relaxed load per allocation.
     """

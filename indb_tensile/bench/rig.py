@@ -1,9 +1,10 @@
 """Sets up the device that a benchmark runs on, all of which belongs to one job: emulated, or a GPU.
 
-An emulated device stands for a machine whose clock is slowed down. Its link's rates come from the step that runs on
-it, so the step is captured and timed first. On a GPU the device is opened first, since all memory that torch takes
-there comes from it, and the link is measured. Regions, ledger and addresses are those of a controller's trainer on
-both. docs/gpu.md says what has run on a real GPU; the tests use a double of its driver.
+An emulated device stands for a machine that is slowed down until the step takes as long as it takes here. The rates
+of its link are the machine's, divided by the same factor, so the step is captured and timed first. On a GPU the
+device is opened first, since all memory that torch takes there comes from it, and the link is measured. Regions,
+ledger and addresses are those of a controller's trainer on both. docs/gpu.md says what has run on a real GPU; the
+tests use a double of its driver.
 """
 
 import argparse
@@ -42,8 +43,8 @@ _LINK_ITERATIONS = 3  # iterations that measure a step's pace
 class Target:
     """The device to run on: `emulated`, which stands for a machine, or a GPU as the setting `device` names it.
 
-    With `turnover` (bench/turnover.py) an emulated link is as wide as gives the step that turnover, instead of having
-    the machine's rates.
+    With `turnover` (bench/turnover.py) an emulated link has the bandwidth at which the step has that turnover, not
+    the machine's.
     """
 
     device: str = EMULATED

@@ -4,8 +4,8 @@
 
 Both sides run the same captured step under the same plan (liveness) in one process, which restarts with the shim
 preloaded. One side's tensors are served. Each network has one row with medians over the rounds: the processor time
-served over ordinary, which other load on the machine does not distort; the same ratio for a second ordinary runner,
-which shows the noise; and the time that planning the addresses took.
+served over ordinary, which other load on the machine does not distort, and the same ratio for a second ordinary
+runner, which shows the noise. It also has the time that planning the addresses took.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python -m indb_tensile.bench.soak_survivor FD SLOT EPOCH
 
-Every episode starts from the same parameters and random numbers and follows a plan that swaps and recomputes. It
-prints a digest of the final state. With the shim preloaded, all its tensors are in the device's memory. The process
+Every episode starts from the same parameters and random numbers, follows a plan that swaps and recomputes, and prints
+a digest of its final state. With the shim preloaded, all its tensors are in the device's memory. The process
 ends when a line arrives on its standard input or that is closed.
 """
 

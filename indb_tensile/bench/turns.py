@@ -41,7 +41,7 @@ class Entry:
     buffers_exact: list[bool] = field(default_factory=list)
 
     def over(self, other: "Entry") -> float:
-        """Return this time over the other's: the median of the ratios of duels if both fought any, else of rounds."""
+        """Return this time over the other's: the median ratio of duels if both have any, else of rounds."""
         met = bool(self.duel_ns and other.duel_ns)
         mine, theirs = (entry.duel_ns if met else entry.step_ns for entry in (self, other))
         return median(a / b for a, b in zip(mine, theirs, strict=True))
