@@ -30,7 +30,7 @@ class Forwarder:
 
     def cut(self) -> int:
         """Break all connections and return their number. New connections are accepted."""
-        return self._call(self._cut)
+        return self._call(self._break_all)
 
     def stall(self) -> None:
         """Pass no data on, in either direction, and leave connections open."""
@@ -66,7 +66,7 @@ class Forwarder:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
-    def _cut(self) -> int:
+    def _break_all(self) -> int:
         count = len(self._writers) // 2
         for writer in self._writers:
             writer.transport.abort()
@@ -83,7 +83,7 @@ class Forwarder:
             return
         pair = {writer, target_writer}
         self._writers |= pair
-        directions = [self._pass_on(reader, target_writer), self._pass_on(target_reader, writer)]
+        directions = [self._forward(reader, target_writer), self._forward(target_reader, writer)]
         try:
             await asyncio.gather(*directions)
         finally:
@@ -91,7 +91,7 @@ class Forwarder:
                 end.transport.abort()
             self._writers -= pair
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass data on in one direction until either end is closed."""
         with suppress(OSError):
             while chunk := await reader.read(_CHUNK_BYTES):

@@ -28,9 +28,9 @@ class Users:
     def deeds(self) -> Mapping[Kind, Deed]:
         """Return the action for each kind of event."""
         return {
-            Kind.LOCK_JOBS: lambda event: self._hold(event, SQL["lock_jobs"]),
+            Kind.LOCK_JOBS: lambda event: self._hold_transaction(event, SQL["lock_jobs"]),
             Kind.LOCK_TABLE: self._lock_table,
-            Kind.LOCK_MODELS: lambda event: self._hold(event, SQL["lock_models"]),
+            Kind.LOCK_MODELS: lambda event: self._hold_transaction(event, SQL["lock_models"]),
             Kind.FLOOD_NOTIFY: self._flood_notify,
             Kind.UNCOMMITTED_MODEL: self._uncommitted_model,
             Kind.INVALID_JOBS: self._invalid_jobs,
@@ -46,9 +46,11 @@ class Users:
         owner = self._owner(event)
         training = next(training for training in self._jobs.trainings if training.owner == owner)
         locking = sql.SQL(SQL["lock_table"]).format(sql.Identifier(*training.table.split(".")))
-        return {"job": self._jobs.enqueue(training), **self._hold(event, locking)}
+        return {"job": self._jobs.enqueue(training), **self._hold_transaction(event, locking)}
 
-    def _hold(self, event: Event, statement: str | sql.Composed, values: Mapping[str, str] | None = None) -> Told:
+    def _hold_transaction(
+        self, event: Event, statement: str | sql.Composed, values: Mapping[str, str] | None = None
+    ) -> Told:
         """Execute a statement in an owner's transaction, and roll that back when the event is over."""
         owner = self._owner(event)
         with connect(self._rig.dsn(owner), application_name=PURPOSE) as connection:

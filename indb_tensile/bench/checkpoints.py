@@ -67,7 +67,7 @@ def main() -> None:
 def measure(dsn: str, directory: Path, size_bytes: int, rounds: int) -> dict[str, float | int | str]:
     """Return medians over `rounds` checkpoints in each store."""
     with connect(dsn, application_name="tensile bench checkpoints") as connection:
-        job = _claimed(connection)
+        job = _claim_job(connection)
         files = CheckpointFiles(directory, checkpoints.installation(connection), socket.gethostname())
         local, catalog = [], []
         for _ in range(rounds):
@@ -89,7 +89,7 @@ def measure(dsn: str, directory: Path, size_bytes: int, rounds: int) -> dict[str
     }
 
 
-def _claimed(connection: Connection) -> ClaimedJob:
+def _claim_job(connection: Connection) -> ClaimedJob:
     connection.execute(_SQL["enqueue"])
     worker = jobs.register_worker(
         connection, host=socket.gethostname(), pid=os.getpid(), device_kind="bench", lease_s=LEASE_S
@@ -113,13 +113,13 @@ def _save_file(connection: Connection, job: ClaimedJob, files: CheckpointFiles, 
 
 
 def _cost(connection: Connection, save: Callable[[], None]) -> Cost:
-    before, started_s = _written(connection), time.perf_counter()
+    before, started_s = _wal_position_bytes(connection), time.perf_counter()
     save()
     seconds = time.perf_counter() - started_s
-    return Cost(seconds=seconds, wal_bytes=_written(connection) - before)
+    return Cost(seconds=seconds, wal_bytes=_wal_position_bytes(connection) - before)
 
 
-def _written(connection: Connection) -> int:
+def _wal_position_bytes(connection: Connection) -> int:
     row = connection.execute(_SQL["written"]).fetchone()
     assert row is not None
     return int(row[0])

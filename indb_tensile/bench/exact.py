@@ -109,7 +109,7 @@ def measure(subjects: Iterator[Subject], runs: Asked) -> Iterator[Row]:
         plans: dict[Plan, str] = {}
         for seed, subject in enumerate(chain([first], subjects)):
             labels = {"model": subject.name, "batch": len(subject.x), "seed": seed}
-            unplanned, eager = _unplanned(subject, rig, runs)
+            unplanned, eager = _run_unplanned(subject, rig, runs)
             yield labels | eager
             trial = rig.trial(subject)
             measured = trial.run(LIVENESS, 1)
@@ -118,7 +118,7 @@ def measure(subjects: Iterator[Subject], runs: Asked) -> Iterator[Row]:
                 "turnover": round(turnover(trial.step.graph, rig.link, measured.iteration_ns), 3),
                 "simulated_turnover": round(simulated_turnover(trial.step.graph, runs.target.stands_for), 3),
             }
-            for row in _judged(trial, plans, unplanned, runs.iterations):
+            for row in _compare_plans(trial, plans, unplanned, runs.iterations):
                 yield labels | row | figures
             trial.runner.close()
 
@@ -130,11 +130,11 @@ def _plans(work: Workload, link: Link, runs: Asked) -> dict[Plan, str]:
     plans: dict[Plan, str] = {}
     for policy in runs.policies:
         for share in runs.budgets:
-            plans.setdefault(_planned(work, policy, round(low + share * (high - low)), link), policy)
+            plans.setdefault(_make_plan(work, policy, round(low + share * (high - low)), link), policy)
     return plans
 
 
-def _planned(work: Workload, policy: str, budget_bytes: int, link: Link) -> Plan:
+def _make_plan(work: Workload, policy: str, budget_bytes: int, link: Link) -> Plan:
     started_s = time.perf_counter()
     ((plan,),) = POLICIES[policy]([work], budget_bytes=budget_bytes, link=link)
     taken_s = time.perf_counter() - started_s
@@ -142,20 +142,20 @@ def _planned(work: Workload, policy: str, budget_bytes: int, link: Link) -> Plan
     return plan
 
 
-def _unplanned(subject: Subject, rig: Rig, runs: Asked) -> tuple[Values, Row]:
+def _run_unplanned(subject: Subject, rig: Rig, runs: Asked) -> tuple[Values, Row]:
     """Return the values of the unplanned captured step, the reference, and eager's row.
 
     Where the device's memory is the host's, the reference is not placed in the arena; a GPU has no other memory than
     the job's. Eager's optimizer state is not compared, since torch has other names for it.
     """
     trial = rig.trial(subject, placer=Placer() if runs.target.emulated else None)
-    unplanned = _trained(trial, LIVENESS, runs.iterations)
+    unplanned = _train(trial, LIVENESS, runs.iterations)
     trial.runner.close()
-    exact = _alike(_eager(subject, rig, runs.iterations), unplanned)
+    exact = _equal_bits(_run_eager(subject, rig, runs.iterations), unplanned)
     return unplanned, {"policy": EAGER, "swaps": 0, "operators": None, "peak_bytes": None, "exact": exact}
 
 
-def _judged(trial: Trial, plans: dict[Plan, str], unplanned: Values, iterations: int) -> Iterator[Row]:
+def _compare_plans(trial: Trial, plans: dict[Plan, str], unplanned: Values, iterations: int) -> Iterator[Row]:
     """Yield a row for each plan."""
     graph = trial.step.graph
     for plan, policy in plans.items():
@@ -164,11 +164,11 @@ def _judged(trial: Trial, plans: dict[Plan, str], unplanned: Values, iterations:
             "swaps": len(plan.swaps),
             "operators": len(plan.executions) or len(graph.operators),
             "peak_bytes": peak(graph, plan),
-            "exact": _alike(_trained(trial, plan, iterations), unplanned),
+            "exact": _equal_bits(_train(trial, plan, iterations), unplanned),
         }
 
 
-def _trained(trial: Trial, plan: Plan, iterations: int) -> Values:
+def _train(trial: Trial, plan: Plan, iterations: int) -> Values:
     """Return all trained values after `iterations` iterations under this plan."""
     trial.adopt(plan)
     trial.restart()
@@ -178,13 +178,13 @@ def _trained(trial: Trial, plan: Plan, iterations: int) -> Values:
     return trial.state.export()
 
 
-def _eager(subject: Subject, rig: Rig, iterations: int) -> Values:
+def _run_eager(subject: Subject, rig: Rig, iterations: int) -> Values:
     """Return parameters, buffers and averages after PyTorch's own iterations. The module is unchanged."""
     torch.manual_seed(SEED)
     return train_plainly(subject, iterations, rig.opened.torch_device)
 
 
-def _alike(values: Values, others: Values) -> bool:
+def _equal_bits(values: Values, others: Values) -> bool:
     """Return whether all of `values` equal `others` bit for bit."""
     return all(same_bits(tensor, others[name]) for name, tensor in values.items())
 

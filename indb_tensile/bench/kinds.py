@@ -72,7 +72,7 @@ def _normal(*row: int) -> Callable[[int], torch.Tensor]:
     return lambda rows: torch.randn(rows, *row)
 
 
-def _numbers(below: int, *row: int) -> Callable[[int], torch.Tensor]:
+def _integers(below: int, *row: int) -> Callable[[int], torch.Tensor]:
     return lambda rows: torch.randint(below, (rows, *row))
 
 
@@ -86,8 +86,8 @@ def _mean(predicted: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     return predicted.mean()
 
 
-_CLASSIFIED: Mapping[str, Any] = {"y": _numbers(CLASSES), "loss": _cross_entropy}
-_LABELLED: Mapping[str, Any] = {"x": _numbers(TOKENS, 12), "y": _numbers(TOKENS, 12), "loss": _cross_entropy}
+_CLASSIFIED: Mapping[str, Any] = {"y": _integers(CLASSES), "loss": _cross_entropy}
+_LABELLED: Mapping[str, Any] = {"x": _integers(TOKENS, 12), "y": _integers(TOKENS, 12), "loss": _cross_entropy}
 _OWN_LOSS: Mapping[str, Any] = {"y": _normal(1), "loss": _mean}
 
 _ALL = (
@@ -110,12 +110,12 @@ _ALL = (
     Kind(
         name="embeddings",
         build=blocks.Recommender,
-        x=_numbers(5_000, 8),
+        x=_integers(5_000, 8),
         y=_normal(1),
         loss=functional.mse_loss,
         settings=_ADAGRAD,
     ),
-    Kind(name="towers", build=blocks.Towers, x=_numbers(1_000, 12), settings=_ADAGRAD, **_OWN_LOSS),
+    Kind(name="towers", build=blocks.Towers, x=_integers(1_000, 12), settings=_ADAGRAD, **_OWN_LOSS),
     Kind(name="graph", build=blocks.GraphConvolution, x=_normal(9, 5), **_CLASSIFIED),
     Kind(name="recurrent", build=blocks.Recurrent, x=_normal(7, 6), settings=_RMSPROP, **_CLASSIFIED),
     Kind(

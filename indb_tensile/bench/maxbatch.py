@@ -78,7 +78,7 @@ def measure(labels: Row, device: Device, shares: Sequence[float]) -> Iterator[Ro
             hint="Give a larger --budget.",
         )
     for share in shares:
-        ours = _ours(device, eager, share) or eager
+        ours = _largest_planned(device, eager, share) or eager
         yield {
             **labels,
             "throughput_share": share,
@@ -92,7 +92,7 @@ def measure(labels: Row, device: Device, shares: Sequence[float]) -> Iterator[Ro
         }
 
 
-def _ours(device: Device, eager: Ran, share: float) -> Ran | None:
+def _largest_planned(device: Device, eager: Ran, share: float) -> Ran | None:
     """Return the largest confirmed batch. After a failure the next attempt is a few per cent smaller."""
     least = share * eager.samples_per_s
 

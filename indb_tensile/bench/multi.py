@@ -124,12 +124,12 @@ def _sweep(sweep: Asked) -> Iterator[Row]:
         budgets=sweep.budgets,
         refine=sweep.refine,
         beside=sweep.beside,
-        then=lambda trial: _then_in_phases(trial, sweep.budgets, (*sweep.beside, *pairs)),
+        then=lambda trial: _phased_rows(trial, sweep.budgets, (*sweep.beside, *pairs)),
     )
-    yield from (_beside_equal_parts(case, row) for row in rows)
+    yield from (_with_equal_parts(case, row) for row in rows)
 
 
-def _beside_equal_parts(case: Case, row: Row) -> Row:
+def _with_equal_parts(case: Case, row: Row) -> Row:
     """Return the row with the overheads of jobs planned alone for equal parts, if these plans meet the budget."""
     if row["policy"] != DEFAULT_POLICY or len(case.workloads) == 1 or row["budget_bytes"] is None:
         return row
@@ -152,7 +152,7 @@ def _graph(model: str) -> StepGraph:
     return graph_of(model)
 
 
-def _then_in_phases(trial: Trial, budgets: int, rivals: Sequence[Row]) -> Iterator[Row]:
+def _phased_rows(trial: Trial, budgets: int, rivals: Sequence[Row]) -> Iterator[Row]:
     """Yield rows with plans and phases chosen together, for these budgets and for the peaks of rivals not covered."""
     if trial.policy not in (DEFAULT_POLICY, LIVENESS):
         return

@@ -78,7 +78,7 @@ def graph_of(name: str, batch: int | None = None, side: int | None = None) -> St
     if path.exists():
         return read_document(path.read_bytes()).graph
     graph = capture(network, rows)
-    _keep(path, write_document(Document(name=name, graph=graph)))
+    _store(path, write_document(Document(name=name, graph=graph)))
     return graph
 
 
@@ -220,7 +220,7 @@ def _key() -> str:
     return digest.hexdigest()[:16]
 
 
-def _keep(path: Path, text: str) -> None:
+def _store(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(text, encoding="utf-8")

@@ -81,7 +81,7 @@ def main() -> None:
 def measure(instance: Instance, repeat: int) -> Iterator[dict[str, Any]]:
     """Yield one row per way of placing."""
     bound = load_bound(instance.held, instance.count)
-    for method, way in _ways(instance):
+    for method, way in _methods(instance):
         took_ms, size_bytes = [], None
         for _ in range(repeat):
             start_ns = time.perf_counter_ns()
@@ -100,7 +100,7 @@ def measure(instance: Instance, repeat: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _ways(instance: Instance) -> Iterator[tuple[str, Callable[[], int | None]]]:
+def _methods(instance: Instance) -> Iterator[tuple[str, Callable[[], int | None]]]:
     resident, count, alignment = instance.held, instance.count, instance.alignment_bytes
     yield "place", lambda: place(resident, count, alignment_bytes=alignment).size_bytes
     if (capacity := instance.capacity_bytes) is not None:

@@ -157,7 +157,7 @@ def rows(drawn: tuple[Sample, ...], measured: Sequence[Measured]) -> Iterator[di
         results = [_of_kind(result, kind) for result in judged]
         if sum(len(result.kinds) for result in results) >= _FEWEST_OF_KIND:
             yield {"kind": kind, **_figures(results)}
-    yield {"network": "all", **_figures(judged), **_crowded(drawn)}
+    yield {"network": "all", **_figures(judged), **_judge_busy_device(drawn)}
     yield _cost(drawn, measured)
 
 
@@ -192,13 +192,13 @@ def measure_network(name: str, capture: Callable[[], CapturedStep]) -> Measured:
     """Capture the network's step and measure each of its operators once."""
     step = capture()
     samples = {
-        signature: Sample(description=call.description, latency_ns=_undisturbed_ns(step, call))
+        signature: Sample(description=call.description, latency_ns=_least_disturbed_ns(step, call))
         for signature, (_, call) in kernels([step]).items()
     }
     return Measured(name=name, order=tuple(o.signature for o in step.graph.operators), samples=samples)
 
 
-def _undisturbed_ns(step: CapturedStep, call: Call) -> int:
+def _least_disturbed_ns(step: CapturedStep, call: Call) -> int:
     """Return the latency with the processor to itself; after some tries, that of the least disturbed one."""
     attempts: list[tuple[float, int]] = []
     while len(attempts) < _TRIES and (not attempts or attempts[-1][0] < LEAST_SHARE):
@@ -286,7 +286,7 @@ def _r2(measured: Logs, predicted: Logs) -> float | None:
     return round(1 - float(((measured - predicted) ** 2).sum()) / spread, 3) if spread > 0 else None
 
 
-def _crowded(drawn: tuple[Sample, ...]) -> dict[str, Any]:
+def _judge_busy_device(drawn: tuple[Sample, ...]) -> dict[str, Any]:
     """Judge the last quarter of the drawn operators, on a busy device, with and without the utilisation as input."""
     cut = len(drawn) * 3 // 4
     last = [sample for sample in drawn[cut:] if sample.utilisation > 0]

@@ -53,8 +53,8 @@ def measure(dsn: str, count: int, claimers: int) -> dict[str, float | int]:
         connection.execute(_SQL["fill"], {"count": count})
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(claimers)
-    with context.Pool(claimers, initializer=_receive, initargs=(ready,)) as pool:
-        parts = pool.map(_empty, [dsn] * claimers, chunksize=1)
+    with context.Pool(claimers, initializer=_set_barrier, initargs=(ready,)) as pool:
+        parts = pool.map(_empty_queue, [dsn] * claimers, chunksize=1)
     claimed = [job for jobs_claimed, _, _ in parts for job in jobs_claimed]
     elapsed_s = max(end for _, _, end in parts) - min(start for _, start, _ in parts)
     return {
@@ -68,13 +68,13 @@ def measure(dsn: str, count: int, claimers: int) -> dict[str, float | int]:
     }
 
 
-def _receive(ready: "multiprocessing.synchronize.Barrier") -> None:
+def _set_barrier(ready: "multiprocessing.synchronize.Barrier") -> None:
     """Store the barrier in each claimer's process, since it can only be inherited."""
     global _ready
     _ready = ready
 
 
-def _empty(dsn: str) -> tuple[Sequence[int], float, float]:
+def _empty_queue(dsn: str) -> tuple[Sequence[int], float, float]:
     """Claim and end jobs until there are none. Returns the jobs, and the start and end on the monotonic clock."""
     claimed = []
     with connect(dsn, application_name="tensile bench queue", lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS) as connection:

@@ -155,7 +155,7 @@ def _emulated(selected: Target, subject: Subject, *, throttled: bool) -> Iterato
 @contextmanager
 def _gpu(selected: Target, subject: Subject) -> Iterator[Rig]:
     """Yield a rig with half of the GPU's memory. PyTorch's contenders, in a process of their own, have the rest."""
-    gpu = _chosen(selected.device)
+    gpu = _select_gpu(selected.device)
     region_bytes = region_bytes_of(gpu)
     count = gpu.memory_bytes // 2 // region_bytes
     name, place = f"cuda:{gpu.ordinal}", torch_device(f"cuda:{gpu.ordinal}")
@@ -163,7 +163,9 @@ def _gpu(selected: Target, subject: Subject) -> Iterator[Rig]:
     with Ledger.create(count * region_bytes, region_bytes, 1, 1, None, host_bytes) as ledger:
         slot, epoch = ledger.claim_slot(os.getpid())
         ledger.grant(slot, count * region_bytes)
-        regions = _handed_over(CudaBroker(gpu.ordinal, region_bytes, count), gpu.ordinal) if gpu.shareable else None
+        regions = (
+            _receive_regions(CudaBroker(gpu.ordinal, region_bytes, count), gpu.ordinal) if gpu.shareable else None
+        )
         with open_device(name, (ledger.fd, slot, epoch), host_bytes, regions, place) as opened:
             link = link_of(measure_copies(opened.device, SIZES_BYTES[-1]))
             yield Rig(
@@ -183,14 +185,14 @@ def _placer(opened: Opened, step: CapturedStep, spare_bytes: int | None = None) 
     return Placer(opened.serving, region_bytes=least_bytes if spare_bytes is None else spare_bytes)
 
 
-def _chosen(device: str) -> Gpu:
+def _select_gpu(device: str) -> Gpu:
     """Return the GPU of that name. Raises DeviceError if it cannot be used."""
     chosen = choose(device, probe(), torch_cuda(), torch_architectures)
     assert isinstance(chosen, Gpu)  # only a request for a GPU gets here
     return chosen
 
 
-def _handed_over(broker: CudaBroker, ordinal: int) -> CudaRegions:
+def _receive_regions(broker: CudaBroker, ordinal: int) -> CudaRegions:
     """Return the broker's regions, received through a socket as a trainer receives them."""
     sending, receiving = socket.socketpair()
     with sending, receiving:

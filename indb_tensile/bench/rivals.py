@@ -85,7 +85,7 @@ class Torch:
         self.module = subject.module if place == HOST else deepcopy(subject.module).to(place)
         self._loss = subject.loss
         self._transfers = transfers
-        self._settle = partial(torch.cuda.synchronize, place) if place.type == "cuda" else _nothing
+        self._settle = partial(torch.cuda.synchronize, place) if place.type == "cuda" else _do_nothing
         self._optimizer = torch.optim.Adam(self.module.parameters(), lr=RATE, fused=True)
         self._initial = self.values()
         self._batch = [transfers.upload(tensor) for tensor in (subject.x, subject.y)]
@@ -115,7 +115,7 @@ class Torch:
     def restart(self) -> None:
         """Reset parameters, buffers and optimizer state to their initial values."""
         with torch.no_grad():
-            for name, tensor in self._named():
+            for name, tensor in self._named_tensors():
                 tensor.copy_(self._initial[name])
             for state in self._optimizer.state.values():
                 for tensor in state.values():
@@ -123,11 +123,11 @@ class Torch:
 
     def values(self) -> Values:
         """Return copies of parameters and buffers, on the host."""
-        return {name: tensor.detach().to(HOST, copy=True) for name, tensor in self._named()}
+        return {name: tensor.detach().to(HOST, copy=True) for name, tensor in self._named_tensors()}
 
     def standing(self) -> Iterator[torch.Tensor]:
         """Yield the tensors that exist between two iterations; optimizer state only after the first iteration."""
-        yield from (tensor for _, tensor in self._named())
+        yield from (tensor for _, tensor in self._named_tensors())
         for state in self._optimizer.state.values():
             yield from state.values()
 
@@ -139,7 +139,7 @@ class Torch:
         """Release the batch's host memory."""
         self._transfers.close()
 
-    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def _named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self.module.named_parameters()
         yield from self.module.named_buffers()
 
@@ -148,7 +148,7 @@ class Torch:
         self._loss(forward(x), y).backward()  # type: ignore[no-untyped-call]
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 

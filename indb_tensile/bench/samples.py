@@ -59,7 +59,7 @@ def from_csv(path: Path, target: str) -> Sample:
         header, *rows = csv.reader(file)
     if target not in header:
         raise MissingError(f'{path} has no column "{target}"', hint=f"Its columns are: {', '.join(header)}.")
-    columns = {name: _parsed([row[place] for row in rows]) for place, name in enumerate(header)}
+    columns = {name: _parse_column([row[place] for row in rows]) for place, name in enumerate(header)}
     task = Task.REGRESSION if columns[target].kind is Kind.FLOAT else Task.CLASSIFICATION
     return Sample(name=path.stem, table=tabled(columns), target=target, task=task)
 
@@ -67,7 +67,7 @@ def from_csv(path: Path, target: str) -> Sample:
 def tabled(columns: dict[str, ColumnData]) -> Table:
     """Return the columns as a table with the primary key `id`, whose values count the rows from 1."""
     rows = len(next(iter(columns.values())).missing)
-    key = _known(Kind.INTEGER, np.arange(1, rows + 1))
+    key = _complete_column(Kind.INTEGER, np.arange(1, rows + 1))
     described = tuple(
         Column(name=name, type=data.kind.value, wire=Wire(kind=data.kind, item=""), primary_key=name == _KEY)
         for name, data in ({_KEY: key} | columns).items()
@@ -81,7 +81,7 @@ def tabled(columns: dict[str, ColumnData]) -> Table:
     )
 
 
-def _parsed(texts: Sequence[str]) -> ColumnData:
+def _parse_column(texts: Sequence[str]) -> ColumnData:
     values = [None if text in _NULL else text for text in texts]
     try:
         numbers = np.array([np.nan if value is None else float(value) for value in values])
@@ -94,44 +94,46 @@ def _parsed(texts: Sequence[str]) -> ColumnData:
         return column_of("", Kind.TEXT, values)
 
 
-def _known(kind: Kind, values: npt.ArrayLike) -> ColumnData:
+def _complete_column(kind: Kind, values: npt.ArrayLike) -> ColumnData:
     listed = np.asarray(values)
     return ColumnData(kind=kind, values=listed, missing=np.zeros(len(listed), np.bool_))
 
 
-def _numbers(x: npt.NDArray[np.float64]) -> dict[str, ColumnData]:
-    return {f"x{place}": _known(Kind.FLOAT, x[:, place]) for place in range(x.shape[1])}
+def _number_columns(x: npt.NDArray[np.float64]) -> dict[str, ColumnData]:
+    return {f"x{place}": _complete_column(Kind.FLOAT, x[:, place]) for place in range(x.shape[1])}
 
 
-def _made(columns: dict[str, ColumnData], target: npt.NDArray[np.generic]) -> tuple[dict[str, ColumnData], Task]:
+def _with_target(
+    columns: dict[str, ColumnData], target: npt.NDArray[np.generic]
+) -> tuple[dict[str, ColumnData], Task]:
     kind, task = (Kind.BOOLEAN, Task.CLASSIFICATION) if target.dtype == np.bool_ else (Kind.FLOAT, Task.REGRESSION)
-    return columns | {"target": _known(kind, target)}, task
+    return columns | {"target": _complete_column(kind, target)}, task
 
 
 def _tiny(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
     """Return 30 rows of 4 columns, two of which decide between two classes."""
     x = drawn.normal(size=(30, 4))
-    return _made(_numbers(x), x[:, 0] + 0.5 * x[:, 1] + 0.3 * drawn.normal(size=30) > 0)
+    return _with_target(_number_columns(x), x[:, 0] + 0.5 * x[:, 1] + 0.3 * drawn.normal(size=30) > 0)
 
 
 def _imbalanced(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
     """Return 2,000 rows, one in twenty of which is in the positive class; a product of columns decides."""
     x = drawn.normal(size=(2000, 8))
     score = x[:, 0] + x[:, 1] * x[:, 2] + 0.5 * drawn.normal(size=2000)
-    return _made(_numbers(x), score > np.quantile(score, 0.95))
+    return _with_target(_number_columns(x), score > np.quantile(score, 0.95))
 
 
 def _middle(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
     """Return 5,000 rows of Friedman's first regression problem (1991)."""
     x = drawn.uniform(size=(5000, 10))
     y = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
-    return _made(_numbers(x), y + drawn.normal(size=5000))
+    return _with_target(_number_columns(x), y + drawn.normal(size=5000))
 
 
 def _wide(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
     """Return 400 rows of 500 columns, ten of which decide between two classes."""
     x = drawn.normal(size=(400, 500))
-    return _made(_numbers(x), x[:, :10].sum(axis=1) + drawn.normal(size=400) > 0)
+    return _with_target(_number_columns(x), x[:, :10].sum(axis=1) + drawn.normal(size=400) > 0)
 
 
 def _mixed(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
@@ -143,15 +145,17 @@ def _mixed(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
     rows = 327_000
     x = drawn.normal(size=(rows, 19))
     y = x[:, 0] + x[:, 1] * x[:, 2] + np.abs(x[:, 3])
-    columns = _numbers(x)
+    columns = _number_columns(x)
     for place, size in enumerate((3, 16, 105, 2000, 4000)):
         codes = np.minimum(drawn.geometric(min(0.5, 5 / size), rows) - 1, size - 1)
-        columns[f"word{place}"] = _known(Kind.TEXT, np.array([f"w{code}" for code in range(size)], object)[codes])
+        columns[f"word{place}"] = _complete_column(
+            Kind.TEXT, np.array([f"w{code}" for code in range(size)], object)[codes]
+        )
         y = y + drawn.normal(scale=0.6, size=size)[codes]
     moment = 1_356_998_400 + 60 * drawn.integers(0, 525_600, rows).astype(np.float64)
-    columns["moment"] = _known(Kind.TIME, moment)
+    columns["moment"] = _complete_column(Kind.TIME, moment)
     hour = moment % 86_400 / 3600
-    return _made(columns, y + np.sin(2 * np.pi * (hour - 5) / 24) + drawn.normal(size=rows))
+    return _with_target(columns, y + np.sin(2 * np.pi * (hour - 5) / 24) + drawn.normal(size=rows))
 
 
 _SYNTHETIC: dict[str, Callable[[np.random.Generator], tuple[dict[str, ColumnData], Task]]] = {

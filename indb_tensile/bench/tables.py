@@ -27,7 +27,7 @@ def verdict(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
         for (rival,), points in curves.items() if ours else ():
             open_points = [row for row in sound(points) if not covered(row, ours)]
             yield f"{called(names, case)}: {_coverage(str(rival), points, open_points, ours)}"
-        yield from (f"{called(names, case)}: {text}" for text in _times(ours, curves))
+        yield from (f"{called(names, case)}: {text}" for text in _fastest(ours, curves))
 
 
 def called(names: Sequence[str], case: tuple[Any, ...]) -> str:
@@ -41,11 +41,11 @@ def called(names: Sequence[str], case: tuple[Any, ...]) -> str:
 def _coverage(rival: str, points: Sequence[Row], open_points: Sequence[Row], ours: Sequence[Row]) -> str:
     if not open_points:
         return f"covers {rival} ({len(points)} points)"
-    shown = ", ".join(_open(row, ours) for row in open_points)
+    shown = ", ".join(_uncovered_point(row, ours) for row in open_points)
     return f"NOT COVERED: {rival} at {len(open_points)} of {len(points)} points: {shown}"
 
 
-def _open(row: Row, ours: Sequence[Row]) -> str:
+def _uncovered_point(row: Row, ours: Sequence[Row]) -> str:
     """Describe a point, our least overhead within its memory, and our largest saving within its overhead."""
     eor, msr = best_eor(ours, row["peak_bytes"]), best_msr(ours, row["eor"])
     near = [f"EOR {eor:.4f} within its memory" if eor is not None else "nothing within its memory"]
@@ -53,7 +53,7 @@ def _open(row: Row, ours: Sequence[Row]) -> str:
     return f"EOR {row['eor']:.4f} MSR {row['msr_liveness']:.4f} (ours: {', '.join(near)})"
 
 
-def _times(ours: Sequence[Row], curves: dict[tuple[Any, ...], list[Row]]) -> Iterator[str]:
+def _fastest(ours: Sequence[Row], curves: dict[tuple[Any, ...], list[Row]]) -> Iterator[str]:
     """Yield which policy is fastest within each share of the liveness peak."""
     for share in SHARES if ours else ():
         budget_bytes = share * ours[0]["liveness_peak_bytes"]
