@@ -24,7 +24,7 @@ SIZES = {
     "lstm": (16, 4),
 }
 _LEAST_ROWS = 2  # batch of networks without an entry in SIZES
-_TIMES = 4  # a GPU needs a larger batch than that of planning to be busy
+_TIMES = 4  # factor of the batch on a GPU, since the batch for planning keeps no GPU busy
 
 
 class Source(Protocol):

@@ -38,7 +38,7 @@ _SOURCES = (Path(__file__), *sorted((_PACKAGE / "executor").glob("*.py")))
 _SEQUENCE = 512
 _LSTM_STEPS = 64
 _LSTM_HIDDEN = 1024
-_DOUBLINGS = 12  # doubling 1 pixel as often gives more than any network needs
+_DOUBLINGS = 12  # 1 pixel doubled this many times is more than any network needs
 _VOCABULARY = 10_000  # token ids below this are valid in every network of tokens
 
 
