@@ -1,13 +1,12 @@
 #!/bin/sh
-# Sets everything up, then trains three deep models at once from SQL on a device that could not hold them unplanned: the
-# processor, with little memory. Where there is a GPU that can be used, the same three train on it afterwards, with all
-# the memory it has.
-# May be run again: it finds what is there and goes on.
+# Sets everything up, then trains three deep models at once from SQL on the processor, with less memory than the
+# models need without plans. If a GPU can be used, the same three then train on it, with all of its memory. The script
+# may run again: it keeps what is installed and continues.
 set -eu
 cd "$(dirname "$0")/.."
 . examples/setup.sh
 
-# Whether there is a driver for GPUs; whether torch can use one of them is the controller's to say.
+# Succeeds if a driver for GPUs is installed. Only the controller finds out whether torch can use a GPU.
 has_driver() {
   PATH=$PATH:/sbin ldconfig -p | grep -q 'libcuda\.so\.1' || [ -e /usr/lib/wsl/lib/libcuda.so.1 ]
 }
@@ -15,7 +14,7 @@ has_driver() {
 setup
 tensile=.venv/bin/tensile
 
-say "start the embedded PostgreSQL and a controller, on the processor and with a file on disk to swap to"
+say "start the embedded PostgreSQL and a controller on the processor, which swaps to a file on disk"
 $tensile up --device cpu --capacity 1GB --budget 360MB --policy tensile+
 
 say "load three real data sets, as the ordinary role demo"
@@ -24,27 +23,27 @@ $tensile psql -q -f examples/sql/load.sql
 say "define three networks"
 $tensile psql -q -f examples/sql/models.sql >/dev/null
 
-say "look ahead: what each training needs, by policy"
+say "explain the trainings: what each needs, by policy"
 $tensile psql -q -f examples/sql/explain.sql
 
 say "enqueue three trainings in one transaction"
 $tensile psql -q -f examples/sql/train.sql
 $tensile watch
 
-say "what was planned, and what happened"
+say "compare plans with measurements"
 $tensile psql -q -f examples/sql/report.sql
 
-say "predictions beside the truth"
+say "compare predictions with true values"
 $tensile psql -q -f examples/sql/predict.sql
 
-say "the same three without planning: a tensor is freed after its last use, and no more"
+say "train the same three without plans: a tensor is freed after its last use, and no other memory is saved"
 $tensile up --policy liveness >/dev/null
 $tensile psql -q -f examples/sql/train.sql
 $tensile psql -q -f examples/sql/unplanned.sql
 $tensile up --policy tensile+ >/dev/null
 
 if has_driver; then
-  say "the same three on the GPU, with the memory that it has, where it can be used"
+  say "train the same three on the GPU, with all of its memory, if it can be used"
   $tensile up --device auto
   case $($tensile up --json) in
     *'"device": "cuda:'*)
@@ -52,16 +51,16 @@ if has_driver; then
       $tensile watch
       $tensile psql -q -f examples/sql/report.sql
       ;;
-    *) echo "the GPU is not used; why: $tensile doctor" ;;
+    *) echo "the GPU is not used; $tensile doctor says why" ;;
   esac
 fi
 
 cat <<'END'
 
-The service runs on. Try:
+The controller keeps running. Try:
   .venv/bin/tensile psql                          a session as the role demo
   select tensile_train('digits', 'digits');       then: select * from tensile.stat_progress_train;
   select tensile_predict('diabetes', d) from diabetes d limit 5;
-  .venv/bin/tensile jobs                          what ran
-  .venv/bin/tensile down                          stop; models stay. tensile up brings it back
+  .venv/bin/tensile jobs                          list the jobs
+  .venv/bin/tensile down                          stop; models are kept, and tensile up starts again
 END

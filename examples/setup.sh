@@ -1,6 +1,7 @@
-# Sourced by quickstart.sh and tests/run.sh from the checkout's top folder: installs what is missing, says each step.
-# Nothing is done twice: once set up, no network is needed. Variables: TENSILE_PYTHON (the interpreter to use),
-# TENSILE_TORCH (what pip installs as torch, e.g. "torch==2.13.0"; else the build that the NVIDIA driver runs, or the CPU build).
+# Sourced by quickstart.sh and tests/run.sh from the checkout's top directory. Installs missing software and announces
+# each step. It repeats no step, and after the first complete run it needs no network. Variables: TENSILE_PYTHON (the
+# interpreter), TENSILE_TORCH (pip's requirement for torch, e.g. "torch==2.13.0"; default: the build that the NVIDIA
+# driver runs, or the CPU build).
 
 say() { printf '== %s\n' "$*"; }
 
@@ -9,7 +10,7 @@ die() {
   exit 1
 }
 
-# What of Debian's packages is missing, one line. Programs are asked for, not packages: any origin will do.
+# Print the missing packages of Debian on one line. Looks for programs and not for packages, so any origin will do.
 missing_packages() {
   python=${TENSILE_PYTHON:-python3}
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || printf 'python3 '
@@ -22,16 +23,16 @@ missing_packages() {
   ls /usr/share/postgresql/*/extension/plpython3u.control >/dev/null 2>&1 || printf 'postgresql postgresql-plpython3 '
 }
 
-# Install with apt-get what the function `$1` lists (missing_packages where it is not given).
+# Install with apt-get the packages that the function `$1` (default: missing_packages) prints.
 install_packages() {
   missing=${1:-missing_packages}
-  wanted=$($missing)
-  [ -z "$wanted" ] && return 0
+  packages=$($missing)
+  [ -z "$packages" ] && return 0
   if [ "$(id -u)" -eq 0 ]; then as_root=; elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then as_root=sudo; else
     as_root=none
   fi
-  command -v apt-get >/dev/null || die "these are missing, and there is no apt-get to install them with: $wanted"
-  case "$wanted" in
+  command -v apt-get >/dev/null || die "these are missing, and there is no apt-get to install them with: $packages"
+  case "$packages" in
     *postgresql*)
       version=$(apt-cache depends postgresql 2>/dev/null | sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1)
       if [ -z "$version" ] && [ "$as_root" != none ]; then
@@ -40,49 +41,49 @@ install_packages() {
         version=$(apt-cache depends postgresql | sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1)
       fi
       version=${version:-15}
-      wanted=$(printf '%s' "$wanted" | sed "s/postgresql postgresql-plpython3/postgresql-$version postgresql-plpython3-$version/")
+      packages=$(printf '%s' "$packages" | sed "s/postgresql postgresql-plpython3/postgresql-$version postgresql-plpython3-$version/")
       ;;
   esac
   if [ "$as_root" = none ]; then
     die "system packages are missing and this user is neither root nor may use sudo; ask an administrator for:
-  apt-get install --no-install-recommends $wanted"
+  apt-get install --no-install-recommends $packages"
   fi
-  say "install Debian's packages: $wanted"
-  # A server package makes and starts a cluster of its own unless told otherwise; ours is private.
+  say "install Debian's packages: $packages"
+  # Without this setting Debian's server package creates and starts a cluster, which we do not use.
   quiet=/etc/postgresql-common/createcluster.d/tensile-setup.conf
   $as_root mkdir -p /etc/postgresql-common/createcluster.d
   printf 'create_main_cluster = false\n' | $as_root tee "$quiet" >/dev/null
   code=0
   # shellcheck disable=SC2086
-  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $wanted >.cache/apt.log 2>&1 ||
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $packages >.cache/apt.log 2>&1 ||
     { $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -qq -y --no-install-recommends $wanted >.cache/apt.log 2>&1; } || code=$?
+        apt-get install -qq -y --no-install-recommends $packages >.cache/apt.log 2>&1; } || code=$?
   $as_root rm -f "$quiet"
-  [ "$code" -eq 0 ] || die "apt-get could not install $wanted: see .cache/apt.log"
+  [ "$code" -eq 0 ] || die "apt-get could not install $packages: see .cache/apt.log"
   [ -z "$($missing)" ] || die "still missing after the installation: $($missing)"
 }
 
-# A stamp per step holds the digest of what it was made from.
+# Succeed if step `$1` has already run with the input `$2`. Each step stores the digest of its input in a stamp file.
 fresh() { [ -f ".venv/.$1" ] && [ "$(cat ".venv/.$1")" = "$2" ]; }
 
 pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" || die "pip could not install: $*"; }
 
-# The directory that WSL2 puts Windows' part of the driver in; /proc has no word of the driver there.
+# WSL2 has Windows' part of the driver in this directory; /proc does not show the driver there.
 wsl_library=/usr/lib/wsl/lib
 
-# "DRIVER CAPABILITY" of the first GPU, such as "580.65.06 9.0"; the capability is missing where nvidia-smi does not
-# run, and nothing is printed where there is no driver.
+# Print "DRIVER CAPABILITY" of the first GPU, such as "580.65.06 9.0". The capability is missing if nvidia-smi does not
+# run. Without a driver, print nothing.
 nvidia_driver() {
   for program in nvidia-smi "$wsl_library/nvidia-smi"; do
     command -v "$program" >/dev/null || continue
-    told=$("$program" --query-gpu=driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d ,)
-    case "$told" in [0-9]*) printf '%s' "$told"; return 0 ;; esac
+    versions=$("$program" --query-gpu=driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d ,)
+    case "$versions" in [0-9]*) printf '%s' "$versions"; return 0 ;; esac
   done
   [ ! -r "${nvidia_proc:-/proc/driver/nvidia/version}" ] ||
     sed -n 's/^NVRM version:.* \([0-9][0-9]*\.[0-9][0-9.]*\) .*/\1/p' "${nvidia_proc:-/proc/driver/nvidia/version}" | head -n 1
 }
 
-# The build of torch 2.13 for a driver and a compute capability (both may be missing): cu130, cu126 or cpu.
+# Print the build of torch 2.13 for a driver and a compute capability (both may be missing): cu130, cu126 or cpu.
 # Drivers: NVIDIA, CUDA Compatibility, table 1 (CUDA 12.x from 525, 13.x from 580). Devices: torch's RELEASE.md, CUDA
 # support matrix. indb_tensile/executor/wheels.py has the same table.
 torch_build() {
@@ -104,12 +105,12 @@ torch_of_this_machine() {
   printf 'torch==2.13.0+%s' "$(torch_build $(nvidia_driver))"
 }
 
-# Not every index has the CPU build under a version of its own: where pip's has not, the plain version runs as well.
+# Some indexes have no CPU build under a version of its own. The plain version, which is installed then, also works.
 install_torch() {
   case "$1" in
     *+cpu)
       .venv/bin/python -m pip install --quiet --disable-pip-version-check "$1" >.cache/torch.log 2>&1 && return 0
-      say "pip's index has no $1: install ${1%+cpu}, which may bring large packages for GPUs along"
+      say "pip's index has no $1: install ${1%+cpu}, which may also install large packages for GPUs"
       pip_install "${1%+cpu}"
       ;;
     *+cu*)
@@ -120,12 +121,12 @@ install_torch() {
   esac
 }
 
-# The virtual environment with torch, the package and its native library.
+# Create the virtual environment with torch, the package and its native library.
 setup() {
   mkdir -p .cache
   install_packages
   python=${TENSILE_PYTHON:-python3}
-  # pip comes last: where it does not run, the making of the environment was interrupted; doing it again mends that.
+  # venv installs pip last, so if pip does not run, venv was interrupted. Running venv again repairs the environment.
   if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     say "create the virtual environment .venv"
     "$python" -m venv .venv || die "could not create .venv with $python"
@@ -136,7 +137,7 @@ setup() {
     install_torch "$torch"
     printf '%s' "$torch" >.venv/.torch
   fi
-  # An editable installation knows its modules by name, so a new one calls for it to be made anew.
+  # An editable installation lists its modules by name, so a new module requires a new installation.
   made_from="$(pwd) $({
     find indb_tensile worker sql -name '*.py' -o -name '*.sql' | sort
     cat pyproject.toml $(find native -type f | sort)
@@ -149,21 +150,21 @@ setup() {
   fi
 }
 
-# Programs that only tests run.
+# Print the missing packages of Debian that only tests need.
 missing_test_packages() {
   PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || printf 'pgbouncer '
   ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || printf 'libfaketime '
 }
 
-# What the test command needs besides, after setup.
+# Install what the test command needs in addition to setup.
 install_test_tools() {
   install_packages missing_test_packages
-  wanted=$(.venv/bin/python -c 'import tomllib
+  tools=$(.venv/bin/python -c 'import tomllib
 for tool in tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"]: print(tool)')
-  if ! fresh test "$wanted"; then
+  if ! fresh test "$tools"; then
     say "install the tools of the test command"
     # shellcheck disable=SC2086
-    pip_install $wanted
-    printf '%s' "$wanted" >.venv/.test
+    pip_install $tools
+    printf '%s' "$tools" >.venv/.test
   fi
 }

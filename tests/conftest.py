@@ -1,4 +1,4 @@
-"""What the whole suite shares: one private PostgreSQL cluster, and a fresh database for each test that asks."""
+"""Fixtures of the whole suite: one private PostgreSQL cluster, and a new database for each test that needs one."""
 
 import contextlib
 import itertools
@@ -13,8 +13,8 @@ from psycopg import sql
 from indb_tensile.catalog import install
 from indb_tensile.cluster import Cluster, passing
 
-# The suite draws the same examples each time: when it turns red, something was changed. To look for what nobody has
-# thought of, draw others: sh tests/run.sh tests/scheduler --hypothesis-profile=search
+# The suite draws the same examples each time, so a new failure has a new cause in the code. To search for unknown
+# failures, draw other examples: sh tests/run.sh tests/scheduler --hypothesis-profile=search
 settings.register_profile("suite", derandomize=True, deadline=None)
 settings.register_profile("search", print_blob=True, deadline=None)
 settings.load_profile("suite")
@@ -26,34 +26,34 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    """One fresh database with the catalog installed; `demo`, `alice` and `bob` are ordinary users of it."""
+    """One new database with the catalog installed. `demo`, `alice` and `bob` are ordinary users of it."""
 
     name: str
     cluster: Cluster
 
     def dsn(self, user: str = "postgres") -> str:
-        """A connection string for one of ROLES."""
+        """Return a connection string for one of ROLES."""
         return self.cluster.dsn(user=user, database=self.name)
 
     def connect(self, user: str = "postgres") -> psycopg.Connection:
-        """A connection in autocommit mode."""
+        """Return a connection in autocommit mode."""
         return psycopg.connect(self.dsn(user), autocommit=True)
 
     def cluster_connection(self) -> psycopg.Connection:
-        """A superuser's connection to the maintenance database, which has settings of its own."""
+        """Return a superuser's connection to the maintenance database, which has settings of its own."""
         return psycopg.connect(self.cluster.dsn(database="postgres"), autocommit=True)
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A running private cluster below a temporary directory."""
-    with passing(ROLES, "max_connections = 60\n") as made:
-        yield made
+    """Yield a running private cluster below a temporary directory."""
+    with passing(ROLES, "max_connections = 60\n") as created:
+        yield created
 
 
 @pytest.fixture(scope="session")
 def template(cluster: Cluster) -> str:
-    """A database with the catalog installed, to be cloned."""
+    """Return the name of a database with the catalog installed, to be cloned."""
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(_TEMPLATE)))
     with psycopg.connect(cluster.dsn(database=_TEMPLATE), autocommit=True) as connection:
@@ -70,21 +70,21 @@ def template(cluster: Cluster) -> str:
 
 @pytest.fixture
 def database(cluster: Cluster, template: str) -> Iterator[Database]:
-    """A fresh database for one test."""
-    with fresh_database(cluster, template) as made:
-        yield made
+    """Yield a new database for one test."""
+    with fresh_database(cluster, template) as created:
+        yield created
 
 
 @contextlib.contextmanager
 def fresh_database(cluster: Cluster, template: str) -> Iterator[Database]:
-    """A fresh database for as long as the caller wants it."""
-    made = Database(name=f"test_{next(_numbers)}", cluster=cluster)
-    name = sql.Identifier(made.name)
+    """Yield a new database, and drop it when the block ends."""
+    created = Database(name=f"test_{next(_numbers)}", cluster=cluster)
+    name = sql.Identifier(created.name)
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
         connection.execute(
             sql.SQL("create database {} template {} strategy file_copy").format(name, sql.Identifier(template))
         )
-    yield made
-    # A new connection: the test may have restarted the cluster.
+    yield created
+    # This needs a new connection, since the test may have restarted the cluster.
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
         connection.execute(sql.SQL("drop database {} with (force)").format(name))

@@ -1,7 +1,6 @@
 #!/bin/sh
-# What takes longer than the test command may: tests marked nightly, storms over running jobs, and kills of trainers by
-# the hundred.
-# Sets everything up as tests/run.sh does, runs all of it, and ends with an exit code that says whether all was clean.
+# Runs the tests that take longer than the test command may: tests marked nightly, chaos tests, and the soak test that
+# kills hundreds of trainers. Sets everything up as tests/run.sh does. The exit code is 1 if any test fails.
 set -eu
 cd "$(dirname "$0")/.."
 . examples/setup.sh

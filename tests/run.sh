@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets everything up and passes the tests: format, lint, types, layers, native tests, the suite against a real PostgreSQL.
+# Runs the test command: set-up, format, lint, types, import contracts, native tests, the suite on a real PostgreSQL.
 # Arguments go to pytest: sh tests/run.sh tests/scheduler -k peak
 set -eu
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ bin=.venv/bin
 say "ruff"
 $bin/ruff format --check --quiet . || die "these files are not formatted: run .venv/bin/ruff format ."
 $bin/ruff check --quiet .
-say "native library: warnings as errors, sanitizers; beside it mypy and import contracts, which use one core"
+say "native tests with warnings as errors and sanitizers; at the same time mypy and import contracts, on the other core"
 sh tests/native/run.sh >.cache/native.log 2>&1 &
 native=$!
 $bin/mypy --no-error-summary indb_tensile worker tests || { kill $native; exit 1; }
@@ -20,6 +20,6 @@ $bin/lint-imports >.cache/imports.log || { kill $native; cat .cache/imports.log;
 wait $native || { cat .cache/native.log; exit 1; }
 grep "tests passed" .cache/native.log
 say "suite"
-processes=$((2 * $(nproc)))  # tests wait for PostgreSQL and other processes half of the time
+processes=$((2 * $(nproc)))  # half of the time tests wait for PostgreSQL and other processes
 [ "$processes" -le 4 ] || processes=4
 exec $bin/python -m pytest --numprocesses "$processes" --dist loadfile --no-loadscope-reorder "$@"

@@ -1,5 +1,5 @@
--- What each training would need if it had a third of the budget, before anything is allocated: captured and planned
--- without memory.
+-- The needs of each training under a third of the budget. Each is captured and planned without memory, before anything
+-- is allocated.
 set client_min_messages = warning;
 select m.model, e.policy, pg_size_pretty(e.peak_bytes) as peak, pg_size_pretty(e.floor_bytes) as floor, e.swaps, e.recomputed,
        case when e.saved >= 0 then round(100 * e.saved::numeric) end as saved_percent,

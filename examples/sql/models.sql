@@ -1,4 +1,4 @@
--- Three networks, wide and deep enough that memory matters. A model is defined once; training adds versions to it.
+-- Defines three networks whose width and depth make memory scarce. Each training adds a version to a model.
 select tensile_create_model('digits',
          '{"type": "cnn", "channels": [64], "depth": 12, "hidden": [256], "dropout": 0.2}',
          '{"epochs": 12, "batch_size": 448, "learning_rate": 0.002}')

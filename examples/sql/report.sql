@@ -1,5 +1,5 @@
--- What was planned and what was measured, by the plans that the three jobs followed side by side: the last ones
--- that were made before the first of them ended.
+-- Compares plans with measurements, for the last plans that the three jobs followed at the same time: those made before
+-- the first job ended.
 create temporary table followed as
 with three as (
   select job_id, model, finished_at from tensile.stat_jobs

@@ -1,4 +1,4 @@
--- Three trainings in one transaction: they exist for everybody, and for the controller, when it commits.
+-- Enqueues three trainings in one transaction. Others, and the controller, see the jobs once it commits.
 begin;
 select model, tensile_train(model, model::regclass) as job
   from unnest(array['digits', 'breast_cancer', 'diabetes']) as model;

@@ -1,4 +1,4 @@
--- Waits until one of the three runs and another one waits for memory, shows that, and cancels them.
+-- Waits until one of the three jobs runs and another waits for memory, shows the jobs, and cancels them.
 do $$
 declare
   deadline constant timestamptz := clock_timestamp() + interval '90 seconds';

@@ -1,1 +1,1 @@
-"""Every claimed figure, one command each."""
+"""Benchmarks. One command reproduces each performance figure that the project claims."""

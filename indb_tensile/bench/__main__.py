@@ -1,6 +1,7 @@
-"""Runs a benchmark by its name: `python -m indb_tensile.bench step`, which is what `tensile bench step` becomes.
+"""Runs a benchmark by name: `python -m indb_tensile.bench step`. `tensile bench step` executes this module.
 
-Even while it still imports, which with torch takes seconds, it ends as it would later (bench/ending.py).
+A signal ends this process in the same way while it imports the benchmark, which takes seconds with torch, as after
+(bench/ending.py).
 """
 
 import sys
@@ -9,11 +10,11 @@ from importlib import import_module
 from indb_tensile.bench.ending import run
 
 
-def _named() -> None:
+def _run_named_benchmark() -> None:
     _, noun, *arguments = sys.argv
-    sys.argv = [f"tensile bench {noun}", *arguments]  # what its --help calls it
+    sys.argv = [f"tensile bench {noun}", *arguments]  # the program's name in --help
     import_module(f"indb_tensile.bench.{noun}").main()
 
 
 if __name__ == "__main__":
-    run(_named)
+    run(_run_named_benchmark)

@@ -1,9 +1,10 @@
-"""What a training step of PyTorch's own really needs: every allocation of torch's allocator, from its own events.
+"""Measures the memory of a training step of PyTorch's own, from the events of torch's allocator.
 
-The profiler reports each allocation and release with its address, of operators' results and workspaces alike, so the
-sum of what is held is exact at every moment. What stood before is not among them: parameters, buffers and optimizer
-state are counted by their storages. On a CPU there is no caching allocator, so what PyTorch would reserve on a GPU
-comes from replaying the same allocations by its rules (bench/caching.py). On a GPU that allocator says both itself.
+The profiler reports each allocation and release with its address, for operators' results and workspaces alike, so the
+allocated bytes are known exactly at every moment. Tensors allocated before are not among the events: parameters,
+buffers and optimizer state are counted by their storages. A CPU has no caching allocator, so the bytes that PyTorch
+would reserve on a GPU come from replaying the same allocations by its rules (bench/caching.py). On a GPU that
+allocator reports both figures itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,7 @@ from indb_tensile.executor.state import HOST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The most that is held at once, and what an allocator reserves for it."""
+    """The largest number of bytes allocated at once, and the bytes that an allocator reserves for them."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -28,16 +29,16 @@ class Memory:
 def measure_memory(
     iterate: Callable[[], None], standing: Iterable[torch.Tensor], place: torch.device = HOST
 ) -> Memory:
-    """Run one iteration, which leaves nothing behind, beside tensors that stand all the time."""
+    """Run one iteration, which leaves nothing allocated, beside the permanent tensors `standing`."""
     if place.type == "cuda":
         return _measure_gpu(iterate, place)
     with allocation_profiler() as profiler:
         iterate()
     changes = sorted(_changes(profiler))
-    held = highest = 0
+    allocated = highest = 0
     for _, _, size_bytes in changes:
-        held += size_bytes
-        highest = max(highest, held)
+        allocated += size_bytes
+        highest = max(highest, allocated)
     stands = [
         storage.nbytes()
         for storage in {t.untyped_storage().data_ptr(): t.untyped_storage() for t in standing}.values()
@@ -49,7 +50,7 @@ def measure_memory(
 
 
 def _measure_gpu(iterate: Callable[[], None], place: torch.device) -> Memory:
-    """By torch's own counters; what others than this iteration left reserved is given back before."""
+    """Measure by torch's own counters, after releasing memory that earlier work left reserved."""
     torch.cuda.synchronize(place)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(place)
@@ -61,7 +62,7 @@ def _measure_gpu(iterate: Callable[[], None], place: torch.device) -> Memory:
 
 
 def _changes(profiler: Any) -> Iterator[tuple[int, int, int]]:
-    """When, where and how many bytes the allocator gave or, negative, took back."""
+    """Yield the time, the address and the bytes of each allocation; bytes are negative for a release."""
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
     while waiting:
         event = waiting.pop()

@@ -1,7 +1,7 @@
-"""PyTorch's own ways to train, in a process of their own: they take turns with ours on one GPU.
+"""Runs PyTorch's own ways to train in a process of their own, in turns with ours on one GPU.
 
-A process has one allocator for a GPU's memory: ours is served from a job's regions, the rivals' is torch's own.
-Turns are timed where they run, so what passes between the processes is in no time.
+A process has one allocator for a GPU's memory: a job's regions serve ours, and the rivals use torch's own. Turns are
+timed in the process that runs them, so no time includes communication between the processes.
 """
 
 import multiprocessing
@@ -23,25 +23,25 @@ from indb_tensile.errors import DeviceError
 from indb_tensile.executor.opening import settle_results
 
 T = TypeVar("T")
-Ways = Callable[[Torch], Iterator[Here]]  # what can be made of one module
+Ways = Callable[[Torch], Iterator[Here]]  # makes contenders of one module
 
 
 class Elsewhere:
-    """One process that is asked, one thing after another, as long as this is open."""
+    """Another process that runs one function after another for as long as this object is open."""
 
     def __init__(self, place: torch.device, *begun: Any) -> None:
-        """It computes at that place, and calls the first of `begun`, where there is one, with the others."""
+        """Start the process. It computes on `place` and first calls `begun[0]`, if any, with the rest of `begun`."""
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(str(place), *begun))
 
     def ask(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What the function of a module answers there. Raises DeviceError where that process is gone."""
+        """Run a function of a module in that process. Raises DeviceError if the process has ended."""
         try:
             return self._pool.submit(function, *arguments).result()
         except BrokenProcessPool:
             raise DeviceError(
-                "the process of PyTorch's own ways to train ended before its time",
-                hint="What it printed says why; a smaller --batch leaves both processes more memory.",
+                "the process of PyTorch's contenders ended too early",
+                hint="Its output says why; a smaller --batch leaves both processes more memory.",
             ) from None
 
     def __enter__(self) -> "Elsewhere":
@@ -53,7 +53,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class There:
-    """A contender of that process."""
+    """A contender in that process."""
 
     method: str
     memory: Memory
@@ -61,29 +61,32 @@ class There:
     process: Elsewhere
 
     def turn(self, iterations: int) -> float:
-        """Timed there."""
+        """Run a turn, which is timed there."""
         return self.process.ask(_turn, self.number, iterations)
 
     def values(self) -> Values:
-        """As they are there."""
+        """Return copies of its parameters and buffers."""
         return {name: torch.from_numpy(array) for name, array in self.process.ask(_values, self.number).items()}
 
 
 @contextmanager
 def apart(subject: Callable[[], Subject], ways: Ways, place: torch.device) -> Iterator[list[There]]:
-    """The contenders that `ways` makes of the subject over there, each of which has run. Both are sent there."""
+    """Yield the contenders that `ways` makes of the subject in the other process. Each has run once.
+
+    `subject` and `ways` are sent to the process, so they must be picklable.
+    """
     with Elsewhere(place, _gather, subject, ways, place) as process:
         listed = process.ask(_listed)
         yield [There(method=m, memory=memory, number=i, process=process) for i, (m, memory) in enumerate(listed)]
 
 
 def memory_of(contender: Here, shared: Torch) -> Memory:
-    """What it needs, once it has run: by then optimizer state is there and kernels are chosen."""
+    """Run a contender once, so that optimizer state exists and kernels are chosen, and return its memory."""
     contender.iterate()
     return measure_memory(contender.iterate, shared.standing(), shared.place)
 
 
-# --- over there ----------------------------------------------------------------------------------------------------
+# --- in the other process ------------------------------------------------------------------------------------------
 
 _gathered: list[tuple[Here, Memory]] = []
 
@@ -99,11 +102,11 @@ def _begin(place_name: str, function: Callable[..., None] | None = None, *argume
 
 def _gather(subject: Callable[[], Subject], ways: Ways, place: torch.device) -> None:
     shared = Torch(subject(), TorchTransfers(place), place)
-    _gathered.extend((one, memory_of(one, shared)) for one in ways(shared))
+    _gathered.extend((contender, memory_of(contender, shared)) for contender in ways(shared))
 
 
 def _listed() -> list[tuple[str, Memory]]:
-    return [(one.method, memory) for one, memory in _gathered]
+    return [(contender.method, memory) for contender, memory in _gathered]
 
 
 def _turn(number: int, iterations: int) -> float:

@@ -1,10 +1,10 @@
-"""All policies at batches of 4 to 64: what is saved, and at what cost, as activations outgrow parameters.
+"""Compares all policies at batches of 4 to 64: the memory saved and its cost, as activations outgrow parameters.
 
     python -m indb_tensile.bench.batch [--models resnet50 …] [--batches 4 8 16 32 64] [--policies tensile+ …]
         [--links 25] [--budgets 12] [--refine 4] [--beside FILE …] [--processes 1] [--json]
 
-The papers' five networks on the reference machine (TENSILE section V-G and Figure 7). Rows, tables, verdict and exit
-code are those of `bench policies`.
+The benchmark plans the papers' five networks on the reference machine (TENSILE section V-G and Figure 7). Rows,
+tables, verdict and exit code are those of `bench policies`.
 """
 
 import argparse
@@ -27,20 +27,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_sweep_options(parser)
     add_beside(parser)
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), metavar="ROWS")
-    given = parser.parse_args(arguments)
-    finish(given, CASE, lambda: measure(_cases(given), swept, given.processes))
+    options = parser.parse_args(arguments)
+    finish(options, CASE, lambda: measure(_cases(options), swept, options.processes))
 
 
-def _cases(given: argparse.Namespace) -> list[Asked]:
-    for name in given.models:
+def _cases(options: argparse.Namespace) -> list[Asked]:
+    for name in options.models:
         find(name)
-    if min(given.batches) < 1:
-        raise RequestError(f"there is no batch of {min(given.batches)}", hint="Give at least 1 row.")
+    if min(options.batches) < 1:
+        raise RequestError(f"there is no batch of {min(options.batches)}", hint="Give at least 1 row.")
     return [
-        asked_of(given, model, REFERENCE.name, link, batch=batch)
-        for model in given.models or PAPERS_FIVE
-        for batch in given.batches
-        for link in given.links or (25.0,)
+        asked_of(options, model, REFERENCE.name, link, batch=batch)
+        for model in options.models or PAPERS_FIVE
+        for batch in options.batches
+        for link in options.links or (25.0,)
     ]
 
 

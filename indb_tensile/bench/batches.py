@@ -1,8 +1,8 @@
-"""What becomes of a batch within a budget, by eager PyTorch and planned: simulated, or executed on a device.
+"""Tries batches within a budget, by eager PyTorch and planned: simulated, or executed on a device.
 
-Plans for many batches are searched along a line through two that were captured (bench/line.py); what is reported is
-captured and planned for itself, and executed where that is asked for. On a GPU eager runs in a process of its own,
-with torch's own allocator.
+The search for the largest batch interpolates between two captured batches (bench/line.py). A batch that is reported
+is captured and planned itself, and executed if requested. On a GPU eager runs in a process of its own, with torch's
+own allocator.
 """
 
 import time
@@ -38,7 +38,7 @@ from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One batch that fits: what it needs, and how long an iteration takes."""
+    """One batch that fits: its peak memory, and the time of an iteration."""
 
     rows: int
     peak_bytes: int
@@ -46,27 +46,27 @@ class Ran:
 
     @property
     def samples_per_s(self) -> float:
-        """How fast it trains."""
+        """Return the samples trained per second."""
         return self.rows * 1e9 / self.iteration_ns
 
 
 class Device(Protocol):
-    """Where batches are tried: simulated or executed. Both give None for what does not fit."""
+    """Tries batches, simulated or executed. Methods return None for a batch that does not fit."""
 
     def eager(self, rows: int) -> Ran | None:
-        """A batch of so many rows by eager PyTorch."""
+        """Try a batch of `rows` rows by eager PyTorch."""
         ...
 
     def planned(self, rows: int) -> Ran | None:
-        """The same as a plan is foreseen for it: quick, and perhaps a little wrong."""
+        """Predict the planned batch: quick, and perhaps slightly wrong."""
         ...
 
     def confirmed(self, rows: int) -> Ran | None:
-        """The same as it is: what is reported."""
+        """Return the planned batch as captured, and executed if the device executes: the result to report."""
         ...
 
     def may_fit(self, rows: int) -> bool:
-        """Whether a plan could fit: quick, and never wrong where it says no."""
+        """Return whether a plan could fit: quick, and never wrong if the answer is no."""
         ...
 
 
@@ -80,15 +80,15 @@ class Simulated:
         self._work = cache(works)
         self.link = link
         self._budget_bytes = budget_bytes
-        self.planned = cache(self._planned)  # shares ask for the same batches
+        self.planned = cache(self._planned)  # different shares try the same batches
 
     @classmethod
     def of(cls, graphs: Callable[[int], StepGraph], machine: Machine, budget_bytes: int) -> "Simulated":
-        """Times by the machine's roofline; every batch is a graph of its own."""
+        """Return batches with the machine's roofline times; each batch is a graph of its own."""
         return cls(partial(roofline, graphs, machine), machine.link, budget_bytes)
 
     def eager(self, rows: int) -> Ran | None:
-        """What liveness needs, one operator after another."""
+        """Return the batch at its liveness peak, with one operator after another."""
         work = self._work(rows)
         peak_bytes = liveness_peak(work.graphs[0])
         return _fitting(
@@ -96,11 +96,11 @@ class Simulated:
         )
 
     def may_fit(self, rows: int) -> bool:
-        """Whether the largest operator does; parts of operators are left out."""
+        """Return whether the largest operator fits; splitting operators is not considered."""
         return floor(self._work(rows).graphs[0]) <= self._budget_bytes
 
     def confirmed(self, rows: int) -> Ran | None:
-        """The plan itself: nothing runs here."""
+        """Return the plan itself, since nothing runs here."""
         return self.planned(rows)
 
     def _planned(self, rows: int) -> Ran | None:
@@ -111,7 +111,7 @@ class Simulated:
 
 
 class Drawn(Simulated):
-    """The same, searched along a line; what is found is captured and planned for itself."""
+    """Simulated batches whose search interpolates. The result is captured and planned itself."""
 
     def __init__(self, graphs: Callable[[int], StepGraph], machine: Machine, budget_bytes: int) -> None:
         self._line = Line(partial(roofline, graphs, machine), 8, 16)
@@ -119,12 +119,12 @@ class Drawn(Simulated):
         self._itself = Simulated(self._line.work, machine.link, budget_bytes)
 
     def confirmed(self, rows: int) -> Ran | None:
-        """By a plan for the batch as it is captured."""
+        """Plan the batch as it is captured."""
         return self._itself.planned(rows)
 
 
 def roofline(graphs: Callable[[int], StepGraph], machine: Machine, rows: int) -> Workload:
-    """What to plan for at so many rows, with times by the machine's roofline."""
+    """Return the workload of `rows` rows, with the machine's roofline times."""
     graph = graphs(rows)
     return Workload(job=JobId(1), graphs=(graph,), latency_ns=(latencies(graph, machine),))
 
@@ -133,27 +133,27 @@ def roofline(graphs: Callable[[int], StepGraph], machine: Machine, rows: int) ->
 
 
 class Ground(Protocol):
-    """Where batches are executed."""
+    """Executes batches."""
 
     link: Link
 
     def eager(self, rows: int) -> Ran:
-        """One step by eager PyTorch: what it really allocates and how long it takes."""
+        """Run one step by eager PyTorch. Returns the bytes that it really allocates, and its time."""
         ...
 
     def calibrated(self, rows: int) -> tuple[Subject, CapturedStep, Workload]:
-        """A batch's step, its operators measured one by one."""
+        """Return a batch's step, with its operators measured one by one."""
         ...
 
     def ours(self, budget_bytes: int, step: CapturedStep) -> AbstractContextManager[tuple[Opened, Placer | None]]:
-        """A device with so much memory, and what puts the step's tensors there."""
+        """Return a device with this memory, and the placer of the step's tensors."""
         ...
 
 
 class Executed:
-    """Batches as they run: eager by what its step allocates, ours by one step under its plan.
+    """Batches as they run: eager by the bytes that its step allocates, ours by one step under its plan.
 
-    The search for the largest plans along a line through two batches that were calibrated; the few it ends with run.
+    The search interpolates between two calibrated batches. The few batches that it ends with run.
     """
 
     def __init__(self, ground: Ground, budget_bytes: int, rows: int) -> None:
@@ -162,19 +162,19 @@ class Executed:
         self._calibrated = cache(ground.calibrated)
         self.confirmed = cache(self._confirmed)
         line = Line(lambda rows: self._calibrated(rows)[2], rows, 2 * rows)
-        self._foreseen = Simulated(line, ground.link, budget_bytes)
+        self._predicted = Simulated(line, ground.link, budget_bytes)
 
     def eager(self, rows: int) -> Ran | None:
-        """Where it fits."""
+        """Try a batch by eager PyTorch."""
         return _fitting(self._ground.eager(rows), self._budget_bytes)
 
     def may_fit(self, rows: int) -> bool:
-        """Whether the largest operator does."""
-        return self._foreseen.may_fit(rows)
+        """Return whether the largest operator fits."""
+        return self._predicted.may_fit(rows)
 
     def planned(self, rows: int) -> Ran | None:
-        """As it is foreseen."""
-        return self._foreseen.planned(rows)
+        """Predict the planned batch."""
+        return self._predicted.planned(rows)
 
     def _confirmed(self, rows: int) -> Ran | None:
         subject, step, work = self._calibrated(rows)
@@ -185,7 +185,7 @@ class Executed:
             trial = Trial(subject, step, opened, placer=placer)
             try:
                 iteration_ns = trial.run(plan.plans[0], 1).iteration_ns
-            except DeviceMemoryError:  # packing is not perfect
+            except DeviceMemoryError:  # packing is not perfect, so a plan may not fit its budget
                 return None
             finally:
                 seen_bytes = opened.device.usage().high_water_bytes
@@ -195,7 +195,7 @@ class Executed:
 
 
 class EmulatedGround:
-    """An emulated device for each batch, all at the pace of the batch that the budget is for."""
+    """An emulated device for each batch, all with the link of the batch that defines the budget."""
 
     def __init__(self, case: Case, stands_for: Machine) -> None:
         self._case = case
@@ -204,13 +204,13 @@ class EmulatedGround:
         self.link = slowed_link(subject, step, stands_for, 1)
 
     def eager(self, rows: int) -> Ran:
-        """In this process; its batch is uploaded in no time."""
+        """Run in this process. Uploading the batch takes no time."""
         return eager_step(self._case.sized(rows))
 
     @contextmanager
     def ours(self, budget_bytes: int, step: CapturedStep) -> Iterator[tuple[Opened, Placer | None]]:
-        """The ledger counts what tensors take, which are in ordinary memory."""
-        # Every tensor that leaves has a host buffer of its own, and those of a batch may be many times the budget.
+        """Yield a device whose ledger counts tensors, which are in ordinary memory."""
+        # Every tensor that is swapped out has a host buffer, and together these may be many times the budget.
         host_bytes = 2 * sum(tensor.size_bytes for tensor in step.graph.tensors) + config.GIB
         with emulated(self.link, budget_bytes, host_bytes) as opened:
             yield opened, None
@@ -221,7 +221,7 @@ class EmulatedGround:
 
 
 class GpuGround:
-    """One GPU: half of it ours, of which a budget is granted, the other half eager's."""
+    """One GPU: half of its memory is ours, of which a budget is granted; the other half is eager's."""
 
     def __init__(self, case: Case, rig: Rig, torchs: Elsewhere) -> None:
         self._case = case
@@ -230,41 +230,41 @@ class GpuGround:
         self.link = rig.link
 
     def eager(self, rows: int) -> Ran:
-        """In the other process."""
+        """Run in the other process."""
         return self._torchs.ask(eager_step, self._case.sized(rows), self._rig.opened.torch_device)
 
     def calibrated(self, rows: int) -> tuple[Subject, CapturedStep, Workload]:
-        """On the GPU."""
+        """Calibrate on the GPU."""
         self._rig.grant(self._rig.capacity_bytes)
         subject = self._case.sized(rows).subject()
         return subject, *subject.calibrated(self._rig.opened.torch_device)
 
     def ours(self, budget_bytes: int, step: CapturedStep) -> AbstractContextManager[tuple[Opened, Placer | None]]:
-        """Tensors are at the addresses that their plan gives, in the regions of that budget."""
+        """Return the GPU with the budget granted. Tensors are at their planned addresses in its regions."""
         self._rig.grant(budget_bytes)
         return nullcontext((self._rig.opened, self._rig.placer(step)))
 
 
 @contextmanager
-def ground(case: Case, where: Target) -> Iterator[Ground]:
-    """Where this network's batches are executed. Raises DeviceError where a GPU is asked for and cannot be used."""
-    if where.emulated:
-        yield EmulatedGround(case, where.stands_for)
+def ground(case: Case, run_target: Target) -> Iterator[Ground]:
+    """Yield where this network's batches run. Raises DeviceError if a GPU is requested and cannot be used."""
+    if run_target.emulated:
+        yield EmulatedGround(case, run_target.stands_for)
         return
-    with set_up(where, case.subject()) as rig, Elsewhere(rig.opened.torch_device) as torchs:
+    with set_up(run_target, case.subject()) as rig, Elsewhere(rig.opened.torch_device) as torchs:
         yield GpuGround(case, rig, torchs)
 
 
 def eager_step(case: Case, place: torch.device = HOST) -> Ran:
-    """One iteration of eager PyTorch: what it allocates and how long it takes."""
+    """Run one iteration of eager PyTorch. Returns the bytes that it allocates, and its time."""
     subject = case.subject()
     with emulated(UNTHROTTLED, config.MIB) if place == HOST else nullcontext() as opened:
         shared = Torch(subject, TorchTransfers(place), place) if opened is None else Torch.on(subject, opened)
-        one = shared.contender(EAGER, shared.module)
-        memory = memory_of(one, shared)
+        contender = shared.contender(EAGER, shared.module)
+        memory = memory_of(contender, shared)
         started_ns = time.perf_counter_ns()
-        one.iterate()
-        one.settle()
+        contender.iterate()
+        contender.settle()
         iteration_ns = time.perf_counter_ns() - started_ns
         shared.close()
     return Ran(rows=case.batch, peak_bytes=memory.allocated_bytes, iteration_ns=iteration_ns)
@@ -274,8 +274,8 @@ def eager_step(case: Case, place: torch.device = HOST) -> Ran:
 
 
 def _plan(work: Workload, budget_bytes: int, link: Link) -> JobPlan | None:
-    found = plan_jobs([work], budget_bytes=budget_bytes, link=link)
-    return None if isinstance(found, Infeasible) else found[0]
+    planned = plan_jobs([work], budget_bytes=budget_bytes, link=link)
+    return None if isinstance(planned, Infeasible) else planned[0]
 
 
 def _fitting(ran: Ran, budget_bytes: int) -> Ran | None:

@@ -1,4 +1,4 @@
-"""The small networks of bench/kinds.py that are not convolutional in the main."""
+"""Small networks of bench/kinds.py that are not mainly convolutional."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ TOKENS = 50
 
 
 class Windows(nn.Module):
-    """Attention in shifted windows (Liu et al. 2021); its mask is written through slices of slices."""
+    """Attention in shifted windows (Liu et al. 2021). It writes its mask through slices of slices."""
 
     side, window, shift, width, heads = 8, 4, 2, 8, 2
 
@@ -25,12 +25,12 @@ class Windows(nn.Module):
         self.head = nn.Linear(self.width, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         x = self.patches(x).permute(0, 2, 3, 1)
         for turn, shift in enumerate((0, self.shift)):
             x = x + self._attend(turn, self.norms[turn](x), shift)
         x = x.clone()
-        x[:, :1, :1] = 0.0  # as a padded border is
+        x[:, :1, :1] = 0.0  # like a padded border
         predicted: torch.Tensor = self.head(x.mean((1, 2)))
         return predicted
 
@@ -74,7 +74,7 @@ class Windows(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A causal transformer whose last layer has the weights of its first (Press and Wolf 2017)."""
+    """A causal transformer whose last layer shares the weights of its first (Press and Wolf 2017)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Decoder(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         causal = torch.full((12, 12), float("-inf")).triu(1)
         x = self.tokens(x) + self.positions
         for layer in self.layers:
@@ -98,7 +98,7 @@ class Decoder(nn.Module):
 
 
 class Encoder(nn.Module):
-    """One layer, three times with the same weights (Lan et al. 2020), over rotated positions."""
+    """One layer, applied three times with the same weights (Lan et al. 2020), with rotary positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
         self.head = nn.Linear(16, TOKENS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         x = self.tokens(x)
         angles = torch.arange(x.shape[1])[:, None] / 10.0 ** torch.arange(0, 4)
         for _ in range(3):
@@ -124,14 +124,14 @@ class Encoder(nn.Module):
 
 
 def _rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Each pair of numbers turned by its position (Su et al. 2021)."""
+    """Rotate each pair of numbers by an angle for its position (Su et al. 2021)."""
     even, odd = x[..., ::2], x[..., 1::2]
     turned = torch.stack([even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()], -1)
     return turned.flatten(-2)
 
 
 class Experts(nn.Module):
-    """Two of four experts for each token (Shazeer et al. 2017), gathered and scattered by the gate's choice."""
+    """Two of four experts for each token (Shazeer et al. 2017), selected by the gate through gather and scatter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Experts(nn.Module):
         self.back = nn.Parameter(torch.randn(4, 32, 16) * 0.1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         tokens = x.flatten(0, 1)
         weights, chosen = self.gate(tokens).topk(2)
         shares = torch.zeros(len(tokens), 4).scatter(1, chosen, weights.softmax(-1))
@@ -162,10 +162,10 @@ class Recommender(nn.Module):
         self.top = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         vectors = [table(x[:, k]) for k, table in enumerate(self.tables)]
-        all_of_them = torch.stack([*vectors, self.bag(x[:, 4:])], 1)
-        products = all_of_them @ all_of_them.transpose(1, 2)
+        stacked = torch.stack([*vectors, self.bag(x[:, 4:])], 1)
+        products = stacked @ stacked.transpose(1, 2)
         rows, columns = torch.tril_indices(5, 5, -1)
         predicted: torch.Tensor = self.top(products[:, rows, columns])
         return predicted
@@ -182,7 +182,7 @@ class Towers(nn.Module):
         self.scale = nn.Parameter(torch.tensor(1.0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's loss."""
         items = self.items(x)
         left = functional.normalize(self.left(items[:, :6].mean(1)), dim=-1)
         right = functional.normalize(self.right(items[:, 6:].mean(1)), dim=-1)
@@ -192,7 +192,7 @@ class Towers(nn.Module):
 
 
 class GraphConvolution(nn.Module):
-    """Messages along the edges of one graph, by sums (Kipf and Welling 2017) and by attention (Velickovic et al.)."""
+    """Messages along the edges of a graph, by sums (Kipf and Welling 2017) and by attention (Velickovic et al.)."""
 
     sources: torch.Tensor
     targets: torch.Tensor
@@ -208,7 +208,7 @@ class GraphConvolution(nn.Module):
         self.head = nn.Linear(8, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         sent = self.first(x)[:, self.sources]
         x = torch.relu(torch.zeros(x.shape[0], 9, 8).index_add(1, self.targets, sent))
         x = self.second(x)
@@ -223,7 +223,7 @@ class GraphConvolution(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An LSTM in both directions, then a GRU and a plain recurrent layer, with dropout between."""
+    """An LSTM in both directions, then a GRU and a plain recurrent layer, with dropout between LSTM layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,13 +233,13 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(8, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         predicted: torch.Tensor = self.head(self.rnn(self.gru(self.lstm(x)[0])[0])[0][:, -1])
         return predicted
 
 
 class Unrolled(nn.Module):
-    """Cells of a GRU and an LSTM, step by step, whose outputs are written into one tensor."""
+    """GRU and LSTM cells, unrolled step by step. They write their outputs into one tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class Unrolled(nn.Module):
         self.head = nn.Linear(8, TOKENS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         embedded = self.tokens(x)
         hidden = first = second = embedded.new_zeros(len(x), 8)
         outputs = torch.zeros_like(embedded)
@@ -274,18 +274,18 @@ class Spectral(nn.Module):
         self.bypass = nn.Conv1d(2, 2, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         low = torch.fft.rfft(x)[..., :5]
         mixed = torch.einsum("bif,iof->bof", low, self.weights)
         bent = torch.polar(torch.tanh(mixed.abs() + 1e-3), mixed.angle())
         back = torch.einsum("bof,oif->bif", bent, self.last)
         bypassed: torch.Tensor = self.bypass(x)
-        found: torch.Tensor = torch.fft.irfft(back, n=x.shape[-1])
-        return found + bypassed
+        transformed: torch.Tensor = torch.fft.irfft(back, n=x.shape[-1])
+        return transformed + bypassed
 
 
 class Adversarial(nn.Module):
-    """Generator and discriminator in one step: the generator sees the discriminator's gradient reversed."""
+    """Generator and discriminator in one step. The generator gets the discriminator's gradient negated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -293,15 +293,15 @@ class Adversarial(nn.Module):
         self.discriminator = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Dropout(0.3), nn.Linear(16, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
-        made = self.generator(torch.randn_like(x))
-        reversed_gradient = 2 * made.detach() - made
+        """Return the network's loss."""
+        generated = self.generator(torch.randn_like(x))
+        reversed_gradient = 2 * generated.detach() - generated
         true, false = self.discriminator(x), self.discriminator(reversed_gradient)
         return functional.softplus(-true) + functional.softplus(false)
 
 
 class Diffusion(nn.Module):
-    """Learns the noise that it adds (Ho et al. 2020): time and noise are drawn in each iteration."""
+    """Learns to predict the noise that it adds (Ho et al. 2020). Each iteration draws time and noise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -311,15 +311,15 @@ class Diffusion(nn.Module):
         self.last = nn.Conv2d(8, 1, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's loss."""
         time = torch.rand(len(x), 1)
         noise = torch.randn_like(x)
-        kept = torch.cos(time * 1.5)[..., None, None]
+        signal = torch.cos(time * 1.5)[..., None, None]
         waves = time * 2.0 ** torch.arange(4)
         embedded = self.times(torch.cat([waves.sin(), waves.cos()], -1))
-        hidden = self.first(x * kept + noise * (1 - kept**2).sqrt()) + embedded[..., None, None]
-        told: torch.Tensor = self.last(functional.silu(self.norm(hidden)))
-        return (told - noise).square().mean((1, 2, 3))
+        hidden = self.first(x * signal + noise * (1 - signal**2).sqrt()) + embedded[..., None, None]
+        predicted: torch.Tensor = self.last(functional.silu(self.norm(hidden)))
+        return (predicted - noise).square().mean((1, 2, 3))
 
 
 class Perceptron(nn.Module):
@@ -330,6 +330,6 @@ class Perceptron(nn.Module):
         self.layers = nn.Sequential(nn.Linear(24, 32), nn.SELU(), nn.Linear(32, 32), nn.GLU(), nn.Linear(16, CLASSES))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         predicted: torch.Tensor = self.layers(x)
         return predicted

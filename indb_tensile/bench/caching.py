@@ -1,9 +1,10 @@
-"""PyTorch's caching allocator, as a rival in placement: what it reserves for a plan's residency intervals.
+"""Models PyTorch's caching allocator, a rival in placement: the bytes that it reserves for a plan's intervals.
 
-It serves requests as they come, without knowing what follows: sizes in two classes, each with segments of its own;
-the smallest free block that is large enough, split where enough remains; neighbours merged when they are free; a
-new segment where no block is large enough. The rules and sizes are those of the allocator's default settings. It
-keeps its segments, so what counts is what it has reserved once the iterations repeat.
+The allocator serves requests as they come, without knowledge of later ones. Sizes are in two classes, each with
+segments of its own. A request gets the smallest free block that is large enough, which is split if enough remains.
+Free neighbours are merged. If no block is large enough, the allocator reserves a new segment. The rules and sizes are
+those of its default settings. It keeps its segments, so the figure that counts is the reserved bytes once iterations
+repeat.
 """
 
 from bisect import bisect_left, insort
@@ -21,32 +22,33 @@ _ROUND_BYTES = 2 * MIB  # a larger request's segment is a multiple of this
 _ITERATIONS = 3
 
 
-def reserved_bytes(held: Sequence[Interval], count: int) -> int:
-    """What the allocator has reserved after some iterations of so many operators."""
+def reserved_bytes(intervals: Sequence[Interval], count: int) -> int:
+    """Return the bytes that the allocator has reserved after some iterations of `count` operators."""
     allocator = _Allocator()
     blocks: dict[int, _Block] = {}
     starts: list[list[int]] = [[] for _ in range(count)]
     stops: list[list[int]] = [[] for _ in range(count)]
-    for index, one in enumerate(held):
-        if one.stop - one.first < count:
-            starts[one.first].append(index)
-            stops[one.stop % count].append(index)
-        if one.stop - one.first == count or one.stop > count:  # there when the first iteration starts
-            blocks[index] = allocator.take(one.size_bytes)
+    for index, interval in enumerate(intervals):
+        if interval.stop - interval.first < count:
+            starts[interval.first].append(index)
+            stops[interval.stop % count].append(index)
+        if interval.stop - interval.first == count or interval.stop > count:  # exists when the first iteration starts
+            blocks[index] = allocator.take(interval.size_bytes)
     for _ in range(_ITERATIONS):
         for leaving, coming in zip(stops, starts, strict=True):
             for index in leaving:
                 if index in blocks:
                     allocator.give(blocks.pop(index))
             for index in coming:
-                blocks[index] = allocator.take(held[index].size_bytes)
+                blocks[index] = allocator.take(intervals[index].size_bytes)
     return allocator.reserved_bytes
 
 
 def replayed_bytes(standing: Sequence[int], changes: Sequence[tuple[int, int]]) -> int:
-    """What it has reserved after an iteration's allocations were repeated beside what stands all the time.
+    """Return the reserved bytes after an iteration's allocations were repeated beside permanent tensors.
 
-    A change is an address and the bytes allocated there or, negative, freed.
+    `standing` has the sizes of permanent tensors. A change is an address and the bytes allocated there, or the bytes
+    freed as a negative number.
     """
     allocator = _Allocator()
     for size_bytes in standing:
@@ -65,6 +67,8 @@ def replayed_bytes(standing: Sequence[int], changes: Sequence[tuple[int, int]]) 
 
 @dataclass(slots=True, eq=False)
 class _Block:
+    """A part of a segment, in use or free."""
+
     address: int
     size_bytes: int
     small: bool
@@ -74,13 +78,15 @@ class _Block:
 
 
 class _Allocator:
+    """The allocator's blocks and free lists."""
+
     def __init__(self) -> None:
         self.reserved_bytes = 0
         self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}  # sizes and addresses, by class
         self._at: dict[int, _Block] = {}
 
     def take(self, size_bytes: int) -> _Block:
-        """A block for a request."""
+        """Return a block for a request."""
         size = -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
         small = size <= _SMALL_BYTES
         free = self._free[small]
@@ -93,7 +99,7 @@ class _Allocator:
         return block
 
     def give(self, block: _Block) -> None:
-        """Take a block back, and merge it with its free neighbours."""
+        """Free a block, and merge it with its free neighbours."""
         block.free = True
         if block.before is not None and block.before.free:
             block = self._merged(block.before, block, listed=block.before)

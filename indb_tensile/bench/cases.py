@@ -1,4 +1,4 @@
-"""Networks at the sizes that benchmarks run them at: small on an emulated device, their own on a GPU."""
+"""Networks at the sizes at which benchmarks run them: small on an emulated device, their own on a GPU."""
 
 import argparse
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from indb_tensile.bench.networks import Network
 from indb_tensile.bench.options import whole
 from indb_tensile.bench.trial import Subject
 
-# Batches and sides at which a step of a network takes tenths of a second where the device is emulated.
+# Batches and sides at which a network's step takes tenths of a second on an emulated device.
 SIZES = {
     "vgg16": (4, 64),
     "resnet50": (8, 64),
@@ -23,20 +23,20 @@ SIZES = {
     "gpt2": (4, 32),
     "lstm": (16, 4),
 }
-_LEAST_ROWS = 2  # of networks without a size of their own
-_TIMES = 4  # the batch that a network is planned at keeps no GPU of today busy
+_LEAST_ROWS = 2  # batch of networks without an entry in SIZES
+_TIMES = 4  # factor of the batch on a GPU, since the batch for planning keeps no GPU busy
 
 
 class Source(Protocol):
-    """Where subjects come from, also in another process: it is sent there, and what it makes is not."""
+    """Makes subjects, possibly in another process. A source is sent there, but a subject is not."""
 
     @property
     def network(self) -> Network | None:
-        """The known network, whose blocks are known; None where it is none."""
+        """Return the known network, whose blocks are known; None if the source is another one."""
         ...
 
     def subject(self, seed: int = 0) -> Subject:
-        """With weights and rows of this seed, the same everywhere."""
+        """Return a subject with weights and rows of this seed, the same in every process."""
         ...
 
 
@@ -50,9 +50,9 @@ class Case:
 
     @classmethod
     def of(cls, name: str, batch: int | None, side: int | None, *, emulated: bool) -> "Case":
-        """At these sizes, or where they are left open at those that suit the device.
+        """Return a case of these sizes; None means the size that suits the device.
 
-        Raises MissingError for a network that is not known.
+        Raises MissingError for an unknown network.
         """
         network = networks.find(name)
         if emulated:
@@ -64,20 +64,20 @@ class Case:
 
     @property
     def network(self) -> Network:
-        """At this side."""
+        """Return the network at this side."""
         network = networks.find(self.name)
         return network if self.side == network.row[-1] else network.resized(self.side)
 
     def sized(self, batch: int) -> "Case":
-        """The same with so many rows."""
+        """Return the same case with `batch` rows."""
         return replace(self, batch=batch)
 
     def subject(self, seed: int = 0) -> Subject:
-        """The network with random weights and rows."""
+        """Return the network with random weights and rows."""
         return Subject.of(self.network, self.batch, seed)
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
-    """The arguments for a case's sizes."""
-    parser.add_argument("--batch", type=whole(), help="rows; without it one for each network, as for --side")
+    """Add the arguments for a case's sizes."""
+    parser.add_argument("--batch", type=whole(), help="rows; default: a size for each network, as for --side")
     parser.add_argument("--side", "--pixels", type=whole(), help="pixels a side, or tokens")

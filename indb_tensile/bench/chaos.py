@@ -1,16 +1,17 @@
-"""Jobs of several owners in a storm: processes killed and stopped, full disks, lost connections, clocks, locks.
+"""Chaos test: runs jobs of several owners while faults hit processes, the server, disks, connections, clocks, locks.
 
     tensile bench chaos [--seed 0] [--events 100] [--minutes M] [--lease 15] [--controllers 2] [--json]
 
-It makes a private server, on a small disk of its own, a database with the catalog, controllers that reach it through
-forwarders, and owners with tables. Each distinct training runs once undisturbed: that is what its weights have to be.
-Then owners keep asking for these trainings, a client keeps asking for predictions, and one event comes after another.
-In the end all is mended, and every job has to have ended once: with the same weights bit by bit, cancelled by its
-owner, or failed for what its owner did. Nothing may be left behind. `--events 500 --lease 6` and `--events 100` are
-run nightly. A line of JSON for each event goes to the standard error output, or to the file that `--log` names.
+The test creates a private server on a small disk of its own, a database with the catalog, controllers that reach the
+server through forwarders, and owners with tables. Each distinct training first runs once undisturbed, which gives the
+expected weights. Then owners keep requesting these trainings and a client keeps requesting predictions, while events
+follow one another. At the end every fault is repaired. Each job must have ended exactly once: with the same weights
+bit by bit, cancelled by its owner, or failed because of an action of its owner. No file, process or memory may be
+left behind. `--events 500 --lease 6` and `--events 100` run nightly. The test writes a line of JSON for each event to
+the standard error output, or to the file that `--log` names.
 
-The same seed draws the same events. Kinds that a machine cannot have, such as full disks without the right to mount
-one, are left out, and the report says why.
+The same seed draws the same events. Events that the machine does not support are left out, such as full disks without
+the right to mount a file system. The report gives the reason.
 """
 
 import argparse
@@ -40,92 +41,92 @@ from indb_tensile.bench.ending import run
 from indb_tensile.bench.options import whole
 from indb_tensile.errors import DatabaseError, TensileError, UnavailableError
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 READY_S = 120.0
-RECOVERY_S = 180.0  # after one event: a guard, not a promise
-_HISTORIES = 5  # of jobs at fault, that a report has
-LEFT_S = 20.0  # how long what ends may take to be gone
+RECOVERY_S = 180.0  # after one event; generous, so that only a system that does not recover exceeds it
+_HISTORIES = 5  # jobs whose history the report contains, at most
+LEFT_S = 20.0  # time for processes that end to disappear, and for memory and files to be released
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a storm consists of."""
+    """Options of one chaos test."""
 
     seed: int
     events: int
-    limit_s: float | None  # of the events together
+    limit_s: float | None  # for all events together
     lease_s: float
     controllers: int
-    unended: int  # jobs that are kept waiting or running
-    patience_s: float  # how long the last jobs may take to end
+    unended: int  # jobs that wait or run at any moment
+    patience_s: float  # time for the last jobs to end
     kinds: Sequence[Kind]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print one object; the exit code says whether anything went wrong."""
-    given = _parser().parse_args(arguments)
+    """Run the test and print its report, one object. The exit code is 1 if anything went wrong."""
+    options = _parser().parse_args(arguments)
     plan = Plan(
-        seed=given.seed,
-        events=given.events,
-        limit_s=None if given.minutes is None else 60.0 * given.minutes,
-        lease_s=given.lease,
-        controllers=given.controllers,
-        unended=given.jobs,
-        patience_s=given.patience,
-        kinds=parse_kinds(given.kinds),
+        seed=options.seed,
+        events=options.events,
+        limit_s=None if options.minutes is None else 60.0 * options.minutes,
+        lease_s=options.lease,
+        controllers=options.controllers,
+        unended=options.jobs,
+        patience_s=options.patience,
+        kinds=parse_kinds(options.kinds),
     )
     with ExitStack() as stack:
-        log = stack.enter_context(given.log.open("a", buffering=1)) if given.log else sys.stderr
+        log = stack.enter_context(options.log.open("a", buffering=1)) if options.log else sys.stderr
         report = storm(plan, log)
-    print(json.dumps(report) if given.json else "\n".join(f"{name:>28} {value}" for name, value in report.items()))
+    print(json.dumps(report) if options.json else "\n".join(f"{name:>28} {value}" for name, value in report.items()))
     sys.exit(0 if is_clean(report) else 1)
 
 
 def storm(plan: Plan, log: TextIO) -> dict[str, Any]:
-    """Set everything up, disturb it, let it recover, and say what became of it."""
+    """Create the rig, disturb it, let it recover, and return the report."""
     started_s = time.monotonic()
     files_before = shared_memory_files()
     design = Design(owners=OWNERS, controllers=plan.controllers, lease_s=plan.lease_s, kinds=plan.kinds)
     with set_up(design) as rig, closing(Jobs(rig=rig)) as jobs:
-        storming = _Storm(plan, rig, jobs, log)
-        report = storming.run()
+        test = _ChaosTest(plan, rig, jobs, log)
+        report = test.run()
     report["shared_memory_files_left"] = len(shared_memory_files() - files_before)
     return report | {"seconds": round(time.monotonic() - started_s, 1)}
 
 
-class _Storm:
-    """One storm on a rig."""
+class _ChaosTest:
+    """Runs one chaos test on a rig."""
 
     def __init__(self, plan: Plan, rig: Rig, jobs: Jobs, log: TextIO) -> None:
         self._plan, self._rig, self._jobs, self._log = plan, rig, jobs, log
         self._users = Users(rig, jobs)
-        self._deeds = {**Faults(rig, jobs).deeds(), **self._users.deeds()}
+        self._actions = {**Faults(rig, jobs).deeds(), **self._users.deeds()}
         self._events: Counter[str] = Counter()
         self._recovery_s = 0.0
         self._slowest = ""
         self._not_recovered = 0
-        self._disturbed: tuple[str, float] | None = None  # the first event not recovered from, and when it was over
-        self._asked = 0
+        self._disturbed: tuple[str, float] | None = None  # first event without recovery so far, and when it ended
+        self._requested = 0
         self._began_s = time.monotonic()
 
     def run(self) -> dict[str, Any]:
-        """From the undisturbed runs to the report."""
+        """Run the undisturbed trainings, then the events. Returns the report."""
         self._start()
         self._jobs.prepare()
-        before = descriptors(self._rig)
+        descriptors_before = descriptors(self._rig)
         memory = MemoryWatch(self._rig)
         client = Client(self._rig, TRAININGS, self._jobs.references)
         client.start()
         try:
-            self._blow()
-            ended = self._calm_down()
+            self._run_events()
+            ended = self._wait_for_jobs()
         finally:
             client.stop()
-        left = self._leftovers(before)
+        left = self._leftovers(descriptors_before)
         memory.stop()
         verdict = judge(self._jobs.endings(), self._jobs.digests)
         return (
-            self._told(ended)
+            self._summary(ended)
             | verdict
             | {
                 "histories": {job: self._jobs.history(job) for job in verdict["jobs_at_fault"][:_HISTORIES]},
@@ -142,7 +143,7 @@ class _Storm:
         )
 
     def _start(self) -> None:
-        """Start the controllers, and wait until all are ready."""
+        """Start the controllers and wait until all of them are ready."""
         for controller in self._rig.controllers:
             controller.start()
         if not until(lambda: self._ready({}), READY_S):
@@ -153,32 +154,32 @@ class _Storm:
                 hint="Run the benchmark while this machine has less to do.",
             )
 
-    def _blow(self) -> None:
-        """One event after another, and always jobs that have yet to end."""
+    def _run_events(self) -> None:
+        """Let one event follow another, and keep the planned number of jobs unended."""
         kinds = [kind for kind in self._plan.kinds if kind not in self._rig.left_out]
         events = islice(draw(self._plan.seed, kinds, self._plan.lease_s), self._plan.events)
         end_s = None if self._plan.limit_s is None else time.monotonic() + self._plan.limit_s
         for event in events:
-            self._feed()
+            self._enqueue_jobs()
             time.sleep(event.pause_s)
             self._disturb(event)
             if end_s is not None and time.monotonic() > end_s:
                 break
 
-    def _feed(self) -> None:
-        """Have as many jobs unended as planned, where the server takes them now."""
+    def _enqueue_jobs(self) -> None:
+        """Enqueue jobs until the planned number is unended. Stops when the server does not accept them now."""
         with suppress(psycopg.Error, DatabaseError):
             for _ in range(self._plan.unended - len(self._jobs.unended())):
-                self._asked += 1
-                self._jobs.enqueue(TRAININGS[self._asked % len(TRAININGS)])
+                self._requested += 1
+                self._jobs.enqueue(TRAININGS[self._requested % len(TRAININGS)])
 
     def _disturb(self, event: Event) -> None:
-        """Let an event happen, and unless the next one shall come at once, wait until it is recovered from."""
+        """Apply an event. Wait for the recovery from it, unless the next event follows at once."""
         began_s = time.monotonic()
         try:
-            told: Mapping[str, Any] = self._deeds[event.kind](event)
+            outcome: Mapping[str, Any] = self._actions[event.kind](event)
         except (psycopg.Error, DatabaseError) as error:
-            told = {"interrupted": str(error).splitlines()[0]}  # by what an event before has left
+            outcome = {"interrupted": str(error).splitlines()[0]}  # by the effects of an earlier event
         over_s = time.monotonic()
         self._events[event.kind.value] += 1
         self._rig.mend()
@@ -192,12 +193,12 @@ class _Storm:
         if not event.at_once:
             line["recovery_s"] = self._recover(*self._disturbed)
             self._disturbed = None
-        print(json.dumps(line | dict(told)), file=self._log, flush=True)
+        print(json.dumps(line | dict(outcome)), file=self._log, flush=True)
 
     def _recover(self, kind: str, since_s: float) -> float | None:
-        """Seconds until server, controllers and services were back; None where they were not in time."""
+        """Return the seconds until server, controllers and services recovered; None if they exceeded the limit."""
         beats = _safely(self._beats, dict[int, str]())
-        if not until(lambda: self._mended(beats), RECOVERY_S):
+        if not until(lambda: self._recovered(beats), RECOVERY_S):
             self._not_recovered += 1
             return None
         recovery_s = round(time.monotonic() - since_s, 2)
@@ -205,48 +206,48 @@ class _Storm:
             self._recovery_s, self._slowest = recovery_s, kind
         return recovery_s
 
-    def _mended(self, beats: Mapping[int, str]) -> bool:
+    def _recovered(self, beats: Mapping[int, str]) -> bool:
         self._rig.mend()
         return _safely(lambda: self._ready(beats), False)
 
     def _beats(self) -> dict[int, str]:
-        """The last beat of each live worker, by its process."""
+        """Return the last heartbeat of each live worker, by process id."""
         return {pid: beat for pid, beat, _ in self._jobs.look("controllers")}
 
     def _ready(self, beats: Mapping[int, str]) -> bool:
-        """Whether each controller has beaten since, and its service answers."""
+        """Return whether each controller has sent a heartbeat since `beats`, and its service answers."""
         rows = {pid: (beat, serves) for pid, beat, serves in self._jobs.look("controllers")}
-        found = [(controller.pid, rows.get(controller.pid)) for controller in self._rig.controllers]
-        return all(row is not None and row[1] and row[0] != beats.get(pid) for pid, row in found)
+        workers = [(controller.pid, rows.get(controller.pid)) for controller in self._rig.controllers]
+        return all(row is not None and row[1] and row[0] != beats.get(pid) for pid, row in workers)
 
-    def _calm_down(self) -> bool:
-        """Mend everything and wait for all jobs to end; whether they did."""
+    def _wait_for_jobs(self) -> bool:
+        """Repair all faults and wait for all jobs to end. Returns whether they ended in time."""
 
-        def quiet() -> bool:
+        def all_ended() -> bool:
             self._rig.mend()
             return _safely(lambda: self._jobs.look("unended_of_all") == [(0,)], False)
 
-        return until(quiet, self._plan.patience_s)
+        return until(all_ended, self._plan.patience_s)
 
     def _leftovers(self, descriptors_before: int) -> dict[str, Any]:
-        """What is left once nothing is to be done, and then once the controllers have ended."""
+        """Return the resources still in use after all jobs ended, and after the controllers ended."""
         until(lambda: self._ready({}) and device_bytes(self._jobs) == 0, LEFT_S)
         until(lambda: descriptors(self._rig) <= descriptors_before, LEFT_S)
-        kept = {
+        leftovers = {
             "device_bytes_left": device_bytes(self._jobs),
             "descriptors_grown": max(0, descriptors(self._rig) - descriptors_before),
         }
         for controller in self._rig.controllers:
             controller.end()
         until(lambda: not self._rig.processes(), LEFT_S)
-        return kept | {
+        return leftovers | {
             "catalog_rows_left": self._jobs.run("catalog_rows_left")[0][0],
             "processes_left": len(self._rig.processes()),
             "state_files_left": [str(path.relative_to(self._rig.directory)) for path in self._rig.state_files],
             "controllers_that_ended_badly": [code for c in self._rig.controllers for code in c.ended_badly],
         }
 
-    def _told(self, ended: bool) -> dict[str, Any]:
+    def _summary(self, ended: bool) -> dict[str, Any]:
         plan = self._plan
         return {
             "seed": plan.seed,
@@ -263,8 +264,8 @@ class _Storm:
         }
 
 
-def _safely(look: Callable[[], Found], otherwise: Found) -> Found:
-    """What it finds, or `otherwise` while the server cannot be asked."""
+def _safely(look: Callable[[], Value], otherwise: Value) -> Value:
+    """Return the result of `look`, or `otherwise` while the server does not answer."""
     try:
         return look()
     except (psycopg.Error, TensileError):
@@ -273,16 +274,16 @@ def _safely(look: Callable[[], Found], otherwise: Found) -> Found:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seed", type=int, default=0, help="of the events")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random events")
     parser.add_argument("--events", type=whole(), default=100)
-    parser.add_argument("--minutes", type=float, help="no event begins later; without it, all events come")
+    parser.add_argument("--minutes", type=float, help="time after which no event begins; default: no limit")
     parser.add_argument("--lease", type=float, default=config.Settings().lease_s, help="of controllers, in seconds")
     parser.add_argument("--controllers", type=whole(), default=2)
-    parser.add_argument("--jobs", type=whole(), default=6, help="kept waiting or running while events come")
+    parser.add_argument("--jobs", type=whole(), default=6, help="jobs that wait or run at any moment of the events")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for the last jobs to end")
-    parser.add_argument("--kinds", default="all", help="of events, by name, between commas; also all and cheap")
+    parser.add_argument("--kinds", default="all", help="kinds of events, separated by commas; also all and cheap")
     parser.add_argument("--log", type=Path, help="a file for the events, in place of the standard error output")
-    parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 
 

@@ -1,10 +1,10 @@
--- The statements of `tensile bench chaos`. {} stands for an identifier that the caller quotes.
+-- Statements of `tensile bench chaos`. {} stands for an identifier that the caller quotes.
 
 -- create_database --
 create database {}
 
 -- worker_roles --
--- Roles that read users' tables or work on jobs: which of them there are differs between versions.
+-- Roles that read users' tables or work on jobs. Some versions have only one of them.
 select rolname from pg_roles where rolname in ('tensile_worker', 'tensile_reader') order by rolname
 
 -- allow_login --
@@ -23,7 +23,7 @@ create schema {} authorization {}
 grant usage on schema {} to {}
 
 -- create_table --
--- The same rows each time, and others for another `salt`.
+-- The rows depend on `salt` alone.
 create table {} as
 select i::bigint as id, sin(i * 1.7 + {salt}) as a, cos(i * 0.3 * {salt}) as b, sin(i * i * 0.01) as c,
        sin(i * 1.7 + {salt}) * cos(i * 0.3 * {salt}) + 0.1 * sin(i * 9.1) as y
@@ -60,7 +60,7 @@ select job_id from tensile.jobs
 select count(*) from tensile.jobs where state in ('queued', 'starting', 'running')
 
 -- endings --
--- Every training that was asked for, how often it ended, and the digests of what it published.
+-- Every requested training, how often it ended, and the digests of the versions that it published.
 select j.job_id, j.idempotency_key, j.model_name, j.state::text, j.error_sqlstate, j.error_message,
        (select count(*) from tensile.job_events as e
          where e.job_id = j.job_id and e.kind in ('succeeded', 'failed', 'cancelled')) as ends,
@@ -72,7 +72,7 @@ select j.job_id, j.idempotency_key, j.model_name, j.state::text, j.error_sqlstat
  order by j.job_id
 
 -- controllers --
--- Live workers by process: their last beat, as a value that changes with each one, and whether a service answers.
+-- Live workers by process: a value that changes with each heartbeat, and whether the worker has a service.
 select distinct on (pid) pid, worker_id || ' ' || heartbeat_at as beat, service_name is not null as serves
   from tensile.workers where stopped_at is null order by pid, worker_id desc
 
@@ -81,7 +81,7 @@ select coalesce(sum(d.granted_bytes + d.used_bytes), 0)::bigint
   from tensile.devices as d join tensile.workers as w using (worker_id) where w.stopped_at is null
 
 -- catalog_rows_left --
--- Of jobs that have ended: checkpoints, their bytes and places on devices; bytes of nothing; names of dead services.
+-- Rows that should be gone: checkpoints and device memory of ended jobs, and service names of stopped workers.
 select (select count(*) from tensile.checkpoints as c join tensile.jobs as j using (job_id)
          where j.state in ('succeeded', 'failed', 'cancelled'))
      + (select count(*) from tensile.device_jobs as d join tensile.jobs as j using (job_id)
@@ -121,7 +121,7 @@ select count(pg_notify('tensile', p)) from generate_series(1, %(times)s) as i,
                   (E'changed \t1'), ('cancel ' || i || '.5'), ('Ω ' || i)) as v (p)
 
 -- invalid_jobs --
--- As a user may insert them without tensile_train: no training can be made of this specification.
+-- Rows that a user may insert without tensile_train. The specification is invalid, so no training can start.
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
 select 'invalid_' || current_user, 1, 'public', 'nothing',
        jsonb_build_object('model', 'invalid_' || current_user, 'target', 7,

@@ -1,4 +1,4 @@
-"""One client that asks a storm's service for predictions all the time, and compares each answer."""
+"""Requests predictions from the service throughout a chaos test, and compares each answer with the expected value."""
 
 import threading
 import time
@@ -17,54 +17,54 @@ from indb_tensile.errors import DatabaseError
 
 PAUSE_S = 0.05
 LIMIT_S = 10.0
-_RELATIVE = 1e-5  # the service may compute rows of one moment as one batch
-# What a client may see while its server or its service is disturbed: no service or no server (57P), a broken
-# connection (08), a full disk or no room for connections (53), its own limits of time (57014, 55P03).
+_RELATIVE = 1e-5  # the service may compute concurrent requests as one batch, which changes the last bits
+# Errors that a client may see while its server or service is disturbed: no service or no server (57P), a broken
+# connection (08), a full disk or no free connection (53), an I/O error (58030), its own time limits (57014, 55P03).
 _OUTAGES = ("57P", "08", "53", "57014", "55P03", "58030")
 _NO_CONNECTION = "no connection"
 
 
 def is_outage(sqlstate: str) -> bool:
-    """Whether an error says clearly that somebody does not answer now."""
+    """Return whether a SQLSTATE says that the server or the service does not answer now."""
     return sqlstate == _NO_CONNECTION or sqlstate.startswith(_OUTAGES)
 
 
 class Client:
-    """Asks on a thread of its own, from `start` until `stop`."""
+    """Requests predictions on a thread of its own, from `start` until `stop`."""
 
     def __init__(self, rig: Rig, trainings: Sequence[Training], references: Mapping[str, Reference]) -> None:
         self._rig = rig
-        self._asking = cycle(
+        self._requests = cycle(
             (training, row, expected)
             for training in trainings
             for row, expected in references[training.name].predictions
         )
         self._connections: dict[str, Connection] = {}
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._ask_on, name="client", daemon=True)
+        self._thread = threading.Thread(target=self._request_repeatedly, name="client", daemon=True)
         self.answers = 0
         self.wrong: list[str] = []
         self.errors: Counter[str] = Counter()  # by SQLSTATE
-        self.faults: list[str] = []  # errors that say something else than that nobody answers
-        self.longest_s = 0.0  # of those that were answered
+        self.faults: list[str] = []  # errors that do not mean an outage
+        self.longest_s = 0.0  # over the requests that were answered
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Begin to send requests."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop sending requests and close the connections."""
         self._stopped.set()
         self._thread.join()
         for connection in self._connections.values():
             connection.close()
 
-    def _ask_on(self) -> None:
+    def _request_repeatedly(self) -> None:
         while not self._stopped.wait(PAUSE_S):
-            training, row, expected = next(self._asking)
+            training, row, expected = next(self._requests)
             started_s = time.monotonic()
             try:
-                answer = self._ask(training, row)
+                answer = self._predict(training, row)
             except (psycopg.Error, DatabaseError) as error:
                 self._count(training.owner, error)
                 continue
@@ -73,15 +73,15 @@ class Client:
             if not isclose(answer, expected, rel_tol=_RELATIVE):
                 self.wrong.append(f"{training.name} of {row} is {expected}, and {answer} was the answer")
 
-    def _ask(self, training: Training, row: str) -> float:
+    def _predict(self, training: Training, row: str) -> float:
         connection = self._connections.get(training.owner)
         if connection is None:
             connection = connect(self._rig.dsn(training.owner), application_name=PURPOSE)
             self._connections[training.owner] = connection
             connection.execute(SQL["bound_time"])
-        found = connection.execute(SQL["predict"].encode(), {"model": training.name, "row": row}).fetchone()
-        assert found is not None
-        return float(found[0])
+        prediction = connection.execute(SQL["predict"].encode(), {"model": training.name, "row": row}).fetchone()
+        assert prediction is not None
+        return float(prediction[0])
 
     def _count(self, owner: str, error: psycopg.Error | DatabaseError) -> None:
         state = (error.sqlstate if isinstance(error, psycopg.Error) else None) or _NO_CONNECTION

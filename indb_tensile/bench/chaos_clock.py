@@ -1,7 +1,7 @@
-"""A wall clock that a test can step: libfaketime, preloaded into a process. The monotonic clock stays right.
+"""A wall clock that a test can step. libfaketime, preloaded into a process, changes its wall clock only.
 
-Only the process that is started with this environment sees the stepped clock. Its children do not: trainers preload a
-library of their own, and the two libraries cannot be loaded together.
+Only the process that starts with this environment sees the stepped clock. Its children do not: trainers preload
+another library, and the two cannot be loaded together. The monotonic clock stays right.
 """
 
 import os
@@ -33,7 +33,7 @@ time.sleep = sleep
 
 
 class Clock:
-    """The clock of all processes that are started with `environment`, seconds ahead of the machine's."""
+    """The wall clock of processes that start with `environment`. `step` sets its offset to the machine's clock."""
 
     def __init__(self, directory: Path, library: Path) -> None:
         directory.mkdir()
@@ -51,21 +51,21 @@ class Clock:
         }
 
     def step(self, ahead_s: int) -> None:
-        """Set it; processes see it within a second."""
-        fresh = self._file.with_suffix(".new")
-        fresh.write_text(f"{ahead_s:+d}\n")
-        fresh.chmod(0o644)
-        fresh.rename(self._file)
+        """Set the offset in seconds. Processes see it within a second."""
+        replacement = self._file.with_suffix(".new")
+        replacement.write_text(f"{ahead_s:+d}\n")
+        replacement.chmod(0o644)
+        replacement.rename(self._file)
 
     @staticmethod
     def tidy(pid: int) -> None:
-        """Remove what libfaketime leaves in shared memory where a process is killed."""
+        """Remove the files that libfaketime leaves in shared memory when a process is killed."""
         for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
             with suppress(FileNotFoundError):
                 (_SHARED_MEMORY / name).unlink()
 
 
 def find_library() -> Path | None:
-    """The path of libfaketime: where Debian installs it, or another usual place; None if it is missing."""
-    found = (path for place in _PLACES for path in sorted(Path("/").glob(f"{place[1:]}/{_LIBRARY}")))
-    return next(found, None)
+    """Return the path of libfaketime, from Debian's or another usual directory; None if it is not installed."""
+    paths = (path for place in _PLACES for path in sorted(Path("/").glob(f"{place[1:]}/{_LIBRARY}")))
+    return next(paths, None)

@@ -1,4 +1,4 @@
-"""A small disk that can be filled: a tmpfs, which takes root and the right to mount."""
+"""A small file system that a test can fill: a tmpfs. To mount it takes root and the right to mount."""
 
 import errno
 import os
@@ -8,27 +8,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-SIZE_BYTES = 384 << 20  # a server with its write-ahead log, and some gigabytes fewer than a machine has
+SIZE_BYTES = 384 << 20  # enough for a server with its write-ahead log, and little enough to fill quickly
 _CHUNK = bytes(1 << 20)
 _BALLAST = "ballast"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A small file system and where it is mounted. `fault` says why none could be mounted; otherwise it is empty."""
+    """A small file system and its mount point. If mounting failed, `fault` says why; otherwise `fault` is empty."""
 
     directory: Path
     fault: str = ""
 
     def fill(self) -> int:
-        """Write until nothing more fits; how many bytes that took."""
+        """Write until the file system is full. Returns the number of bytes written."""
         with (self.directory / _BALLAST).open("wb", buffering=0) as ballast:
             for size in (len(_CHUNK), 4096, 1):
                 self._write(ballast.fileno(), size)
             return os.fstat(ballast.fileno()).st_size
 
     def empty(self) -> None:
-        """Take away what `fill` has written."""
+        """Remove the file that `fill` has written."""
         (self.directory / _BALLAST).unlink(missing_ok=True)
 
     def _write(self, descriptor: int, size_bytes: int) -> None:
@@ -42,12 +42,12 @@ class Disk:
 
 @contextmanager
 def small_disk(directory: Path) -> Iterator[Disk]:
-    """A disk mounted there for as long as the block lasts."""
+    """Mount a small file system at `directory` for the duration of the block."""
     directory.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES},mode=755", "tmpfs", str(directory)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        fault = done.stderr.strip() if done.returncode else ""
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
+        fault = completed.stderr.strip() if completed.returncode else ""
     except FileNotFoundError:
         fault = "there is no program mount"
     if fault:

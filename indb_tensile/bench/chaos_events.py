@@ -1,7 +1,7 @@
-"""The disturbances of `tensile bench chaos`, and their order: a seed and kinds draw the same ones each time.
+"""The events of `tensile bench chaos` and their order. A seed and a set of kinds always draw the same events.
 
-Which process or row an event meets is a share (`choice`) of those that are there in that moment, so a storm that is
-drawn again has the same events, and not always the same victims.
+An event's `choice`, a number from 0 to 1, selects its victim among the processes or rows that exist at that moment.
+The same seed therefore gives the same events, but not always the same victims.
 """
 
 import random
@@ -13,7 +13,7 @@ from indb_tensile.errors import RequestError
 
 
 class Kind(StrEnum):
-    """One way to disturb jobs."""
+    """A way to disturb jobs."""
 
     KILL_TRAINER = "kill_trainer"
     STOP_TRAINER = "stop_trainer"
@@ -44,7 +44,7 @@ class Kind(StrEnum):
     DROP_TABLE = "drop_table"
 
 
-# How long a disturbance may last, in leases: those that reach beyond one make another controller take jobs over.
+# Longest duration of a disturbance, in leases. Beyond one lease another controller takes jobs over.
 LONGEST_LEASES = {
     Kind.STOP_TRAINER: 1.0,
     Kind.KILL_CONTROLLER: 1.5,
@@ -64,7 +64,7 @@ LONGEST_LEASES = {
     Kind.LOCK_MODELS: 1.0,
     Kind.UNCOMMITTED_MODEL: 1.0,
 }
-# Over soon, and needing neither root nor a library: what the test command draws from.
+# Short events that need neither root nor libfaketime. The test command draws from them.
 CHEAP = (
     Kind.KILL_TRAINER,
     Kind.KILL_SERVICE,
@@ -77,27 +77,27 @@ CHEAP = (
     Kind.DROP_TABLE,
 )
 LONGEST_PAUSE_S = 2.0
-AT_ONCE = 0.2  # of all events: those that do not wait until the one before is recovered from
+AT_ONCE = 0.2  # share of events after which the next event comes without waiting for the recovery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One disturbance. It lasts `hold_s`, begins `pause_s` after the one before, and `choice` picks its victim."""
+    """One disturbance. It begins `pause_s` after the one before and lasts `hold_s`; `choice` selects its victim."""
 
     number: int  # from 1
     kind: Kind
     pause_s: float
     hold_s: float
     choice: float  # from 0 to 1
-    at_once: bool  # it does not wait until the event before is recovered from
+    at_once: bool  # the next event does not wait for the recovery from this one
 
     def pick(self, count: int) -> int:
-        """Which of `count` victims it meets."""
+        """Return the index of the victim among `count` candidates."""
         return min(int(self.choice * count), count - 1)
 
 
 def draw(seed: int, kinds: Sequence[Kind], lease_s: float) -> Iterator[Event]:
-    """Events without end. Each kind comes once before any comes again, so that a short storm has many kinds."""
+    """Yield events without end. Each kind comes once before any comes again, so a short test has many kinds."""
     chance = random.Random(seed)  # noqa: S311 - chance, not secrecy
     number = 0
     while kinds:
@@ -115,7 +115,7 @@ def draw(seed: int, kinds: Sequence[Kind], lease_s: float) -> Iterator[Event]:
 
 
 def parse_kinds(text: str) -> tuple[Kind, ...]:
-    """Kinds by name, between commas; `all` and `cheap` name several. Raises RequestError for an unknown one."""
+    """Parse names of kinds, separated by commas; `all` and `cheap` name several. Raises RequestError otherwise."""
     kinds: list[Kind] = []
     for name in text.split(","):
         match name.strip():

@@ -1,4 +1,4 @@
-"""Disturbances of a storm's processes, server, disk, connections and clocks."""
+"""Disturbs the processes, server, disk, connections and clocks of a chaos test."""
 
 import os
 import signal
@@ -23,14 +23,14 @@ Deed = Callable[[Event], Told]
 
 
 class Faults:
-    """What befalls a rig from below. Each deed ends with the disturbance over, and tells whom it met."""
+    """Faults of the infrastructure. Each action returns after the fault is over, and reports the victims."""
 
     def __init__(self, rig: Rig, jobs: Jobs) -> None:
         self._rig = rig
         self._jobs = jobs
 
     def deeds(self) -> Mapping[Kind, Deed]:
-        """One for each kind of event."""
+        """Return the action for each kind of event."""
         return {
             Kind.KILL_TRAINER: lambda event: _kill(event, self._rig.workers_processes("trainer")),
             Kind.STOP_TRAINER: lambda event: _stop(event, self._rig.workers_processes("trainer")),
@@ -57,7 +57,7 @@ class Faults:
         return self._rig.controllers[event.pick(len(self._rig.controllers))]
 
     def _kill_controller(self, event: Event) -> Told:
-        """For some time, so that another controller takes its jobs over where that is longer than a lease."""
+        """Kill a controller and wait. Beyond one lease another controller takes its jobs over."""
         controller = self._controller(event)
         pid = controller.pid
         controller.kill()
@@ -71,7 +71,7 @@ class Faults:
         return {"pid": pid}
 
     def _terminate_backends(self, event: Event) -> Told:
-        """One of them, or all."""
+        """Terminate one backend that works for controllers, or with a probability of 0.3 all of them."""
         pids = [int(row[0]) for row in self._jobs.run("worker_backends")]
         victims = pids if event.choice < 0.3 else pids[event.pick(len(pids)) :][:1] if pids else []
         for pid in victims:
@@ -93,7 +93,7 @@ class Faults:
 
     def _fill_disk(self, event: Event) -> Told:
         disk = self._rig.disk
-        assert disk is not None  # kinds that the rig leaves out are not drawn
+        assert disk is not None  # the test draws no events that the rig leaves out
         try:
             size_bytes = disk.fill()
             time.sleep(event.hold_s)
@@ -120,17 +120,17 @@ class Faults:
         return {"connections": count}
 
     def _exhaust_connections(self, event: Event) -> Told:
-        """A user takes all connections, after those of controllers were broken: they find none left."""
-        owner, taken = OWNERS[event.pick(len(OWNERS))], 0
+        """Let a user take all connections after breaking those of controllers, which then cannot connect."""
+        owner, count = OWNERS[event.pick(len(OWNERS))], 0
         with ExitStack() as stack:
             with suppress(DatabaseError, psycopg.Error):
                 for pid in self._rig.backends()[:3]:
                     self._jobs.run("terminate", pid=pid)
                 for _ in range(_MOST_CONNECTIONS):
                     stack.enter_context(connect(self._rig.dsn(owner), application_name=PURPOSE))
-                    taken += 1
+                    count += 1
             time.sleep(event.hold_s)
-        return {"connections": taken}
+        return {"connections": count}
 
     def _step_controller_clock(self, event: Event) -> Told:
         clock = self._controller(event).clock
@@ -172,11 +172,11 @@ def _stopped(pid: int) -> Iterator[None]:
 
 
 def _step(event: Event, step: Callable[[int], None]) -> Told:
-    """An hour forwards or back, and the other way again: both are steps."""
+    """Step a clock an hour forwards or back, and then back to the right time. Both are steps."""
     ahead_s = (_HOUR_S, -_HOUR_S)[event.pick(2)]
     step(ahead_s)
     try:
-        time.sleep(max(2.0, event.hold_s))  # processes look at the clock's file each second
+        time.sleep(max(2.0, event.hold_s))  # libfaketime reads the clock's file once a second
     finally:
         step(0)
     return {"ahead_s": ahead_s}

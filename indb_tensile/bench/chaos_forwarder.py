@@ -1,6 +1,6 @@
-"""A forwarder of a Unix socket between controllers and their database: it cuts, stalls and refuses connections.
+"""Forwards a Unix socket between controllers and their database, and breaks, stalls or refuses connections on demand.
 
-It runs on a thread of its own. Who connects to the database through it is, to the server, this process.
+A forwarder runs on a thread of its own. The server sees this process as the peer of every forwarded connection.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class Forwarder:
-    """Forwards each connection to the socket `listen` to the socket `target`, until it is closed."""
+    """Forwards each connection to the socket `listen` on to the socket `target`, until `close`."""
 
     def __init__(self, listen: Path, target: Path) -> None:
         self._listen, self._target = listen, target
@@ -29,25 +29,25 @@ class Forwarder:
         self._thread.start()
 
     def cut(self) -> int:
-        """Break all connections; how many there were. New ones are taken."""
-        return self._call(self._cut)
+        """Break all connections and return their number. New connections are accepted."""
+        return self._call(self._break_all)
 
     def stall(self) -> None:
-        """Pass nothing on, in either direction, and leave connections open."""
+        """Pass no data on, in either direction, and leave connections open."""
         self._call(self._flowing.clear)
 
     def refuse(self) -> int:
-        """Break all connections, and every new one; how many there were."""
+        """Break all connections, and every new connection at once. Returns the number of connections."""
         self._refusing = True
         return self.cut()
 
     def heal(self) -> None:
-        """Pass everything on again, what was held back first."""
+        """Accept connections and pass data on again, beginning with the data held back."""
         self._refusing = False
         self._call(self._flowing.set)
 
     def close(self) -> None:
-        """End all connections and remove the socket."""
+        """Break all connections and remove the socket."""
         self.cut()
         self._call(self._server.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -66,7 +66,7 @@ class Forwarder:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
-    def _cut(self) -> int:
+    def _break_all(self) -> int:
         count = len(self._writers) // 2
         for writer in self._writers:
             writer.transport.abort()
@@ -77,22 +77,22 @@ class Forwarder:
             writer.transport.abort()
             return
         try:
-            beyond_reader, beyond_writer = await asyncio.open_unix_connection(self._target)
-        except OSError:  # no server there: the client sees its connection closed
+            target_reader, target_writer = await asyncio.open_unix_connection(self._target)
+        except OSError:  # no server listens: the client sees its connection closed
             writer.transport.abort()
             return
-        pair = {writer, beyond_writer}
+        pair = {writer, target_writer}
         self._writers |= pair
-        ways = [self._pass_on(reader, beyond_writer), self._pass_on(beyond_reader, writer)]
+        directions = [self._forward(reader, target_writer), self._forward(target_reader, writer)]
         try:
-            await asyncio.gather(*ways)
+            await asyncio.gather(*directions)
         finally:
             for end in pair:
                 end.transport.abort()
             self._writers -= pair
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction, until either end is closed."""
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass data on in one direction until either end is closed."""
         with suppress(OSError):
             while chunk := await reader.read(_CHUNK_BYTES):
                 await self._flowing.wait()
@@ -102,7 +102,7 @@ class Forwarder:
 
 
 async def _finish() -> None:
-    """Let the tasks of broken connections end."""
+    """Cancel the tasks of broken connections and wait for their end."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -1,4 +1,4 @@
-"""The trainings of a storm: who owns them, what each ends with undisturbed, and what became of each one asked for."""
+"""Trainings of a chaos test: their owners, the results of undisturbed runs, and the endings of all jobs."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +16,16 @@ from indb_tensile.errors import UnavailableError
 
 OWNERS = ("chaos_a", "chaos_b", "chaos_c")
 ROWS = 320
-SPOILED = "chaos_dropped_"  # begins the names of models whose table is dropped
+SPOILED = "chaos_dropped_"  # name prefix of models whose table is dropped
 _PATIENCE_S = 120.0
-_LIMITS = "-c lock_timeout=3s -c statement_timeout=60s"  # a storm never waits for its own locks
+_LIMITS = "-c lock_timeout=3s -c statement_timeout=60s"  # the test itself must not wait for locks that it takes
 _ROWS_TO_PREDICT = tuple({"a": 0.1 * i, "b": 1 - 0.2 * i, "c": 0.3 * i * i} for i in range(5))
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """One distinct training. Its name is that of the model that it gives versions to."""
+    """One distinct training. `name` is also the name of the model that it publishes versions of."""
 
     name: str
     owner: str
@@ -36,18 +36,18 @@ class Training:
 
     @property
     def table(self) -> str:
-        """Its owner's table."""
+        """Return the name of the owner's table."""
         return f"{self.owner}.numbers"
 
     @property
     def hyperparams(self) -> str:
-        """What is trained besides the network, as JSON."""
+        """Return the hyperparameters as JSON."""
         values = {"epochs": self.epochs, "batch_size": 32, "seed": self.seed, "optimizer": self.optimizer}
         return json.dumps(values)
 
     @property
     def architecture(self) -> str:
-        """The network, as JSON."""
+        """Return the network as JSON."""
         return json.dumps({"type": "mlp", "hidden": list(self.hidden), "dropout": 0.1})
 
 
@@ -63,15 +63,15 @@ TRAININGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What a training ends with that nobody disturbs: the digest of its weights, and what it predicts."""
+    """Results of a training that nothing disturbed: the digest of its weights, and its predictions."""
 
     digest: str
-    predictions: tuple[tuple[str, float], ...]  # a row as JSON, and the answer
+    predictions: tuple[tuple[str, float], ...]  # a row as JSON, and the predicted value
 
 
 @dataclass(slots=True, kw_only=True)
 class Jobs:
-    """All trainings that were asked for. Used by one thread."""
+    """Enqueues trainings and keeps track of their jobs. Only one thread may use an instance."""
 
     rig: Rig
     trainings: Sequence[Training] = TRAININGS
@@ -81,34 +81,34 @@ class Jobs:
 
     _sessions: dict[tuple[str, float], Session] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    _after: int = 0  # the last job of the undisturbed runs
+    _after: int = 0  # id of the last job of the undisturbed runs
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for session in self._sessions.values():
             session.close()
 
     def run(self, name: str, user: str = "postgres", **values: object) -> list[tuple[Any, ...]]:
-        """One statement as that role, again after an outage; its rows."""
+        """Execute one statement as the role `user` and return its rows. Retries after an outage."""
 
         def act(connection: Connection) -> list[tuple[Any, ...]]:
-            done = connection.execute(SQL[name].encode(), values)
-            return done.fetchall() if done.description else []
+            cursor = connection.execute(SQL[name].encode(), values)
+            return cursor.fetchall() if cursor.description else []
 
         return self._session(user).run(act)
 
     def look(self, name: str) -> list[tuple[Any, ...]]:
-        """The rows of one statement as a superuser, at once: it fails while the server is away."""
+        """Execute one statement once, as a superuser, and return its rows. Fails while the server is away."""
         return self._session("postgres", patience_s=0.0).run(lambda c: c.execute(SQL[name].encode()).fetchall())
 
     def run_on(self, name: str, user: str, *names: str, **values: int) -> None:
-        """One statement about an owner's table or a role: `names` fill its places in turn."""
+        """Execute one statement about an owner's table or a role. `names` fill its placeholders in order."""
         places = [sql.Identifier(*name.split(".")) for name in names]
         text = sql.SQL(SQL[name]).format(*places, **{key: sql.Literal(value) for key, value in values.items()})
         self._session(user).run(lambda connection: connection.execute(text))
 
     def make_table(self, table: str, salt: int) -> None:
-        """A table of its schema's owner that controllers may read."""
+        """Create a table that belongs to its schema's owner and that controllers may read."""
         owner = table.partition(".")[0]
         self.run_on("create_table", owner, table, salt=salt, rows=ROWS)
         self.run_on("add_key", owner, table)
@@ -116,9 +116,9 @@ class Jobs:
             self.run_on("grant_table", owner, table, role)
 
     def enqueue(self, training: Training, *, table: str | None = None, model: str | None = None) -> int:
-        """Ask for a training, for its own model and table unless others are named.
+        """Enqueue a training and return its job's id. `table` and `model` replace the training's own.
 
-        Asked again after an outage, it is one job: it carries a key.
+        The request carries an idempotency key, so a retry after an outage still gives one job.
         """
         ((job,),) = self.run(
             "train",
@@ -133,13 +133,13 @@ class Jobs:
         return int(job)
 
     def unended(self) -> list[int]:
-        """Those that have yet to end."""
+        """Return the ids of the jobs that have not ended."""
         return [int(row[0]) for row in self.run("unended")]
 
     def prepare(self) -> None:
-        """Make the owners' tables, and run each distinct training once while nothing is disturbed.
+        """Create the owners' tables, and run each distinct training once undisturbed.
 
-        Raises UnavailableError where one does not succeed.
+        Raises UnavailableError if a training does not succeed.
         """
         for salt, owner in enumerate(OWNERS, start=1):
             self.make_table(f"{owner}.numbers", salt)
@@ -160,12 +160,12 @@ class Jobs:
         self.asked.clear()
 
     def predict(self, training: Training, row: str) -> float:
-        """What the deployed version of the training's model answers."""
+        """Return the prediction of the deployed version of the training's model for one row."""
         ((value,),) = self.run("predict", training.owner, model=training.name, row=row)
         return float(value)
 
     def endings(self) -> Iterator[Ending]:
-        """All jobs since `prepare`: those that were asked for, and those whose asker never got the answer."""
+        """Yield the endings of all jobs since `prepare`, including jobs whose id never reached the client."""
         rows = {row[0]: row for row in self.run("endings", after=self._after)}
         for job in sorted(rows.keys() | self.asked.keys()):
             _, key, model, state, sqlstate, message, ends, digests = rows.get(
@@ -184,12 +184,12 @@ class Jobs:
             )
 
     def history(self, job: int) -> list[str]:
-        """What happened to a job, a line for each event."""
+        """Return the events of a job's history, a line each."""
         return [f"{at:%H:%M:%S} {kind} {json.dumps(detail)}" for at, kind, detail in self.run("history", job=job)]
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """What each training ends with undisturbed."""
+        """Return the digest of each training's weights after its undisturbed run."""
         return {name: reference.digest for name, reference in self.references.items()}
 
     def _session(self, user: str, patience_s: float = _PATIENCE_S) -> Session:

@@ -1,23 +1,23 @@
-"""Processes as /proc shows them: who is whose child, what they are called, how much memory they have had."""
+"""Reads processes from /proc: parents, names, memory and open files."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+_GONE = (FileNotFoundError, ProcessLookupError, PermissionError)  # the process has ended, or belongs to another user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process that runs, or ran a moment ago."""
+    """A process that ran when /proc was read."""
 
     pid: int
     parent: int
     name: str
 
     def serves(self, roles: Sequence[str]) -> bool:
-        """Whether it is a PostgreSQL backend of one of these roles, by the title that the server gives it."""
+        """Return whether the process is a PostgreSQL backend of one of `roles`, by the title that the server sets."""
         try:
             title = Path(f"/proc/{self.pid}/cmdline").read_bytes().decode(errors="replace")
         except _GONE:
@@ -26,7 +26,7 @@ class Process:
 
 
 def every() -> Iterator[Process]:
-    """All processes but zombies, by number."""
+    """Yield all processes except zombies, by process id."""
     for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         with suppress(*_GONE):
             before, _, after = (path / "stat").read_text().rpartition(")")
@@ -36,17 +36,17 @@ def every() -> Iterator[Process]:
 
 
 def marked(words: str) -> list[int]:
-    """Processes that were started with these words in their environment; zombies are none."""
-    found = []
+    """Return the ids of processes with `words` (NAME=value) in the environment that they started with; no zombies."""
+    pids = []
     for process in every():
         with suppress(*_GONE):
             if f"{words}\0".encode() in Path(f"/proc/{process.pid}/environ").read_bytes():
-                found.append(process.pid)
-    return found
+                pids.append(process.pid)
+    return pids
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process has had resident at once; 0 for one that is gone."""
+    """Return the peak resident memory of a process; 0 if the process has ended."""
     with suppress(*_GONE):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -55,7 +55,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def descriptors(pid: int) -> int:
-    """How many files a process has open; 0 for one that is gone."""
+    """Return the number of open files of a process; 0 if the process has ended."""
     with suppress(*_GONE):
         return len(list(Path(f"/proc/{pid}/fd").iterdir()))
     return 0

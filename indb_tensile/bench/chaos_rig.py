@@ -1,7 +1,7 @@
-"""What a storm disturbs: a private server, on a small disk where one can be had, and controllers that talk to it.
+"""The system that a chaos test disturbs: a private server, on a small disk if possible, and its controllers.
 
-Each controller reaches the server through a forwarder of its own, and each has a clock of its own where libfaketime
-is installed. What has died is started again by `mend`, as a service manager does.
+Each controller reaches the server through a forwarder of its own, and has a clock of its own where libfaketime is
+installed. `mend` restarts processes that have ended, as a service manager does.
 """
 
 import os
@@ -34,10 +34,10 @@ from indb_tensile.errors import DatabaseError
 SQL = parse(Path(__file__).with_name("chaos.sql").read_text(encoding="utf-8"))
 DATABASE = "chaos"
 PURPOSE = "tensile bench chaos"
-_WORKERS = ("tensile_worker", "tensile_reader")  # the second comes with a version that reads tables as it
-_MARK = "TENSILE_BENCH_CHAOS"  # in the environment of all that a rig starts, with its directory
+_WORKERS = ("tensile_worker", "tensile_reader")  # tensile_reader is missing in versions where the worker reads tables
+_MARK = "TENSILE_BENCH_CHAOS"  # environment variable of all processes of a rig; its value is the rig's directory
 _END_S = 60.0
-_KEPT_S = 900.0  # controllers keep a file that nothing counts on for ten minutes: its row may be under way
+_KEPT_S = 900.0  # controllers keep an unreferenced file for ten minutes, since its catalog row may not be written yet
 _SERVER = """\
 max_connections = 60
 max_wal_size = 64MB
@@ -48,7 +48,7 @@ checkpoint_timeout = 30s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """How a rig is built."""
+    """Options of a rig."""
 
     owners: Sequence[str]
     controllers: int
@@ -58,7 +58,7 @@ class Design:
 
 @dataclass(slots=True, kw_only=True)
 class Controller:
-    """One controller, what it is started with, and what it talks through."""
+    """One controller with its environment, files, forwarder and clock."""
 
     environment: Mapping[str, str]
     log: Path
@@ -66,19 +66,19 @@ class Controller:
     forwarder: Forwarder
     clock: Clock | None
     process: subprocess.Popen[bytes] | None = None
-    ended_badly: list[int] = field(default_factory=list)  # exit codes of those that nobody killed
+    ended_badly: list[int] = field(default_factory=list)  # exit codes other than 0 of processes that were not killed
 
     @property
     def pid(self) -> int:
-        """The running controller's process id; 0 where none runs."""
+        """Return the process id; 0 if the controller does not run."""
         return 0 if self.process is None or self.process.poll() is not None else self.process.pid
 
     def start(self) -> None:
-        """Start it, and do not wait until it is ready."""
+        """Start the process without waiting until it is ready."""
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "indb_tensile.worker.controller"],
-                env={**_others(os.environ), **self.environment},
+                env={**_without_settings(os.environ), **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -87,7 +87,7 @@ class Controller:
             )
 
     def mend(self) -> None:
-        """Start it again where it has ended; an end that was neither a kill nor asked for is kept."""
+        """Restart the process if it has ended. Records an exit code that is neither 0 nor that of SIGKILL."""
         if self.pid:
             return
         self._tidy()
@@ -96,7 +96,7 @@ class Controller:
         self.start()
 
     def end(self) -> None:
-        """Ask it to end, and wait; one that does not is killed."""
+        """Send SIGTERM and wait for the end. Kills a process that does not end in time."""
         if self.process is None:
             return
         self.process.send_signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ class Controller:
             self.ended_badly.append(code)
 
     def kill(self) -> None:
-        """Kill it as nothing can prepare for."""
+        """Kill the process by SIGKILL, which it cannot handle."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -122,46 +122,46 @@ class Controller:
 
 @dataclass(slots=True, kw_only=True)
 class Rig:
-    """The server and its controllers. `left_out` says which kinds of event this machine cannot have, and why."""
+    """The server and its controllers. `left_out` gives, by kind of event, why this machine does not support it."""
 
     directory: Path
     cluster: Cluster
     disk: Disk | None
-    clock: Clock | None  # the server's
+    clock: Clock | None  # of the server
     controllers: Sequence[Controller]
     left_out: Mapping[Kind, str]
 
     def dsn(self, user: str = "postgres") -> str:
-        """A connection string to the server itself, whatever becomes of the forwarders."""
+        """Return a connection string to the server itself, which bypasses the forwarders."""
         return self.cluster.dsn(user=user, database=DATABASE)
 
     def mend(self) -> None:
-        """Start again what has died. A server that cannot start now is tried again by the next call."""
+        """Restart processes that have ended. If the server cannot start now, the next call tries again."""
         with suppress(DatabaseError):
             self.cluster.start()
         for controller in self.controllers:
             controller.mend()
 
     def postmaster(self) -> int:
-        """The server's process id; 0 where none runs."""
+        """Return the server's process id; 0 if it does not run."""
         return int((self.cluster.data / "postmaster.pid").read_text().split()[0]) if self.cluster.running() else 0
 
     def workers_processes(self, name: str) -> list[int]:
-        """Process ids of what the controllers started under this name: trainer, service, learner, analyst."""
+        """Return ids of the controllers' child processes of this name: trainer, service, learner, analyst."""
         parents = {controller.pid for controller in self.controllers}
         return [p.pid for p in processes.every() if p.parent in parents and p.name == f"tensile {name}"[:15]]
 
     def backends(self) -> list[int]:
-        """Process ids of the server's processes that work for controllers."""
+        """Return ids of the server's backends that serve controllers."""
         server = self.postmaster()
         return [p.pid for p in processes.every() if server and p.parent == server and p.serves(_WORKERS)]
 
     def processes(self) -> list[int]:
-        """Process ids of all that the rig's controllers have started, and of the controllers."""
+        """Return ids of the controllers and of all processes that they started."""
         return processes.marked(f"{_MARK}={self.directory}")
 
     def close(self) -> None:
-        """End all controllers and what they have left running."""
+        """Kill all controllers and the processes that they left, and close the forwarders."""
         for controller in self.controllers:
             controller.forwarder.heal()
             controller.kill()
@@ -173,15 +173,15 @@ class Rig:
 
     @property
     def state_files(self) -> list[Path]:
-        """Old files that controllers keep between their lives, and sockets of services."""
-        kept = [path for controller in self.controllers for path in controller.state.rglob("*")]
-        files = [path for path in (*kept, *(self.directory / "service").iterdir()) if not path.is_dir()]
+        """Return old files in the controllers' state directories, and old sockets of services."""
+        candidates = [path for controller in self.controllers for path in controller.state.rglob("*")]
+        files = [path for path in (*candidates, *(self.directory / "service").iterdir()) if not path.is_dir()]
         return sorted(path for path in files if path.stat().st_mtime < time.time() - _KEPT_S)
 
 
 @contextmanager
 def set_up(design: Design) -> Iterator[Rig]:
-    """A running server with the catalog and the owners' roles, and controllers that have yet to be started."""
+    """Yield a running server with the catalog and the owners' roles, and controllers that are not started yet."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="chaos-"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -222,7 +222,7 @@ def set_up(design: Design) -> Iterator[Rig]:
 
 
 def _install(cluster: Cluster, owners: Sequence[str], service: Path) -> None:
-    """The database, the catalog, and a role with a schema of its own for each owner."""
+    """Create the database, the catalog, and for each owner a role with a schema of its own."""
     name = sql.Identifier
     with connect(cluster.dsn(database="postgres"), application_name=PURPOSE) as connection:
         connection.execute(sql.SQL(SQL["create_database"]).format(name(DATABASE)))
@@ -265,7 +265,7 @@ def _controller(directory: Path, number: int, cluster: Cluster, lease_s: float, 
     }
     environment = {config.variable(key): str(value) for key, value in settings.items()} | {
         _MARK: str(directory),
-        # Its connection shows this process, the forwarder, where a service looks for the server's user.
+        # The service checks the peer of its database connection, which here is this process, the forwarder.
         "TENSILE_SERVICE_PEER_UID": str(_uid(cluster)),
     }
     return Controller(
@@ -277,8 +277,8 @@ def _controller(directory: Path, number: int, cluster: Cluster, lease_s: float, 
     )
 
 
-def _others(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without settings of controllers that the invoking process may have."""
+def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables that configure controllers."""
     return {name: value for name, value in environment.items() if not name.startswith(config.PREFIX)}
 
 
@@ -287,7 +287,7 @@ def _uid(cluster: Cluster) -> int:
 
 
 def until(condition: Callable[[], bool], limit_s: float, poll_s: float = 0.1) -> bool:
-    """Poll until it holds; False where it does not within the time."""
+    """Poll until the condition holds. Returns False if it does not hold within the limit."""
     end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:

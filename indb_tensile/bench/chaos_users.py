@@ -1,4 +1,4 @@
-"""What ordinary roles do to a storm: locks, floods, jobs that cannot be run, cancellations, dropped tables."""
+"""Disturbs a chaos test with an ordinary role's rights: locks, floods, invalid or cancelled jobs, dropped tables."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from indb_tensile.bench.chaos_jobs import OWNERS, SPOILED, Jobs
 from indb_tensile.bench.chaos_rig import PURPOSE, SQL, Rig
 from indb_tensile.catalog.connection import connect
 
-_FLOOD = 100  # times eight notifications
+_FLOOD = 100  # executions of a statement that sends eight notifications
 INVALID_JOBS = (100, 3000)  # at least, at most
 
 
 class Users:
-    """What owners do with their own rights. A statement that is denied is told as denied: nothing was disturbed."""
+    """Disturbances by owners with their own rights. A denied statement disturbs nothing and is counted as denied."""
 
     def __init__(self, rig: Rig, jobs: Jobs) -> None:
         self._rig = rig
@@ -26,11 +26,11 @@ class Users:
         self.denied: dict[Kind, int] = {}
 
     def deeds(self) -> Mapping[Kind, Deed]:
-        """One for each kind of event."""
+        """Return the action for each kind of event."""
         return {
-            Kind.LOCK_JOBS: lambda event: self._hold(event, SQL["lock_jobs"]),
+            Kind.LOCK_JOBS: lambda event: self._hold_transaction(event, SQL["lock_jobs"]),
             Kind.LOCK_TABLE: self._lock_table,
-            Kind.LOCK_MODELS: lambda event: self._hold(event, SQL["lock_models"]),
+            Kind.LOCK_MODELS: lambda event: self._hold_transaction(event, SQL["lock_models"]),
             Kind.FLOOD_NOTIFY: self._flood_notify,
             Kind.UNCOMMITTED_MODEL: self._uncommitted_model,
             Kind.INVALID_JOBS: self._invalid_jobs,
@@ -42,28 +42,30 @@ class Users:
         return OWNERS[event.pick(len(OWNERS))]
 
     def _lock_table(self, event: Event) -> Told:
-        """And ask for a training on it, which has to wait until it can be read."""
+        """Lock a table and enqueue a training on it, which has to wait for the lock."""
         owner = self._owner(event)
         training = next(training for training in self._jobs.trainings if training.owner == owner)
         locking = sql.SQL(SQL["lock_table"]).format(sql.Identifier(*training.table.split(".")))
-        return {"job": self._jobs.enqueue(training), **self._hold(event, locking)}
+        return {"job": self._jobs.enqueue(training), **self._hold_transaction(event, locking)}
 
-    def _hold(self, event: Event, statement: str | sql.Composed, values: Mapping[str, str] | None = None) -> Told:
-        """An owner's transaction that does this, and is rolled back when the event is over."""
+    def _hold_transaction(
+        self, event: Event, statement: str | sql.Composed, values: Mapping[str, str] | None = None
+    ) -> Told:
+        """Execute a statement in an owner's transaction, and roll that back when the event is over."""
         owner = self._owner(event)
         with connect(self._rig.dsn(owner), application_name=PURPOSE) as connection:
             connection.execute(SQL["bound_lock_wait"])
             connection.execute(SQL["begin"])
-            told: Told = {"owner": owner}
+            outcome: Told = {"owner": owner}
             try:
                 connection.execute(statement.encode() if isinstance(statement, str) else statement, values)
                 time.sleep(event.hold_s)
             except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
                 self._deny(event)
-                told = {"owner": owner, "denied": str(error).splitlines()[0]}
+                outcome = {"owner": owner, "denied": str(error).splitlines()[0]}
             with suppress(psycopg.OperationalError):
                 connection.execute(SQL["rollback"])
-        return told
+        return outcome
 
     def _flood_notify(self, event: Event) -> Told:
         owner = self._owner(event)
@@ -71,27 +73,27 @@ class Users:
         return {"owner": owner, "notifications": count}
 
     def _uncommitted_model(self, event: Event) -> Told:
-        """A name that another owner's training is about to publish to, in a transaction that is rolled back."""
+        """Insert a model's name in a transaction that is rolled back, while another owner trains that model."""
         owner = self._owner(event)
         training = next(training for training in self._jobs.trainings if training.owner != owner)
         name = f"chaos_new_{event.number}"
         with connect(self._rig.dsn(owner), application_name=PURPOSE) as connection:
             connection.execute(SQL["begin"])
-            told = {"owner": owner, "model": name}
+            outcome = {"owner": owner, "model": name}
             try:
                 connection.execute(SQL["reserve_model"].encode(), {"model": name})
-                told["job"] = str(self._jobs.enqueue(training, model=name))
+                outcome["job"] = str(self._jobs.enqueue(training, model=name))
             except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
                 self._deny(event)
-                told["denied"] = str(error).splitlines()[0]
+                outcome["denied"] = str(error).splitlines()[0]
             time.sleep(event.hold_s)
             with suppress(psycopg.OperationalError):
                 connection.execute(SQL["rollback"])
-        return told
+        return outcome
 
     def _invalid_jobs(self, event: Event) -> Told:
-        least, most = INVALID_JOBS
-        count = least + int(event.choice * (most - least))
+        lowest, highest = INVALID_JOBS
+        count = lowest + int(event.choice * (highest - lowest))
         try:
             self._jobs.run("invalid_jobs", self._owner(event), count=count)
         except (psycopg.IntegrityError, psycopg.ProgrammingError, psycopg.DataError) as error:
@@ -104,15 +106,15 @@ class Users:
         if not jobs:
             return {"nobody": True}
         job = jobs[event.pick(len(jobs))]
-        self._jobs.cancelled.add(job)  # before it is asked for: an answer may be lost
-        ((taken,),) = self._jobs.run("cancel", self._jobs.asked[job].owner, job=job)
-        return {"job": job, "taken": taken}
+        self._jobs.cancelled.add(job)  # before the request, since its answer may be lost
+        ((accepted,),) = self._jobs.run("cancel", self._jobs.asked[job].owner, job=job)
+        return {"job": job, "taken": accepted}
 
     def _victims(self) -> Sequence[int]:
         return [job for job in self._jobs.unended() if job in self._jobs.asked]
 
     def _drop_table(self, event: Event) -> Told:
-        """A training of a table that is dropped before, while or after it is read."""
+        """Enqueue a training on a table, and drop the table before, during or after its reading."""
         owner = self._owner(event)
         table = f"{owner}.dropped_{event.number}"
         salt = OWNERS.index(owner) + 1

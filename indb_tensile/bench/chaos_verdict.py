@@ -1,4 +1,4 @@
-"""What became of each job of a storm, and whether the storm's report is clean."""
+"""Judges the ending of each job of a chaos test, and whether the test's report is clean."""
 
 import re
 from collections import Counter
@@ -9,36 +9,36 @@ from typing import Any
 
 
 class Fate(StrEnum):
-    """How one job ended. Only the first three are right."""
+    """The way in which one job ended. Only the first three are right."""
 
-    SUCCEEDED = "succeeded"  # once, with the bits of the undisturbed run
-    CANCELLED = "cancelled"  # as its owner asked
-    FAILED_BY_OWN_FAULT = "failed_by_own_fault"  # spoiled by its owner, and the error says so
-    FAILED_WITHOUT_FAULT = "failed_without_fault"  # or with an error that does not name the owner's fault
+    SUCCEEDED = "succeeded"  # once, with weights equal bit for bit to the undisturbed run's
+    CANCELLED = "cancelled"  # at its owner's request
+    FAILED_BY_OWN_FAULT = "failed_by_own_fault"  # its owner dropped its table, and the error names that
+    FAILED_WITHOUT_FAULT = "failed_without_fault"  # also: the error does not name the owner's fault
     CANCELLED_UNASKED = "cancelled_unasked"
     WRONG_BITS = "wrong_bits"
     PUBLISHED_TWICE = "published_twice"
-    PUBLISHED_WRONGLY = "published_wrongly"  # a version of a job that did not succeed, or none of one that did
+    PUBLISHED_WRONGLY = "published_wrongly"  # a job that failed has a version, or a job that succeeded has none
     ENDED_TWICE = "ended_twice"
-    LOST = "lost"  # it never ended, or its row is gone
+    LOST = "lost"  # it never ended, or its row is missing
 
 
 RIGHT = (Fate.SUCCEEDED, Fate.CANCELLED, Fate.FAILED_BY_OWN_FAULT)
-# What an error of the job's own looks like: data, a name that is gone, a missing right, a limit. A disturbed machine
-# has none of them.
+# SQLSTATEs of errors that the job itself causes: bad data, a missing name, a missing right, a limit. Faults of the
+# machine have none of them.
 OWN_CLASSES = ("22", "42", "53200")
 ENDED = ("succeeded", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """One job as the catalog shows it after the storm, and what its owner did to it."""
+    """The state of one job in the catalog after the test, and its owner's actions on it."""
 
     job: int
-    training: str  # which of the distinct trainings
-    state: str | None  # None: its row is gone
-    ends: int  # how often its history says that it ended
-    digests: tuple[str, ...]  # of the weights of each version that it published
+    training: str  # name of the distinct training
+    state: str | None  # None: its row is missing
+    ends: int  # number of events in its history that say that it ended
+    digests: tuple[str, ...]  # of the weights, one for each version that it published
     sqlstate: str | None = None
     message: str | None = None
     asked_to_cancel: bool = False
@@ -46,7 +46,7 @@ class Ending:
 
 
 def fate(ending: Ending, references: Mapping[str, str]) -> Fate:
-    """What became of a job; the gravest fault first. `references` are the digests of undisturbed runs."""
+    """Return how a job ended; the gravest fault wins. `references` are digests of undisturbed runs, by training."""
     if ending.state not in ENDED:
         return Fate.LOST
     if len(ending.digests) > 1:
@@ -64,19 +64,19 @@ def fate(ending: Ending, references: Mapping[str, str]) -> Fate:
 
 
 def judge(endings: Iterable[Ending], references: Mapping[str, str]) -> dict[str, Any]:
-    """Figures of a report: how many jobs had which fate, and the errors of those that failed."""
+    """Return the report's figures: the number of jobs by fate, and the errors of those that failed."""
     fates = [(ending, fate(ending, references)) for ending in endings]
-    counts = Counter(found for _, found in fates)
+    counts = Counter(outcome for _, outcome in fates)
     return {
         "jobs": len(fates),
         **{name.value: counts[name] for name in Fate},
-        "own_causes": _causes(ending for ending, found in fates if found is Fate.FAILED_BY_OWN_FAULT),
-        "undue_causes": _causes(ending for ending, found in fates if found is Fate.FAILED_WITHOUT_FAULT),
-        "jobs_at_fault": [ending.job for ending, found in fates if found not in RIGHT],
+        "own_causes": _causes(ending for ending, outcome in fates if outcome is Fate.FAILED_BY_OWN_FAULT),
+        "undue_causes": _causes(ending for ending, outcome in fates if outcome is Fate.FAILED_WITHOUT_FAULT),
+        "jobs_at_fault": [ending.job for ending, outcome in fates if outcome not in RIGHT],
     }
 
 
-# Figures that are 0 in a clean report, beside the fates that are not right.
+# Figures that must be 0 in a clean report, as well as the counts of wrong fates.
 BAD = (
     "invalid_jobs_left",
     "wrong_predictions",
@@ -93,12 +93,12 @@ BAD = (
 
 
 def is_clean(report: Mapping[str, Any]) -> bool:
-    """Whether no job was lost, changed or failed without a fault of its own, and nothing is left behind."""
+    """Return whether no job was lost, changed or failed without its owner's fault, and nothing is left behind."""
     return not any(report[name.value] for name in Fate if name not in RIGHT) and not any(report[name] for name in BAD)
 
 
 def _causes(endings: Iterable[Ending]) -> dict[str, int]:
-    """How often which error came: its SQLSTATE and its message, without paths and numbers, which differ each time."""
+    """Count errors by SQLSTATE and message, most frequent first. Paths and numbers are masked, since they vary."""
     return dict(Counter(f"{ending.sqlstate}: {_generic(ending.message or '')}" for ending in endings).most_common())
 
 

@@ -1,12 +1,12 @@
-"""What a checkpoint costs in a file and in the catalog: seconds, WAL, and the space that stays behind.
+"""Measures the cost of a checkpoint in a file and in the catalog: seconds, WAL, and space that remains occupied.
 
     tensile bench checkpoints [--dsn "host=… user=postgres"] [--size 20MB] [--rounds 10] [--directory DIR] [--json]
 
-Both stores keep the same random bytes, in turns, in one run. The catalog's table is vacuumed after each checkpoint,
-as autovacuum does between two that are minutes apart; `catalog_kept_bytes` is what it holds in the end. All of it
-happens in a database that is made for the purpose and dropped, so the dsn needs a superuser. Without a dsn the server
-is a private one that does not wait for its disk (fsync off), while a file is always written with fsync: to compare
-seconds, name a server.
+Both stores save the same random bytes, in turns, in one run. The catalog's table is vacuumed after each checkpoint,
+as autovacuum does between two checkpoints that are minutes apart. `catalog_kept_bytes` is its size at the end. The
+benchmark creates a database and drops it, so the dsn needs a superuser. Without a dsn the server is a private one
+that does not wait for its disk (fsync off), while a file is always written with fsync. To compare seconds, name a
+server.
 """
 
 import argparse
@@ -40,7 +40,7 @@ _SQL = parse(Path(__file__).with_name("checkpoints.sql").read_text(encoding="utf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one checkpoint."""
+    """The cost of one checkpoint."""
 
     seconds: float
     wal_bytes: int
@@ -49,10 +49,10 @@ class Cost:
 def main() -> None:
     """Print one object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--dsn", default="", help="of a superuser, to any database of the server")
-    parser.add_argument("--size", type=parse_bytes, default=SIZE_BYTES, help="of a checkpoint, such as 148MB")
+    parser.add_argument("--dsn", default="", help="a superuser's connection to any database of the server")
+    parser.add_argument("--size", type=parse_bytes, default=SIZE_BYTES, help="bytes of a checkpoint, such as 148MB")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="checkpoints in each store")
-    parser.add_argument("--directory", type=Path, help="of the files; left out, a temporary one")
+    parser.add_argument("--directory", type=Path, help="directory of the files; default: a temporary one")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with fresh(arguments.dsn, "checkpoints") as own, tempfile.TemporaryDirectory(dir=arguments.directory) as place:
@@ -65,9 +65,9 @@ def main() -> None:
 
 
 def measure(dsn: str, directory: Path, size_bytes: int, rounds: int) -> dict[str, float | int | str]:
-    """Medians over `rounds` checkpoints in each store."""
+    """Return medians over `rounds` checkpoints in each store."""
     with connect(dsn, application_name="tensile bench checkpoints") as connection:
-        job = _claimed(connection)
+        job = _claim_job(connection)
         files = CheckpointFiles(directory, checkpoints.installation(connection), socket.gethostname())
         local, catalog = [], []
         for _ in range(rounds):
@@ -89,7 +89,7 @@ def measure(dsn: str, directory: Path, size_bytes: int, rounds: int) -> dict[str
     }
 
 
-def _claimed(connection: Connection) -> ClaimedJob:
+def _claim_job(connection: Connection) -> ClaimedJob:
     connection.execute(_SQL["enqueue"])
     worker = jobs.register_worker(
         connection, host=socket.gethostname(), pid=os.getpid(), device_kind="bench", lease_s=LEASE_S
@@ -113,13 +113,13 @@ def _save_file(connection: Connection, job: ClaimedJob, files: CheckpointFiles, 
 
 
 def _cost(connection: Connection, save: Callable[[], None]) -> Cost:
-    before, started_s = _written(connection), time.perf_counter()
+    before, started_s = _wal_position_bytes(connection), time.perf_counter()
     save()
     seconds = time.perf_counter() - started_s
-    return Cost(seconds=seconds, wal_bytes=_written(connection) - before)
+    return Cost(seconds=seconds, wal_bytes=_wal_position_bytes(connection) - before)
 
 
-def _written(connection: Connection) -> int:
+def _wal_position_bytes(connection: Connection) -> int:
     row = connection.execute(_SQL["written"]).fetchone()
     assert row is not None
     return int(row[0])

@@ -1,3 +1,5 @@
+-- Statements of checkpoints.py.
+
 -- enqueue --
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
 values ('bench', 1, 'public', 't', jsonb_build_object(

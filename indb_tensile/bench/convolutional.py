@@ -1,4 +1,4 @@
-"""The small convolutional networks of bench/kinds.py."""
+"""Small convolutional networks of bench/kinds.py."""
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ def _normed(
 
 
 class _Residual(nn.Module):
-    """Two convolutions beside a shortcut (He et al. 2016)."""
+    """A residual block: two convolutions beside a shortcut (He et al. 2016)."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -28,12 +28,12 @@ class _Residual(nn.Module):
         self.shortcut = _normed(before, after, kernel=1, stride=stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the block's output."""
         return functional.relu_(self.main(x) + self.shortcut(x))
 
 
 def residual() -> nn.Module:
-    """Three residual blocks."""
+    """Build a network of three residual blocks."""
     return nn.Sequential(
         _normed(3, 8), nn.ReLU(inplace=True), nn.MaxPool2d(2), _Residual(8, 8, 1), _Residual(8, 16, 2), _head(16)
     )
@@ -53,19 +53,19 @@ class _Inverted(nn.Module):
         self.project = _normed(inner, width, kernel=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the block's output."""
         inner = self.depthwise(self.expand(x))
         projected: torch.Tensor = self.project(inner * self.squeeze(inner).sigmoid())
         return x + projected
 
 
 def depthwise() -> nn.Module:
-    """Two inverted residual blocks."""
+    """Build a network of two inverted residual blocks."""
     return nn.Sequential(_normed(3, 6, stride=2), _Inverted(6), _Inverted(6), nn.Dropout(0.2), _head(6))
 
 
 class _Dense(nn.Module):
-    """Each layer reads all before it (Huang et al. 2017); grouped and dilated."""
+    """A dense block, each of whose layers reads all before it (Huang et al. 2017), with groups and dilation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,21 +74,21 @@ class _Dense(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the block's output."""
         for layer in self.layers:
             x = torch.cat([x, layer(x)], 1)
         return x
 
 
 def dense() -> nn.Module:
-    """A dense block between two average pools."""
+    """Build a network with a dense block between two average pools."""
     return nn.Sequential(_normed(3, 8), nn.AvgPool2d(2), _Dense(), nn.AvgPool2d(2), _head(24))
 
 
 def _separable(width: int, kernel: int) -> nn.Module:
-    once = [nn.ReLU(), nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width, bias=False)]
-    again = [nn.ReLU(), nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width, bias=False)]
-    return nn.Sequential(*once, _normed(width, width, kernel=1), *again, _normed(width, width, kernel=1))
+    first = [nn.ReLU(), nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width, bias=False)]
+    second = [nn.ReLU(), nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width, bias=False)]
+    return nn.Sequential(*first, _normed(width, width, kernel=1), *second, _normed(width, width, kernel=1))
 
 
 class Cell(nn.Module):
@@ -102,15 +102,15 @@ class Cell(nn.Module):
         self.pool = nn.AvgPool2d(3, 1, 1)
 
     def forward(self, previous: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the cell's output."""
         p, x = self.previous(previous), self.before(x)
-        one, two, three, four, five = self.separable
-        sums = [one(x) + two(p), three(p) + four(p), self.pool(x) + p, self.pool(p) + self.pool(p), five(x) + x]
+        a, b, c, d, e = self.separable
+        sums = [a(x) + b(p), c(p) + d(p), self.pool(x) + p, self.pool(p) + self.pool(p), e(x) + x]
         return torch.cat([p, *sums], 1)
 
 
 class Cells(nn.Module):
-    """So many cells, each of which reads the two before it: some 200 operators each."""
+    """A chain of `count` cells, each of which reads the two before it, with some 200 operators for each cell."""
 
     def __init__(self, count: int = 2, width: int = 4) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Cells(nn.Module):
         self.head = nn.Linear(6 * width, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         previous = x = self.stem(x)
         for cell in self.cells:
             previous, x = x, cell(previous, x)
@@ -129,7 +129,7 @@ class Cells(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down and up again with shortcuts (Ronneberger et al. 2015): a transposed convolution, a bilinear one."""
+    """A U-Net (Ronneberger et al. 2015). It upsamples by a transposed convolution and by interpolation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class UNet(nn.Module):
         self.last = nn.Conv2d(24 + 6, 1, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         first = functional.leaky_relu(self.first(x))
         second = functional.leaky_relu(self.second(first))
         third = torch.cat([self.up(functional.leaky_relu(self.third(second))), second], 1)
@@ -150,7 +150,7 @@ class UNet(nn.Module):
 
 
 class Volumes(nn.Module):
-    """Convolutions in three dimensions, then in one."""
+    """Convolutions in three dimensions, then in one dimension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,13 +161,13 @@ class Volumes(nn.Module):
         self.head = nn.Linear(4, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its output."""
+        """Return the network's output."""
         predicted: torch.Tensor = self.head(self.line(self.solid(x).flatten(2)).amax(2))
         return predicted
 
 
 def normalised() -> nn.Module:
-    """Every normalisation that torch has."""
+    """Build a network with every normalisation that torch has."""
     normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 3, padding=1))
     spectral = nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 3, padding=1))
     return nn.Sequential(

@@ -1,16 +1,16 @@
-"""A machine without a GPU: a training in the database beside a plain script, and the memory that plans save.
+"""Measures a machine without a GPU: training in the database against a plain script, and memory that plans save.
 
     tensile bench cpu [--dsn "host=… user=postgres"] [--rows 300000] [--epochs N] [--rounds 3] [--threads N] [--json]
 
-Speed: a table of 25 mixed columns is trained on from SQL, from the commit of `tensile_train` to the published
-model, and by a plain script of PyTorch (cpu_plain.py) with the same network, steps and threads, in turns. Each part
-of both is a column; the ratio is of the medians, with the script's imports and without.
+Speed: a table of 25 mixed columns is trained on from SQL, from the commit of `tensile_train` to the published model,
+and by a plain PyTorch script (cpu_plain.py) with the same network, steps and threads, in turns. The figures give the
+time of each part of both. The ratio is that of the medians, with the script's imports and without.
 
-Memory: four networks at once, unplanned (`liveness`) with room for all, and planned with half of what they took. Of
-the trainers' memory that counts which is theirs beyond that of the same processes before they had a job
-(proportional bytes; the median while all trained, and the most, which is while a tensor is copied for a checkpoint or
-a new plan), beside what the ledger says that they were granted.
-Then a trainer and the controller are killed: nothing may be left of the files that they swapped to.
+Memory: four networks train at once, unplanned (`liveness`) with room for all, and planned within half of the memory
+that they took. A trainer's own memory is its proportional bytes beyond those of the same process before it had a job.
+The figures give its median while all trained, and its maximum, which occurs while a tensor is copied for a checkpoint
+or a new plan. Beside it is the memory that the ledger says the trainers were granted. Then the benchmark kills a
+trainer and the controller. No file that they swapped to may be left.
 """
 
 import argparse
@@ -50,7 +50,7 @@ Row = dict[str, Any]
 
 PURPOSE = "tensile bench cpu"
 JOBS = 4
-_TRAINED_SHARE = 0.7  # of the rows: the others validate and test
+_TRAINED_SHARE = 0.7  # of the rows; the others are for validation and test
 _WIDE_BATCH = 128
 _POLL_S = 0.02
 _PATIENCE_S = 3600.0
@@ -58,50 +58,50 @@ _SQL = parse(Path(__file__).with_name("cpu.sql").read_text(encoding="utf-8"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a row for each training and each way to have memory, then the ratios."""
-    given = _parser().parse_args(arguments)
-    with fresh(given.dsn, "cpu") as dsn, TemporaryDirectory(dir=given.directory) as directory:
-        place = _Place(dsn=dsn, directory=Path(directory), threads=given.threads)
-        place.prepare(given.rows)
+    """Print a row for each training and each policy, then the ratios."""
+    options = _parser().parse_args(arguments)
+    with fresh(options.dsn, "cpu") as dsn, TemporaryDirectory(dir=options.directory) as directory:
+        site = _Site(dsn=dsn, directory=Path(directory), threads=options.threads)
+        site.prepare(options.rows)
         rows: list[Row] = []
-        for row in _measured(place, given):
+        for row in _measured(site, options):
             rows.append(row)
-            print(stamped(row) if given.json else _line(row), flush=True)
-    for told in _ratios(rows):
-        print(told, file=sys.stderr if given.json else sys.stdout)
+            print(stamped(row) if options.json else _line(row), flush=True)
+    for ratio in _ratios(rows):
+        print(ratio, file=sys.stderr if options.json else sys.stdout)
 
 
-def _measured(place: "_Place", given: argparse.Namespace) -> Iterator[Row]:
-    if "speed" in given.parts:
-        with place.controller() as controller:
-            asked = _defaults(given.rows, given.epochs)
-            # Operators are measured once, and that is what the catalog keeps.
-            _train(controller, "warm", asked | {"epochs": 1})
-            for number in range(given.rounds):
-                yield _train(controller, f"mixed{number}", asked)
-                yield _plain(place, asked)
-    if "memory" in given.parts:
-        yield from _memory(place, [given.width] * given.layers)
+def _measured(site: "_Site", options: argparse.Namespace) -> Iterator[Row]:
+    if "speed" in options.parts:
+        with site.controller() as controller:
+            hyperparams = _defaults(options.rows, options.epochs)
+            # Operators are measured in this first training; the catalog keeps the measurements.
+            _train(controller, "warm", hyperparams | {"epochs": 1})
+            for number in range(options.rounds):
+                yield _train(controller, f"mixed{number}", hyperparams)
+                yield _plain(site, hyperparams)
+    if "memory" in options.parts:
+        yield from _memory(site, [options.width] * options.layers)
 
 
 # --- speed ---------------------------------------------------------------------------------------------------------
 
 
 def _defaults(rows: int, epochs: int | None) -> Row:
-    """What a training without settings would choose for this table, given to both so that neither stops early."""
+    """Return the settings that a default training chooses for this table. With them neither side stops early."""
     trained = round(_TRAINED_SHARE * rows)
     batch_size = defaults.batch_size(trained)
     return {"epochs": epochs or defaults.epochs(math.ceil(trained / batch_size)), "batch_size": batch_size}
 
 
 def _train(controller: "_Controller", model: str, hyperparams: Row) -> Row:
-    """From commit to published model; what each phase took is the time in which it was seen."""
+    """Train from commit to published model. A phase's time is the time between polls that saw it."""
     started_s = time.perf_counter()
     job = controller.enqueue(model, "public.mixed", hyperparams)
     phases: dict[str, float] = {}
     seen_s = time.perf_counter()
     while True:
-        state, phase, error, score = controller.ask("state", job=job)
+        state, phase, error, score = controller.fetch("state", job=job)
         now_s = time.perf_counter()
         name = phase or state
         phases[name] = phases.get(name, 0.0) + now_s - seen_s
@@ -115,32 +115,39 @@ def _train(controller: "_Controller", model: str, hyperparams: Row) -> Row:
     return {"part": "speed", "way": "sql", "seconds": round(seen_s - started_s, 3), "r2": score} | parts
 
 
-def _plain(place: "_Place", asked: Row) -> Row:
+def _plain(site: "_Site", hyperparams: Row) -> Row:
     command = [sys.executable, "-m", "indb_tensile.bench.cpu_plain"]
-    command += [place.dsn, "public.mixed", "y", str(place.threads), str(asked["epochs"]), str(asked["batch_size"])]
-    command.append(str(place.directory))
+    command += [
+        site.dsn,
+        "public.mixed",
+        "y",
+        str(site.threads),
+        str(hyperparams["epochs"]),
+        str(hyperparams["batch_size"]),
+    ]
+    command.append(str(site.directory))
     started_s = time.perf_counter()
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    completed = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     seconds = time.perf_counter() - started_s
-    told = json.loads(done.stdout)
-    score, features = told.pop("r2"), told.pop("features")
-    parts = {f"{name}_s": taken_s for name, taken_s in told.items()}
+    figures = json.loads(completed.stdout)
+    score, features = figures.pop("r2"), figures.pop("features")
+    parts = {f"{name}_s": taken_s for name, taken_s in figures.items()}
     return {"part": "speed", "way": "plain", "seconds": round(seconds, 3), "r2": score, "features": features} | parts
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
 
 
-def _memory(place: "_Place", hidden: Sequence[int]) -> Iterator[Row]:
-    unplanned = _weighed(place, hidden, policy="liveness", budget_bytes=6 * GIB)
+def _memory(site: "_Site", hidden: Sequence[int]) -> Iterator[Row]:
+    unplanned = _measure_memory(site, hidden, policy="liveness", budget_bytes=6 * GIB)
     yield unplanned
-    planned = _weighed(place, hidden, policy="tensile+", budget_bytes=unplanned["granted_bytes"] // 2)
+    planned = _measure_memory(site, hidden, policy="tensile+", budget_bytes=unplanned["granted_bytes"] // 2)
     yield planned | {"of_unplanned": round(planned["own_bytes"] / unplanned["own_bytes"], 3)}
 
 
-def _weighed(place: "_Place", hidden: Sequence[int], *, policy: str, budget_bytes: int) -> Row:
-    """Four jobs at once under this policy, and then the end of the trainers and of their controller by SIGKILL."""
-    with place.controller(policy=policy, budget_bytes=budget_bytes, spare_trainers=JOBS) as controller:
+def _measure_memory(site: "_Site", hidden: Sequence[int], *, policy: str, budget_bytes: int) -> Row:
+    """Train four jobs at once under this policy, then end the trainers and their controller by SIGKILL."""
+    with site.controller(policy=policy, budget_bytes=budget_bytes, spare_trainers=JOBS) as controller:
         idle = controller.idle()
         layers = {"type": "mlp", "hidden": list(hidden)}
         hyperparams = {"epochs": 10_000, "batch_size": _WIDE_BATCH}
@@ -149,18 +156,18 @@ def _weighed(place: "_Place", hidden: Sequence[int], *, policy: str, budget_byte
         own, granted = [], []
         for _ in range(40):
             own.append(sum(max(0, _proportional(pid) - idle.get(pid, 0)) for pid in controller.trainers()))
-            granted.append(controller.ask("memory")[0])
+            granted.append(controller.fetch("memory")[0])
             time.sleep(0.1)
-        swapped_bytes, recomputed = controller.ask("swapped", jobs=jobs)
-        held_bytes, own_bytes = max(granted), round(median(own))
+        swapped_bytes, recomputed = controller.fetch("swapped", jobs=jobs)
+        granted_bytes, own_bytes = max(granted), round(median(own))
         row: Row = {
             "part": "memory",
             "policy": policy,
             "budget_bytes": budget_bytes,
-            "granted_bytes": held_bytes,
+            "granted_bytes": granted_bytes,
             "own_bytes": own_bytes,
             "most_bytes": max(own),
-            "of_ledger": round(own_bytes / held_bytes, 3),
+            "of_ledger": round(own_bytes / granted_bytes, 3),
             "swapped_bytes": int(swapped_bytes),
             "recomputed": int(recomputed),
             "swap_files": controller.swap_files(),
@@ -169,11 +176,11 @@ def _weighed(place: "_Place", hidden: Sequence[int], *, policy: str, budget_byte
         controller.process.kill()
         controller.process.wait()
         controller.until_gone()
-        return row | {"swap_files_after_kill": len(list(place.swap.iterdir())) + controller.swap_files()}
+        return row | {"swap_files_after_kill": len(list(site.swap.iterdir())) + controller.swap_files()}
 
 
 def _proportional(pid: int) -> int:
-    """A process's memory, each shared page divided by the number of processes that have it; 0 of one that is gone."""
+    """Return a process's memory, with each shared page divided among its processes; 0 if the process has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -181,22 +188,24 @@ def _proportional(pid: int) -> int:
     return 0
 
 
-# --- the place -----------------------------------------------------------------------------------------------------
+# --- the database and its controllers ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _Site:
+    """A database, a directory and the threads of each training."""
+
     dsn: str
     directory: Path
     threads: int
 
     @property
     def swap(self) -> Path:
-        """Where files are swapped to."""
+        """Return the directory of swap files."""
         return self.directory / "swap"
 
     def prepare(self, rows: int) -> None:
-        """The tables, and roles that can log in."""
+        """Create the tables, and let the roles log in."""
         with connect(self.dsn, application_name=PURPOSE) as connection:
             for role in ("tensile_worker", "tensile_reader"):
                 connection.execute(sql.SQL(_SQL["allow_login"]).format(sql.Identifier(role)))
@@ -206,7 +215,7 @@ class _Place:
 
     @contextmanager
     def controller(self, **settings: object) -> Iterator["_Controller"]:
-        """A controller of the processor's own device, surely gone afterwards."""
+        """Yield a controller of the processor as a device. All its processes have ended when the block ends."""
         self.swap.mkdir(exist_ok=True)
         values: Mapping[str, object] = {
             "dsn": make_conninfo(self.dsn, user="tensile_worker"),
@@ -223,81 +232,85 @@ class _Place:
         environment = {name: text for name, text in os.environ.items() if not name.startswith(config.PREFIX)}
         environment |= {config.variable(name): str(value) for name, value in values.items()}
         log = self.directory / "controller.log"
-        with log.open("w") as written, connect(self.dsn, application_name=PURPOSE) as connection:
+        with log.open("w") as output, connect(self.dsn, application_name=PURPOSE) as connection:
             command = [sys.executable, "-m", "indb_tensile.worker.controller"]
-            process = subprocess.Popen(command, env=environment, stderr=written)
-            made = _Controller(
+            process = subprocess.Popen(command, env=environment, stderr=output)
+            controller = _Controller(
                 process=process, connection=connection, log=log, mark=f"TENSILE_STATE_DIR={self.directory}"
             )
             try:
-                made.until(lambda: made.ask("ready")[0] > 0, "the controller to register", starting=True)
-                yield made
+                controller.until(
+                    lambda: controller.fetch("ready")[0] > 0, "the controller to register", starting=True
+                )
+                yield controller
             finally:
                 connection.execute(_SQL["cancel"])
                 process.terminate()
                 process.wait()
-                made.until_gone()
+                controller.until_gone()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Controller:
+    """A running controller, its log, and a connection to its database."""
+
     process: "subprocess.Popen[bytes]"
     connection: Connection
     log: Path
     mark: str
 
-    def ask(self, name: str, **values: object) -> tuple[Any, ...]:
-        """The one row of a statement."""
+    def fetch(self, name: str, **values: object) -> tuple[Any, ...]:
+        """Return the only row of a statement."""
         row = self.connection.execute(_SQL[name], values).fetchone()
         assert row is not None
         return tuple(row)
 
     def enqueue(self, model: str, relation: str, hyperparams: Row, architecture: str | None = None) -> int:
-        """Ask for a training, committed when this returns."""
+        """Enqueue a training and return its job's id. The transaction has been committed on return."""
         values = {"model": model, "relation": relation, "architecture": architecture}
-        return int(self.ask("train", **values, hyperparams=json.dumps(hyperparams))[0])
+        return int(self.fetch("train", **values, hyperparams=json.dumps(hyperparams))[0])
 
     def idle(self) -> dict[int, int]:
-        """The memory of all processes, by number, once so many trainers wait that each job finds one."""
+        """Return the memory of all processes, by process id, once enough trainers wait for all jobs."""
         self.until(lambda: len(self._processes()) > JOBS + 1, "the trainers to be there")
-        time.sleep(2.0)  # whoever came last imports nothing more, and settles
+        time.sleep(2.0)  # the last trainer finishes its imports, and its memory stops growing
         return {pid: _proportional(pid) for pid in self._processes()}
 
     def trainers(self) -> list[int]:
-        """The processes that train, as the log has them."""
-        found = dict.fromkeys(map(int, re.findall(r"trainer\[(\d+)\]", self.log.read_text())))
-        return [pid for pid in found if Path(f"/proc/{pid}").exists()]
+        """Return the ids of the processes that train, from the log."""
+        pids = dict.fromkeys(map(int, re.findall(r"trainer\[(\d+)\]", self.log.read_text())))
+        return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
     def until_training(self, jobs: Sequence[int], steps: int) -> None:
-        """Until all have gone so many steps."""
+        """Wait until all jobs have gone `steps` steps."""
 
         def all_do() -> bool:
-            going, ended = self.ask("steps", jobs=list(jobs), steps=steps)
+            training, ended = self.fetch("steps", jobs=list(jobs), steps=steps)
             if ended:
                 raise UnavailableError("a training ended too early", hint=f"See {self.log}.")
-            return int(going) == len(jobs)
+            return int(training) == len(jobs)
 
-        self.until(all_do, "all trainings to be under way")
+        self.until(all_do, "all trainings to make progress")
 
     def until_gone(self) -> None:
-        """Until no process of this controller is left."""
+        """Wait until no process of this controller is left."""
         self.until(lambda: not self._processes(), "its processes to end")
 
     def swap_files(self) -> int:
-        """How many files without a name its processes have open in the swap directory."""
-        found = 0
+        """Return the number of unlinked files in the swap directory that its processes have open."""
+        count = 0
         for pid in self._processes():
             with suppress(OSError):
                 links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
-                found += sum("/swap/" in link and link.endswith("(deleted)") for link in links)
-        return found
+                count += sum("/swap/" in link and link.endswith("(deleted)") for link in links)
+        return count
 
-    def until(self, condition: Any, what: str, *, starting: bool = False) -> None:
-        """Poll until it holds. Raises UnavailableError where that takes too long, or the controller has ended."""
+    def until(self, condition: Any, awaited: str, *, starting: bool = False) -> None:
+        """Poll until the condition holds. Raises UnavailableError on timeout, or if a starting controller ends."""
         end_s = time.monotonic() + _PATIENCE_S
         while not condition():
             if time.monotonic() > end_s or (starting and self.process.poll()):
-                raise UnavailableError(f"waited in vain for {what}", hint=f"See {self.log}.")
+                raise UnavailableError(f"timed out waiting for {awaited}", hint=f"See {self.log}.")
             time.sleep(_POLL_S)
 
     def _processes(self) -> list[int]:
@@ -315,28 +328,30 @@ def _figure(name: str, value: Any) -> str:
 def _ratios(rows: Sequence[Row]) -> Iterator[str]:
     ways = {way: [row for row in rows if row.get("way") == way] for way in ("sql", "plain")}
     if all(ways.values()):
-        ours, plain = (median(row["seconds"] for row in found) for found in ways.values())
+        ours, plain = (median(row["seconds"] for row in group) for group in ways.values())
         imports = median(row["import_s"] for row in ways["plain"])
         yield (
-            f"from commit to model {ours:.1f} s, the script {plain:.1f} s: {ours / plain:.2f} of it, and "
-            f"{ours / (plain - imports):.2f} of it without what it imports"
+            f"from commit to model {ours:.1f} s, the script {plain:.1f} s: ratio {ours / plain:.2f}, and "
+            f"{ours / (plain - imports):.2f} without the script's imports"
         )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dsn", required=True, help="a superuser's connection to any database of the server")
-    parser.add_argument("--rows", type=whole(1000), default=300_000, help="of the table that is trained on")
+    parser.add_argument("--rows", type=whole(1000), default=300_000, help="rows of the table to train on")
     parser.add_argument(
-        "--epochs", type=whole(), default=None, help="of each training; by default as many as it would choose"
+        "--epochs", type=whole(), default=None, help="epochs of each training; default: as a default training chooses"
     )
     parser.add_argument("--rounds", type=whole(), default=3, help="turns of the two trainings")
-    parser.add_argument("--threads", type=whole(), default=half_of_cores(), help="of each training")
-    parser.add_argument("--width", type=whole(), default=3072, help="of the layers of the networks that are weighed")
-    parser.add_argument("--layers", type=whole(), default=6, help="of them; fewer are closer to the floor of a plan")
-    parser.add_argument("--directory", default=None, help="on the disk that is swapped to")
+    parser.add_argument("--threads", type=whole(), default=half_of_cores(), help="threads of each training")
+    parser.add_argument("--width", type=whole(), default=3072, help="width of the layers in the memory part")
+    parser.add_argument(
+        "--layers", type=whole(), default=6, help="number of layers; fewer are closer to a plan's floor"
+    )
+    parser.add_argument("--directory", default=None, help="a directory on the disk to swap to")
     parser.add_argument("--parts", nargs="+", choices=("speed", "memory"), default=["speed", "memory"])
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 
 

@@ -1,4 +1,4 @@
--- The statements of cpu.py.
+-- Statements of cpu.py.
 
 -- allow_login --
 alter role {} login

@@ -1,11 +1,11 @@
-"""The script that somebody would write in place of `tensile_train`: read a table, encode, train, evaluate, save.
+"""The plain script that does the work of `tensile_train`: read a table, encode, train, evaluate, save.
 
     python -m indb_tensile.bench.cpu_plain DSN TABLE TARGET THREADS EPOCHS BATCH DIRECTORY
 
-Psycopg's rows in binary form and numpy, the same encoding as a default training (numbers, truth values standardised
-or as they are, frequent texts as columns of 0 and 1, times as a number and the place in month and week), the same
-split, network, optimizer, schedule and number of steps, in a plain loop of PyTorch. Prints the seconds of each part
-as a line of JSON; what importing takes is a part of its own.
+The script reads rows in binary form with Psycopg and numpy. Encoding, split, network, optimizer, schedule and number
+of steps are those of a default training, in a plain PyTorch loop. Numbers are standardised, truth values are left as
+they are, frequent texts become columns of 0 and 1, and times become a number and their place in year and week. The
+script prints the seconds of each part as a line of JSON; imports are a part of their own.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 
 _BEGAN_S = time.perf_counter()
 
-import numpy as np  # noqa: E402 - what importing takes is measured
+import numpy as np  # noqa: E402 - the time of the imports is measured
 import psycopg  # noqa: E402
 import torch  # noqa: E402
 from psycopg import sql  # noqa: E402
@@ -26,13 +26,13 @@ from safetensors.torch import save_file  # noqa: E402
 from torch import nn  # noqa: E402
 
 _CATEGORIES = 32  # as a default training
-_HELD_OUT = 0.15  # for validation, and as much for the test, as a default training
+_HELD_OUT = 0.15  # share of rows for validation, and again for the test, as a default training
 _DAY_S = 86_400.0
 Matrix = Any  # numpy's own types are long here
 
 
 def main(arguments: list[str]) -> None:
-    """Do all of it; print what each part took."""
+    """Run all parts and print the time of each."""
     dsn, table, target, threads, epochs, batch, directory = arguments
     torch.set_num_threads(int(threads))
     marks = {"import": time.perf_counter()}
@@ -44,10 +44,10 @@ def main(arguments: list[str]) -> None:
     marks["train"] = time.perf_counter()
     save_file(module.state_dict(), Path(directory) / "plain.safetensors")
     marks["save"] = time.perf_counter()
-    taken, before = {}, _BEGAN_S
+    durations, before = {}, _BEGAN_S
     for part, at_s in marks.items():
-        taken[part], before = round(at_s - before, 3), at_s
-    print(json.dumps(taken | {"r2": round(score, 4), "features": x.shape[1]}))
+        durations[part], before = round(at_s - before, 3), at_s
+    print(json.dumps(durations | {"r2": round(score, 4), "features": x.shape[1]}))
 
 
 def _read(dsn: str, table: str) -> dict[str, list[Any]]:
@@ -90,8 +90,8 @@ def _times(seconds: Matrix) -> Matrix:
 
 def _train(x: torch.Tensor, y: torch.Tensor, epochs: int, batch: int) -> tuple[nn.Module, float]:
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    held = int(len(x) * _HELD_OUT)
-    test, valid, train = order[:held], order[held : 2 * held], order[2 * held :]
+    held_out = int(len(x) * _HELD_OUT)
+    test, valid, train = order[:held_out], order[held_out : 2 * held_out], order[2 * held_out :]
     torch.manual_seed(0)
     module = nn.Sequential(
         nn.Linear(x.shape[1], 128), nn.ReLU(), nn.Dropout(0.1),
@@ -117,9 +117,9 @@ def _train(x: torch.Tensor, y: torch.Tensor, epochs: int, batch: int) -> tuple[n
 def _score(module: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> float:
     module.eval()
     with torch.no_grad():
-        found = torch.cat([module(x[start : start + batch]) for start in range(0, len(x), batch)])
+        predicted = torch.cat([module(x[start : start + batch]) for start in range(0, len(x), batch)])
     module.train()
-    return 1 - float(((found - y) ** 2).mean() / y.var())
+    return 1 - float(((predicted - y) ** 2).mean() / y.var())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A database of a benchmark's own, with the catalog, on the server that its user names; dropped in the end."""
+"""Creates a benchmark's own database, with the catalog, on the server that the user names, and drops it."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _SQL = parse(Path(__file__).with_name("database.sql").read_text(encoding="utf-8"
 
 @contextmanager
 def fresh(dsn: str, benchmark: str) -> Iterator[str]:
-    """How it is reached, for as long as the block lasts. `dsn` is a superuser's, to any database of the server."""
+    """Yield a connection string to the new database. `dsn` is a superuser's, to any database of the server."""
     name, purpose = f"tensile_bench_{benchmark}_{os.getpid()}", f"tensile bench {benchmark}"
     with connect(dsn, application_name=purpose) as connection:
         connection.execute(sql.SQL(_SQL["create_database"]).format(sql.Identifier(name)))

@@ -1,4 +1,4 @@
--- The statements of database.py.
+-- Statements of database.py.
 
 -- create_database --
 create database {}

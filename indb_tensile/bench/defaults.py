@@ -1,11 +1,11 @@
-"""How well and how long a training without any settings learns, beside real rivals in the same run.
+"""Measures quality and time of a training without any settings, beside real rivals in the same run.
 
     python -m indb_tensile.bench.defaults [--tables iris wine …] [--csv FILE TARGET] [--seeds 5] [--json]
 
-No database is needed: tables are prepared and trained as a job does, by plain PyTorch on the processor. `defaults`
-is a training without settings, `fixed` the defaults of release 0.1 (40 epochs in batches of 64, no early stopping);
-the rivals are scikit-learn's HistGradientBoosting with its defaults and a linear model. They learn from the rows
-that train and validate, and everything is scored on the same test rows: accuracy, or R².
+The benchmark needs no database: it prepares and trains tables as a job does, by plain PyTorch on the processor.
+`defaults` is a training without settings. `fixed` has the defaults of release 0.1: 40 epochs in batches of 64,
+without early stopping. The rivals are scikit-learn's HistGradientBoosting with its defaults and a linear model. All
+learn from the rows for training and validation and are scored on the same test rows, by accuracy or R².
 """
 
 import argparse
@@ -37,17 +37,17 @@ from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.splits import Split, divide
 from indb_tensile.learning.training import Part, Prepared, assemble, batch_plan, batches, ordered_batches
 
-FIXED = {"epochs": 40, "batch_size": 64}  # what release 0.1 did where nothing was given
-LARGE_ROWS = 100_000  # a table of more rows is trained once by `fixed` and not by the linear model
+FIXED = {"epochs": 40, "batch_size": 64}  # release 0.1's values where the request has none
+LARGE_ROWS = 100_000  # with more rows, `fixed` trains once and the linear model is left out, to save time
 _EVALUATED_ROWS = 4096
-_MOST_CATEGORIES = 254  # that HistGradientBoosting takes
+_MOST_CATEGORIES = 254  # HistGradientBoosting accepts no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One training: its metric on the test rows, and what it took.
+    """The result of one training: its metric on the test rows, and its cost.
 
-    `processor_s` counts the seconds of all its threads: on a busy machine it says more than `seconds`.
+    `processor_s` counts the processor time of all threads. On a busy machine it is more reliable than `seconds`.
     """
 
     table: str
@@ -63,13 +63,13 @@ class Score:
 def main() -> None:
     """Print a table, or one JSON object for each training."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tables", nargs="*", choices=NAMES, default=list(NAMES), help="all if left out")
+    parser.add_argument("--tables", nargs="*", choices=NAMES, default=list(NAMES), help="default: all")
     parser.add_argument(
-        "--csv", nargs=2, action="append", default=[], metavar=("FILE", "TARGET"), help="and this one"
+        "--csv", nargs=2, action="append", default=[], metavar=("FILE", "TARGET"), help="also train on this file"
     )
     parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=whole(), default=5, help="trainings of each table, each on its own split")
-    parser.add_argument("--threads", type=whole(), default=1, help="of each training")
+    parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     makers: list[Callable[[], Sample]] = [partial(sample, name) for name in arguments.tables]
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def measure(table: Sample, methods: Sequence[str], seeds: int) -> Iterator[Score]:
-    """Train by every method on every seed's split."""
+    """Train by each method on each seed's split, and yield the scores."""
     for seed in range(seeds):
         for method in methods:
             large = table.table.rows > LARGE_ROWS
@@ -97,12 +97,12 @@ def measure(table: Sample, methods: Sequence[str], seeds: int) -> Iterator[Score
 
 
 def lines(scores: Sequence[Score]) -> list[dict[str, str]]:
-    """For each method, the median and the range of its metric, and medians of the rest."""
-    found = []
+    """Return a row for each method: the median and range of its metric, and medians of its costs."""
+    rows = []
     for method in dict.fromkeys(score.method for score in scores):
         own = [score for score in scores if score.method == method]
         metrics = [score.metric for score in own]
-        found.append(
+        rows.append(
             {
                 "method": method,
                 "median": f"{median(metrics):.3f}",
@@ -114,14 +114,14 @@ def lines(scores: Sequence[Score]) -> list[dict[str, str]]:
                 "processor s": f"{median(score.processor_s for score in own):,.1f}",
             }
         )
-    return found
+    return rows
 
 
 # --- ours --------------------------------------------------------------------------------------------------------
 
 
 def train(prepared: Prepared) -> tuple[int, int]:
-    """Train in place as a job's loop does, and load the best epoch's weights; the epochs and steps that it took."""
+    """Train in place as a job's loop does, and load the best epoch's weights. Returns the epochs and steps taken."""
     module, settings, stop = prepared.module, prepared.settings, prepared.early_stop
     optimizer = torch.optim.AdamW(
         module.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
@@ -166,7 +166,7 @@ def _network(method: str, table: Sample, seed: int, hyperparams: dict[str, int])
 
 
 class _Stopwatch:
-    """Seconds of the clock and of the processor within it."""
+    """Measures wall-clock and processor seconds of a block."""
 
     def __enter__(self) -> "_Stopwatch":
         self._began = time.perf_counter(), time.process_time()
@@ -208,13 +208,13 @@ def _spec(table: Sample, seed: int, hyperparams: dict[str, int]) -> JobSpec:
 
 
 def _boosting(table: Sample, seed: int) -> Score:
-    """Gradient boosting of the columns without encoding: numbers, and texts as categories."""
+    """Score gradient boosting on the columns without encoding: numbers, and texts as categories."""
     columns = {name: data for name, data in table.table.columns.items() if name not in ("id", table.target)}
     x = np.column_stack([_for_boosting(data) for data in columns.values()])
     texts = [name for name, data in columns.items() if data.kind is Kind.TEXT]
     categorical = [place for place, name in enumerate(columns) if name in texts] or None
-    made = HistGradientBoostingClassifier if table.task is Task.CLASSIFICATION else HistGradientBoostingRegressor
-    model = made(random_state=seed, categorical_features=categorical)
+    estimator = HistGradientBoostingClassifier if table.task is Task.CLASSIFICATION else HistGradientBoostingRegressor
+    model = estimator(random_state=seed, categorical_features=categorical)
     known = np.flatnonzero(~table.table.columns[table.target].missing)
     y = table.table.columns[table.target].values
     learn, test = _parts(table, known, seed)
@@ -224,7 +224,7 @@ def _boosting(table: Sample, seed: int) -> Score:
 
 
 def _linear(table: Sample, seed: int) -> Score:
-    """A linear model of the encoded features that the networks are trained on."""
+    """Score a linear model of the encoded features that the networks train on."""
     prepared = assemble(table.table, _spec(table, seed, {}))
     parts = (prepared.train, prepared.valid)
     x = torch.cat([part.x.flatten(1) for part in parts]).numpy()
@@ -237,21 +237,21 @@ def _linear(table: Sample, seed: int) -> Score:
 
 
 def _parts(table: Sample, known: Rows, seed: int) -> tuple[Rows, Rows]:
-    """The rows to learn from and those to score on: the parts of a job with this seed."""
+    """Return the rows to learn from and the rows to score on, from the split of a job with this seed."""
     parts = divide(table.table.row_hash[known], Split(seed=seed))
     return known[np.concatenate([parts.train, parts.valid])], known[parts.test]
 
 
 def _for_boosting(data: ColumnData) -> npt.NDArray[np.float64]:
-    """(rows, columns), NaN where missing; texts by frequency, the rarest together."""
+    """Return an array (rows, columns), NaN where missing. Texts become ranks by frequency; the rarest share one."""
     if data.kind is not Kind.TEXT:
         return data.numbers().reshape(len(data.missing), -1)
     texts = np.where(data.missing, "", data.values).astype(str)
     _, codes, counts = np.unique(texts, return_inverse=True, return_counts=True)
     ranks = np.empty(len(counts), np.int64)
     ranks[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
-    found = np.minimum(ranks[codes], _MOST_CATEGORIES - 1).astype(np.float64)
-    return np.where(data.missing, np.nan, found)[:, None]
+    codes_by_rank = np.minimum(ranks[codes], _MOST_CATEGORIES - 1).astype(np.float64)
+    return np.where(data.missing, np.nan, codes_by_rank)[:, None]
 
 
 METHODS: dict[str, Callable[[Sample, int], Score]] = {

@@ -1,7 +1,7 @@
-"""How a benchmark's process ends, as the command `tensile` does: with a sentence where the user can mend it.
+"""Ends a benchmark's process as the command `tensile` ends: with an error message and an exit code.
 
-An interrupt, SIGTERM and an output that nobody reads any more end it without a word: what it
-printed until then stands, and what it had started, a server say, is taken down.
+An interrupt, SIGTERM or a closed output pipe ends the process without a message. The output printed until then stays
+valid, and resources that the benchmark created, such as a server, are released.
 """
 
 import os
@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from indb_tensile.errors import TensileError
 
-CUT_OFF = 128  # exit codes above it are those of processes that a signal ended
+CUT_OFF = 128  # exit codes above it, plus the signal's number, stand for processes that a signal ended
 INTERRUPTED = CUT_OFF + signal.SIGINT
-UNREAD = CUT_OFF + signal.SIGPIPE  # which Python ignores: sockets close under whoever writes to them
+UNREAD = CUT_OFF + signal.SIGPIPE  # Python ignores SIGPIPE itself: writes to a closed socket raise BrokenPipeError
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call it, and end the process where it cannot go on."""
+    """Call `main`. On an error that a user can mend, print message and hint and exit with the error's code."""
     end_when_told()
     try:
         main()
@@ -32,17 +32,17 @@ def run(main: Callable[[], None]) -> None:
     except BrokenPipeError:
         if not _is_unread(sys.stdout.fileno()):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter has yet to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter still flushes its buffer
         sys.exit(UNREAD)
 
 
 def end_when_told() -> None:
-    """Leave all blocks from now on where SIGTERM comes, so that what they have started is taken down."""
+    """Exit by SystemExit on SIGTERM from now on, so that all context managers release their resources."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(CUT_OFF + signal.SIGTERM))
 
 
 def _is_unread(descriptor: int) -> bool:
-    """Whether it is a pipe that nobody reads from any more."""
+    """Return whether the descriptor is a pipe whose reading end is closed."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))

@@ -1,9 +1,9 @@
-"""How long `tensile_train` takes to return, and how soon after the commit a job's first step has run.
+"""Measures how long `tensile_train` takes to return, and the time from its commit to the job's first step.
 
     python -m indb_tensile.bench.enqueue --dsn "host=… user=demo dbname=…" [--json]
 
-The session is warm from the second call on; the first call, which compiles the bridge, is stated apart. For the
-first step a controller must run and be idle; without one only the first figure is printed.
+The session is warm from the second call on. The first call, which compiles the bridge, has a figure of its own. The
+first step needs an idle controller; without a controller only the first figures are printed.
 """
 
 import argparse
@@ -26,9 +26,9 @@ _SQL = parse(Path(__file__).with_name("enqueue.sql").read_text(encoding="utf-8")
 
 
 def main() -> None:
-    """Print one object: milliseconds, medians."""
+    """Print one object with medians in milliseconds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--dsn", default="", help="of an ordinary user who may create a table")
+    parser.add_argument("--dsn", default="", help="connection of an ordinary user who may create a table")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def measure(connection: psycopg.Connection, rounds: int) -> dict[str, float | int | None]:
-    """Enqueue `rounds` jobs, each in a transaction that is rolled back; then one for real."""
+    """Enqueue `rounds` jobs, each in a transaction that is rolled back; then commit one."""
     connection.execute(_SQL["create_table"].encode())
     connection.execute(_SQL["grant_table"].encode())
     try:
@@ -67,15 +67,15 @@ def _enqueue_and_roll_back(connection: psycopg.Connection) -> float:
 
 
 def _first_step(connection: psycopg.Connection) -> float | None:
-    """Milliseconds from the commit to the first step that the catalog knows of; None without a controller."""
+    """Return the milliseconds from the commit to the first step in the catalog; None without a controller."""
     if connection.execute(_SQL["worker"].encode()).fetchone() is None:
         return None
     row = connection.execute(_SQL["train"].encode()).fetchone()
     assert row is not None
     committed = time.perf_counter()
     while time.perf_counter() < committed + PATIENCE_S:
-        found = connection.execute(_SQL["first_step"].encode(), row).fetchone()
-        if found is not None and found[0] >= 1:
+        progress = connection.execute(_SQL["first_step"].encode(), row).fetchone()
+        if progress is not None and progress[0] >= 1:
             elapsed_ms = 1000 * (time.perf_counter() - committed)
             connection.execute(_SQL["cancel"].encode(), row)
             return elapsed_ms

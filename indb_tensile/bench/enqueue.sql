@@ -1,3 +1,5 @@
+-- Statements of enqueue.py.
+
 -- create_table --
 create table tensile_bench_enqueue as
 select i::bigint as id, random() as a, random() as b, (random() > 0.5) as target

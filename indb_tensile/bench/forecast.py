@@ -1,19 +1,20 @@
-"""How well the simulator foretells a planned iteration: its peak exactly, on a GPU nearly so, its time as a ratio.
+"""Measures how well the simulator predicts a planned iteration: its peak, which must be exact, and its time.
 
     python -m indb_tensile.bench.forecast [--models [resnet50 …] [--batch 8] [--side 64]] [--device emulated]
         [--machine a6000] [--rounds 5] [--iterations 5] [--json]
 
-Four small networks; with `--models` known ones (bench/networks.py), all nine without names, each at a batch and a
-side at which a step takes tenths of a second: one to three minutes each, ten for GPT-2; with `--device cuda` on a
-GPU, at their own sides and larger batches. Steps are served from the arena. An emulated device is the machine with
-its clock slowed down to this very step. Per network: operators are measured
-under the liveness plan, then plans between the liveness peak and the floor are made from these latencies and
-followed. Liveness and planned iterations take turns, so that a machine that slows down slows both; figures are
-medians. `ratio` is measured over foretold time; `simulated_ratio` the same with the latencies that operators then had
-under the plan, which are what a controller goes on with: it judges the simulator alone, where in `ratio` are also the
-operators that a plan makes faster (less memory is in use, more of it in caches) or slower (copies take bandwidth).
-`eor` is measured time over that of the liveness iterations of the same run. It ends with 1 where a median
-`simulated_ratio` is more than 3 % off, or a peak is: by a byte, on a GPU by 1 %.
+The networks are four small ones. With `--models` they are known ones (bench/networks.py), without names all that have
+a size of their own (bench/cases.py), at a batch and a side at which a step takes tenths of a second. Each takes one
+to three minutes, GPT-2 ten. With `--device cuda` they run on a GPU, at their own sides and larger batches. The arena
+serves the steps. An emulated device stands for the machine, slowed down until its step takes as long as here. For
+each network the benchmark measures operators under the liveness plan, makes plans for budgets between the floor and
+the liveness peak from these latencies, and follows them. Liveness and planned iterations take turns, so that a
+machine that slows down slows both. Figures are medians. `ratio` is measured over predicted time. `simulated_ratio` is
+the same with the latencies that operators then had under the plan, with which a controller continues. It judges the
+simulator alone, whereas `ratio` also contains operators that a plan makes faster (less memory is in use, more of it
+in caches) or slower (copies take bandwidth). `eor` is measured time over that of the liveness iterations of the same
+run. The exit code is 1 if a median `simulated_ratio` is more than 3 % off, or if a peak is: by a byte, or on a GPU by
+more than 1 %.
 """
 
 import argparse
@@ -41,9 +42,9 @@ from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, plan_jobs
 
 CLASSES = 10
-BUDGETS = (0.8, 0.5, 0.2)  # of the way from the floor to the liveness peak
-BAR = 0.03  # what a simulated time may be off
-PEAK_BAR = 0.01  # and a peak on a GPU
+BUDGETS = (0.8, 0.5, 0.2)  # shares of the way from the floor to the liveness peak
+BAR = 0.03  # largest relative error of a simulated time
+PEAK_BAR = 0.01  # largest relative error of a peak on a GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Network:
     rows: int
 
     def subject(self) -> Subject:
-        """The network with random weights and rows."""
+        """Return the network with random weights and rows."""
         module = architectures.build(self.architecture, self.shape, CLASSES)
         x, y = torch.randn(self.rows, *self.shape), torch.randint(0, CLASSES, (self.rows,))
         return Subject(name=self.name, module=module, loss=nn.CrossEntropyLoss(), x=x, y=y)
@@ -98,39 +99,41 @@ NETWORKS = (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one row per network and budget."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    known = f"of {', '.join(networks.NETWORKS)}; without a name those of which a step is soon done"
+    known = f"of {', '.join(networks.NETWORKS)}; without names, those with a step of tenths of a second"
     parser.add_argument("--models", nargs="*", metavar="NAME", help=known)
     add_sizes(parser)
     add_target(parser)
     parser.add_argument("--rounds", type=whole(), default=5, help="turns of liveness and planned iterations")
     parser.add_argument("--iterations", type=whole(), default=5, help="iterations of each in one turn")
-    parser.add_argument("--json", action="store_true", help="one object a line")
-    given = parser.parse_args(arguments)
-    where = target(given)
-    small = given.models is None and where.emulated
-    models = [] if small else given.models or list(SIZES)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    options = parser.parse_args(arguments)
+    run_target = target(options)
+    small = options.models is None and run_target.emulated
+    models = [] if small else options.models or list(SIZES)
     alone(models)
     preload()
     torch.set_num_threads(1)
     off = 0
-    for subject in _subjects(models, given, where):
-        for row in measure(subject, where, rounds=given.rounds, iterations=given.iterations):
-            print(json.dumps(row) if given.json else _line(row), flush=True)
+    for subject in _subjects(models, options, run_target):
+        for row in measure(subject, run_target, rounds=options.rounds, iterations=options.iterations):
+            print(json.dumps(row) if options.json else _line(row), flush=True)
             off += abs(row["simulated_ratio"] - 1) > BAR
-            off += abs(row["measured_peak_bytes"] / row["peak_bytes"] - 1) > (0.0 if where.emulated else PEAK_BAR)
+            off += abs(row["measured_peak_bytes"] / row["peak_bytes"] - 1) > (
+                0.0 if run_target.emulated else PEAK_BAR
+            )
     sys.exit(int(off > 0))
 
 
-def _subjects(models: Sequence[str], given: argparse.Namespace, where: Target) -> Iterator[Subject]:
+def _subjects(models: Sequence[str], options: argparse.Namespace, run_target: Target) -> Iterator[Subject]:
     if not models:
         yield from (network.subject() for network in NETWORKS)
     for name in models:
-        yield Case.of(name, given.batch, given.side, emulated=where.emulated).subject()
+        yield Case.of(name, options.batch, options.side, emulated=run_target.emulated).subject()
 
 
-def measure(subject: Subject, where: Target, *, rounds: int, iterations: int) -> Iterator[dict[str, Any]]:
-    """One row per budget."""
-    with set_up(where, subject) as rig:
+def measure(subject: Subject, run_target: Target, *, rounds: int, iterations: int) -> Iterator[dict[str, Any]]:
+    """Yield one row per budget."""
+    with set_up(run_target, subject) as rig:
         trial = rig.trial(subject)
         for share in BUDGETS:
             yield _compare(rig, trial, share, rounds=rounds, iterations=iterations)
@@ -138,25 +141,25 @@ def measure(subject: Subject, where: Target, *, rounds: int, iterations: int) ->
 
 
 def _compare(rig: Rig, trial: Trial, share: float, *, rounds: int, iterations: int) -> dict[str, Any]:
-    """Liveness and planned iterations in turns; each plan is made from the latencies of the turn before."""
+    """Run liveness and planned iterations in turns. Each plan is made from the latencies of the turn before."""
     graph, link = rig.step.graph, rig.link
     floor_bytes, high_bytes = floor(graph), liveness_peak(graph)
     budget_bytes = round(floor_bytes + share * (high_bytes - floor_bytes))
     unplanned: list[int] = []
     planned: list[int] = []
-    foretold: list[int] = []
+    predicted: list[int] = []
     simulated: list[int] = []
     peaks: list[tuple[int, int]] = []  # planned and measured
     for _ in range(rounds):
-        found = trial.run(LIVENESS, iterations)
-        unplanned.append(found.iteration_ns)
-        plan = _plan(workload(trial.step, found.latency_ns), budget_bytes, link)
-        found = trial.run(plan.plans[0], iterations, rig.reset_high_water)
-        planned.append(found.iteration_ns)
-        foretold.append(plan.forecast.iteration_ns)
-        (again,) = foresee([workload(trial.step, found.latency_ns)], [plan], link=link)
-        simulated.append(again.forecast.iteration_ns)
-        peaks.append((plan.peak_bytes, rig.peak_bytes(found.peak_bytes)))
+        measured = trial.run(LIVENESS, iterations)
+        unplanned.append(measured.iteration_ns)
+        plan = _plan(workload(trial.step, measured.latency_ns), budget_bytes, link)
+        measured = trial.run(plan.plans[0], iterations, rig.reset_high_water)
+        planned.append(measured.iteration_ns)
+        predicted.append(plan.forecast.iteration_ns)
+        (predicted_again,) = foresee([workload(trial.step, measured.latency_ns)], [plan], link=link)
+        simulated.append(predicted_again.forecast.iteration_ns)
+        peaks.append((plan.peak_bytes, rig.peak_bytes(measured.peak_bytes)))
     peak_bytes, measured_bytes = max(peaks, key=lambda both: abs(both[1] / both[0] - 1))
     return {
         "network": trial.subject.name,
@@ -167,16 +170,16 @@ def _compare(rig: Rig, trial: Trial, share: float, *, rounds: int, iterations: i
         "peak_bytes": peak_bytes,
         "measured_peak_bytes": measured_bytes,
         "swaps": plan.swaps,
-        "foretold_ms": round(median(foretold) / 1e6, 2),
+        "foretold_ms": round(median(predicted) / 1e6, 2),
         "measured_ms": round(median(planned) / 1e6, 2),
-        "ratio": _ratio(planned, foretold),
+        "ratio": _ratio(planned, predicted),
         "simulated_ratio": _ratio(planned, simulated),
         "eor": _ratio(planned, unplanned),
     }
 
 
 def _ratio(measured: Sequence[int], others: Sequence[int]) -> float:
-    """The median over the rounds."""
+    """Return the median ratio over the rounds."""
     return round(median(m / other for m, other in zip(measured, others, strict=True)), 3)
 
 
@@ -191,7 +194,7 @@ def _line(row: dict[str, Any]) -> str:
         f"{name} {row[f'{name}_bytes'] / config.MIB:.1f} MB" for name in ("liveness_peak", "floor", "peak")
     )
     return (
-        f"{row['network']:<12} {sizes}, {row['swaps']} swaps; foretold {row['foretold_ms']} ms, "
+        f"{row['network']:<12} {sizes}, {row['swaps']} swaps; predicted {row['foretold_ms']} ms, "
         f"measured {row['measured_ms']} ms, ratio {row['ratio']}, simulated_ratio {row['simulated_ratio']}, "
         f"eor {row['eor']}"
     )

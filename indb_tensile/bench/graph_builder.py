@@ -1,20 +1,20 @@
-"""Collects the tensors and operators of a made-up step graph, for networks of any size without a capture."""
+"""Builds synthetic step graphs, so that benchmarks have networks of any size without a capture."""
 
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 
 
 class GraphBuilder:
-    """Tensors and operators in the order in which they are added; an operator's signature is its name and sizes."""
+    """Collects tensors and operators in execution order. An operator's signature is its name and tensors' sizes."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         self.operators: list[Operator] = []
 
     def tensor(self, name: str, size_bytes: int, role: Role) -> TensorId:
-        """One more tensor; its id is part of its name."""
-        made = TensorId(len(self.tensors))
-        self.tensors.append(Tensor(id=made, name=f"{name} {made}", size_bytes=size_bytes, role=role))
-        return made
+        """Add a tensor and return its id, which is part of its name."""
+        tensor_id = TensorId(len(self.tensors))
+        self.tensors.append(Tensor(id=tensor_id, name=f"{name} {tensor_id}", size_bytes=size_bytes, role=role))
+        return tensor_id
 
     def operator(
         self,
@@ -26,7 +26,7 @@ class GraphBuilder:
         *,
         splittable: bool = False,
     ) -> None:
-        """One more operator, after all others."""
+        """Add an operator after all others."""
         signature = f"{name} {[self.tensors[t].size_bytes for t in (*reads, *writes)]}"
         self.operators.append(
             Operator(
@@ -41,12 +41,12 @@ class GraphBuilder:
         )
 
     def adam(self, parameter: TensorId, gradient: TensorId) -> None:
-        """A parameter's fused update, with its two moments."""
+        """Add a parameter's fused Adam update, with the two moments."""
         size_bytes = self.tensors[parameter].size_bytes
         state = [self.tensor(f"{self.tensors[parameter].name}.{k}", size_bytes, Role.OPTIMIZER_STATE) for k in (1, 2)]
         touched = (parameter, *state)
         self.operator("adam", Stage.OPTIMIZER, (gradient, *touched), touched, size_bytes // 4, splittable=True)
 
     def graph(self, signature: str) -> StepGraph:
-        """What was collected."""
+        """Return the step graph of the collected tensors and operators."""
         return StepGraph(tensors=tuple(self.tensors), operators=tuple(self.operators), signature=signature)

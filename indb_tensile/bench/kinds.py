@@ -1,7 +1,7 @@
-"""Twenty kinds of networks, each small: what between them a captured step has to get right, whatever plan it follows.
+"""Twenty kinds of small networks that together cover what a captured step must compute exactly, under any plan.
 
-Networks of the literature stand here as one or two of their blocks. Each is trained by one of the optimizers, some in
-parts, in half precision, with clipped gradients or with averages of their weights.
+Networks of the literature appear as one or two of their blocks. Each kind is trained by one of the optimizers, some
+of them in micro-batches, in half precision, with clipped gradients or with averages of their weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,9 +33,9 @@ _RMSPROP = OptimizerSettings(kind="rmsprop", momentum=0.9, centered=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of network: how it is built, what a batch of it is, and how it is trained.
+    """One kind of network: how to build it, its batches, and its optimizer.
 
-    `x` and `y` draw as many rows as they are asked for.
+    `x` and `y` draw the given number of rows.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Kind:
     rows: int = ROWS
 
     def subject(self, seed: int = 0) -> Subject:
-        """With weights and rows of this seed."""
+        """Return a subject with weights and rows drawn from `seed`."""
         torch.manual_seed(seed)
         return Subject(
             name=self.name,
@@ -62,7 +62,7 @@ class Kind:
 
 
 def find_kind(name: str) -> Kind:
-    """The kind of this name. Raises MissingError where there is none."""
+    """Return the kind of this name. Raises MissingError if there is none."""
     if name not in KINDS:
         raise MissingError(f"there is no kind of network '{name}'", hint=f"Kinds are: {', '.join(KINDS)}.")
     return KINDS[name]
@@ -72,22 +72,22 @@ def _normal(*row: int) -> Callable[[int], torch.Tensor]:
     return lambda rows: torch.randn(rows, *row)
 
 
-def _numbers(below: int, *row: int) -> Callable[[int], torch.Tensor]:
+def _integers(below: int, *row: int) -> Callable[[int], torch.Tensor]:
     return lambda rows: torch.randint(below, (rows, *row))
 
 
 def _cross_entropy(predicted: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy over the last dimension, with one label for each position of the other dimensions."""
+    """Return the cross-entropy over the last dimension, with one label for each position of the others."""
     return functional.cross_entropy(predicted.flatten(0, -2), y.flatten())
 
 
 def _mean(predicted: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    """Of a network that gives its own loss, of each row."""
+    """Return the mean of `predicted`, for a network that computes the loss of each row itself."""
     return predicted.mean()
 
 
-_CLASSIFIED: Mapping[str, Any] = {"y": _numbers(CLASSES), "loss": _cross_entropy}
-_LABELLED: Mapping[str, Any] = {"x": _numbers(TOKENS, 12), "y": _numbers(TOKENS, 12), "loss": _cross_entropy}
+_CLASSIFIED: Mapping[str, Any] = {"y": _integers(CLASSES), "loss": _cross_entropy}
+_LABELLED: Mapping[str, Any] = {"x": _integers(TOKENS, 12), "y": _integers(TOKENS, 12), "loss": _cross_entropy}
 _OWN_LOSS: Mapping[str, Any] = {"y": _normal(1), "loss": _mean}
 
 _ALL = (
@@ -110,12 +110,12 @@ _ALL = (
     Kind(
         name="embeddings",
         build=blocks.Recommender,
-        x=_numbers(5_000, 8),
+        x=_integers(5_000, 8),
         y=_normal(1),
         loss=functional.mse_loss,
         settings=_ADAGRAD,
     ),
-    Kind(name="towers", build=blocks.Towers, x=_numbers(1_000, 12), settings=_ADAGRAD, **_OWN_LOSS),
+    Kind(name="towers", build=blocks.Towers, x=_integers(1_000, 12), settings=_ADAGRAD, **_OWN_LOSS),
     Kind(name="graph", build=blocks.GraphConvolution, x=_normal(9, 5), **_CLASSIFIED),
     Kind(name="recurrent", build=blocks.Recurrent, x=_normal(7, 6), settings=_RMSPROP, **_CLASSIFIED),
     Kind(

@@ -1,16 +1,16 @@
-"""PyTorch's own answer to too little memory, as a rival: `activation_memory_budget`.
+"""Makes plans of PyTorch's own method against too little memory, a rival: `activation_memory_budget`.
 
-torch.compile divides a step into a forward and a backward graph by a minimum cut, and with a budget below 1 chooses
-by a knapsack which further activations are made again in the backward graph instead of being kept (`partitioners.py`
-of torch's functorch). Its choice is taken from torch itself, for this very step, and followed as a plan: what it
-would make again runs again once, right before the first operator of the backward pass that needs it. Peak and time
-are the simulator's, as everyone's are: operators run one by one. A compiler would fuse cheap ones, made again or not,
-which makes this rival, and every policy that recomputes, somewhat faster than shown.
+torch.compile divides a step into a forward and a backward graph by a minimum cut. With a budget below 1 it chooses by
+a knapsack which further activations the backward graph recomputes instead of keeping (`partitioners.py` of torch's
+functorch). This module takes the choice from torch itself, for the same step, and turns it into a plan: an operator
+that torch would recompute runs once more, right before the first operator of the backward pass that needs its result.
+Peak and time are the simulator's, as for all policies: operators run one by one. A compiler would fuse cheap
+operators, recomputed or not, which makes this rival, and every policy that recomputes, somewhat faster than shown.
 
-It is given its due: beside the estimate of operators' times that it ships with (floating-point operations) it is
-also given ours, the roofline, and is asked for budgets from all activations to none. Operators that draw random
-numbers are marked as to be kept, since a captured step never draws twice. It does not plan parameters, optimizer
-state or jobs together, and does not move anything to the host.
+The comparison is generous to the rival. Besides torch's own estimate of operators' times (floating-point operations)
+it also gets ours, the roofline, and it plans for budgets from all activations to none. Operators that draw random
+numbers are marked as not to be recomputed, since a captured step never draws twice. The rival does not plan
+parameters, optimizer state or several jobs, and does not move anything to the host.
 """
 
 import time
@@ -35,15 +35,15 @@ from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.rewrite import repeatable
 
-_STEPS = 10  # budgets from 1 to 0
+_STEPS = 10  # the budgets are 1, 0.9, ... 0
 
 
 def mincut_plans(
     network: Network, batch: int, graph: StepGraph, latency_ns: Sequence[int]
 ) -> Iterator[tuple[Plan, float]]:
-    """What torch would do with each budget and estimate, as plans for this graph, and the milliseconds each took.
+    """Yield torch's choice for each budget and estimate as a plan for this graph, and the milliseconds it took.
 
-    A choice that a captured step cannot follow, because it would update something twice, is left out.
+    A recomputation that a captured step cannot follow, because it would update a tensor twice, is left out.
     """
     module, loss, x, y = example(network, batch)
     step = capture_training(module, loss, x, y, OptimizerSettings(kind="adam"))
@@ -53,24 +53,24 @@ def mincut_plans(
     for estimate in ("flops", _Roofline({name: latency_ns[k] for name, k in operator_of.items()})):
         for part in range(_STEPS, -1, -1):
             start_ns = time.perf_counter_ns()
-            again = _made_again(joint, part / _STEPS, estimate, operator_of)
+            recomputed = _recomputed_operators(joint, part / _STEPS, estimate, operator_of)
             planning_ms = (time.perf_counter_ns() - start_ns) / 1e6
-            can = repeatable(graph)
-            plan = backward_again(graph, {k for k in again if can[k]})
+            can_repeat = repeatable(graph)
+            plan = backward_again(graph, {k for k in recomputed if can_repeat[k]})
             yield plan, planning_ms
 
 
 def backward_again(graph: StepGraph, again: set[OpIndex]) -> Plan:
-    """Each of these operators of the forward pass runs again before the first one that needs it in the backward."""
+    """Return a plan that repeats each of these forward operators before the first backward operator that needs it."""
     maker = {t: k for k in again for t in graph.operators[k].writes}
     order: list[OpIndex] = []
-    done: set[OpIndex] = set()
+    repeated: set[OpIndex] = set()
 
     def make(operator: OpIndex) -> None:
         for tensor in graph.operators[operator].reads:
             needed = maker.get(tensor)
-            if needed is not None and needed not in done and needed != operator:
-                done.add(needed)
+            if needed is not None and needed not in repeated and needed != operator:
+                repeated.add(needed)
                 make(needed)
                 order.append(needed)
 
@@ -78,13 +78,13 @@ def backward_again(graph: StepGraph, again: set[OpIndex]) -> Plan:
         if operator.stage in (Stage.BACKWARD, Stage.OPTIMIZER):
             make(OpIndex(k))
         order.append(OpIndex(k))
-    return Plan(policy=MINCUT, executions=tuple(Execution(operator=k) for k in order) if done else ())
+    return Plan(policy=MINCUT, executions=tuple(Execution(operator=k) for k in order) if repeated else ())
 
 
-def _made_again(
+def _recomputed_operators(
     joint: fx.GraphModule, budget: float, estimate: Any, operator_of: Mapping[str, OpIndex]
 ) -> set[OpIndex]:
-    """The operators of the forward pass that torch puts into its backward graph."""
+    """Return the forward operators that torch also puts into its backward graph."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, about copying its graphs
         graph = deepcopy(joint)
@@ -111,17 +111,18 @@ def _names(module: fx.GraphModule) -> set[str]:
 
 
 def _operators(step: CapturedStep) -> dict[str, OpIndex]:
-    """The operator behind each traced node that runs a kernel; its results are named after the node."""
-    found = {}
-    for index, one in enumerate(step.steps):
-        for position, name in enumerate(one.kernel.results):
+    """Return the operator of each traced forward node that runs a kernel. Its results are named after the node."""
+    operator_of = {}
+    for index, captured in enumerate(step.steps):
+        for position, name in enumerate(captured.kernel.results):
             if name is not None and step.graph.operators[index].stage is Stage.FORWARD:
-                found[name if one.kernel.single else name.removesuffix(f"_{position}")] = OpIndex(index)
-    return found
+                node = name if captured.kernel.single else name.removesuffix(f"_{position}")
+                operator_of[node] = OpIndex(index)
+    return operator_of
 
 
 class _Roofline(CustomRuntimeEstimator):
-    """Our own latencies, in place of floating-point operations."""
+    """Estimates operators by our own latencies, in place of floating-point operations."""
 
     def __init__(self, latency_ns: Mapping[str, int]) -> None:
         self._latency_ns = latency_ns
@@ -130,4 +131,4 @@ class _Roofline(CustomRuntimeEstimator):
         return float(self._latency_ns.get(node.name, 1))
 
     def uuid(self) -> None:
-        """Nothing is kept between runs."""
+        """Return None: torch keeps no cache of this estimator between runs."""

@@ -1,19 +1,20 @@
-"""All policies on several jobs at once: one to four equal ones, and the mixed five of TENSILE's Table IV.
+"""Compares all policies on several jobs at once: one to four equal jobs, and the mixed five of TENSILE's Table IV.
 
     python -m indb_tensile.bench.multi [--models resnet50 …] [--jobs 1 2 3 4] [--policies tensile+ …] [--links 25]
         [--budgets 12] [--refine 4] [--compute turns] [--beside FILE …] [--processes 1] [--json | --markdown]
 
 The jobs share the reference machine's two lanes, and take turns on its arithmetic operator by operator. The peak is
-that of all jobs together. The overhead is the device's: its time for the same work of all jobs, against the same jobs
-side by side without planning; `eor_worst` is that of the job that pays most. Beside rows of our own policy stand
-`eor_equal_parts` and `eor_worst_equal_parts`, of each job planned alone for an equal part of the budget. Rows,
-tables, verdict and exit code are those of `bench policies`.
+that of all jobs together. The overhead is the device's: its time for the work of all jobs, against the time of the
+same jobs side by side without planning. `eor_worst` is the overhead of the job with the largest. Rows of our own
+policy also have `eor_equal_parts` and `eor_worst_equal_parts`: the overheads when each job is planned alone for an
+equal part of the budget. Rows, tables, verdict and exit code are those of `bench policies`.
 
-Besides, jobs share the budget by phases, enforced by gates (scheduler/schedule.py): liveness and our own policy as
-the planner chooses plans and phases together, called "... in phases", for the same budgets and some below the sum of
-the floors, so that what phases gain stands apart from what plans do; and Zico, as published, in pairs. Their peak is
-the most that the jobs can come to together in whatever order the gates let operators run, which the judge finds
-(scheduler/judges/cuts.py); their time is the simulator's, with the waits at gates.
+In addition, jobs share the budget by phases, which gates enforce (scheduler/schedule.py). Policies "... in phases"
+are liveness and our own policy with plans and phases that the planner chooses together. They are planned for the same
+budgets and for some below the sum of the floors, which separates the gain of phases from that of plans. Zico is
+planned as published, in pairs. The peak of jobs in phases is the largest that the jobs can reach together in any
+order that the gates allow, which the judge computes (scheduler/judges/cuts.py). Their time is the simulator's, with
+the waits at gates.
 """
 
 import argparse
@@ -48,7 +49,7 @@ MIXED = "mixed"  # one job of each of the papers' five
 JOBS = (1, 2, 3, 4)
 ZICO = "zico"
 LIVENESS = "liveness"
-_SHARES = (0.25, 0.35, 0.5)  # of the liveness peak, at which the time is told
+_SHARES = (0.25, 0.35, 0.5)  # shares of the liveness peak at which the overhead is printed
 _BELOW = 4  # budgets below the sum of the floors
 
 
@@ -63,7 +64,7 @@ class Asked:
     policies: tuple[str, ...]
     budgets: int
     refine: int
-    beside: tuple[Row, ...]  # what rivals reached before
+    beside: tuple[Row, ...]  # rows of rivals from earlier runs
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,19 +72,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add_sweep_options(parser)
     add_beside(parser)
-    parser.add_argument("--jobs", nargs="+", type=int, default=list(JOBS), help="how many equal jobs")
+    parser.add_argument("--jobs", nargs="+", type=int, default=list(JOBS), help="numbers of equal jobs")
     kinds = [kind.value for kind in Compute]
     parser.add_argument("--compute", choices=kinds, default=Compute.TURNS.value, help="how jobs share the arithmetic")
-    given = parser.parse_args(arguments)
-    finish(given, CASE, lambda: measure(_cases(given), _sweep, given.processes), gains)
+    options = parser.parse_args(arguments)
+    finish(options, CASE, lambda: measure(_cases(options), _sweep, options.processes), gains)
 
 
 def gains(rows: Sequence[Row]) -> Iterator[str]:
-    """What phases save beyond the plans themselves."""
-    for (model, jobs, link), found in shared.by(rows, *CASE).items():
-        curves = shared.by(found, "policy")
+    """Yield lines on the memory that phases save beyond plans alone."""
+    for (model, jobs, link), case_rows in shared.by(rows, *CASE).items():
+        curves = shared.by(case_rows, "policy")
         case = called(CASE, (model, jobs, link))
-        for row in found:
+        for row in case_rows:
             if row.get("eor_equal_parts") is not None:
                 yield (
                     f"{case}: budget {row['budget_bytes']}: EOR {row['eor']:.4f}, worst job {row['eor_worst']:.4f}; "
@@ -95,7 +96,7 @@ def gains(rows: Sequence[Row]) -> Iterator[str]:
                 saved = [_percent(shared.best_msr(points, overhead)) for points in (alone, [*alone, *together])]
                 yield f"{case}: EOR <= {overhead:.2f}: {policy} saves {saved[0]}, in phases {saved[1]}"
             for share in _SHARES if together else ():
-                budget_bytes = share * found[0]["liveness_peak_bytes"]
+                budget_bytes = share * case_rows[0]["liveness_peak_bytes"]
                 eor = [_ratio(shared.best_eor(points, budget_bytes)) for points in (alone, [*alone, *together])]
                 yield f"{case}: {share:.0%} of the liveness peak: {policy} at EOR {eor[0]}, in phases {eor[1]}"
 
@@ -108,28 +109,28 @@ def _ratio(value: float | None) -> str:
     return "none" if value is None else f"{value:.4f}"
 
 
-def _sweep(asked: Asked) -> Iterator[Row]:
-    graphs = [_graph(model) for model in asked.models]
+def _sweep(sweep: Asked) -> Iterator[Row]:
+    graphs = [_graph(model) for model in sweep.models]
     operators = sum(len(graph.operators) for graph in graphs)
-    labels = {"model": asked.name, "jobs": len(graphs), "operators": operators, "compute": asked.compute.value}
-    case = shared.make_case(graphs, REFERENCE, asked.link_gb_s, labels=labels, compute=asked.compute)
+    labels = {"model": sweep.name, "jobs": len(graphs), "operators": operators, "compute": sweep.compute.value}
+    case = shared.make_case(graphs, REFERENCE, sweep.link_gb_s, labels=labels, compute=sweep.compute)
     pairs: list[Row] = []
-    if ZICO in asked.policies:
-        pairs = list(_in_phases(case, ZICO, _budgets(case, asked.budgets)))
+    if ZICO in sweep.policies:
+        pairs = list(_in_phases(case, ZICO, _budgets(case, sweep.budgets)))
         yield from pairs
-    found = shared.sweep(
+    rows = shared.sweep(
         case,
-        [policy for policy in asked.policies if policy != ZICO],  # whose plans are liveness, but for the phases
-        budgets=asked.budgets,
-        refine=asked.refine,
-        beside=asked.beside,
-        then=lambda trial: _then_in_phases(trial, asked.budgets, (*asked.beside, *pairs)),
+        [policy for policy in sweep.policies if policy != ZICO],  # without phases, Zico's plans are liveness
+        budgets=sweep.budgets,
+        refine=sweep.refine,
+        beside=sweep.beside,
+        then=lambda trial: _phased_rows(trial, sweep.budgets, (*sweep.beside, *pairs)),
     )
-    yield from (_beside_equal_parts(case, row) for row in found)
+    yield from (_with_equal_parts(case, row) for row in rows)
 
 
-def _beside_equal_parts(case: Case, row: Row) -> Row:
-    """The row, and what each job planned alone for an equal part of the budget comes to, where all keep to theirs."""
+def _with_equal_parts(case: Case, row: Row) -> Row:
+    """Return the row with the overheads of jobs planned alone for equal parts, if these plans meet the budget."""
     if row["policy"] != DEFAULT_POLICY or len(case.workloads) == 1 or row["budget_bytes"] is None:
         return row
     leasts = [least_bytes(workload) for workload in case.workloads]
@@ -147,12 +148,12 @@ def _beside_equal_parts(case: Case, row: Row) -> Row:
 
 @cache
 def _graph(model: str) -> StepGraph:
-    """One object for all jobs and cases of a network: what was planned for it is found again."""
+    """Return one object for all jobs and cases of a network, so that its memoized plans are reused."""
     return graph_of(model)
 
 
-def _then_in_phases(trial: Trial, budgets: int, rivals: Sequence[Row]) -> Iterator[Row]:
-    """The policy with plans and phases chosen together, for these budgets and those that a rival needs."""
+def _phased_rows(trial: Trial, budgets: int, rivals: Sequence[Row]) -> Iterator[Row]:
+    """Yield rows with plans and phases chosen together, for these budgets and for the peaks of rivals not covered."""
     if trial.policy not in (DEFAULT_POLICY, LIVENESS):
         return
     ours = list(trial.rows)
@@ -161,24 +162,24 @@ def _then_in_phases(trial: Trial, budgets: int, rivals: Sequence[Row]) -> Iterat
         yield row
     for rival in rivals if trial.policy == DEFAULT_POLICY else ():
         if not shared.covered(rival, ours):
-            found = list(_in_phases(trial.case, trial.policy, (rival["peak_bytes"],)))
-            ours += found
-            yield from found
+            more = list(_in_phases(trial.case, trial.policy, (rival["peak_bytes"],)))
+            ours += more
+            yield from more
 
 
 def _budgets(case: Case, count: int) -> tuple[int, ...]:
-    """Those for which the policies plan, and some down to the largest floor of a job."""
+    """Return the budgets that the policies plan for, and some from there down to the largest floor of a job."""
     high, low = case.floor_bytes, max(base.floor_bytes for base in case.baselines)
     below = [high - (high - low) * step // _BELOW for step in range(1, _BELOW + 1)]
     return (*(budget for budget in shared.budgets_of(case, count) if budget), *below)
 
 
 def _in_phases(case: Case, policy: str, budgets: Sequence[int]) -> Iterator[Row]:
-    """The rows of what the planner makes of these budgets, where that is feasible and new."""
-    given: set[tuple[object, ...]] = set()
+    """Yield a row for each feasible new plan with phases within these budgets."""
+    seen: set[tuple[object, ...]] = set()
     for budget_bytes in budgets if len(case.workloads) > 1 else ():
         start_ns = time.perf_counter_ns()
-        found = plan_jobs(
+        planned = plan_jobs(
             case.workloads,
             budget_bytes=budget_bytes,
             link=case.link,
@@ -188,17 +189,17 @@ def _in_phases(case: Case, policy: str, budgets: Sequence[int]) -> Iterator[Row]
             compute=case.compute,
         )
         planning_ms = (time.perf_counter_ns() - start_ns) / 1e6
-        if isinstance(found, Infeasible):
+        if isinstance(planned, Infeasible):
             continue
-        new = (tuple(one.plans for one in found), schedules_of(found))
-        if new not in given:
-            given.add(new)
-            yield _row(case, policy, found, budget_bytes, planning_ms)
+        new = (tuple(job.plans for job in planned), schedules_of(planned))
+        if new not in seen:
+            seen.add(new)
+            yield _row(case, policy, planned, budget_bytes, planning_ms)
 
 
-def _row(case: Case, policy: str, found: Sequence[JobPlan], budget_bytes: int, planning_ms: float) -> Row:
-    plans = [one.plans for one in found]
-    schedules = [schedule.among([one.job for one in found]) for schedule in schedules_of(found)]
+def _row(case: Case, policy: str, planned: Sequence[JobPlan], budget_bytes: int, planning_ms: float) -> Row:
+    plans = [job.plans for job in planned]
+    schedules = [schedule.among([job.job for job in planned]) for schedule in schedules_of(planned)]
     against, compute = case.baselines, case.compute
     row = shared.total(score(case.workloads, plans, case.link, against=against, compute=compute, schedules=schedules))
     pairs = [list(zip(w.graphs, its, strict=True)) for w, its in zip(case.workloads, plans, strict=True)]
@@ -214,38 +215,38 @@ def _row(case: Case, policy: str, found: Sequence[JobPlan], budget_bytes: int, p
         "msr_vanilla": round(1 - peak_bytes / row["vanilla_peak_bytes"], 6),
         "msr_liveness": round(saved, 6),
         "cbr": round(saved / row["eor"], 6),
-        "gate_us": sum(one.forecast.gate_ns for one in found) / 1000,
+        "gate_us": sum(job.forecast.gate_ns for job in planned) / 1000,
         "gates": sum(len(schedule.gates) for schedule in schedules),
         "faults": list(faults),
         "planning_ms": round(planning_ms, 3),
     }
 
 
-def _cases(given: argparse.Namespace) -> list[Asked]:
-    for name in given.models:
+def _cases(options: argparse.Namespace) -> list[Asked]:
+    for name in options.models:
         if name != MIXED:
             find(name)
-    if min(given.jobs) < 1:
-        raise RequestError(f"{min(given.jobs)} jobs cannot be planned", hint="Give at least 1.")
+    if min(options.jobs) < 1:
+        raise RequestError(f"{min(options.jobs)} jobs cannot be planned", hint="Give at least 1.")
     equal = [
-        (model, (model,) * jobs) for model in given.models or PAPERS_FIVE if model != MIXED for jobs in given.jobs
+        (model, (model,) * jobs) for model in options.models or PAPERS_FIVE if model != MIXED for jobs in options.jobs
     ]
-    policies = shared.known_policies(given.policies or ([DEFAULT_POLICY] if given.beside else []))
-    rivals = [row for row in before(given) if row["policy"] != shared.phased(DEFAULT_POLICY)]
-    mixed = [(MIXED, PAPERS_FIVE)] if not given.models or MIXED in given.models else []
+    policies = shared.known_policies(options.policies or ([DEFAULT_POLICY] if options.beside else []))
+    rivals = [row for row in before(options) if row["policy"] != shared.phased(DEFAULT_POLICY)]
+    mixed = [(MIXED, PAPERS_FIVE)] if not options.models or MIXED in options.models else []
     return [
         Asked(
             name=name,
             models=models,
             link_gb_s=link,
-            compute=Compute(given.compute),
+            compute=Compute(options.compute),
             policies=policies,
-            budgets=given.budgets,
-            refine=given.refine,
+            budgets=options.budgets,
+            refine=options.refine,
             beside=tuple(row for row in rivals if [row[label] for label in CASE] == [name, len(models), link]),
         )
         for name, models in (*equal, *mixed)
-        for link in given.links or (25.0,)
+        for link in options.links or (25.0,)
     ]
 
 

@@ -1,12 +1,12 @@
-"""Step graphs of known networks to plan for: forward, loss, backward and fused Adam, at a stated batch.
+"""Captures step graphs of known networks to plan for: forward, loss, backward and fused Adam, at a stated batch.
 
-Networks come from torchvision, timm and transformers (the extra `bench`), built without weights on the meta device
-and captured on tensors without memory, so nothing is downloaded and nothing is allocated. What is captured is the
-step as PyTorch runs it on the CPU; its operators' arithmetic, sizes and order are the ones a GPU would see, but
-workspaces are 0: they are measured where a step is run, and here none is.
+The networks come from torchvision, timm and transformers (the extra `bench`). They are built without weights on the
+meta device and captured on tensors without memory, so nothing is downloaded and nothing is allocated. The graph is
+the step as PyTorch runs it on the CPU. Its operators' arithmetic, sizes and order are those of a GPU. Workspaces are
+0, because only running a step measures them.
 
-A capture takes seconds, so graphs are kept as JSON (scheduler/document.py) in a directory of the user's cache, under
-a key that changes with the capturing code and the libraries' versions.
+A capture takes seconds, so graphs are cached as JSON (scheduler/document.py) in a directory of the user's cache,
+under a key that changes with the capturing code and the libraries' versions.
 """
 
 import hashlib
@@ -38,29 +38,29 @@ _SOURCES = (Path(__file__), *sorted((_PACKAGE / "executor").glob("*.py")))
 _SEQUENCE = 512
 _LSTM_STEPS = 64
 _LSTM_HIDDEN = 1024
-_DOUBLINGS = 12  # of 1 pixel are more than any network needs
-_VOCABULARY = 10_000  # tokens that every network of tokens knows
+_DOUBLINGS = 12  # 1 pixel doubled this many times is more than any network needs
+_VOCABULARY = 10_000  # token ids below this are valid in every network of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """One network: how it is built, what one row looks like, and the batch it is planned at.
+    """One network: how to build it, the shape of one row, and its batch when planned.
 
-    `build` is given a row's last size: pixels of a side, or tokens.
+    `build` takes the last size of a row: pixels of a side, or tokens.
     """
 
     name: str
     title: str
     library: str
     batch: int
-    row: tuple[int, ...]  # at which it takes any batch
+    row: tuple[int, ...]  # default shape, with which the network accepts any batch
     build: Callable[[int], "nn.Module"]
     tokens: bool = False  # rows are token ids
     label: tuple[int, ...] = ()  # a row's label: one class, or one for each token
     classes: int = 1000  # labels are below this
 
     def resized(self, side: int) -> "Network":
-        """The same network for images of so many pixels a side, or for so many tokens."""
+        """Return the same network for images of `side` pixels a side, or for `side` tokens."""
         if side < 1:
             raise RequestError(f"{self.name} has no rows of {side}", hint="Give at least 1 pixel or token.")
         row = (side,) if self.tokens else (*self.row[:-2], side, side)
@@ -68,9 +68,9 @@ class Network:
 
 
 def graph_of(name: str, batch: int | None = None, side: int | None = None) -> StepGraph:
-    """The training step of this network, from the cache where it is there; `side` in pixels or tokens.
+    """Return the training step of this network, from the cache if possible. `side` is in pixels or tokens.
 
-    Raises MissingError for a network that is not known or whose library is not installed.
+    Raises MissingError for an unknown network, or if its library is not installed.
     """
     network = find(name) if side is None else find(name).resized(side)
     rows = network.batch if batch is None else batch
@@ -78,19 +78,19 @@ def graph_of(name: str, batch: int | None = None, side: int | None = None) -> St
     if path.exists():
         return read_document(path.read_bytes()).graph
     graph = capture(network, rows)
-    _keep(path, write_document(Document(name=name, graph=graph)))
+    _store(path, write_document(Document(name=name, graph=graph)))
     return graph
 
 
 def find(name: str) -> Network:
-    """The network of this name. Raises MissingError where there is none."""
+    """Return the network of this name. Raises MissingError if there is none."""
     if name not in NETWORKS:
         raise MissingError(f"there is no network '{name}'", hint=f"Networks are: {', '.join(NETWORKS)}.")
     return NETWORKS[name]
 
 
 def missing_library(network: Network) -> str | None:
-    """The library that this network needs and that is not installed, or None."""
+    """Return the library that this network needs if it is not installed, else None."""
     try:
         metadata.version(network.library)
     except metadata.PackageNotFoundError:
@@ -99,7 +99,7 @@ def missing_library(network: Network) -> str | None:
 
 
 def require_library(network: Network) -> None:
-    """Raise MissingError where the network's library is not installed."""
+    """Raise MissingError if the network's library is not installed."""
     lacking = missing_library(network)
     if lacking is not None:
         way_out = "pip install 'indb-tensile[bench]' (see pyproject.toml for how, with a CPU build of torch)"
@@ -107,10 +107,10 @@ def require_library(network: Network) -> None:
 
 
 def require_rows(network: Network, batch: int) -> None:
-    """Raise RequestError where the network cannot be trained on so many such rows: too few pixels, or rows."""
+    """Raise RequestError if the network cannot be trained on such a batch, because pixels or rows are too few."""
     if batch < 1:
         raise RequestError(f"{network.name} cannot be captured at a batch of {batch}", hint="Give at least 1 row.")
-    rows = min(batch, 2)  # more rows are as good as two
+    rows = min(batch, 2)  # no network refuses more rows where it accepts two
     fault = None if network is NETWORKS.get(network.name) else _refusal(network, rows)
     if fault is None:
         return
@@ -122,7 +122,7 @@ def require_rows(network: Network, batch: int) -> None:
 
 
 def _least(network: Network, batch: int) -> int:
-    """The fewest pixels a side that such a batch may have, where it may not have these."""
+    """Return the fewest pixels a side that the network accepts for this batch; the present size is refused."""
 
     def takes(pixels: int) -> bool:
         return _refusal(network.resized(pixels), batch) is None
@@ -134,7 +134,7 @@ def _least(network: Network, batch: int) -> int:
 
 @cache
 def _refusal(network: Network, batch: int) -> str | None:
-    """What its layers say against such a batch, tried without memory; None where they take it. Tokens all do."""
+    """Return the error of a forward pass without memory on such a batch; None if it succeeds, or for tokens."""
     if network.tokens:
         return None
     import torch
@@ -149,7 +149,7 @@ def _refusal(network: Network, batch: int) -> str | None:
 
 
 def cache_directory() -> Path:
-    """Where captured graphs are kept: $TENSILE_BENCH_CACHE, else a directory of the user's cache."""
+    """Return the directory of captured graphs: $TENSILE_BENCH_CACHE, else one in the user's cache."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named)
@@ -172,7 +172,7 @@ def capture(network: Network, batch: int) -> StepGraph:
 def example(
     network: Network, batch: int
 ) -> "tuple[nn.Module, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor]":
-    """The network, its loss and a batch of rows and labels, all without memory."""
+    """Return the network, its loss and a batch of rows and labels, all without memory."""
     import torch
 
     with torch.device("meta"):
@@ -185,9 +185,9 @@ def example(
 def drawn(
     network: Network, batch: int, seed: int = 0
 ) -> "tuple[nn.Module, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor]":
-    """The same with memory: weights, rows and labels drawn at random.
+    """Return the same with memory, with weights, rows and labels drawn at random.
 
-    Raises MissingError for a missing library, RequestError where the network takes no such rows.
+    Raises MissingError for a missing library, RequestError if the network does not accept such rows.
     """
     require_library(network)
     require_rows(network, batch)
@@ -201,30 +201,30 @@ def drawn(
 
 
 def _loss(predicted: "torch.Tensor", y: "torch.Tensor") -> "torch.Tensor":
-    """Cross entropy, over every token where each has a label."""
+    """Return the cross-entropy, over all tokens if each has a label."""
     from torch.nn.functional import cross_entropy
 
     return cross_entropy(predicted.flatten(0, -2), y.flatten())
 
 
 def _key() -> str:
-    """Changes with whatever a captured graph depends on."""
-    found = hashlib.sha256()
+    """Return a key that changes with the code and libraries that a captured graph depends on."""
+    digest = hashlib.sha256()
     for name in _LIBRARIES:
         try:
-            found.update(f"{name} {metadata.version(name)}\n".encode())
+            digest.update(f"{name} {metadata.version(name)}\n".encode())
         except metadata.PackageNotFoundError:
-            found.update(f"{name} none\n".encode())
+            digest.update(f"{name} none\n".encode())
     for path in _SOURCES:
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
-def _keep(path: Path, text: str) -> None:
+def _store(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(text, encoding="utf-8")
-    partial.replace(path)  # whole or not at all: others may be reading
+    partial.replace(path)  # atomic, since other processes may be reading
 
 
 # --- the networks ----------------------------------------------------------------------------------------------
@@ -242,19 +242,20 @@ def _torchvision(function: str, **settings: Any) -> Callable[[int], "nn.Module"]
 
 
 def _declare_missing_operators() -> None:
-    """Let a torchvision built for CUDA be imported beside a torch without: it asks for these while it is imported.
+    """Declare torchvision's C++ operators if its library does not load.
 
-    Only box operators of detection models are concerned, which no network here calls. Where its library loads, they
-    are there; declared twice, they would end the process.
+    A torchvision built for CUDA refers to them on import, and its library does not load beside a torch without CUDA.
+    They are box operators of detection models, which no network here calls. Where the library loads, they exist, and
+    a second declaration would end the process.
     """
     import torch
 
     global _declared
-    found = find_spec("torchvision")
-    if _declared is not None or found is None or found.origin is None:
+    spec = find_spec("torchvision")
+    if _declared is not None or spec is None or spec.origin is None:
         return
     try:
-        torch.ops.load_library(Path(found.origin).with_name("_C.so"))  # type: ignore[no-untyped-call]
+        torch.ops.load_library(Path(spec.origin).with_name("_C.so"))  # type: ignore[no-untyped-call]
     except OSError:
         library: Any = torch.library.Library
         _declared = library("torchvision", "FRAGMENT")
@@ -262,11 +263,11 @@ def _declare_missing_operators() -> None:
             _declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
-_declared: Any = None  # what is declared lasts as long as the library object
+_declared: Any = None  # keeps the library object alive, on which the declarations depend
 
 
 def _vit_s(pixels: int) -> "nn.Module":
-    """ViT-S in patches of 16 pixels (Touvron et al. 2021)."""
+    """Build ViT-S with patches of 16 pixels (Touvron et al. 2021)."""
     _declare_missing_operators()
     from torchvision.models import VisionTransformer
 
@@ -288,7 +289,7 @@ def _timm(name: str) -> Callable[[int], "nn.Module"]:
 
 
 def _gpt2(tokens: int) -> "nn.Module":
-    """Without dropout on attention's weights, as in BERT below: with it the CPU has no fused attention to capture."""
+    """Build GPT-2 without dropout on attention weights, which the CPU's fused attention lacks; so does BERT below."""
     _declare_missing_operators()
     import torch
     from torch import nn
@@ -297,12 +298,12 @@ def _gpt2(tokens: int) -> "nn.Module":
     class LanguageModel(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            positions = max(1024, tokens)  # its own, or what it takes
+            positions = max(1024, tokens)  # GPT-2's own number, or more if the row is longer
             config = GPT2Config(
                 n_layer=12, n_positions=positions, attn_pdrop=0.0, use_cache=False, attn_implementation="sdpa"
             )
             self.model = GPT2LMHeadModel(config)
-            # Given, because the model would look at values to make it.
+            # The model would create the mask from values, which do not exist on the meta device.
             self.register_buffer("causal", torch.full((1, 1, tokens, tokens), float("-inf")).triu(1))
 
         def forward(self, x: "torch.Tensor") -> Any:
@@ -335,7 +336,7 @@ def _bert(tokens: int) -> "nn.Module":
 
 
 def unrolled_lstm(steps: int) -> "nn.Module":
-    """Two layers of cells, unrolled: one call of torch's own LSTM would be one operator for all its steps."""
+    """Build two layers of LSTM cells, unrolled. torch's own LSTM would be one operator for all its steps."""
     import torch
     from torch import nn
 

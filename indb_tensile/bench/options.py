@@ -1,11 +1,11 @@
-"""Arguments that several benchmarks take, for argparse: what is out of range is refused by the option's name."""
+"""Argument types that several benchmarks share, for argparse. An error about a value names the option."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
 
 def whole(least: int = 1) -> Callable[[str], int]:
-    """A whole number from `least` on."""
+    """Return a converter to a whole number of at least `least`."""
 
     def convert(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -16,7 +16,7 @@ def whole(least: int = 1) -> Callable[[str], int]:
 
 
 def portion(text: str) -> float:
-    """A number from 0 to 1."""
+    """Convert to a number from 0 to 1."""
     try:
         value = float(text)
     except ValueError:

@@ -1,12 +1,13 @@
-"""How close to the load each way of placing a plan's residency intervals comes, and how long it takes.
+"""Measures how close to the load bound each way of placing a plan's residency intervals comes, and its time.
 
     python -m indb_tensile.bench.placement [--network NAME ...] [--minimalloc DIRECTORY] [--repeat 5] [--json]
 
-Three kinds of instances: the hard ones of google/minimalloc, whose capacity is known; captured networks, as eager
-PyTorch frees tensors (liveness) and under our plan for 60 % of that peak on the reference machine at 25 GB/s; and a
-generated step of 10,000 intervals. `place` is ours; `search` is ours within a given capacity; best and first fit
-are SmartPool as published; `caching` is PyTorch's allocator, which does not know what follows. `excess` is over the
-load bound: the most bytes held at one operator, which nothing can be below. Times are medians.
+There are three kinds of instances: the hard ones of google/minimalloc, whose capacity is known; captured networks, as
+eager PyTorch frees tensors (liveness) and under our plan for 60 % of that peak on the reference machine at 25 GB/s;
+and a generated step of 10,000 intervals. `place` is ours, and `search` is ours within a given capacity. Best and
+first fit are SmartPool as published. `caching` is PyTorch's allocator, which does not know later requests. `excess`
+is relative to the load bound: the most bytes resident at one operator, below which no placement can be. Times are
+medians.
 """
 
 import argparse
@@ -59,16 +60,18 @@ class Instance:
     held: tuple[Interval, ...]
     count: int
     alignment_bytes: int = ALIGNMENT_BYTES
-    capacity_bytes: int | None = None  # within which a placement is known to exist
+    capacity_bytes: int | None = None  # a placement within it is known to exist
 
 
 def main() -> None:
-    """Print one row per instance and way."""
+    """Print one row per instance and way of placing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--network", action="append", choices=sorted(NETWORKS), help="only these; may be repeated")
-    parser.add_argument("--minimalloc", type=Path, default=_MINIMALLOC, help="a directory of id,lower,upper,size")
+    parser.add_argument("--network", action="append", choices=sorted(NETWORKS), help="only this one; may be repeated")
+    parser.add_argument(
+        "--minimalloc", type=Path, default=_MINIMALLOC, help="directory of CSV files id,lower,upper,size"
+    )
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     arguments = parser.parse_args()
     for instance in _instances(arguments.minimalloc, arguments.network or list(NETWORKS)):
         for row in measure(instance, arguments.repeat):
@@ -76,9 +79,9 @@ def main() -> None:
 
 
 def measure(instance: Instance, repeat: int) -> Iterator[dict[str, Any]]:
-    """One row per way of placing."""
+    """Yield one row per way of placing."""
     bound = load_bound(instance.held, instance.count)
-    for method, way in _ways(instance):
+    for method, way in _methods(instance):
         took_ms, size_bytes = [], None
         for _ in range(repeat):
             start_ns = time.perf_counter_ns()
@@ -97,29 +100,32 @@ def measure(instance: Instance, repeat: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _ways(instance: Instance) -> Iterator[tuple[str, Callable[[], int | None]]]:
-    held, count, alignment = instance.held, instance.count, instance.alignment_bytes
-    yield "place", lambda: place(held, count, alignment_bytes=alignment).size_bytes
+def _methods(instance: Instance) -> Iterator[tuple[str, Callable[[], int | None]]]:
+    resident, count, alignment = instance.held, instance.count, instance.alignment_bytes
+    yield "place", lambda: place(resident, count, alignment_bytes=alignment).size_bytes
     if (capacity := instance.capacity_bytes) is not None:
-        yield "search", lambda: _size(place_within(held, count, capacity_bytes=capacity, alignment_bytes=alignment))
-    yield "best_fit", lambda: best_fit(held, count, alignment_bytes=alignment).size_bytes
-    yield "first_fit", lambda: first_fit(held, count, alignment_bytes=alignment).size_bytes
-    if instance.capacity_bytes is None:  # the others' sizes are not those of device memory
-        yield "caching", lambda: reserved_bytes(held, count)
+        yield (
+            "search",
+            lambda: _size(place_within(resident, count, capacity_bytes=capacity, alignment_bytes=alignment)),
+        )
+    yield "best_fit", lambda: best_fit(resident, count, alignment_bytes=alignment).size_bytes
+    yield "first_fit", lambda: first_fit(resident, count, alignment_bytes=alignment).size_bytes
+    if instance.capacity_bytes is None:  # sizes of minimalloc's instances are not those of device memory
+        yield "caching", lambda: reserved_bytes(resident, count)
 
 
-def _size(found: Placement | Unplaced) -> int | None:
-    return found.size_bytes if isinstance(found, Placement) else None
+def _size(placement: Placement | Unplaced) -> int | None:
+    return placement.size_bytes if isinstance(placement, Placement) else None
 
 
 # --- instances -------------------------------------------------------------------------------------------------
 
 
 def _instances(minimalloc: Path, networks: Sequence[str]) -> Iterator[Instance]:
-    found = sorted(minimalloc.glob("*.csv"))
-    if not found:
+    paths = sorted(minimalloc.glob("*.csv"))
+    if not paths:
         print(f"no instances of minimalloc in {minimalloc}: left out", file=sys.stderr)
-    for path in found:
+    for path in paths:
         yield _read(path)
     for name in networks:
         lacking = missing_library(NETWORKS[name])
@@ -131,16 +137,16 @@ def _instances(minimalloc: Path, networks: Sequence[str]) -> Iterator[Instance]:
 
 
 def _read(path: Path) -> Instance:
-    """A file `NAME.CAPACITY.csv`; its moments are renamed 0, 1, ..."""
+    """Read a file `NAME.CAPACITY.csv`, and number its moments 0, 1, ..."""
     name, capacity = path.stem.split(".")
     with path.open() as lines:
         rows = [(int(row["lower"]), int(row["upper"]), int(row["size"])) for row in csv.DictReader(lines)]
     moments = {t: k for k, t in enumerate(sorted({t for lower, upper, _ in rows for t in (lower, upper)}))}
-    held = tuple(_interval(k, moments[a], moments[b], size) for k, (a, b, size) in enumerate(rows))
+    resident = tuple(_interval(k, moments[a], moments[b], size) for k, (a, b, size) in enumerate(rows))
     return Instance(
         name=f"minimalloc {name}",
         plan="given",
-        held=held,
+        held=resident,
         count=len(moments),
         alignment_bytes=1,
         capacity_bytes=int(capacity),
@@ -158,14 +164,17 @@ def _network(name: str) -> Iterator[Instance]:
 
 
 def deep(size: int) -> Instance:
-    """A deep network's planned step: a third of the activations is away until backward, momentum but for its use."""
+    """Return a deep network's planned step.
+
+    A third of the activations is away until the backward pass, and momentum is present only for its use.
+    """
     chance = random.Random(size)  # noqa: S311 - a fixed sequence is wanted
     layers = size // 6
     count = 3 * layers
-    held: list[Interval] = []
+    resident: list[Interval] = []
 
     def hold(first: int, stop: int, size_bytes: int) -> None:
-        held.append(_interval(len(held), first, stop, size_bytes))
+        resident.append(_interval(len(resident), first, stop, size_bytes))
 
     for k in range(layers):
         back = 2 * layers - k - 1
@@ -184,7 +193,7 @@ def deep(size: int) -> Instance:
             hold(0, count, weight)
         update = 2 * layers + k
         hold(update - chance.randrange(1, 20), min(count, update + chance.randrange(2, 20)), weight)  # momentum
-    return Instance(name=f"deep {len(held)}", plan="generated", held=tuple(held), count=count)
+    return Instance(name=f"deep {len(resident)}", plan="generated", held=tuple(resident), count=count)
 
 
 def _interval(index: int, first: int, stop: int, size_bytes: int) -> Interval:
@@ -192,10 +201,10 @@ def _interval(index: int, first: int, stop: int, size_bytes: int) -> Interval:
 
 
 def _line(row: dict[str, Any]) -> str:
-    found = "not placed" if row["size_bytes"] is None else f"{row['excess']:>8.2%} over the load"
+    excess = "not placed" if row["size_bytes"] is None else f"{row['excess']:>8.2%} over the load"
     return (
         f"{row['instance']:<14} {row['plan']:<10} {row['intervals']:>6} intervals, load "
-        f"{row['load_bound_bytes'] / MIB:>9.1f} MB  {row['method']:<10}{found}  {row['placing_ms']:>9.1f} ms"
+        f"{row['load_bound_bytes'] / MIB:>9.1f} MB  {row['method']:<10}{excess}  {row['placing_ms']:>9.1f} ms"
     )
 
 

@@ -1,4 +1,4 @@
-"""A subject trained by PyTorch alone, with its own optimizers: what every captured step must equal, bit for bit."""
+"""Trains a subject by PyTorch alone, with its own optimizers. Every captured step must equal this bit for bit."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -31,14 +31,14 @@ def train_plainly(subject: Subject, iterations: int, place: torch.device) -> dic
         optimizer.step()
         if averaged is not None:
             averaged.update_parameters(module)
-    kept = [*module.named_parameters(), *module.named_buffers()]
+    tensors = [*module.named_parameters(), *module.named_buffers()]
     if averaged is not None:
-        kept += [(state_name(AVERAGE, name), tensor) for name, tensor in averaged.module.named_parameters()]
-    return {name: tensor.detach().cpu() for name, tensor in kept}
+        tensors += [(state_name(AVERAGE, name), tensor) for name, tensor in averaged.module.named_parameters()]
+    return {name: tensor.detach().cpu() for name, tensor in tensors}
 
 
 def make_optimizer(settings: OptimizerSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of torch that captured updates are equal to."""
+    """Return torch's optimizer, whose updates captured updates must equal."""
     decay = settings.weight_decay
     match settings.kind:
         case "sgd":
@@ -76,7 +76,7 @@ def _losses(subject: Subject, module: nn.Module, x: torch.Tensor, y: torch.Tenso
     parts = subject.passes.parts(len(x))
     for rows in parts:
         part = slice(rows.start, rows.stop)
-        # Without the cache a weight that is used twice is cast twice, as the captured step does.
+        # With autocast's cache a weight that is used twice is cast once; the captured step casts it at each use.
         with torch.autocast(x.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False):
             loss = subject.loss(module(x[part]), y[part])
         yield loss if len(parts) == 1 else loss * (len(rows) / len(x))

@@ -1,20 +1,21 @@
-"""All policies on known networks: memory saved against both baselines, overhead, planning time, and who leads.
+"""Compares all policies on known networks: memory saved against both baselines, overhead and planning time.
 
     python -m indb_tensile.bench.policies [--models resnet50 …] [--policies tensile+ …] [--links 25 …]
         [--machines a6000 …] [--budgets 12] [--refine 4] [--beside FILE …] [--processes 1] [--json]
 
-On the reference machine with links of 12, 25 and 55 GB/s, and on an A100 and an H200 with 25. Each policy is asked
-for budgets from the liveness peak down to the floor, for half and 70 % of the liveness peak, and for the least memory
-it can; where it heeds them, also for budgets that close in on the least memory at overheads of 2 and 10 %. Our own is
-asked for every rival's peak besides. Each plan is judged by check.py and scored by the simulator, and has a row; a
-plan that came before has none. The verdict says whether a rival reaches a point (overhead, peak) than which ours has
-none at least as good in both, and whether the bars of the design are reached; it ends with 1 where either is missed
-or a plan breaks a rule. With --json rows go to stdout and the verdict to stderr.
+The cases are the reference machine with links of 12, 25 and 55 GB/s, and an A100 and an H200 with 25 GB/s. Each
+policy plans for budgets from the liveness peak down to the floor, for half and 70 % of the liveness peak, and for the
+least possible memory. A policy that follows budgets also plans for budgets that close in on the least memory at
+overheads of 2 and 10 %. Our own policy also plans for every rival's peak. check.py judges each plan and the simulator
+scores it. Each new plan has a row; a repeated plan has none. The verdict says whether our points cover all points
+(overhead, peak) of each rival, that is, are at least as good in both, and whether the savings that the design demands
+are reached. The exit code is 1 if either is not so, or if a plan breaks a rule. With --json rows go to stdout and the
+verdict to stderr.
 
-Some rivals take minutes a case, and none of them changes when ours does: --beside takes what they reached from rows
-that --json printed, and no policy is planned but ours unless --policies names it.
+Some rivals take minutes for a case, and their plans do not change when our policy does. --beside therefore reads
+rivals' rows that --json printed earlier, and then only our own policy is planned, unless --policies names others.
 
-Where a step updates no buffer, PyTorch's `activation_memory_budget` (bench/mincut.py) is a rival as well.
+Where a step updates no buffer, PyTorch's `activation_memory_budget` (bench/mincut.py) is also a rival.
 """
 
 import argparse
@@ -41,7 +42,8 @@ _ELSEWHERE_GB_S = 25.0
 _MOST_OPERATORS = 2_000
 _Case = TypeVar("_Case")
 
-# What saves at least so much of the liveness peak on the reference machine at 25 GB/s: network, overhead, saving.
+# Savings that our policy must reach on the reference machine at 25 GB/s: network, overhead, share of the liveness
+# peak.
 BARS = (
     ("resnet50", 1.10, 0.45),
     ("resnet50", 1.02, 0.30),
@@ -54,7 +56,7 @@ BARS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One case to compare policies on, in words: it is made where it is planned."""
+    """One case to compare policies on, by names. The worker process that plans it builds the graph."""
 
     model: str
     machine: str
@@ -63,86 +65,88 @@ class Asked:
     budgets: int
     refine: int
     batch: int | None = None
-    beside: tuple[Row, ...] = ()  # what rivals reached before
+    beside: tuple[Row, ...] = ()  # rows of rivals from earlier runs
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print rows or tables, and the verdict."""
-    given = _parser().parse_args(arguments)
-    finish(given, CASE, lambda: measure(_asked(given), swept, given.processes), bars)
+    options = _parser().parse_args(arguments)
+    finish(options, CASE, lambda: measure(_sweeps(options), swept, options.processes), bars)
 
 
 def finish(
-    given: argparse.Namespace,
+    options: argparse.Namespace,
     names: Sequence[str],
-    made: Callable[[], Iterator[Row]],
+    make_rows: Callable[[], Iterator[Row]],
     remarks: Remarks = lambda _: iter(()),
 ) -> NoReturn:
-    """Print rows as they are made, or tables of them; then the verdict, which is also the exit code."""
-    found: list[Row] = []
-    found += before(given)
-    for row in made() if not given.recorded else shared.recorded(given.recorded):
-        found.append(row)
-        if given.json:
+    """Print rows as they are make_rows, or tables of them; then print the verdict and exit with its code."""
+    rows: list[Row] = []
+    rows += before(options)
+    for row in make_rows() if not options.recorded else shared.recorded(options.recorded):
+        rows.append(row)
+        if options.json:
             print(shared.stamped(row), flush=True)
-    if given.markdown:
-        print("\n".join(tables.markdown(found, names, remarks)))
-    elif not given.json:
-        tables.print_tables(found, names)
-    lines = [*tables.verdict(found, names), *remarks(found)]
+    if options.markdown:
+        print("\n".join(tables.markdown(rows, names, remarks)))
+    elif not options.json:
+        tables.print_tables(rows, names)
+    lines = [*tables.verdict(rows, names), *remarks(rows)]
     for line in lines:
-        print(line, file=sys.stderr if given.json or given.markdown else sys.stdout)
-    sys.exit(int(any("NOT" in line for line in lines) or any(row["faults"] for row in found)))
+        print(line, file=sys.stderr if options.json or options.markdown else sys.stdout)
+    sys.exit(int(any("NOT" in line for line in lines) or any(row["faults"] for row in rows)))
 
 
-def measure(asked: Sequence[_Case], sweep: Callable[[_Case], Iterator[Row]], processes: int) -> Iterator[Row]:
-    """The rows of each case, in order; with several processes a case's come when it is done."""
+def measure(cases: Sequence[_Case], sweep: Callable[[_Case], Iterator[Row]], processes: int) -> Iterator[Row]:
+    """Yield the rows of each case, in order. With several processes a case's rows come when the case is done."""
     if processes == 1:
-        for one in asked:
-            yield from sweep(one)
+        for case in cases:
+            yield from sweep(case)
         return
     context = multiprocessing.get_context("spawn")
-    # An interrupt is for this process, which ends the others.
+    # Only this process handles an interrupt; it ends the others.
     with context.Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        for found in pool.imap(partial(_listed, sweep), asked):
-            yield from found
+        for case_rows in pool.imap(partial(_listed, sweep), cases):
+            yield from case_rows
 
 
 def bars(rows: Sequence[Row]) -> Iterator[str]:
-    """What the design demands on the reference machine, where it was measured."""
+    """Yield whether the design's bars are reached, for those that the rows cover."""
     at = shared.by(rows, *CASE, "policy")
-    for model, overhead, least in BARS:
+    for model, overhead, least_saving in BARS:
         points = at.get((model, REFERENCE.name, _ELSEWHERE_GB_S, DEFAULT_POLICY))
         if points is None:
             continue
         best = shared.best_msr(points, overhead)
-        told = "nothing" if best is None else f"{best:.1%}"
-        reached = best is not None and best >= least
-        yield f"{model} at EOR <= {overhead:.2f}: {'saves' if reached else 'NOT REACHED:'} {told}, of {least:.0%}"
+        saving = "nothing" if best is None else f"{best:.1%}"
+        reached = best is not None and best >= least_saving
+        verdict = "saves" if reached else "NOT REACHED:"
+        yield f"{model} at EOR <= {overhead:.2f}: {verdict} {saving}, of {least_saving:.0%}"
 
 
-def _listed(sweep: Callable[[_Case], Iterator[Row]], asked: _Case) -> list[Row]:
-    return list(sweep(asked))
+def _listed(sweep: Callable[[_Case], Iterator[Row]], case: _Case) -> list[Row]:
+    return list(sweep(case))
 
 
-def swept(asked: Asked) -> Iterator[Row]:
-    """All policies on one case."""
-    network = find(asked.model)
-    batch = network.batch if asked.batch is None else asked.batch
-    graph = graph_of(asked.model, batch)
-    labels = {"model": asked.model, "batch": batch, "operators": len(graph.operators)}
-    case = shared.make_case([graph], machine(asked.machine), asked.link_gb_s, labels=labels)
-    given = _mincut(network, batch, case) if MINCUT in asked.policies else iter(())
-    policies = [name for name in asked.policies if name != MINCUT]
+def swept(options: Asked) -> Iterator[Row]:
+    """Yield the rows of all policies on one case."""
+    network = find(options.model)
+    batch = network.batch if options.batch is None else options.batch
+    graph = graph_of(options.model, batch)
+    labels = {"model": options.model, "batch": batch, "operators": len(graph.operators)}
+    case = shared.make_case([graph], machine(options.machine), options.link_gb_s, labels=labels)
+    rival_plans = _mincut(network, batch, case) if MINCUT in options.policies else iter(())
+    policies = [name for name in options.policies if name != MINCUT]
     yield from shared.sweep(
-        case, policies, budgets=asked.budgets, refine=asked.refine, given=given, beside=asked.beside
+        case, policies, budgets=options.budgets, refine=options.refine, rival_plans=rival_plans, beside=options.beside
     )
 
 
 def _mincut(network: Network, batch: int, case: Case) -> Iterator[tuple[str, Plans, float]]:
-    """What PyTorch itself would make again; not for steps that update buffers, since it makes again what read them.
+    """Yield the plans that PyTorch itself would make.
 
-    Nor for very large ones, where each minimum cut takes many seconds.
+    A step that updates buffers has none, because PyTorch recomputes the operators that read them. Very large steps
+    have none, because each minimum cut takes many seconds.
     """
     (workload,) = case.workloads
     (graph,) = workload.graphs
@@ -155,37 +159,37 @@ def _mincut(network: Network, batch: int, case: Case) -> Iterator[tuple[str, Pla
         yield MINCUT, ((plan,),), planning_ms
 
 
-def _asked(given: argparse.Namespace) -> list[Asked]:
-    for name in given.models:
+def _sweeps(options: argparse.Namespace) -> list[Asked]:
+    for name in options.models:
         find(name)
-    for name in given.machines:
+    for name in options.machines:
         machine(name)
-    machines = given.machines or [REFERENCE.name]
-    pairs = [(name, link) for name in machines for link in given.links or LINKS_GB_S]
-    if not given.machines and not given.links:
+    machines = options.machines or [REFERENCE.name]
+    pairs = [(name, link) for name in machines for link in options.links or LINKS_GB_S]
+    if not options.machines and not options.links:
         pairs += [("a100", _ELSEWHERE_GB_S), ("h200", _ELSEWHERE_GB_S)]
-    return [asked_of(given, model, name, link) for model in given.models or NETWORKS for name, link in pairs]
+    return [asked_of(options, model, name, link) for model in options.models or NETWORKS for name, link in pairs]
 
 
-def asked_of(given: argparse.Namespace, model: str, machine_name: str, link_gb_s: float, **more: int) -> Asked:
-    """A case with the sweep that was asked for."""
+def asked_of(options: argparse.Namespace, model: str, machine_name: str, link_gb_s: float, **more: int) -> Asked:
+    """Return a case with the options of the sweep."""
     labels = {"model": model, "machine": machine_name, "link_gb_s": link_gb_s, **more}
-    beside = [row for row in before(given) if all(row.get(name) == value for name, value in labels.items())]
+    beside = [row for row in before(options) if all(row.get(name) == value for name, value in labels.items())]
     return Asked(
         model=model,
         machine=machine_name,
         link_gb_s=link_gb_s,
-        policies=shared.known_policies(given.policies or ([DEFAULT_POLICY] if given.beside else []), MINCUT),
-        budgets=given.budgets,
-        refine=given.refine,
+        policies=shared.known_policies(options.policies or ([DEFAULT_POLICY] if options.beside else []), MINCUT),
+        budgets=options.budgets,
+        refine=options.refine,
         beside=tuple(beside),
         **more,
     )
 
 
-def before(given: argparse.Namespace) -> list[Row]:
-    """What rivals reached when they were planned before."""
-    return [row for row in shared.recorded(given.beside) if row["policy"] != DEFAULT_POLICY]
+def before(options: argparse.Namespace) -> list[Row]:
+    """Return the rows of rivals from earlier runs."""
+    return [row for row in shared.recorded(options.beside) if row["policy"] != DEFAULT_POLICY]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -197,24 +201,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_beside(parser: argparse.ArgumentParser) -> None:
-    """The option of benchmarks whose cases are told apart by what stands in a row."""
-    parser.add_argument("--beside", nargs="+", default=[], metavar="FILE", help="rows of rivals that --json printed")
+    """Add the option --beside, for benchmarks whose rows contain all fields that identify a case."""
+    parser.add_argument("--beside", nargs="+", default=[], metavar="FILE", help="rivals' rows that --json printed")
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every benchmark that sweeps budgets."""
+    """Add the options of every benchmark that sweeps budgets."""
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(NETWORKS)}")
     parser.add_argument(
         "--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join((*POLICIES, MINCUT))}"
     )
     parser.add_argument("--links", nargs="+", type=float, default=[], metavar="GB/S")
-    parser.add_argument("--budgets", type=int, default=12, help="from the liveness peak to the floor")
-    parser.add_argument("--refine", type=int, default=4, help="more budgets around each overhead of 2 and 10 %%")
-    parser.add_argument("--processes", type=int, default=1, help="cases planned at once; planning times then suffer")
-    parser.add_argument("--recorded", nargs="+", default=[], metavar="FILE", help="what --json wrote; plan nothing")
+    parser.add_argument(
+        "--budgets", type=int, default=12, help="number of budgets from the liveness peak to the floor"
+    )
+    parser.add_argument("--refine", type=int, default=4, help="further budgets around each overhead of 2 and 10 %%")
+    parser.add_argument("--processes", type=int, default=1, help="cases planned at once; slows down planning times")
+    parser.add_argument("--recorded", nargs="+", default=[], metavar="FILE", help="rows from --json; plan nothing")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one object a line")
-    form.add_argument("--markdown", action="store_true", help="tables for a document")
+    form.add_argument("--json", action="store_true", help="print one JSON object per line")
+    form.add_argument("--markdown", action="store_true", help="print tables for a document")
     parser.set_defaults(beside=[])
 
 

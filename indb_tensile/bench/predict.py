@@ -1,10 +1,10 @@
-"""How long a prediction of one row takes from SQL in a warm session, and how many rows per second in bulk.
+"""Measures a prediction of one row from SQL in a warm session, and rows per second of bulk predictions.
 
     python -m indb_tensile.bench.predict --dsn "host=… user=demo dbname=…" [--model digits] [--json]
 
-A service must run and a model must be deployed. The first call of the session, which compiles the bridge and may
-load the model, is stated apart. `each` calls the function once for every row of one statement; `batch` hands over
-many rows at a time, which only models of a number have a function for.
+A service must run and a model must be deployed. The first call of the session, which compiles the bridge and may load
+the model, has a figure of its own. `each` calls the function once for every row of one statement. `batch` passes many
+rows at a time; only models that predict a number have a function for it.
 """
 
 import argparse
@@ -33,8 +33,8 @@ _SQL = parse(Path(__file__).with_name("predict.sql").read_text(encoding="utf-8")
 def main() -> None:
     """Print one object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--dsn", default="", help="of a user who may predict with the model and read its table")
-    parser.add_argument("--model", help="the deployed model to ask; the first one by name if left out")
+    parser.add_argument("--dsn", default="", help="connection of a user who may use the model and read its table")
+    parser.add_argument("--model", help="the deployed model to use; default: the first one by name")
     parser.add_argument("--calls", type=int, default=CALLS, help="predictions of one row")
     parser.add_argument("--rows", type=int, default=ROWS, help="rows of a bulk prediction")
     parser.add_argument("--json", action="store_true")
@@ -49,12 +49,12 @@ def main() -> None:
 
 
 def measure(connection: Connection, model: str | None, *, calls: int, rows: int) -> dict[str, Any]:
-    """Milliseconds per call and rows per second. Raises MissingError where there is no model to ask."""
-    found = connection.execute(_SQL["model"].encode(), {"model": model}).fetchone()
-    if found is None:
+    """Return milliseconds per call and rows per second. Raises MissingError if there is no deployed model."""
+    row = connection.execute(_SQL["model"].encode(), {"model": model}).fetchone()
+    if row is None:
         hint = "Train one first: select tensile_load_dataset('digits'), tensile_train('digits', 'digits');"
         raise MissingError(f"there is no deployed model{f' {model}' if model else ''} to ask", hint=hint)
-    name, relation = found
+    name, relation = row
     create = sql.SQL(_SQL["create_rows"])
     connection.execute(create.format(relation=sql.SQL(relation), count=sql.Literal(rows)))
     try:
@@ -82,7 +82,7 @@ def _measure(connection: Connection, model: str, calls: int, rows: int) -> dict[
 
 
 def _is_numeric(connection: Connection, model: str) -> bool:
-    """Whether the model predicts a number; the session is warm afterwards."""
+    """Return whether the model predicts a number. The session is warm afterwards."""
     try:
         connection.execute(_SQL["numeric"].encode(), {"model": model})
     except psycopg.errors.InvalidParameterValue:

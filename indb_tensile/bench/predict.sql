@@ -1,5 +1,5 @@
 -- model --
--- A deployed model that the caller may use and whose table is still there: the named one, else the first.
+-- A deployed model that the caller may use and whose table still exists: the named model, or the first by name.
 select m.name, c.oid::regclass::text as relation
   from tensile.models as m
   join tensile.model_versions as v on v.model_id = m.model_id and v.deployed
@@ -9,11 +9,11 @@ select m.name, c.oid::regclass::text as relation
  limit 1
 
 -- numeric --
--- Fails for a model of text labels.
+-- Fails for a model that predicts text labels.
 select public.tensile_predict(%(model)s, t) from tensile_bench_rows as t limit 1
 
 -- create_rows --
--- The table's rows, over and over.
+-- Repeats the table's rows up to the given number.
 create temporary table tensile_bench_rows as
 select r.* from {relation} as r cross join generate_series(1, {count}) limit {count}
 

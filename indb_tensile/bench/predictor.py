@@ -1,12 +1,12 @@
-"""How well latencies are foretold for a network that was never seen: R² of their logarithm, one network left out.
+"""Measures how well latencies of an unknown network are predicted: R² of their logarithm, leaving one network out.
 
     python -m indb_tensile.bench.predictor [--device-s 28] [--networks N] [--json]
 
-Operators drawn at random are measured as a controller does when it first meets a device, then those of the networks
-below. For each network a predictor is trained on all the rest and judged on the network's operators that the rest
-does not hold, each once. Beside it: the same from the drawn operators alone (`survey`), the analytic estimate
-(`roofline`), and a linear model of its own for each kind of operator (`linear`: logarithms of arithmetic, bytes read
-and bytes written). TENSILE's own averages were 0.58 over all kinds and 0.81 for convolutions.
+The benchmark measures operators drawn at random, as a controller does when it first meets a device, and then those of
+the networks below. For each network a predictor is trained on all the rest and judged on those of the network's
+operators that the rest does not contain, each once. Its rivals are a predictor trained on the drawn operators alone
+(`survey`), the analytic estimate (`roofline`), and a linear model for each kind of operator (`linear`: logarithms of
+arithmetic, bytes read and bytes written). TENSILE's own averages were 0.58 over all kinds and 0.81 for convolutions.
 """
 
 import argparse
@@ -42,9 +42,9 @@ Logs = NDArray[np.float64]
 _ADAM = OptimizerSettings(kind="adam")
 _GRAPH_OPERATORS = 10_000
 _TRIES = 4
-_FEWEST_OF_KIND = 10  # operators of one kind for an R² to mean something
+_FEWEST_OF_KIND = 10  # fewer operators of one kind give no meaningful R²
 
-# Batches at which one core takes seconds for a step, not minutes.
+# Batches at which a step takes one core seconds, not minutes.
 _ROWS = {
     "vgg16": 1,
     "inception_v3": 1,
@@ -112,7 +112,7 @@ _DECLARED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One network: its operators in order, by signature, and each one's latency."""
+    """One network: its operators' signatures in order, and a sample of each signature's latency."""
 
     name: str
     order: tuple[str, ...]
@@ -121,20 +121,20 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Operators of one network that the training did not hold: logarithms of ns, measured and by each model."""
+    """Operators of one network that the training did not contain: logarithms of ns, measured and by each model."""
 
     name: str
     kinds: tuple[str, ...]
     measured: Logs
-    found: dict[str, Logs]
+    predicted: dict[str, Logs]
 
 
 def main() -> None:
     """Print one row per network, one per kind of operator, and one with sizes and times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--device-s", type=float, default=DEVICE_S, help="time to measure drawn operators for")
-    parser.add_argument("--networks", type=int, default=None, help="only the first so many networks")
-    parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--device-s", type=float, default=DEVICE_S, help="seconds to measure drawn operators for")
+    parser.add_argument("--networks", type=int, default=None, help="use only the first networks, in this number")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     drawn = tuple(survey(0, device_s=arguments.device_s))
@@ -144,20 +144,20 @@ def main() -> None:
 
 
 def rows(drawn: tuple[Sample, ...], measured: Sequence[Measured]) -> Iterator[dict[str, Any]]:
-    """Train and judge once for each network left out, then tell what predicting costs."""
+    """Train and judge once for each network left out, then yield the cost of predicting."""
     first = train(drawn, PROCESSOR_SPEED)
     judged = []
     for left_out in measured:
-        one = _judge(left_out, [m for m in measured if m is not left_out], drawn, first)
-        if one.kinds:  # else nothing in it is new
-            judged.append(one)
-            yield {"network": left_out.name, **_figures([one])}
-    kinds = sorted({kind for one in judged for kind in one.kinds})
+        result = _judge(left_out, [m for m in measured if m is not left_out], drawn, first)
+        if result.kinds:  # otherwise the training contains all of its operators
+            judged.append(result)
+            yield {"network": left_out.name, **_figures([result])}
+    kinds = sorted({kind for result in judged for kind in result.kinds})
     for kind in kinds:
-        found = [_of_kind(one, kind) for one in judged]
-        if sum(len(one.kinds) for one in found) >= _FEWEST_OF_KIND:
-            yield {"kind": kind, **_figures(found)}
-    yield {"network": "all", **_figures(judged), **_crowded(drawn)}
+        results = [_of_kind(result, kind) for result in judged]
+        if sum(len(result.kinds) for result in results) >= _FEWEST_OF_KIND:
+            yield {"kind": kind, **_figures(results)}
+    yield {"network": "all", **_figures(judged), **_judge_busy_device(drawn)}
     yield _cost(drawn, measured)
 
 
@@ -192,34 +192,34 @@ def measure_network(name: str, capture: Callable[[], CapturedStep]) -> Measured:
     """Capture the network's step and measure each of its operators once."""
     step = capture()
     samples = {
-        signature: Sample(description=call.description, latency_ns=_undisturbed_ns(step, call))
+        signature: Sample(description=call.description, latency_ns=_least_disturbed_ns(step, call))
         for signature, (_, call) in kernels([step]).items()
     }
     return Measured(name=name, order=tuple(o.signature for o in step.graph.operators), samples=samples)
 
 
-def _undisturbed_ns(step: CapturedStep, call: Call) -> int:
-    """The latency while nothing else took the processor; after some tries, that of the least disturbed one."""
-    tried: list[tuple[float, int]] = []
-    while len(tried) < _TRIES and (not tried or tried[-1][0] < LEAST_SHARE):
+def _least_disturbed_ns(step: CapturedStep, call: Call) -> int:
+    """Return the latency with the processor to itself; after some tries, that of the least disturbed one."""
+    attempts: list[tuple[float, int]] = []
+    while len(attempts) < _TRIES and (not attempts or attempts[-1][0] < LEAST_SHARE):
         latency_ns, share = measure(step, call)
-        tried.append((share, latency_ns))
-    return max(tried)[1]
+        attempts.append((share, latency_ns))
+    return max(attempts)[1]
 
 
 # --- judging ---------------------------------------------------------------------------------------------------
 
 
 def _judge(left_out: Measured, others: Sequence[Measured], drawn: tuple[Sample, ...], first: Predictor) -> Judged:
-    """Train without one network, and foretell what of it nothing in the training is equal to."""
+    """Train without one network, and predict those of its operators that differ from all in the training."""
     rest = {signature: sample for other in others for signature, sample in other.samples.items()}
     known = {sample.description for sample in (*drawn, *rest.values())}
-    fresh = [sample for sample in left_out.samples.values() if sample.description not in known]
-    descriptions = [sample.description for sample in fresh]
+    unknown = [sample for sample in left_out.samples.values() if sample.description not in known]
+    descriptions = [sample.description for sample in unknown]
     training = (*drawn, *rest.values())
     if not descriptions:
-        return Judged(name=left_out.name, kinds=(), measured=np.empty(0), found={})
-    found = {
+        return Judged(name=left_out.name, kinds=(), measured=np.empty(0), predicted={})
+    predicted = {
         "r2": train(training, PROCESSOR_SPEED).predict(descriptions),
         "r2_survey": first.predict(descriptions),
         "r2_roofline": rooflines_ns(descriptions, PROCESSOR_SPEED),
@@ -227,15 +227,15 @@ def _judge(left_out: Measured, others: Sequence[Measured], drawn: tuple[Sample, 
     return Judged(
         name=left_out.name,
         kinds=tuple(description.name for description in descriptions),
-        measured=np.log([max(1, sample.latency_ns) for sample in fresh]),
-        found={name: np.log(latency_ns) for name, latency_ns in found.items()}
+        measured=np.log([max(1, sample.latency_ns) for sample in unknown]),
+        predicted={name: np.log(latency_ns) for name, latency_ns in predicted.items()}
         | {"r2_linear": _linear(training, descriptions)},
     )
 
 
 def _linear(training: Sequence[Sample], descriptions: Sequence[Description]) -> Logs:
-    """Least squares for each kind; the estimate where a kind has fewer samples than would fix its weights."""
-    found = np.log(rooflines_ns(descriptions, PROCESSOR_SPEED))
+    """Fit least squares for each kind. Returns the roofline for kinds with too few samples to fix the weights."""
+    logs = np.log(rooflines_ns(descriptions, PROCESSOR_SPEED))
     alone = [sample for sample in training if sample.utilisation == 0]
     for kind in {description.name for description in descriptions}:
         known = [sample for sample in alone if sample.description.name == kind]
@@ -243,9 +243,9 @@ def _linear(training: Sequence[Sample], descriptions: Sequence[Description]) -> 
             continue
         target = np.log([max(1, sample.latency_ns) for sample in known])
         weights, *_ = np.linalg.lstsq(_terms([sample.description for sample in known]), target)
-        here = np.array([description.name == kind for description in descriptions])
-        found[here] = _terms([d for d in descriptions if d.name == kind]) @ weights
-    return found
+        of_kind = np.array([description.name == kind for description in descriptions])
+        logs[of_kind] = _terms([d for d in descriptions if d.name == kind]) @ weights
+    return logs
 
 
 _TERMS = 5
@@ -260,34 +260,34 @@ def _terms(descriptions: Sequence[Description]) -> Logs:
 
 
 def _of_kind(judged: Judged, kind: str) -> Judged:
-    here = np.array([name == kind for name in judged.kinds], dtype=bool)
+    of_kind = np.array([name == kind for name in judged.kinds], dtype=bool)
     return replace(
         judged,
         kinds=tuple(name for name in judged.kinds if name == kind),
-        measured=judged.measured[here],
-        found={name: values[here] for name, values in judged.found.items()},
+        measured=judged.measured[of_kind],
+        predicted={name: values[of_kind] for name, values in judged.predicted.items()},
     )
 
 
 def _figures(judged: Sequence[Judged]) -> dict[str, Any]:
-    measured = np.concatenate([one.measured for one in judged])
-    found = {name: np.concatenate([one.found[name] for one in judged]) for name in judged[0].found}
-    off = float(np.exp(np.median(np.abs(measured - found["r2"]))) - 1)
+    measured = np.concatenate([result.measured for result in judged])
+    predicted = {name: np.concatenate([result.predicted[name] for result in judged]) for name in judged[0].predicted}
+    off = float(np.exp(np.median(np.abs(measured - predicted["r2"]))) - 1)
     return {
         "operators": len(measured),
-        **{name: _r2(measured, values) for name, values in found.items()},
+        **{name: _r2(measured, values) for name, values in predicted.items()},
         "median_error": round(off, 3),
     }
 
 
-def _r2(measured: Logs, found: Logs) -> float | None:
-    """The share of the logarithm's variance that is foretold; None where nothing varies."""
+def _r2(measured: Logs, predicted: Logs) -> float | None:
+    """Return the share of the logarithm's variance that is predicted; None if nothing varies."""
     spread = float(((measured - measured.mean()) ** 2).sum())
-    return round(1 - float(((measured - found) ** 2).sum()) / spread, 3) if spread > 0 else None
+    return round(1 - float(((measured - predicted) ** 2).sum()) / spread, 3) if spread > 0 else None
 
 
-def _crowded(drawn: tuple[Sample, ...]) -> dict[str, Any]:
-    """On a busy device: the last quarter of the drawn operators, told and not told that others run beside them."""
+def _judge_busy_device(drawn: tuple[Sample, ...]) -> dict[str, Any]:
+    """Judge the last quarter of the drawn operators, on a busy device, with and without the utilisation as input."""
     cut = len(drawn) * 3 // 4
     last = [sample for sample in drawn[cut:] if sample.utilisation > 0]
     if not last:
@@ -295,8 +295,8 @@ def _crowded(drawn: tuple[Sample, ...]) -> dict[str, Any]:
     predictor = train(drawn[:cut], PROCESSOR_SPEED)
     descriptions = [sample.description for sample in last]
     measured = np.log([max(1, sample.latency_ns) for sample in last])
-    told, untold = (np.log(predictor.predict(descriptions, utilisation)) for utilisation in (1.0, 0.0))
-    return {"r2_crowded": _r2(measured, told), "r2_crowded_untold": _r2(measured, untold)}
+    aware, unaware = (np.log(predictor.predict(descriptions, utilisation)) for utilisation in (1.0, 0.0))
+    return {"r2_crowded": _r2(measured, aware), "r2_crowded_untold": _r2(measured, unaware)}
 
 
 # --- cost ------------------------------------------------------------------------------------------------------
@@ -321,12 +321,12 @@ def _cost(drawn: tuple[Sample, ...], measured: Sequence[Measured]) -> dict[str, 
 
 
 def _time_ms(predictor: Predictor, graph: list[Description]) -> float:
-    taken = []
+    durations = []
     for _ in range(5):
         started_s = perf_counter()
         predictor.predict(graph)
-        taken.append(perf_counter() - started_s)
-    return round(1000 * median(taken), 1)
+        durations.append(perf_counter() - started_s)
+    return round(1000 * median(durations), 1)
 
 
 def _line(row: dict[str, Any]) -> str:

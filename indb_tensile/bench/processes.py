@@ -1,4 +1,4 @@
-"""Processes of benchmarks: one for each network, and one whose tensors can be served from the device's memory."""
+"""Starts benchmark processes: one for each network, and one whose tensors the device's memory can serve."""
 
 import os
 import subprocess
@@ -10,14 +10,14 @@ from indb_tensile.bench.networks import find
 from indb_tensile.errors import DeviceError, RequestError
 from indb_tensile.executor.serving import LIBRARY, Serving, preloading
 
-_AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was started with the shim
+_AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was restarted with the shim
 
 
 def alone(models: Sequence[str], option: str = "--models", known: Callable[[str], object] = find) -> None:
-    """Several networks run in a process each, so that none has what another left; ends with the worst of their codes.
+    """Run several networks in a process each, so that none inherits another's state, and exit with the worst code.
 
-    Where there is no device for one, it was interrupted, or nobody reads what it prints any more, the others are left
-    out; a side that only it does not take leaves them theirs.
+    A code above RequestError's (no device, an interrupt, a closed output pipe) skips the remaining networks. A
+    RequestError, such as a side that one network does not accept, does not. With one network, return at once.
     """
     for name in models:
         known(name)
@@ -33,17 +33,17 @@ def alone(models: Sequence[str], option: str = "--models", known: Callable[[str]
 
 
 def preload() -> None:
-    """Go on as a process whose tensors can be served from the arena: this command, started again with the shim.
+    """Restart this command with the shim preloaded, a library through which the device's memory can serve tensors.
 
-    Who asks for none of it keeps torch's allocator, at the cost of one relaxed load for each allocation.
+    Code that does not ask to be served keeps torch's allocator, at the cost of one relaxed load per allocation.
     """
     if _AGAIN not in os.environ:
         sys.stdout.flush()
-        os.execve(sys.executable, _this_command(), preloading(os.environ) | {_AGAIN: "1"})  # noqa: S606 - ourselves
+        os.execve(sys.executable, _this_command(), preloading(os.environ) | {_AGAIN: "1"})  # noqa: S606 - same command
     if Serving.private() is None:
         raise DeviceError(f"{LIBRARY} is not preloaded", hint="Build the package with its native library.")
 
 
 def _this_command() -> list[str]:
-    """Whatever started this process, by name of a module or as `tensile bench`."""
+    """Return the command that started this process, by a module's name or as `tensile bench`."""
     return [sys.executable, *sys.orig_argv[1:]]

@@ -1,9 +1,9 @@
-"""How fast workers empty the queue, and that no job is claimed twice.
+"""Measures how fast workers empty the queue, and checks that no job is claimed twice.
 
     tensile bench queue [--dsn "host=… user=postgres"] [--jobs 10000] [--claimers 8] [--json]
 
-Each claimer is a process with a connection of its own; it claims a job and ends it, until none is left. All of it
-happens in a database that is made for the purpose and dropped, so the dsn needs a superuser.
+Each claimer is a process with a connection of its own. It claims jobs and ends them until none is left. The benchmark
+creates a database and drops it at the end, so the dsn needs a superuser.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _SQL = parse(Path(__file__).with_name("queue.sql").read_text(encoding="utf-8"))
 def main() -> None:
     """Print one object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--dsn", default="", help="of a superuser, to any database of the server")
+    parser.add_argument("--dsn", default="", help="a superuser's connection to any database of the server")
     parser.add_argument("--jobs", type=int, default=JOBS)
     parser.add_argument("--claimers", type=int, default=CLAIMERS)
     parser.add_argument("--json", action="store_true")
@@ -47,14 +47,14 @@ def main() -> None:
 
 
 def measure(dsn: str, count: int, claimers: int) -> dict[str, float | int]:
-    """Fill the queue, empty it; `duplicates` counts claims beyond one for each job."""
+    """Fill the queue and empty it. `duplicates` counts claims beyond one for each job."""
     with connect(dsn, application_name="tensile bench queue") as connection:
         connection.execute(_SQL["allow"], {"count": count})
         connection.execute(_SQL["fill"], {"count": count})
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(claimers)
-    with context.Pool(claimers, initializer=_receive, initargs=(ready,)) as pool:
-        parts = pool.map(_empty, [dsn] * claimers, chunksize=1)
+    with context.Pool(claimers, initializer=_set_barrier, initargs=(ready,)) as pool:
+        parts = pool.map(_empty_queue, [dsn] * claimers, chunksize=1)
     claimed = [job for jobs_claimed, _, _ in parts for job in jobs_claimed]
     elapsed_s = max(end for _, _, end in parts) - min(start for _, start, _ in parts)
     return {
@@ -68,20 +68,20 @@ def measure(dsn: str, count: int, claimers: int) -> dict[str, float | int]:
     }
 
 
-def _receive(ready: "multiprocessing.synchronize.Barrier") -> None:
-    """Runs in each claimer's process: what can only be inherited."""
+def _set_barrier(ready: "multiprocessing.synchronize.Barrier") -> None:
+    """Store the barrier in each claimer's process, since it can only be inherited."""
     global _ready
     _ready = ready
 
 
-def _empty(dsn: str) -> tuple[Sequence[int], float, float]:
-    """Claim and end jobs until there are none: the jobs, and from when to when on the machine's clock."""
+def _empty_queue(dsn: str) -> tuple[Sequence[int], float, float]:
+    """Claim and end jobs until there are none. Returns the jobs, and the start and end on the monotonic clock."""
     claimed = []
     with connect(dsn, application_name="tensile bench queue", lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS) as connection:
         worker = jobs.register_worker(
             connection, host=socket.gethostname(), pid=os.getpid(), device_kind="bench", lease_s=LEASE_S
         )
-        _ready.wait()  # nobody begins before all are there, and each process takes exactly one part
+        _ready.wait()  # all claimers start together, so that each process takes exactly one part
         start = time.monotonic()
         while isinstance(job := jobs.claim_job(connection, worker), ClaimedJob):
             claimed.append(int(job.job))

@@ -1,4 +1,4 @@
--- The statements of queue.py.
+-- Statements of queue.py.
 
 -- allow --
 select public.tensile_set_quota('-', jobs_queued => %(count)s)

@@ -1,15 +1,16 @@
-"""From a table of many rows to the first step: a job, from its commit on, beside the script that one would write.
+"""Measures the time from a table of many rows to the first step: a job from its commit on, beside a plain script.
 
     tensile bench reading [--dsn "host=… user=postgres"] [--rows 1000000] [--features 20] [--rounds 3] [--json]
 
-In turns, one at a time, on the same table of float8 columns. A row for each side: the median of seconds to the first
-step, and the most memory that its process had (VmHWM: a trainer's has what it shares with the process that it was
-forked from, as the script's has torch). A job's time begins with the commit and ends when the catalog shows a step.
-The script's begins with its process (bench/reading_plain.py), whose imports are told apart, too: a trainer is forked
-from a process that has made its own. The ratio is the job's time over the script's: below 1 the job is sooner.
+Both sides run in turns, one at a time, on the same table of float8 columns. Each side has a row: the median of the
+seconds to the first step, and the peak memory of its process (VmHWM). A trainer's peak includes the memory that it
+shares with the process that it was forked from, as the script's includes torch. A job's time begins with the commit
+and ends when the catalog shows a step. The script's begins with its process (bench/reading_plain.py). Its imports
+also have a figure of their own, because a trainer is forked from a process that has imported already. The ratio is
+the job's time over the script's, so below 1 the job is faster.
 
-The table's database is made for the run, on a server of its own unless one is named, whose superuser the dsn names; a
-controller of its own runs on an emulated device with a fast link.
+The benchmark creates a database for the table, on a server of its own unless the dsn, a superuser's, names one. Its
+own controller runs on an emulated device with a fast link.
 """
 
 import argparse
@@ -44,25 +45,25 @@ from indb_tensile.errors import TensileError, UnavailableError
 PURPOSE = "tensile bench reading"
 PATIENCE_S = 3600.0
 POLL_S = 0.01
-_LINK_BYTES_PER_S = 10**12  # not what is measured here
-_AS_NICE = ("nice", "-n", "5")  # as a trainer is (worker/trainer.py), so that other work slows both alike
+_LINK_BYTES_PER_S = 10**12  # fast enough not to matter
+_AS_NICE = ("nice", "-n", "5")  # as a trainer (worker/trainer.py), so that other work slows both sides alike
 _SQL = parse(Path(__file__).with_name("reading.sql").read_text(encoding="utf-8"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one row for the job and one for the plain script, and the ratio of their times."""
-    given = _parser().parse_args(arguments)
-    with fresh(given.dsn, "reading") as dsn:
-        rows = measure(dsn, given.rows, given.features, given.rounds)
+    options = _parser().parse_args(arguments)
+    with fresh(options.dsn, "reading") as dsn:
+        rows = measure(dsn, options.rows, options.features, options.rounds)
     for row in rows:
-        print(stamped(row) if given.json else _line(row), flush=True)
-    told = f"ratio: {ratio(rows):.2f} of the script's time to the first step"
-    told += f", {ratio(rows, imported=True):.2f} of it without the script's imports"
-    print(told, file=sys.stderr if given.json else sys.stdout)
+        print(stamped(row) if options.json else _line(row), flush=True)
+    ratios = f"ratio: {ratio(rows):.2f} of the script's time to the first step"
+    ratios += f", {ratio(rows, imported=True):.2f} without the script's imports"
+    print(ratios, file=sys.stderr if options.json else sys.stdout)
 
 
 def measure(dsn: str, rows: int, features: int, rounds: int) -> list[dict[str, Any]]:
-    """Rows of both sides, measured in turns. `dsn` is a superuser's, to a database with the catalog."""
+    """Return the rows of both sides, measured in turns. `dsn` is a superuser's, to a database with the catalog."""
     names = [f"f{number}" for number in range(features)]
     seen: dict[str, list[dict[str, float]]] = {"job": [], "script": []}
     with connect(dsn, application_name=PURPOSE, callers_path=True) as connection:
@@ -77,16 +78,16 @@ def measure(dsn: str, rows: int, features: int, rounds: int) -> list[dict[str, A
             "rows": rows,
             "features": features,
             "rounds": rounds,
-            "seconds": round(median(told["seconds"] for told in found), 3),
-            "imports_s": round(median(told["imports_s"] for told in found), 3),
-            "peak_bytes": max(told["peak_bytes"] for told in found),
+            "seconds": round(median(figures["seconds"] for figures in samples), 3),
+            "imports_s": round(median(figures["imports_s"] for figures in samples), 3),
+            "peak_bytes": max(figures["peak_bytes"] for figures in samples),
         }
-        for side, found in seen.items()
+        for side, samples in seen.items()
     ]
 
 
 def ratio(rows: Sequence[dict[str, Any]], *, imported: bool = False) -> float:
-    """A job's time over the script's, or over what the script takes once it has imported all that it needs."""
+    """Return the job's time over the script's; with `imported`, over the script's time after its imports."""
     job, script = rows
     return float(job["seconds"] / (script["seconds"] - (script["imports_s"] if imported else 0.0)))
 
@@ -102,7 +103,7 @@ def _create(connection: psycopg.Connection, names: Sequence[str], rows: int) -> 
 
 @contextmanager
 def _controller(connection: psycopg.Connection, dsn: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A controller that has registered; what it writes is shown where it ends before that."""
+    """Yield a controller with a ready trainer. If the controller ends before, the error contains its log."""
     directory = Path(tempfile.mkdtemp(prefix="tensile-reading-"))
     directory.chmod(0o755)
     (directory / "service").mkdir()
@@ -119,11 +120,11 @@ def _controller(connection: psycopg.Connection, dsn: str) -> Iterator[subprocess
     environment = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX)}
     environment |= {config.variable(key): str(value) for key, value in settings.items()}
     log = directory / "controller.log"
-    with log.open("wb") as written:
+    with log.open("wb") as output:
         command = [sys.executable, "-m", "indb_tensile.worker.controller"]
-        process = subprocess.Popen(command, env=environment, stdout=written, stderr=written)
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
-        _wait(lambda: _trainers(process.pid) or _ended(process, log), "a trainer to be ready")
+        _wait(lambda: _trainers(process.pid) or _raise_if_ended(process, log), "a trainer to be ready")
         yield process
     finally:
         process.terminate()
@@ -131,47 +132,47 @@ def _controller(connection: psycopg.Connection, dsn: str) -> Iterator[subprocess
         shutil.rmtree(directory)
 
 
-def _ended(process: "subprocess.Popen[bytes]", log: Path) -> bool:
+def _raise_if_ended(process: "subprocess.Popen[bytes]", log: Path) -> bool:
     if process.poll() is not None:
         raise UnavailableError(f"the controller ended: {log.read_text(errors='replace')[-2000:]}")
     return False
 
 
 def _job(connection: psycopg.Connection, controller: "subprocess.Popen[bytes]") -> dict[str, float]:
-    """Seconds from the job's commit to its first training step, and the trainer's peak memory in bytes."""
+    """Return seconds from the job's commit to its first training step, and the trainer's peak memory in bytes."""
     row = connection.execute(_SQL["train"].encode()).fetchone()  # commits
     assert row is not None
-    began_s, asked = time.perf_counter(), {"job": row[0]}
+    began_s, values = time.perf_counter(), {"job": row[0]}
 
     def stepped() -> bool:
-        ended = connection.execute(_SQL["ended"].encode(), asked).fetchone()
+        ended = connection.execute(_SQL["ended"].encode(), values).fetchone()
         if ended is not None and ended[0] == "failed":
             raise TensileError(f"the job failed: {ended[1]}")
-        step = connection.execute(_SQL["first_step"].encode(), asked).fetchone()
+        step = connection.execute(_SQL["first_step"].encode(), values).fetchone()
         return ended is not None or (step is not None and step[0] >= 1)
 
     _wait(stepped, "the first step")
     seconds, peak = time.perf_counter() - began_s, max(peak_bytes(pid) for pid in _trainers(controller.pid))
-    connection.execute(_SQL["cancel"].encode(), asked)
-    _wait(lambda: connection.execute(_SQL["ended"].encode(), asked).fetchone() is not None, "the job to end")
+    connection.execute(_SQL["cancel"].encode(), values)
+    _wait(lambda: connection.execute(_SQL["ended"].encode(), values).fetchone() is not None, "the job to end")
     return {"seconds": seconds, "imports_s": 0.0, "peak_bytes": peak}
 
 
 def _script(dsn: str, names: Sequence[str]) -> dict[str, float]:
     command = [*_AS_NICE, sys.executable, "-m", "indb_tensile.bench.reading_plain", dsn, "bench_reading", "y", *names]
-    told: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return told
+    figures: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return figures
 
 
 def _trainers(controller: int) -> list[int]:
     return [process.pid for process in every() if process.parent == controller and process.name == "tensile trainer"]
 
 
-def _wait(condition: "Any", what: str) -> None:
+def _wait(condition: "Any", awaited: str) -> None:
     end_s = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > end_s:
-            raise UnavailableError(f"waited for {what} for {PATIENCE_S:g} s", hint="Give it fewer rows.")
+            raise UnavailableError(f"timed out after {PATIENCE_S:g} s waiting for {awaited}", hint="Use fewer rows.")
         time.sleep(POLL_S)
 
 
@@ -184,11 +185,11 @@ def _line(row: dict[str, Any]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--dsn", default="", help="of a superuser, to any database of the server")
+    parser.add_argument("--dsn", default="", help="a superuser's connection to any database of the server")
     parser.add_argument("--rows", type=whole(100), default=1_000_000)
     parser.add_argument("--features", type=whole(), default=20)
     parser.add_argument("--rounds", type=whole(), default=3)
-    parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 
 

@@ -1,3 +1,5 @@
+-- Statements of reading.py.
+
 -- allow_login --
 alter role {} login
 

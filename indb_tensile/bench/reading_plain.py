@@ -1,9 +1,10 @@
-"""The rival of `tensile bench reading`: the script that a data scientist would write, from a table to the first step.
+"""The rival of `tensile bench reading`: a data scientist's plain script, from a table to the first training step.
 
     python -m indb_tensile.bench.reading_plain DSN TABLE TARGET FEATURE …
 
-It reads by COPY in binary format, takes the rows apart by numpy, splits, scales by scikit-learn, and trains one step
-of a small network on one thread. It prints a line of JSON: seconds since its process began, and its peak of memory.
+The script reads by COPY in binary format, decodes the rows with numpy, splits, scales with scikit-learn, and trains
+one step of a small network on one thread. It prints a line of JSON: seconds since its process began, and its peak
+memory.
 """
 
 import json
@@ -24,7 +25,7 @@ _TRAILER_BYTES = 2
 
 
 def main() -> None:
-    """Read, prepare, take one step, and say what that took. The table has columns of float8 without NULLs."""
+    """Read, prepare, train one step, and print the figures. The table has columns of float8 without NULLs."""
     imports_s = _age_s()
     dsn, table, target, *features = sys.argv[1:]
     torch.set_num_threads(1)
@@ -64,7 +65,7 @@ def _read(dsn: str, table: str, names: list[str]) -> tuple[np.ndarray, np.ndarra
 
 
 def _age_s() -> float:
-    """How long ago this process began: importing is part of what a script takes."""
+    """Return the seconds since this process began; a script's time includes its imports."""
     ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 

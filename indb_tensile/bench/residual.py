@@ -1,8 +1,8 @@
-"""The step graph of a residual network of any depth, for questions of size that no known network is large enough for.
+"""Builds the step graph of a residual network of any depth, for tests of size beyond any known network.
 
-Bottleneck blocks as in ResNet-50: convolution, normalisation and ReLU, an addition, their backward passes, gradients
-of a block's input added up in place, and Adam for every parameter. Nothing is captured, so ten thousand operators are
-there at once.
+The network has bottleneck blocks as in ResNet-50: convolution, normalisation and ReLU, an addition, their backward
+passes, gradients of a block's input accumulated in place, and Adam for every parameter. Nothing is captured, so ten
+thousand operators take no time to build.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,26 +11,26 @@ from indb_tensile.bench.graph_builder import GraphBuilder
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph, TensorId
 
 _BATCH = 16
-_OPERATORS_PER_BLOCK = 25  # with the backward pass and the updates
+_OPERATORS_PER_BLOCK = 25  # including the backward pass and the updates
 _STAGES = ((64, 56), (128, 28), (256, 14), (512, 7))  # channels and pixels of ResNet's four stages
 
 
 def residual(operators: int) -> StepGraph:
-    """A residual network of bottleneck blocks as deep as makes at least so many operators."""
+    """Return a residual network of bottleneck blocks with at least `operators` operators."""
     blocks = -(-operators // _OPERATORS_PER_BLOCK) + 1
     return _Builder().build([_STAGES[block * len(_STAGES) // blocks] for block in range(blocks)])
 
 
 class _Builder(GraphBuilder):
-    """`_undo` makes the backward pass from the forward one, last layer first."""
+    """Adds forward layers and records them in `_layers`, from which it adds the backward pass, last layer first."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._undo: list[tuple[str, TensorId, TensorId, TensorId, TensorId | None, int]] = []
+        self._layers: list[tuple[str, TensorId, TensorId, TensorId, TensorId | None, int]] = []
         self._gradient: dict[TensorId, TensorId] = {}
 
     def build(self, blocks: Sequence[tuple[int, int]]) -> StepGraph:
-        """Upload, forward, backward, Adam."""
+        """Build upload, forward pass, backward pass and Adam."""
         channels, pixels = blocks[0]
         value = self.tensor("x", self._bytes(4 * channels, pixels), Role.INPUT)
         self.operator("upload", Stage.UPLOAD, (), (value,))
@@ -38,7 +38,7 @@ class _Builder(GraphBuilder):
             value = self._block(value, channels, pixels)
         self._gradient[value] = self.tensor("gradient", self.tensors[value].size_bytes, Role.ACTIVATION)
         self.operator("loss", Stage.BACKWARD, (value,), (self._gradient[value],))
-        updates = [update for step in reversed(self._undo) for update in self._backward(*step)]
+        updates = [update for step in reversed(self._layers) for update in self._backward(*step)]
         for parameter, gradient in updates:
             self.adam(parameter, gradient)
         return self.graph("residual")
@@ -57,31 +57,31 @@ class _Builder(GraphBuilder):
     def _layer(
         self, name: str, value: TensorId, weights: int, width: int, pixels: int, other: TensorId | None = None
     ) -> TensorId:
-        made = self.tensor(name, self._bytes(width, pixels), Role.ACTIVATION)
-        parameter = self.tensor(f"{name}.weight", 4 * weights, Role.PARAMETER) if weights else made
+        output = self.tensor(name, self._bytes(width, pixels), Role.ACTIVATION)
+        parameter = self.tensor(f"{name}.weight", 4 * weights, Role.PARAMETER) if weights else output
         flops = 2 * _BATCH * pixels**2 * max(weights, width)
         reads = [value] if other is None else [value, other]
-        self.operator(name, Stage.FORWARD, (*reads, *([parameter] if weights else [])), (made,), flops)
-        self._undo.append((name, value, made, parameter, other, flops))
-        return made
+        self.operator(name, Stage.FORWARD, (*reads, *([parameter] if weights else [])), (output,), flops)
+        self._layers.append((name, value, output, parameter, other, flops))
+        return output
 
     def _backward(
-        self, name: str, value: TensorId, made: TensorId, parameter: TensorId, other: TensorId | None, flops: int
+        self, name: str, value: TensorId, output: TensorId, parameter: TensorId, other: TensorId | None, flops: int
     ) -> Iterator[tuple[TensorId, TensorId]]:
-        gradient = self._gradient.pop(made)
+        gradient = self._gradient.pop(output)
         if other is not None:
-            self._gradient[other] = gradient  # an addition hands its gradient on to both
+            self._gradient[other] = gradient  # an addition passes its gradient to both inputs
         for_value = self.tensor(f"{name}.gradient", self.tensors[value].size_bytes, Role.ACTIVATION)
-        trained = parameter != made
+        trained = parameter != output
         writes = [for_value]
         if trained:
             size_bytes = self.tensors[parameter].size_bytes
             writes.append(self.tensor(f"{name}.weight.gradient", size_bytes, Role.ACTIVATION))
-        kept = made if name == "relu" else value
+        saved = output if name == "relu" else value
         self.operator(
             f"{name}_backward",
             Stage.BACKWARD,
-            (gradient, kept, *([parameter] if trained else [])),
+            (gradient, saved, *([parameter] if trained else [])),
             tuple(writes),
             2 * flops,
         )

@@ -1,9 +1,10 @@
-"""The device that a benchmark runs on, all of which is one job's: emulated, or a GPU.
+"""Sets up the device that a benchmark runs on, all of which belongs to one job: emulated, or a GPU.
 
-An emulated one is a machine with its clock slowed down: its link's rates come from the very step that runs on it, so
-the step is captured and timed first. On a GPU the device comes first, since all memory that torch takes there comes
-from it, and the link is measured. Regions, ledger and addresses are those of a controller's trainer on both. Nothing
-here has run on a GPU yet, only on a double of its driver.
+An emulated device stands for a machine that is slowed down until the step takes as long as it takes here. The rates
+of its link are the machine's, divided by the same factor, so the step is captured and timed first. On a GPU the
+device is opened first, since all memory that torch takes there comes from it, and the link is measured. Regions,
+ledger and addresses are those of a controller's trainer on both. docs/gpu.md says what has run on a real GPU; the
+tests use a double of its driver.
 """
 
 import argparse
@@ -34,15 +35,16 @@ from indb_tensile.scheduler.machines import MACHINES, REFERENCE, Machine, Pace, 
 from indb_tensile.scheduler.peak import LIVENESS, peak, vanilla_peak
 
 UNTHROTTLED = Link(out_bytes_per_s=10**13, in_bytes_per_s=10**13)
-_REGIONS = 64  # of what a step needs, at least: so that whole regions are little more than its peak
-_LINK_ITERATIONS = 3  # by which a step's pace is told
+_REGIONS = 64  # least number of regions for a step, so that whole regions exceed its peak by little
+_LINK_ITERATIONS = 3  # iterations that measure a step's pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """On what is run: `emulated`, standing for a machine, or a GPU as the setting `device` names it.
+    """The device to run on: `emulated`, which stands for a machine, or a GPU as the setting `device` names it.
 
-    With `turnover` (bench/turnover.py) an emulated link is as wide as gives the step that one, not the machine's.
+    With `turnover` (bench/turnover.py) an emulated link has the bandwidth at which the step has that turnover, not
+    the machine's.
     """
 
     device: str = EMULATED
@@ -51,37 +53,38 @@ class Target:
 
     @property
     def emulated(self) -> bool:
-        """Whether no GPU is asked for."""
+        """Return whether the device is emulated."""
         return self.device == EMULATED
 
     @property
     def named(self) -> str:
-        """What rows say of it."""
+        """Return the device's name in rows."""
         return self.stands_for.name if self.emulated else self.device
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """The arguments that `target` reads."""
+    """Add the arguments that `target` reads."""
     parser.add_argument("--device", default=EMULATED, help="emulated, cuda or cuda:N")
     parser.add_argument(
-        "--machine", choices=MACHINES, default=REFERENCE.name, help="what an emulated device stands for"
+        "--machine", choices=MACHINES, default=REFERENCE.name, help="machine that an emulated device stands for"
     )
 
 
-def target(given: argparse.Namespace) -> Target:
-    """What was asked for. Raises RequestError for a device of no kind."""
-    if re.fullmatch(rf"{EMULATED}|cuda(:\d+)?", given.device) is None:
+def target(options: argparse.Namespace) -> Target:
+    """Return the target from the arguments. Raises RequestError for an unknown device."""
+    if re.fullmatch(rf"{EMULATED}|cuda(:\d+)?", options.device) is None:
         raise RequestError(
-            f"--device is '{given.device}', which is no device", hint=f"Give {EMULATED}, cuda or cuda:N."
+            f"--device is '{options.device}', which is no device", hint=f"Give {EMULATED}, cuda or cuda:N."
         )
-    return Target(device=given.device, stands_for=machine(given.machine))
+    return Target(device=options.device, stands_for=machine(options.machine))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rig:
     """A captured step, and the device that it was captured for.
 
-    `grant` says how much of the device the job has from now on: empty regions beyond that go back at once.
+    `grant` sets the bytes of the device that the job may use from now on. Empty regions beyond them are returned at
+    once.
     """
 
     step: CapturedStep
@@ -89,54 +92,53 @@ class Rig:
     link: Link
     grant: Callable[[int], int]
     capacity_bytes: int
-    spare_bytes: int | None = (
-        None  # beyond its peak, in which a plan may be placed; a sixteenth of the step's without
-    )
-    launch_ns: int  # of starting one operator
+    # Bytes beyond its peak within which a plan may be placed; None: a sixteenth of the step's peak.
+    spare_bytes: int | None = None
+    launch_ns: int  # time to start one operator
 
     def reset_high_water(self) -> None:
-        """Start new marks at the present use."""
+        """Reset the high-water marks to the present use."""
         self.opened.device.reset_high_water()
         if self.opened.serving is not None:
             self.opened.serving.reset_high_water()
 
     def peak_bytes(self, counted_bytes: int) -> int:
-        """The most that was taken since then: what the ledger counted, on a GPU what torch was served."""
+        """Return the peak since then: `counted_bytes` from the ledger, or on a GPU the bytes served to torch."""
         served = self.opened.serving
         if isinstance(self.opened.device, CudaDevice) and served is not None:
             return served.served().high_water_bytes
         return counted_bytes
 
     def outside_bytes(self) -> int | None:
-        """What torch has beside the job's regions, such as cuBLAS's workspace; None where there is no such thing."""
+        """Return the bytes that torch has beside the job's regions, such as cuBLAS's workspace; None if not a GPU."""
         device = self.opened.device
         return device.outside_bytes() if isinstance(device, CudaDevice) else None
 
     def placer(self, step: CapturedStep | None = None) -> Placer:
-        """Puts this or another step's tensors where plans say; on an emulated device only in a preloaded process."""
+        """Return a placer for this or another step. On an emulated device it needs a preloaded process."""
         return _placer(self.opened, step or self.step, self.spare_bytes)
 
     def trial(self, subject: Subject, *, sample_every: int = 1, placer: Placer | None = None) -> Trial:
-        """The step with the state that this subject starts with, its tensors at their planned addresses."""
+        """Return the step with the subject's initial state, its tensors at their planned addresses."""
         return Trial(subject, self.step, self.opened, sample_every=sample_every, placer=placer or self.placer())
 
 
 @contextmanager
-def set_up(where: Target, subject: Subject, *, throttled: bool = True) -> Iterator[Rig]:
-    """The subject's step on its device. Raises DeviceError where a GPU is asked for and cannot be used.
+def set_up(selected: Target, subject: Subject, *, throttled: bool = True) -> Iterator[Rig]:
+    """Yield the subject's step on its device. Raises DeviceError if a GPU is requested and cannot be used.
 
-    Where an emulated link is not throttled, plans are made for it all the same, and are only sooner done.
+    Without throttling an emulated link copies at full speed, but plans are still made for its rates.
     """
-    with _emulated(where, subject, throttled=throttled) if where.emulated else _gpu(where, subject) as made:
-        yield made
+    with _emulated(selected, subject, throttled=throttled) if selected.emulated else _gpu(selected, subject) as rig:
+        yield rig
 
 
 @contextmanager
-def _emulated(where: Target, subject: Subject, *, throttled: bool) -> Iterator[Rig]:
+def _emulated(selected: Target, subject: Subject, *, throttled: bool) -> Iterator[Rig]:
     step = subject.capture()
-    link = slowed_link(subject, step, where.stands_for, _LINK_ITERATIONS)
-    if where.turnover is not None:
-        link = scaled(link, where.turnover / simulated_turnover(step.graph, where.stands_for))
+    link = slowed_link(subject, step, selected.stands_for, _LINK_ITERATIONS)
+    if selected.turnover is not None:
+        link = scaled(link, selected.turnover / simulated_turnover(step.graph, selected.stands_for))
     capacity_bytes = 2 * vanilla_peak(step.graph)
     region_bytes = max(REGION_BYTES, 1 << ((peak(step.graph, LIVENESS) // _REGIONS).bit_length() - 1))
     with lent(link if throttled else UNTHROTTLED, capacity_bytes, region_bytes) as (opened, grant):
@@ -151,9 +153,9 @@ def _emulated(where: Target, subject: Subject, *, throttled: bool) -> Iterator[R
 
 
 @contextmanager
-def _gpu(where: Target, subject: Subject) -> Iterator[Rig]:
-    """Half of the GPU's memory is ours; torch's own ways, in a process of their own, have the other half."""
-    gpu = _chosen(where.device)
+def _gpu(selected: Target, subject: Subject) -> Iterator[Rig]:
+    """Yield a rig with half of the GPU's memory. PyTorch's contenders, in a process of their own, have the rest."""
+    gpu = _select_gpu(selected.device)
     region_bytes = region_bytes_of(gpu)
     count = gpu.memory_bytes // 2 // region_bytes
     name, place = f"cuda:{gpu.ordinal}", torch_device(f"cuda:{gpu.ordinal}")
@@ -161,7 +163,9 @@ def _gpu(where: Target, subject: Subject) -> Iterator[Rig]:
     with Ledger.create(count * region_bytes, region_bytes, 1, 1, None, host_bytes) as ledger:
         slot, epoch = ledger.claim_slot(os.getpid())
         ledger.grant(slot, count * region_bytes)
-        regions = _handed_over(CudaBroker(gpu.ordinal, region_bytes, count), gpu.ordinal) if gpu.shareable else None
+        regions = (
+            _receive_regions(CudaBroker(gpu.ordinal, region_bytes, count), gpu.ordinal) if gpu.shareable else None
+        )
         with open_device(name, (ledger.fd, slot, epoch), host_bytes, regions, place) as opened:
             link = link_of(measure_copies(opened.device, SIZES_BYTES[-1]))
             yield Rig(
@@ -170,31 +174,31 @@ def _gpu(where: Target, subject: Subject) -> Iterator[Rig]:
                 link=link,
                 grant=partial(ledger.grant, slot),
                 capacity_bytes=count * region_bytes,
-                spare_bytes=region_bytes,  # as a controller's trainer has it
+                spare_bytes=region_bytes,  # as a controller's trainer
                 launch_ns=speed_of(name).launch_ns,
             )
 
 
 def _placer(opened: Opened, step: CapturedStep, spare_bytes: int | None = None) -> Placer:
-    """Packing is not perfect, and an emulated device's regions are many and small."""
+    """Return a placer with room beyond the peak: packing is imperfect, and emulated regions are many and small."""
     least_bytes = max(REGION_BYTES, peak(step.graph, LIVENESS) // 16)
     return Placer(opened.serving, region_bytes=least_bytes if spare_bytes is None else spare_bytes)
 
 
-def _chosen(device: str) -> Gpu:
-    """The GPU of that name. Raises DeviceError where it cannot be used."""
+def _select_gpu(device: str) -> Gpu:
+    """Return the GPU of that name. Raises DeviceError if it cannot be used."""
     chosen = choose(device, probe(), torch_cuda(), torch_architectures)
-    assert isinstance(chosen, Gpu)  # what was not asked for is not chosen
+    assert isinstance(chosen, Gpu)  # only a request for a GPU gets here
     return chosen
 
 
-def _handed_over(broker: CudaBroker, ordinal: int) -> CudaRegions:
-    """The broker's regions, through a socket as a trainer gets them."""
-    here, there = socket.socketpair()
-    with here, there:
-        sender = Thread(target=broker.send, args=(here.fileno(),))
+def _receive_regions(broker: CudaBroker, ordinal: int) -> CudaRegions:
+    """Return the broker's regions, received through a socket as a trainer receives them."""
+    sending, receiving = socket.socketpair()
+    with sending, receiving:
+        sender = Thread(target=broker.send, args=(sending.fileno(),))
         sender.start()
-        regions = CudaRegions(ordinal, there.fileno())
+        regions = CudaRegions(ordinal, receiving.fileno())
         sender.join()
     return regions
 
@@ -204,7 +208,7 @@ def _handed_over(broker: CudaBroker, ordinal: int) -> CudaRegions:
 
 @contextmanager
 def emulated(link: Link, capacity_bytes: int, host_bytes: int | None = None) -> Iterator[Opened]:
-    """A device with such a link, all of which is one job's, and so much host memory, or four times the device's."""
+    """Yield a device with such a link, all of it one job's. `host_bytes` defaults to four times its memory."""
     with lent(link, capacity_bytes, host_bytes=host_bytes) as (opened, _):
         yield opened
 
@@ -213,7 +217,7 @@ def emulated(link: Link, capacity_bytes: int, host_bytes: int | None = None) -> 
 def lent(
     link: Link, capacity_bytes: int, region_bytes: int = REGION_BYTES, host_bytes: int | None = None
 ) -> Iterator[tuple[Opened, Callable[[int], int]]]:
-    """The same, and how much of it the job has from now on."""
+    """Yield the same, and a function that sets the bytes that the job may use from now on."""
     whole_bytes = -(-capacity_bytes // region_bytes) * region_bytes
     with Ledger.create(whole_bytes, region_bytes, link.out_bytes_per_s, link.in_bytes_per_s) as ledger:
         slot, epoch = ledger.claim_slot(1)
@@ -223,14 +227,14 @@ def lent(
 
 
 def emulated_on(device: EmulatedDevice) -> Opened:
-    """Such a device, opened for a trial."""
+    """Return an emulated device, opened for a trial."""
     return Opened(device=device, serving=Serving.of(device.hook_address()), torch_device=HOST)
 
 
 def slowed_link(subject: Subject, step: CapturedStep, stands_for: Machine, iterations: int) -> Link:
-    """The machine's link, slowed down as this very step is slower here than there by its roofline.
+    """Return the machine's link, slowed down by the ratio of this step's time here to its roofline time there.
 
-    The fastest of the iterations counts: others may be using the processor, and rows of one run have one link.
+    The fastest iteration counts, since other processes may use the processor, and all rows of a run share one link.
     """
     with emulated(UNTHROTTLED, 2 * vanilla_peak(step.graph)) as opened:
         trial = Trial(subject, step, opened, placer=_placer(opened, step))

@@ -1,7 +1,7 @@
-"""PyTorch's own ways to train with less memory, as rivals of a planned step: run, not simulated.
+"""PyTorch's own ways to train in less memory. They run for real, as rivals of a planned step.
 
-All share one module with fused Adam, upload their batch as a planned step does, and free their gradients with the
-iteration.
+All rivals share one module with fused Adam, upload their batch as a planned step does, and free their gradients at
+the end of each iteration.
 """
 
 import shutil
@@ -29,32 +29,33 @@ from indb_tensile.executor.state import HOST
 
 EAGER = "eager"
 CHECKPOINT = "checkpoint"
-AOT_EAGER, INDUCTOR = "aot_eager", "inductor"  # compilers: the partitioned graph in eager's kernels, or in new ones
-SEED = 1  # of what an iteration draws
+# Compilers. Both partition the graph; only inductor has kernels of its own.
+AOT_EAGER, INDUCTOR = "aot_eager", "inductor"
+SEED = 1  # of the random numbers that an iteration draws
 
 Values = dict[str, torch.Tensor]
 
 
 class Contender(Protocol):
-    """One way to train: it is given turns, each from the same start."""
+    """One way to train. It runs in turns, each from the same initial state."""
 
     @property
     def method(self) -> str:
-        """What it is called."""
+        """Return the name of the way to train."""
         ...
 
     def turn(self, iterations: int) -> float:
-        """Start anew, warm up by one iteration, and run so many more; nanoseconds that each of them took."""
+        """Restart, warm up by one iteration, and run `iterations` more. Returns the nanoseconds for each of them."""
         ...
 
     def values(self) -> Values:
-        """Copies of parameters and buffers as they are now, by name, on the host."""
+        """Return copies of the present parameters and buffers, by name, on the host."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """A contender of this process. `settle` waits until all that it has started has ended."""
+    """A contender in this process. `settle` waits for the end of all work that it has started."""
 
     method: str
     restart: Callable[[], None]
@@ -63,7 +64,7 @@ class Here:
     settle: Callable[[], None] = lambda: None
 
     def turn(self, iterations: int) -> float:
-        """The same numbers are drawn in every turn."""
+        """Run one turn. Every turn draws the same random numbers."""
         self.restart()
         torch.manual_seed(SEED)
         self.iterate()
@@ -76,29 +77,29 @@ class Here:
 
 
 class Torch:
-    """One module, trained by PyTorch."""
+    """One module that PyTorch trains."""
 
     def __init__(self, subject: Subject, transfers: Transfers, place: torch.device = HOST) -> None:
-        """On a GPU the subject's module is left as it is."""
+        """Prepare the module on `place`. On a GPU that is a copy, so the subject's own module stays unchanged."""
         self.place = place
         self.module = subject.module if place == HOST else deepcopy(subject.module).to(place)
         self._loss = subject.loss
         self._transfers = transfers
-        self._settle = partial(torch.cuda.synchronize, place) if place.type == "cuda" else _nothing
+        self._settle = partial(torch.cuda.synchronize, place) if place.type == "cuda" else _do_nothing
         self._optimizer = torch.optim.Adam(self.module.parameters(), lr=RATE, fused=True)
         self._initial = self.values()
         self._batch = [transfers.upload(tensor) for tensor in (subject.x, subject.y)]
 
     @classmethod
     def on(cls, subject: Subject, opened: Opened) -> "Torch":
-        """Where this process has opened a device: by the link of an emulated one, else as torch does it itself."""
+        """Use the device that this process has opened: through an emulated link, or by torch's own transfers."""
         device, place = opened.device, opened.torch_device
         return cls(
             subject, LinkTransfers(device) if isinstance(device, EmulatedDevice) else TorchTransfers(place), place
         )
 
     def contender(self, method: str, forward: Forward, around: Callable[[], Any] | None = None) -> Here:
-        """An iteration with this forward; `around` is a context for forward and backward."""
+        """Return a contender with this forward pass. `around` is a context manager for forward and backward pass."""
 
         def iterate() -> None:
             if around is None:
@@ -112,33 +113,33 @@ class Torch:
         return Here(method=method, restart=self.restart, iterate=iterate, values=self.values, settle=self._settle)
 
     def restart(self) -> None:
-        """Parameters, buffers and optimizer as they were at first."""
+        """Reset parameters, buffers and optimizer state to their initial values."""
         with torch.no_grad():
-            for name, tensor in self._named():
+            for name, tensor in self._named_tensors():
                 tensor.copy_(self._initial[name])
             for state in self._optimizer.state.values():
                 for tensor in state.values():
                     tensor.zero_()
 
     def values(self) -> Values:
-        """Copies of parameters and buffers, on the host."""
-        return {name: tensor.detach().to(HOST, copy=True) for name, tensor in self._named()}
+        """Return copies of parameters and buffers, on the host."""
+        return {name: tensor.detach().to(HOST, copy=True) for name, tensor in self._named_tensors()}
 
     def standing(self) -> Iterator[torch.Tensor]:
-        """What is there between two iterations; after the first one, optimizer state is."""
-        yield from (tensor for _, tensor in self._named())
+        """Yield the tensors that exist between two iterations; optimizer state only after the first iteration."""
+        yield from (tensor for _, tensor in self._named_tensors())
         for state in self._optimizer.state.values():
             yield from state.values()
 
     def saving(self) -> Here:
-        """Everything that backward needs goes to the host and comes back."""
+        """Return a contender that moves every tensor saved for the backward pass to the host and back."""
         return self.contender(self._transfers.label, self.module, self._transfers.saving)
 
     def close(self) -> None:
-        """Give the batch's host memory back."""
+        """Release the batch's host memory."""
         self._transfers.close()
 
-    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def _named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self.module.named_parameters()
         yield from self.module.named_buffers()
 
@@ -147,7 +148,7 @@ class Torch:
         self._loss(forward(x), y).backward()  # type: ignore[no-untyped-call]
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -158,7 +159,7 @@ def rivals(
     segments: Sequence[int],
     compiled: Sequence[tuple[str, float]],
 ) -> Iterator[Here]:
-    """Eager first, then all that can be made of it; checkpoints only of networks whose blocks are known."""
+    """Yield eager first, then its variants. Only networks whose blocks are known can be checkpointed in segments."""
     yield shared.contender(EAGER, shared.module)
     for count in segments if network is not None else ():
         assert network is not None
@@ -171,12 +172,12 @@ def rivals(
 
 
 def has_compiler() -> bool:
-    """Whether there is a compiler for C++, which inductor needs."""
+    """Return whether a C++ compiler is installed, which inductor needs."""
     return bool(shutil.which("g++") or shutil.which("clang++"))
 
 
 def _compiled(shared: Torch, budget: float, compiler: str) -> Here | None:
-    """The step with its forward compiled; None, and why on the error output, where that fails."""
+    """Return the step with a compiled forward pass. If compiling fails, print the reason and return None."""
     torch.compiler.reset()
     compiled: Any = torch.compile(nn.Sequential(shared.module), backend=compiler)
     contender = shared.contender(f"{MINCUT} {budget:g}, {compiler}", compiled)

@@ -1,8 +1,11 @@
-"""What the benchmarks of policies share: jobs to plan for, rows of figures, and which points others cover.
+"""Shared by the benchmarks of policies: jobs to plan for, rows of figures, and which points cover which.
 
-A *point* is what one plan reaches: a peak and a time. A policy that takes a budget is asked for many, so it has a
-curve of points; one policy *covers* a point of another where it has a point that is no worse in both. Planning time
-is that of the policy's own call, in this process; every other figure is the simulator's and the same on any machine.
+A *point* is the result of one plan: a peak and a time. A policy that takes a budget plans for many, so it has a curve
+of points. One policy *covers* a point of another if it has a point that is no worse in both. Planning time is that of
+the policy's own call, in this process. Every other figure is the simulator's and the same on any machine.
+
+EOR (`eor`) is the time of an iteration over its time without planning, MSR (`msr_…`) the share of the vanilla or
+liveness peak that a plan saves, and CBR (`cbr`) MSR over EOR.
 """
 
 import json
@@ -31,11 +34,11 @@ from indb_tensile.scheduler.workload import Workload
 Row = dict[str, Any]
 Plans = tuple[tuple[Plan, ...], ...]
 
-MINCUT = "activation_memory_budget"  # PyTorch's own: bench/mincut.py
-TARGETS = (1.02, 1.10)  # overheads at which the least memory is asked for
-SHARES = (0.5, 0.7)  # of the liveness peak, at which the least time is asked for
+MINCUT = "activation_memory_budget"  # PyTorch's own setting: bench/mincut.py
+TARGETS = (1.02, 1.10)  # overheads at which policies are compared by memory
+SHARES = (0.5, 0.7)  # shares of the liveness peak at which policies are compared by time
 MIB = 1024**2
-_OF_ONE: Memo[tuple[Plans, float]] = Memo(most=512)  # what policies that plan jobs by themselves plan for one
+_OF_ONE: Memo[tuple[Plans, float]] = Memo(most=512)  # plans for one job, of policies that plan each job by itself
 _SUMMED = (
     *("vanilla_peak_bytes", "liveness_peak_bytes", "floor_bytes", "planned_floor_bytes", "peak_bytes"),
     *("iteration_us", "compute_us", "stall_out_us", "stall_in_us", "upload_us", "turn_us"),
@@ -45,9 +48,9 @@ _SUMMED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Jobs on one machine with one link, and what they need and take without planning."""
+    """Jobs on one machine with one link, and their memory and time without planning."""
 
-    labels: Row  # what the case is called in its rows
+    labels: Row  # fields that identify the case in its rows
     workloads: tuple[Workload, ...]
     link: Link
     compute: Compute
@@ -55,18 +58,18 @@ class Case:
 
     @property
     def equal(self) -> bool:
-        """Whether all jobs train the same graph."""
-        return all(one.graphs == self.workloads[0].graphs for one in self.workloads)
+        """Return whether all jobs train the same graph."""
+        return all(workload.graphs == self.workloads[0].graphs for workload in self.workloads)
 
     @property
     def floor_bytes(self) -> int:
-        """No plan as captured goes below it."""
-        return sum(one.floor_bytes for one in self.baselines)
+        """Return the sum of the jobs' floors. No plan that keeps the captured operators goes below it."""
+        return sum(baseline.floor_bytes for baseline in self.baselines)
 
     @property
     def liveness_peak_bytes(self) -> int:
-        """What is needed without planning."""
-        return sum(one.liveness_peak_bytes for one in self.baselines)
+        """Return the sum of the jobs' peaks without planning."""
+        return sum(baseline.liveness_peak_bytes for baseline in self.baselines)
 
 
 def make_case(
@@ -77,7 +80,7 @@ def make_case(
     labels: Row,
     compute: Compute = Compute.OVERLAP,
 ) -> Case:
-    """One job for each graph, with the machine's latencies."""
+    """Return a case with one job for each graph, with the machine's latencies."""
     link = machines.link(link_gb_s)
     workloads = tuple(
         Workload(job=JobId(number), graphs=(graph,), latency_ns=(machines.latencies(graph, machine),))
@@ -94,25 +97,25 @@ def make_case(
 
 @dataclass(slots=True)
 class Trial:
-    """One policy on one case: asked for many budgets, it yields a row for each plan that it did not give before."""
+    """One policy on one case. Asked for many budgets, it yields a row for each new plan."""
 
     case: Case
     policy: str
     rows: list[Row] = field(default_factory=list)
-    plans: list[Plans] = field(default_factory=list)  # of each row
+    plans: list[Plans] = field(default_factory=list)  # one for each row
     _eor: dict[Plans, float] = field(default_factory=dict)
-    _asked: dict[int, float] = field(default_factory=dict)  # by budget, the overhead that came of it
+    _planned_eor: dict[int, float] = field(default_factory=dict)  # overhead of the plan for each budget
 
     def ask(self, budget_bytes: int) -> Iterator[Row]:
-        """The row of the plan for this budget, where that is a new one."""
-        if budget_bytes in self._asked:
+        """Plan for this budget, and yield the plan's row if it is new."""
+        if budget_bytes in self._planned_eor:
             return
         plans, planning_ms = timed(self.case, self.policy, budget_bytes)
         yield from self.give(plans, planning_ms, budget_bytes)
-        self._asked[budget_bytes] = self._eor[plans]
+        self._planned_eor[budget_bytes] = self._eor[plans]
 
     def give(self, plans: Plans, planning_ms: float, budget_bytes: int | None = None) -> Iterator[Row]:
-        """The row of these plans, where they are new ones; without a budget where none in bytes was asked for."""
+        """Yield the row of these plans if they are new. `budget_bytes` is None if they have no budget in bytes."""
         if plans not in self._eor:
             self.plans.append(plans)
             self.rows.append(self._row(plans, budget_bytes, planning_ms))
@@ -131,27 +134,28 @@ class Trial:
         }
 
     def least_memory(self, overhead: float, steps: int) -> Iterator[Row]:
-        """Halve the distance between the budgets just below and just above what this overhead allows."""
+        """Bisect between the least budget that meets `overhead` and the next smaller one. Yields the new rows."""
         for _ in range(steps):
-            within = [budget_bytes for budget_bytes, eor in self._asked.items() if eor <= overhead]
+            within = [budget_bytes for budget_bytes, eor in self._planned_eor.items() if eor <= overhead]
             high = min(within, default=self.case.liveness_peak_bytes)
-            low = max((budget_bytes for budget_bytes in self._asked if budget_bytes < high), default=high)
+            low = max((budget_bytes for budget_bytes in self._planned_eor if budget_bytes < high), default=high)
             if low < self.case.floor_bytes or high - low < MIB:
                 return
             yield from self.ask((low + high) // 2)
 
 
 def timed(case: Case, policy: str, budget_bytes: int) -> tuple[Plans, float]:
-    """What this policy plans for this budget, and how many milliseconds that took.
+    """Return the policy's plans for this budget, and the milliseconds that planning took.
 
-    One that plans each job by itself is asked once for equal jobs, and once however many there are of them.
+    A policy that plans each job by itself is called once for equal jobs, and its plan is reused for any number of
+    them.
     """
     if policy not in PER_JOB or not case.equal:
         return _timed(case.workloads, policy, budget_bytes, case.link, case.compute)
-    one, count = case.workloads[0], len(case.workloads)
-    key = (policy, one.latency_ns, case.link, budget_bytes // count)
+    job, count = case.workloads[0], len(case.workloads)
+    key = (policy, job.latency_ns, case.link, budget_bytes // count)
     (plans,), planning_ms = _OF_ONE.get(
-        one.graphs[0], key, lambda: _timed((one,), policy, budget_bytes // count, case.link, case.compute)
+        job.graphs[0], key, lambda: _timed((job,), policy, budget_bytes // count, case.link, case.compute)
     )
     return (plans,) * count, planning_ms
 
@@ -168,22 +172,22 @@ def _timed(
 
 
 def total(scores: Sequence[Score]) -> Row:
-    """The figures of all jobs together: bytes and times are added up, the overhead is the device's."""
-    each = [one.figures() for one in scores]
+    """Return the figures of all jobs together. Bytes and times are added up; the overhead is the device's."""
+    each = [job.figures() for job in scores]
     if len(each) == 1:
         return each[0]
-    found = {name: sum(figures[name] for figures in each) for name in _SUMMED}
-    saved = {base: 1 - found["peak_bytes"] / found[f"{base}_peak_bytes"] for base in ("vanilla", "liveness")}
-    eor = overhead([one.baseline for one in scores], [one.forecast.iteration_ns for one in scores])
+    sums = {name: sum(figures[name] for figures in each) for name in _SUMMED}
+    saved = {base: 1 - sums["peak_bytes"] / sums[f"{base}_peak_bytes"] for base in ("vanilla", "liveness")}
+    eor = overhead([job.baseline for job in scores], [job.forecast.iteration_ns for job in scores])
     return {
-        **found,
+        **sums,
         "bound_bytes": None,
         "msr_vanilla": round(saved["vanilla"], 6),
         "msr_liveness": round(saved["liveness"], 6),
         "eor": round(eor, 6),
-        "eor_worst": round(max(one.eor for one in scores), 6),
+        "eor_worst": round(max(job.eor for job in scores), 6),
         "cbr": round(saved["liveness"] / eor, 6),
-        "faults": [f"job {number}: {fault}" for number, one in enumerate(scores, start=1) for fault in one.faults],
+        "faults": [f"job {number}: {fault}" for number, job in enumerate(scores, start=1) for fault in job.faults],
     }
 
 
@@ -193,29 +197,28 @@ def sweep(
     *,
     budgets: int,
     refine: int,
-    given: Iterable[tuple[str, Plans, float]] = (),
+    rival_plans: Iterable[tuple[str, Plans, float]] = (),
     beside: Sequence[Row] = (),
     then: Callable[["Trial"], Iterator[Row]] = lambda _: iter(()),
 ) -> Iterator[Row]:
-    """Rows of these policies on this case, our own last: it is also asked for each peak that a rival reached.
+    """Yield rows of these policies on this case. Our own policy comes last and also plans for each rival's peak.
 
-    `given` are plans of rivals that are no policies, by the rival's name, with the milliseconds that they took, and
-    `beside` what rivals reached before.
-    `then` has more rows to make of what a policy planned.
+    `rival_plans` are plans of rivals that are no policies: the rival's name, its plans and their milliseconds.
+    `beside` has rows of rivals from earlier runs. `then` yields more rows after each policy, from its trial.
     """
-    asked = budgets_of(case, budgets)
+    all_budgets = budgets_of(case, budgets)
     rivals = list(beside)
     others: dict[str, Trial] = {}
-    for rival, plans, planning_ms in given:
+    for rival, plans, planning_ms in rival_plans:
         trial = others.setdefault(rival, Trial(case, rival))
         for row in trial.give(plans, planning_ms):
             rivals.append(row)
             yield row
     for policy in sorted(policies, key=lambda name: (name == DEFAULT_POLICY, name)):
         trial = Trial(case, policy)
-        for budget_bytes in asked:
+        for budget_bytes in all_budgets:
             yield from trial.ask(budget_bytes)
-        if len(trial.rows) > 1:  # a policy that knows no budget gives the same plan each time
+        if len(trial.rows) > 1:  # a policy that ignores budgets always gives the same plan
             for target in TARGETS:
                 yield from trial.least_memory(target, refine)
         if policy == DEFAULT_POLICY:
@@ -227,57 +230,57 @@ def sweep(
 
 
 def budgets_of(case: Case, count: int) -> tuple[int, ...]:
-    """From the liveness peak to the floor, the shares at which time is compared, and 0: as little as can be."""
+    """Return budgets from the liveness peak to the floor, those of SHARES, and 0 for the least possible memory."""
     jobs = len(case.workloads)
-    high, low = case.liveness_peak_bytes // jobs, case.floor_bytes // jobs  # equal jobs are asked for equal budgets
+    high, low = case.liveness_peak_bytes // jobs, case.floor_bytes // jobs  # equal jobs get equal budgets
     even = [jobs * (high - (high - low) * step // max(1, count - 1)) for step in range(count)]
     shares = [jobs * round(share * high) for share in SHARES if share * high >= low]
     return (*sorted({*even, *shares}, reverse=True), 0)
 
 
-# --- who covers whom -------------------------------------------------------------------------------------------
+# --- coverage ---------------------------------------------------------------------------------------------------
 
 
 def covered(point: Row, ours: Iterable[Row]) -> bool:
-    """Whether one of our points is no worse, in memory and in time, than this one."""
+    """Return whether a sound point of ours is no worse than this one, in memory and in time."""
     return any(
         row["peak_bytes"] <= point["peak_bytes"] and row["eor"] <= point["eor"] for row in ours if not row["faults"]
     )
 
 
 def best_msr(rows: Iterable[Row], overhead: float, against: str = "liveness") -> float | None:
-    """The largest saving at no more than this overhead."""
+    """Return the largest saving at no more than this overhead; None if no sound row has it."""
     return max((row[f"msr_{against}"] for row in sound(rows) if row["eor"] <= overhead), default=None)
 
 
 def best_eor(rows: Iterable[Row], budget_bytes: float) -> float | None:
-    """The least time within this budget."""
+    """Return the least overhead within this budget; None if no sound row meets it."""
     return min((row["eor"] for row in sound(rows) if row["peak_bytes"] <= budget_bytes), default=None)
 
 
 def by(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Rows by the values of these fields, in the order in which they come."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    """Group rows by the values of these fields, in order of first appearance."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in names), []).append(row)
-    return found
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return groups
 
 
 def sound(rows: Iterable[Row]) -> Iterator[Row]:
-    """Those whose plans break no rule."""
+    """Yield the rows whose plans break no rule."""
     return (row for row in rows if not row["faults"])
 
 
 def phased(policy: str) -> str:
-    """What this policy's plans are called where jobs start their iterations in phases (bench/multi.py)."""
+    """Return the name of this policy with jobs that start their iterations in phases (bench/multi.py)."""
     return f"{policy} in phases"
 
 
-# --- rows on paper --------------------------------------------------------------------------------------------
+# --- reading and writing rows ---------------------------------------------------------------------------------
 
 
 def known_policies(names: Sequence[str], *others: str) -> tuple[str, ...]:
-    """These policies, or all where none is named, and `others` like them. Raises MissingError for an unknown one."""
+    """Return `names`, or all policies and `others` if it is empty. Raises MissingError for an unknown name."""
     known = (*POLICIES, *others)
     for name in names:
         if name not in known:
@@ -286,24 +289,27 @@ def known_policies(names: Sequence[str], *others: str) -> tuple[str, ...]:
 
 
 def stamped(row: Row) -> str:
-    """The row as one line of JSON, with the day and the machine that planned."""
+    """Return the row as one line of JSON, with the date and the host of the planning."""
     return json.dumps({"date": date.today().isoformat(), "host": _host(), **row})
 
 
 def recorded(paths: Sequence[str]) -> Iterator[Row]:
-    """Rows that were printed before, so that a long comparison can be made in parts. Raises RequestError."""
+    """Yield rows from files that --json wrote, so that a long comparison can run in parts.
+
+    Raises MissingError or RequestError for a file that is missing or has other contents.
+    """
     for path in paths:
         try:
             with Path(path).open(encoding="utf-8") as lines:
                 yield from map(json.loads, lines)
         except FileNotFoundError:
-            raise MissingError(f"there is no file {path}", hint="It is what --json printed.") from None
+            raise MissingError(f"there is no file {path}", hint="Give a file that --json wrote.") from None
         except ValueError as error:
-            raise RequestError(f"{path} holds no rows: {error}", hint="It is what --json printed.") from error
+            raise RequestError(f"{path} holds no rows: {error}", hint="Give a file that --json wrote.") from error
 
 
 def _host() -> str:
-    """What planned: planning times are this machine's."""
+    """Return the number and model of this machine's processors, since planning times depend on them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

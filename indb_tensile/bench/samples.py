@@ -1,4 +1,4 @@
-"""Tables for `bench defaults`, in memory as the reader of a relation gives them: real, synthetic, or a CSV file's."""
+"""Sample tables for `bench defaults`, in memory as a relation's reader returns them: real, synthetic, or CSV."""
 
 import csv
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from indb_tensile.learning.splits import row_hashes
 _KEY = "id"
 _SEED = 20130101
 _KINDS = {"bigint": Kind.INTEGER, "int": Kind.INTEGER, "text": Kind.TEXT, "real[]": Kind.ARRAY}
-_NULL = ("", "NA")  # how a CSV file writes NULL: as PostgreSQL does, or R
+_NULL = ("", "NA")  # NULL in a CSV file, as PostgreSQL and R write it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """A table with something to predict."""
+    """A table with a target column, and the task of predicting that."""
 
     name: str
     table: Table
@@ -32,7 +32,7 @@ class Sample:
 
 
 def sample(name: str) -> Sample:
-    """The sample table of this name, one of NAMES. Raises MissingError for any other name."""
+    """Return the sample table of this name, one of NAMES. Raises MissingError for any other name."""
     if name in _SYNTHETIC:
         columns, task = _SYNTHETIC[name](np.random.default_rng(_SEED))
         return Sample(name=name, table=tabled(columns), target="target", task=task)
@@ -49,9 +49,9 @@ def sample(name: str) -> Sample:
 
 
 def from_csv(path: Path, target: str) -> Sample:
-    """A CSV file with a header. Columns are numbers or timestamps where each value is one, else texts.
+    """Read a CSV file with a header. A column whose values are all numbers or timestamps gets that type, else text.
 
-    A number as target is a regression. Raises MissingError for a file or target that is not there.
+    A target column of numbers makes the task a regression. Raises MissingError if the file or the target is missing.
     """
     if not path.is_file():
         raise MissingError(f"there is no file {path}")
@@ -59,15 +59,15 @@ def from_csv(path: Path, target: str) -> Sample:
         header, *rows = csv.reader(file)
     if target not in header:
         raise MissingError(f'{path} has no column "{target}"', hint=f"Its columns are: {', '.join(header)}.")
-    columns = {name: _parsed([row[place] for row in rows]) for place, name in enumerate(header)}
+    columns = {name: _parse_column([row[place] for row in rows]) for place, name in enumerate(header)}
     task = Task.REGRESSION if columns[target].kind is Kind.FLOAT else Task.CLASSIFICATION
     return Sample(name=path.stem, table=tabled(columns), target=target, task=task)
 
 
 def tabled(columns: dict[str, ColumnData]) -> Table:
-    """These columns as a table with the primary key `id`, which counts its rows from 1."""
+    """Return the columns as a table with the primary key `id`, whose values count the rows from 1."""
     rows = len(next(iter(columns.values())).missing)
-    key = _known(Kind.INTEGER, np.arange(1, rows + 1))
+    key = _complete_column(Kind.INTEGER, np.arange(1, rows + 1))
     described = tuple(
         Column(name=name, type=data.kind.value, wire=Wire(kind=data.kind, item=""), primary_key=name == _KEY)
         for name, data in ({_KEY: key} | columns).items()
@@ -81,7 +81,7 @@ def tabled(columns: dict[str, ColumnData]) -> Table:
     )
 
 
-def _parsed(texts: Sequence[str]) -> ColumnData:
+def _parse_column(texts: Sequence[str]) -> ColumnData:
     values = [None if text in _NULL else text for text in texts]
     try:
         numbers = np.array([np.nan if value is None else float(value) for value in values])
@@ -94,63 +94,68 @@ def _parsed(texts: Sequence[str]) -> ColumnData:
         return column_of("", Kind.TEXT, values)
 
 
-def _known(kind: Kind, values: npt.ArrayLike) -> ColumnData:
+def _complete_column(kind: Kind, values: npt.ArrayLike) -> ColumnData:
     listed = np.asarray(values)
     return ColumnData(kind=kind, values=listed, missing=np.zeros(len(listed), np.bool_))
 
 
-def _numbers(x: npt.NDArray[np.float64]) -> dict[str, ColumnData]:
-    return {f"x{place}": _known(Kind.FLOAT, x[:, place]) for place in range(x.shape[1])}
+def _number_columns(x: npt.NDArray[np.float64]) -> dict[str, ColumnData]:
+    return {f"x{place}": _complete_column(Kind.FLOAT, x[:, place]) for place in range(x.shape[1])}
 
 
-def _made(columns: dict[str, ColumnData], target: npt.NDArray[np.generic]) -> tuple[dict[str, ColumnData], Task]:
+def _with_target(
+    columns: dict[str, ColumnData], target: npt.NDArray[np.generic]
+) -> tuple[dict[str, ColumnData], Task]:
     kind, task = (Kind.BOOLEAN, Task.CLASSIFICATION) if target.dtype == np.bool_ else (Kind.FLOAT, Task.REGRESSION)
-    return columns | {"target": _known(kind, target)}, task
+    return columns | {"target": _complete_column(kind, target)}, task
 
 
 def _tiny(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
-    """30 rows of 4 columns, two of which decide between two classes."""
+    """Return 30 rows of 4 columns, two of which decide between two classes."""
     x = drawn.normal(size=(30, 4))
-    return _made(_numbers(x), x[:, 0] + 0.5 * x[:, 1] + 0.3 * drawn.normal(size=30) > 0)
+    return _with_target(_number_columns(x), x[:, 0] + 0.5 * x[:, 1] + 0.3 * drawn.normal(size=30) > 0)
 
 
 def _imbalanced(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
-    """2,000 rows of which one in twenty is of the class to be found, by a product of columns."""
+    """Return 2,000 rows, one in twenty of which is in the positive class; a product of columns decides."""
     x = drawn.normal(size=(2000, 8))
     score = x[:, 0] + x[:, 1] * x[:, 2] + 0.5 * drawn.normal(size=2000)
-    return _made(_numbers(x), score > np.quantile(score, 0.95))
+    return _with_target(_number_columns(x), score > np.quantile(score, 0.95))
 
 
 def _middle(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
-    """5,000 rows of Friedman's first regression problem (1991)."""
+    """Return 5,000 rows of Friedman's first regression problem (1991)."""
     x = drawn.uniform(size=(5000, 10))
     y = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
-    return _made(_numbers(x), y + drawn.normal(size=5000))
+    return _with_target(_number_columns(x), y + drawn.normal(size=5000))
 
 
 def _wide(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
-    """400 rows of 500 columns, ten of which decide between two classes."""
+    """Return 400 rows of 500 columns, ten of which decide between two classes."""
     x = drawn.normal(size=(400, 500))
-    return _made(_numbers(x), x[:, :10].sum(axis=1) + drawn.normal(size=400) > 0)
+    return _with_target(_number_columns(x), x[:, :10].sum(axis=1) + drawn.normal(size=400) > 0)
 
 
 def _mixed(drawn: np.random.Generator) -> tuple[dict[str, ColumnData], Task]:
-    """327,000 rows of 25 mixed columns: the shape of a year of flights.
+    """Return 327,000 rows of 25 mixed columns, the shape of a year of flights.
 
-    19 numbers, five texts of 3 to 4,000 values and a timestamp; the hour, the texts and a product of numbers matter.
+    The columns are 19 numbers, five texts of 3 to 4,000 distinct values and a timestamp. The target depends on the
+    hour, the texts and a product of numbers.
     """
     rows = 327_000
     x = drawn.normal(size=(rows, 19))
     y = x[:, 0] + x[:, 1] * x[:, 2] + np.abs(x[:, 3])
-    columns = _numbers(x)
+    columns = _number_columns(x)
     for place, size in enumerate((3, 16, 105, 2000, 4000)):
         codes = np.minimum(drawn.geometric(min(0.5, 5 / size), rows) - 1, size - 1)
-        columns[f"word{place}"] = _known(Kind.TEXT, np.array([f"w{code}" for code in range(size)], object)[codes])
+        columns[f"word{place}"] = _complete_column(
+            Kind.TEXT, np.array([f"w{code}" for code in range(size)], object)[codes]
+        )
         y = y + drawn.normal(scale=0.6, size=size)[codes]
     moment = 1_356_998_400 + 60 * drawn.integers(0, 525_600, rows).astype(np.float64)
-    columns["moment"] = _known(Kind.TIME, moment)
+    columns["moment"] = _complete_column(Kind.TIME, moment)
     hour = moment % 86_400 / 3600
-    return _made(columns, y + np.sin(2 * np.pi * (hour - 5) / 24) + drawn.normal(size=rows))
+    return _with_target(columns, y + np.sin(2 * np.pi * (hour - 5) / 24) + drawn.normal(size=rows))
 
 
 _SYNTHETIC: dict[str, Callable[[np.random.Generator], tuple[dict[str, ColumnData], Task]]] = {

@@ -1,8 +1,9 @@
-"""Known networks cut into segments for `torch.utils.checkpoint`: what a user of it would write by hand.
+"""Cuts known networks into segments for `torch.utils.checkpoint`, as its user would write by hand.
 
-A network's forward is a chain of its natural blocks: layers of a sequence, residual blocks, dense layers, encoder
-layers, steps of an unrolled recurrence. As in torch's own `checkpoint_sequential`, consecutive blocks form segments
-of about equal number, each of which keeps its inputs and makes the rest again in the backward pass, but for the last.
+A network's forward pass is a chain of its natural blocks: layers of a sequence, residual blocks, dense layers,
+encoder layers, steps of an unrolled recurrence. As in torch's own `checkpoint_sequential`, consecutive blocks form
+segments of about equal length. Each segment except the last keeps its inputs and recomputes the rest in the backward
+pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,24 +17,24 @@ from torch.utils.checkpoint import checkpoint
 from indb_tensile.bench.networks import Network
 
 Values = tuple[Any, ...]
-Block = Callable[..., Values]  # what one block makes of what the block before made
+Block = Callable[..., Values]  # maps the result of the block before to its own
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 _Item = TypeVar("_Item")
 
 
 def segmented(network: Network, module: nn.Module, count: int) -> Forward:
-    """The network's forward in so many segments, or in as many as there are blocks."""
+    """Return the network's forward pass in `count` segments, or in as many as there are blocks."""
     if network.name in _ENCODERS:
         return _encoder(network.name, module, count)
-    *again, last = map(_in_a_row, _cut(list(_blocks(network, module)), count))
+    *recomputed, last = map(_chained, _cut(list(_blocks(network, module)), count))
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         values: Values = (x,)
-        for segment in again:
+        for segment in recomputed:
             values = checkpoint(segment, *values, use_reentrant=False)
-        (made,) = last(*values)
-        predicted: torch.Tensor = made
+        (output,) = last(*values)
+        predicted: torch.Tensor = output
         return predicted
 
     return forward
@@ -55,7 +56,7 @@ def _cut(items: Sequence[_Item], count: int) -> list[Sequence[_Item]]:
     return [items[start:stop] for start, stop in pairwise(bounds)]
 
 
-def _in_a_row(blocks: Sequence[Block]) -> Block:
+def _chained(blocks: Sequence[Block]) -> Block:
     def run(*values: Any) -> Values:
         for block in blocks:
             values = block(*values)
@@ -65,17 +66,17 @@ def _in_a_row(blocks: Sequence[Block]) -> Block:
 
 
 def _joined(layers: Iterable[Callable[[Any], Any]]) -> Iterator[Block]:
-    """One block for each layer, and what works in place along with the layer whose result it overwrites.
+    """Yield one block for each layer. A layer that works in place joins the layer whose result it overwrites.
 
-    A segment's input has to be there, as it was, when the segment runs again.
+    A segment's input must exist unchanged when the segment runs again.
     """
     row: list[Block] = []
     for layer in layers:
         if row and not getattr(layer, "inplace", False):
-            yield _in_a_row(row)
+            yield _chained(row)
             row = []
         row.append(_single(layer))
-    yield _in_a_row(row)
+    yield _chained(row)
 
 
 def _single(layer: Callable[[Any], Any]) -> Block:
@@ -134,7 +135,7 @@ _CHAINS: dict[str, Callable[[Any], _Chain]] = {
 
 
 def _densenet(module: Any) -> Iterator[Block]:
-    """Within a dense block all features made so far go from layer to layer."""
+    """Yield the blocks of DenseNet. Within a dense block all features computed so far pass from layer to layer."""
     parts = list(module.features)
     dense = next(k for k, part in enumerate(parts) if isinstance(part, nn.ModuleDict))
     yield from _joined(parts[:dense])
@@ -153,7 +154,7 @@ def _dense_layer(layer: Any) -> Block:
 
 
 def _lstm(module: Any, steps: int) -> Iterator[Block]:
-    """What goes from step to step: the embedded rows, both layers' states, and the outputs so far."""
+    """Yield a block for each step. Steps pass on the embedded rows, both layers' states, and the outputs so far."""
 
     def begin(x: torch.Tensor) -> Values:
         embedded = module.embedding(x)
@@ -162,11 +163,11 @@ def _lstm(module: Any, steps: int) -> Iterator[Block]:
 
     def step(number: int) -> Block:
         def run(embedded: torch.Tensor, *values: torch.Tensor) -> Values:
-            made, value = list(values), embedded[:, number]
+            states, value = list(values), embedded[:, number]
             for layer, cell in enumerate(module.cells):
-                made[2 * layer : 2 * layer + 2] = cell(value, (made[2 * layer], made[2 * layer + 1]))
-                value = made[2 * layer]
-            return (embedded, *made, value)
+                states[2 * layer : 2 * layer + 2] = cell(value, (states[2 * layer], states[2 * layer + 1]))
+                value = states[2 * layer]
+            return (embedded, *states, value)
 
         return run
 
@@ -177,7 +178,7 @@ def _lstm(module: Any, steps: int) -> Iterator[Block]:
 
 # --- encoders of transformers ------------------------------------------------------------------------------------
 
-# These prepare and end their encoders in ways of their own, so segments take the place of the list of layers.
+# BERT and GPT-2 prepare and end their encoders in ways of their own, so segments replace the list of layers.
 _ENCODERS: dict[str, Callable[[Any], tuple[nn.Module, str]]] = {
     "bert": lambda module: (module.model.bert.encoder, "layer"),
     "gpt2": lambda module: (module.model.transformer, "h"),
@@ -185,17 +186,17 @@ _ENCODERS: dict[str, Callable[[Any], tuple[nn.Module, str]]] = {
 
 
 class _Segment(nn.Module):
-    """Consecutive layers of an encoder, called as one of them."""
+    """Consecutive layers of an encoder, called like one layer."""
 
-    def __init__(self, layers: Sequence[nn.Module], *, again: bool) -> None:
+    def __init__(self, layers: Sequence[nn.Module], *, recompute: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self.again = again
+        self.recompute = recompute
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return (
             checkpoint(self._run, x, *args, use_reentrant=False, **kwargs)
-            if self.again
+            if self.recompute
             else self._run(x, *args, **kwargs)
         )
 
@@ -209,7 +210,7 @@ def _encoder(name: str, module: nn.Module, count: int) -> Forward:
     owner, attribute = _ENCODERS[name](module)
     layers = getattr(owner, attribute)
     parts = _cut(list(layers), count)
-    segments = nn.ModuleList(_Segment(part, again=k + 1 < len(parts)) for k, part in enumerate(parts))
+    segments = nn.ModuleList(_Segment(part, recompute=k + 1 < len(parts)) for k, part in enumerate(parts))
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         setattr(owner, attribute, segments)

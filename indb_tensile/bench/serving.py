@@ -1,11 +1,11 @@
-"""What it costs to serve tensors from the device's memory at planned addresses, against malloc, in turns.
+"""Measures the cost of serving tensors from the device's memory at planned addresses, against malloc, in turns.
 
     python -m indb_tensile.bench.serving --model squeezenet resnet50 [--batch 2] [--side 64] [--rounds 9]
 
-Both sides run the same captured step under the same plan (liveness) in one process, which starts itself again with
-the shim preloaded; one side's tensors are served. One row for each network: the median over the rounds of served
-against ordinary time of the processor, which says the same on a busy machine, the same for a second ordinary runner
-(what noise makes of no difference), and how long planning the addresses took.
+Both sides run the same captured step under the same plan (liveness) in one process, which restarts with the shim
+preloaded. One side's tensors are served. Each network has one row with medians over the rounds: the processor time
+served over ordinary, which other load on the machine does not distort, and the same ratio for a second ordinary
+runner, which shows the noise. It also has the time that planning the addresses took.
 """
 
 import argparse
@@ -33,17 +33,17 @@ from indb_tensile.scheduler.peak import LIVENESS, peak
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each network."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     preload()
     torch.set_num_threads(1)
-    for name in given.models:
+    for name in options.models:
         network = networks.find(name)
-        network = network if given.side is None else network.resized(given.side)
-        print(stamped(measure(Subject.of(network, given.batch), given.rounds)), flush=True)
+        network = network if options.side is None else network.resized(options.side)
+        print(stamped(measure(Subject.of(network, options.batch), options.rounds)), flush=True)
 
 
 def measure(subject: Subject, rounds: int) -> dict[str, Any]:
-    """The row of one network."""
+    """Return the row of one network."""
     step = subject.capture()
     started_s = time.perf_counter()
     offsets = plan_offsets(step, LIVENESS, unroll(step.graph, LIVENESS), REGION_BYTES)
@@ -69,7 +69,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
         "unplanned": after.unplanned - before.unplanned,
         "step_ms": round(median(plain for plain, _, _ in times_ns) / 1e6, 2),
         "served": round(median(served / plain for plain, served, _ in times_ns), 3),
-        "noise": round(median(again / plain for plain, _, again in times_ns), 3),
+        "noise": round(median(repeated / plain for plain, _, repeated in times_ns), 3),
         "planning_s": round(planning_s, 3),
         "placed_over_peak": round(offsets.size_bytes / peak(step.graph, LIVENESS), 4),
     }

@@ -1,10 +1,10 @@
-"""A job of `bench.soak` that must not notice what happens to others: a small real training, again and again.
+"""A job of `bench.soak` that the deaths of other jobs must not affect: it repeats a small real training.
 
     python -m indb_tensile.bench.soak_survivor FD SLOT EPOCH
 
-Every episode starts from the same parameters and the same random numbers, follows a plan that swaps and recomputes,
-and prints what it ended with. With the shim preloaded all its tensors lie in the device's memory. It ends when its
-input does.
+Every episode starts from the same parameters and random numbers, follows a plan that swaps and recomputes, and prints
+a digest of its final state. With the shim preloaded, all its tensors are in the device's memory. The process
+ends when a line arrives on its standard input or that is closed.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _FAST = Link(out_bytes_per_s=10**10, in_bytes_per_s=10**10)
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until the standard input is readable."""
     torch.set_num_threads(1)
     torch.manual_seed(_SEED)
     fd, slot, epoch = map(int, sys.argv[1:])
@@ -67,11 +67,11 @@ def _subject() -> Subject:
 
 
 def _follow_tight_plan(trial: Trial) -> None:
-    """Near the least memory there is, so that tensors come and go all the time."""
-    found = trial.run(LIVENESS, 2)
+    """Adopt a plan near the smallest possible budget, so that every iteration swaps and recomputes."""
+    measured = trial.run(LIVENESS, 2)
     graph = trial.step.graph
     budget_bytes = floor(graph) + (liveness_peak(graph) - floor(graph)) // 4
-    planned = plan_jobs((workload(trial.step, found.latency_ns),), budget_bytes=budget_bytes, link=_FAST)
+    planned = plan_jobs((workload(trial.step, measured.latency_ns),), budget_bytes=budget_bytes, link=_FAST)
     plan = planned[0].plans[0] if isinstance(planned, tuple) else Plan(policy="liveness")
     trial.adopt(plan)
 

@@ -1,6 +1,6 @@
-"""A job of `bench.soak` that is there to be killed: it allocates at full speed and looks after its bytes.
+"""A job of `bench.soak` that the test kills: it allocates at full speed and checks that its bytes do not change.
 
-Started as a trainer is. The slot that its controller claimed for it is the one that names its process.
+The test starts it as the controller starts a trainer. It finds its slot in the ledger by its own process id.
 """
 
 import ctypes
@@ -11,13 +11,13 @@ import time
 from indb_tensile import _native, config
 from indb_tensile.executor.device import Ledger
 
-DAMAGED = 3  # exit code of one that found other bytes than its own
+DAMAGED = 3  # exit code of a victim that read bytes other than those it wrote
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 60.0
 
 
 def main() -> int:
-    """Allocate until killed, or until a byte is not as it was left."""
+    """Allocate until the process is killed, or until a byte has changed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     device_fd = config.inheritance(os.environ).device_fd
     with Ledger.attach(device_fd) as ledger:
@@ -33,4 +33,4 @@ def _claim(ledger: Ledger) -> tuple[int, int]:
             if usage.pid == os.getpid() and usage.granted_bytes:
                 return usage.slot, usage.epoch
         time.sleep(0.001)
-    raise TimeoutError(f"nobody claimed a slot for process {os.getpid()} within {_PATIENCE_S:g} s")
+    raise TimeoutError(f"no slot was claimed for process {os.getpid()} within {_PATIENCE_S:g} s")

@@ -1,22 +1,22 @@
-"""How long planning takes, against operators, jobs and budgets: from nothing, and again after times have changed.
+"""Measures planning time by operators, jobs and budgets: of new graphs, and again after latencies have changed.
 
     python -m indb_tensile.bench.speed [--operators 1000 3000 10000] [--families residual recurrent] [--jobs 1 4]
         [--policies tensile+ …] [--models [resnet50 …]] [--budget 0.9 0.6 …] [--rivals capuchin …] [--share 2]
         [--work 16] [--rounds 3] [--json]
 
-Each job is a network of one of the families as deep as makes so many operators: bottleneck blocks at batch 16
-(bench/residual.py) or an unrolled recurrent layer (bench/recurrent.py). With --models it is a known network, without
-a name each of them. A budget is a share of the jobs' liveness peaks; without --budget it is 0.6, or for networks
-ten in turn, evenly from just below that peak to just above the floor. `planning_ms` is the policy's call for graphs
-that this process has never seen before, `planning_cpu_ms` the processor's part of that, `replanning_ms` what it takes
-to renew those plans with every operator's time moved by a few per cent, as the controller does where it goes on from
-what it planned: by search/replan.py for our own policy, by another call for all others; `replanning_cpu_ms` is the
-processor's part of that. `replanning_cold_ms` is the same where nothing is remembered of the graphs. All are medians
-over the rounds, each with graphs of its own.
+Each job is a network of one of the families, deep enough for the given number of operators: bottleneck blocks at
+batch 16 (bench/residual.py) or an unrolled recurrent layer (bench/recurrent.py). With --models it is a known network;
+without names, each of them. A budget is a share of the jobs' liveness peaks. Without --budget it is 0.6; with --models
+it is ten budgets in turn, evenly from just below the liveness peak to just above the floor. `planning_ms` is the time of
+the policy's call for graphs that this process has not seen before, and `planning_cpu_ms` its processor time.
+`replanning_ms` is the time to renew those plans after every operator's latency has changed by a few per cent, as the
+controller does: by search/replan.py for our own policy, by another call for all others. `replanning_cpu_ms` is its
+processor time, and `replanning_cold_ms` the same without anything remembered of the graphs. All are medians over the
+rounds, each with graphs of its own. Every plan is checked, whatever its size.
 
-Rivals are asked for the same budget and judged by the same simulator; the fastest that meets it is `rival_eor`. A
-rival that takes more than `--share` times as long as our plan, and more than a second, is stopped and does not count:
-its name is in `rivals_stopped`. `more_eor` is what our own policy finds with `--work` times the usual work.
+Rivals plan for the same budget, and the same simulator judges them; the fastest that meets it is `rival_eor`. A rival
+that takes more than `--share` times as long as our plan, and more than a second, is stopped and does not count: its
+name is in `rivals_stopped`. `more_eor` is our own policy's result with `--work` times the usual work.
 """
 
 import argparse
@@ -51,53 +51,53 @@ FAMILIES = {"residual": residual, "recurrent": recurrent}
 JOBS = (1, 4)
 RIVALS = ("capuchin", "vdnn", "superneurons", "autoswap")
 LINK_GB_S = 25.0
-_SHARE = 0.6  # of the liveness peaks, where no other is asked for
+_SHARE = 0.6  # of the liveness peaks: the budget without --budget
 _WAYS = tuple((2 * tenth + 1) / 20 for tenth in reversed(range(10)))  # of the way from the floor to that peak
 _TIMES = ("planning_ms", "planning_cpu_ms", "replanning_ms", "replanning_cpu_ms", "replanning_cold_ms")
-_DRIFT = 0.05  # by how much an operator's time moves at most, either way
-_LEAST_S = 1.0  # that a rival may take in any case
+_DRIFT = 0.05  # largest relative change of an operator's latency, either way
+_LEAST_S = 1.0  # a rival may always take this time
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one row per policy, size, number of jobs and budget."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--operators", nargs="+", type=whole(), default=list(OPERATORS), help="of each job")
+    parser.add_argument("--operators", nargs="+", type=whole(), default=list(OPERATORS), help="operators of each job")
     parser.add_argument("--families", nargs="+", choices=tuple(FAMILIES), default=["residual"])
     parser.add_argument("--jobs", nargs="+", type=whole(), default=list(JOBS))
     parser.add_argument(
-        "--models", nargs="*", default=None, metavar="NAME", help=f"of {', '.join(NETWORKS)}; all where none is named"
+        "--models", nargs="*", default=None, metavar="NAME", help=f"of {', '.join(NETWORKS)}; without names, all"
     )
     parser.add_argument("--policies", nargs="+", default=[DEFAULT_POLICY], help=f"of {', '.join(POLICIES)}")
     parser.add_argument("--budget", nargs="+", type=portion, default=None, help="shares of the liveness peaks")
-    parser.add_argument("--rivals", nargs="*", default=list(RIVALS), help="whose plans are compared with ours")
-    parser.add_argument("--share", type=float, default=2.0, help="of our planning time, that a rival may take")
-    parser.add_argument("--work", type=whole(2), default=None, help="times the usual work, to compare with")
+    parser.add_argument("--rivals", nargs="*", default=list(RIVALS), help="policies that are compared with ours")
+    parser.add_argument("--share", type=float, default=2.0, help="time that a rival may take, in times of ours")
+    parser.add_argument("--work", type=whole(2), default=None, help="also plan with this multiple of the usual work")
     parser.add_argument("--rounds", type=whole(), default=3)
-    parser.add_argument("--json", action="store_true", help="one object a line")
-    given = parser.parse_args(arguments)
-    for row in measure(given):
-        print(shared.stamped(row) if given.json else _line(row), flush=True)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    options = parser.parse_args(arguments)
+    for row in measure(options):
+        print(shared.stamped(row) if options.json else _line(row), flush=True)
 
 
-def measure(given: argparse.Namespace) -> Iterator[Row]:
-    """Rows by size of the graphs, number of jobs, policy and budget."""
-    policies = shared.known_policies(given.policies)
-    rivals = shared.known_policies(given.rivals) if given.rivals else ()
-    sizes: list[tuple[str, int]] = [(family, size) for family in given.families for size in given.operators]
-    if given.models is not None:
-        sizes = [(name, 0) for name in given.models or NETWORKS]
-    for size, jobs, policy in product(sizes, given.jobs, policies):
-        for budget in _budgets(given):
-            rounds = [_round(size, jobs, policy, budget, number) for number in range(given.rounds)]
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield rows by size of the graphs, number of jobs, policy and budget."""
+    policies = shared.known_policies(options.policies)
+    rivals = shared.known_policies(options.rivals) if options.rivals else ()
+    sizes: list[tuple[str, int]] = [(family, size) for family in options.families for size in options.operators]
+    if options.models is not None:
+        sizes = [(name, 0) for name in options.models or NETWORKS]
+    for size, jobs, policy in product(sizes, options.jobs, policies):
+        for budget in _budgets(options):
+            rounds = [_round(size, jobs, policy, budget, number) for number in range(options.rounds)]
             row, case = rounds[0]
-            row |= {name: median(one[name] for one, _ in rounds) for name in _TIMES}
+            row |= {name: median(figures[name] for figures, _ in rounds) for name in _TIMES}
             if policy == DEFAULT_POLICY:
-                row |= _compared(case, row, rivals, given)
+                row |= _compared(case, row, rivals, options)
             yield row
 
 
-def _budgets(given: argparse.Namespace) -> list[Callable[[Case], int]]:
-    """Bytes for all jobs of a case together."""
+def _budgets(options: argparse.Namespace) -> list[Callable[[Case], int]]:
+    """Return functions from a case to the bytes that its jobs may use together."""
 
     def share_of(share: float) -> Callable[[Case], int]:
         return lambda case: round(share * case.liveness_peak_bytes)
@@ -105,15 +105,15 @@ def _budgets(given: argparse.Namespace) -> list[Callable[[Case], int]]:
     def way_to(way: float) -> Callable[[Case], int]:
         return lambda case: case.floor_bytes + round(way * (case.liveness_peak_bytes - case.floor_bytes))
 
-    if given.budget is None and given.models is not None:
+    if options.budget is None and options.models is not None:
         return [way_to(way) for way in _WAYS]
-    return [share_of(share) for share in given.budget or (_SHARE,)]
+    return [share_of(share) for share in options.budget or (_SHARE,)]
 
 
 def _round(
     size: tuple[str, int], jobs: int, policy: str, budget: Callable[[Case], int], number: int
 ) -> tuple[Row, Case]:
-    """A fresh set of jobs, planned and planned again."""
+    """Plan a new set of jobs and plan it again. Returns a row and the case."""
     graphs = [_graph(size, number * jobs + job) for job in range(jobs)]
     labels = {"model": size[0], "operators": len(graphs[0].operators), "jobs": jobs}
     case = shared.make_case(graphs, REFERENCE, LINK_GB_S, labels=labels)
@@ -142,7 +142,7 @@ def _round(
 
 
 def _simulated(case: Case, plans: Sequence[tuple[Plan, ...]]) -> tuple[float, int]:
-    """The overhead of all jobs together, and the sum of their peaks."""
+    """Return the overhead of all jobs together, and the sum of their peaks."""
     runs = [
         JobRun(graph=w.graphs[0], plan=chosen[0], latency_ns=w.latency_ns[0])
         for w, chosen in zip(case.workloads, plans, strict=True)
@@ -152,32 +152,32 @@ def _simulated(case: Case, plans: Sequence[tuple[Plan, ...]]) -> tuple[float, in
     return eor, sum(forecast.peak_bytes for forecast in forecasts)
 
 
-def _compared(case: Case, row: Row, rivals: Sequence[str], given: argparse.Namespace) -> Row:
-    """What the best of the rivals reaches in its time, and our own policy with more work."""
-    found: dict[str, float] = {}
+def _compared(case: Case, row: Row, rivals: Sequence[str], options: argparse.Namespace) -> Row:
+    """Return the result of the best rival within its time, and that of our own policy with more work."""
+    eor_of: dict[str, float] = {}
     stopped: list[str] = []
     for policy in rivals:
         try:
-            with _within(max(_LEAST_S, given.share * row["planning_ms"] / 1e3)):
+            with _within(max(_LEAST_S, options.share * row["planning_ms"] / 1e3)):
                 plans, _ = shared.timed(_unseen(case), policy, row["budget_bytes"])
         except TimeoutError:
             stopped.append(policy)
             continue
         eor, peak_bytes = _simulated(case, plans)
         if peak_bytes <= row["budget_bytes"]:
-            found[policy] = eor
-    best = min(found, key=lambda name: (found[name], name), default=None)
-    compared = {"rival": best, "rival_eor": best and round(found[best], 6), "rivals_stopped": stopped}
-    if given.work is None:
+            eor_of[policy] = eor
+    best = min(eor_of, key=lambda name: (eor_of[name], name), default=None)
+    compared = {"rival": best, "rival_eor": best and round(eor_of[best], 6), "rivals_stopped": stopped}
+    if options.work is None:
         return compared
     fresh = _unseen(case)
-    more = tensile_plus(fresh.workloads, budget_bytes=row["budget_bytes"], link=case.link, work=given.work)
-    return {**compared, "work": given.work, "more_eor": round(_simulated(fresh, more)[0], 6)}
+    more = tensile_plus(fresh.workloads, budget_bytes=row["budget_bytes"], link=case.link, work=options.work)
+    return {**compared, "work": options.work, "more_eor": round(_simulated(fresh, more)[0], 6)}
 
 
 @contextmanager
 def _within(limit_s: float) -> Iterator[None]:
-    """Raises TimeoutError in what runs inside once so many seconds are over."""
+    """Raise TimeoutError within the block after `limit_s` seconds."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TimeoutError
@@ -192,18 +192,18 @@ def _within(limit_s: float) -> Iterator[None]:
 
 
 def _renewed(case: Case, policy: str, budget_bytes: int, plans: Plans) -> float:
-    """How many milliseconds it takes to go on from these plans."""
+    """Return the milliseconds that renewing these plans takes."""
     start_ns = time.perf_counter_ns()
-    found = None
+    renewed = None
     if policy == DEFAULT_POLICY:
-        found = replan(case.workloads, plans, budget_bytes=budget_bytes, link=case.link)
-    if found is None:
+        renewed = replan(case.workloads, plans, budget_bytes=budget_bytes, link=case.link)
+    if renewed is None:
         shared.timed(case, policy, budget_bytes)
     return (time.perf_counter_ns() - start_ns) / 1e6
 
 
 def _unseen(case: Case) -> Case:
-    """The same jobs with graphs of which nothing is remembered."""
+    """Return the same jobs with new graph objects, for which no memo has entries."""
     return replace(
         case,
         workloads=tuple(replace(w, graphs=tuple(replace(graph) for graph in w.graphs)) for w in case.workloads),
@@ -211,7 +211,7 @@ def _unseen(case: Case) -> Case:
 
 
 def _drifted(case: Case, seed: int) -> Case:
-    """The same jobs with other latencies: what measuring them brings."""
+    """Return the same jobs with changed latencies, as new measurements give them."""
     drawn = random.Random(seed)  # noqa: S311 - equal runs plan equal jobs
 
     def moved(latency_ns: tuple[int, ...]) -> tuple[int, ...]:
@@ -245,7 +245,7 @@ def _beside(row: Row) -> str:
 
 
 def _graph(size: tuple[str, int], number: int) -> StepGraph:
-    """The graph, with a signature of its own in each round: nothing planned before may serve it."""
+    """Return the graph with a signature of its own in each round, so that no earlier plan can serve it."""
     name, operators = size
     graph = FAMILIES[name](operators) if operators else graph_of(name)
     return replace(graph, signature=f"{graph.signature} {number}")

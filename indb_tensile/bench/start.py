@@ -1,13 +1,13 @@
-"""How long a trainer and the service take from asked for to ready, forked from one that has imported it all or anew.
+"""Measures the time until a trainer or the service is ready, forked from a process with all imports or started anew.
 
     tensile bench start [--dsn "host=… user=postgres"] [--rounds 5] [--json]
 
-In turns, one at a time. A row for each way: the median time until it says that it is ready, the processor's time it
-took until then, and the memory that is its own alone and that it has its part of (private and proportional bytes).
-The server itself is paid once, with the controller's start: its own time and memory are a row as well. The service is
-ready when it answers. `service first` is that of a controller's start: it waits for all that the server imports. It
-has a database made for it, on a server of its own unless one is named; `python -m indb_tensile.bench.start` has
-services only where one is.
+The processes start in turns, one at a time. Each way to start has a row: the median time until the process reports
+that it is ready, its processor time until then, and its private and proportional memory. The fork server itself
+starts once, with the controller, and has a row of its own. The service is ready when it answers. `service first`
+is the service of a controller that has just started: it waits for the imports of the fork server. A service needs a
+database: the benchmark creates one, on a server of its own unless `--dsn` names one. `python -m
+indb_tensile.bench.start` measures services only with `--dsn`.
 """
 
 import argparse
@@ -43,21 +43,21 @@ Start = Callable[[Inheritance], object]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a row for each way, and the ratio."""
-    given = _parser().parse_args(arguments)
-    rows = measure(given.rounds)
-    if given.dsn is not None:
-        with fresh(given.dsn, "start") as dsn, TemporaryDirectory() as directory:
-            rows += measure_services(given.rounds, dsn, Path(directory))
+    """Print a row for each way to start, and the ratio."""
+    options = _parser().parse_args(arguments)
+    rows = measure(options.rounds)
+    if options.dsn is not None:
+        with fresh(options.dsn, "start") as dsn, TemporaryDirectory() as directory:
+            rows += measure_services(options.rounds, dsn, Path(directory))
     for row in rows:
-        print(stamped(row) if given.json else _line(row), flush=True)
+        print(stamped(row) if options.json else _line(row), flush=True)
     forked, anew = rows[0], rows[1]
-    told = f"forked: {anew['ready_ms'] / forked['ready_ms']:.0f} times as fast as started anew"
-    print(told, file=sys.stderr if given.json else sys.stdout)
+    ratio = f"forked: {anew['ready_ms'] / forked['ready_ms']:.0f} times as fast as started anew"
+    print(ratio, file=sys.stderr if options.json else sys.stdout)
 
 
 def measure(rounds: int) -> list[dict[str, Any]]:
-    """Rows of those forked, those started anew, and the server."""
+    """Return rows of forked trainers, of trainers started anew, and of the fork server."""
     seen: dict[str, list[dict[str, float]]] = {"forked": [], "anew": []}
     with Path(os.devnull).open() as device:
         server = ForkServer(os.environ)
@@ -66,23 +66,23 @@ def measure(rounds: int) -> list[dict[str, Any]]:
             "anew": _start_anew,
         }
         started_s = time.perf_counter()
-        _one(ways["forked"], device.fileno())  # waits for the server
+        _measure_trainer(ways["forked"], device.fileno())  # waits until the server is ready
         import_ms = (time.perf_counter() - started_s) * 1e3
         for _ in range(rounds):
             for way, start in ways.items():
-                seen[way].append(_one(start, device.fileno()))
+                seen[way].append(_measure_trainer(start, device.fileno()))
         assert server.pid is not None
-        told = {"ready_ms": import_ms} | _weight(server.pid)
+        figures = {"ready_ms": import_ms} | _usage(server.pid)
         server.close()
-    return [_row(way, found) for way, found in seen.items()] + [_row("server", [told])]
+    return [_row(way, samples) for way, samples in seen.items()] + [_row("server", [figures])]
 
 
 def measure_services(rounds: int, dsn: str, directory: Path) -> list[dict[str, Any]]:
-    """Rows of services: forked, started anew, and the first one of a server that has yet to import everything."""
+    """Return rows of services: forked, started anew, and the first fork of a server that has not imported yet."""
     environment = {
         config.variable("dsn"): dsn,
         config.variable("service_directory"): str(directory),
-        config.variable("link_out_bytes_per_s"): str(config.GIB),  # known to whatever a controller starts
+        config.variable("link_out_bytes_per_s"): str(config.GIB),  # a controller passes its link's rates on
         config.variable("link_in_bytes_per_s"): str(config.GIB),
         config.variable("log_level"): "warning",
         "TENSILE_WORKER_ID": "1",
@@ -92,35 +92,35 @@ def measure_services(rounds: int, dsn: str, directory: Path) -> list[dict[str, A
     for _ in range(rounds):
         with closing(ForkServer(os.environ, (_SERVICE, _TRAINER))) as server:
             for way in ("service first", "service forked"):
-                seen[way].append(_answering(lambda: _fork(server, environment), directory))
-        seen["service anew"].append(_answering(lambda: _start(_SERVICE, environment).pid, directory))
-    return [_row(way, found) for way, found in seen.items()]
+                seen[way].append(_measure_service(lambda: _fork(server, environment), directory))
+        seen["service anew"].append(_measure_service(lambda: _start(_SERVICE, environment).pid, directory))
+    return [_row(way, samples) for way, samples in seen.items()]
 
 
-def _answering(start: Callable[[], int], directory: Path) -> dict[str, float]:
-    """Start a service, weigh it when it answers, and have it end."""
+def _measure_service(start: Callable[[], int], directory: Path) -> dict[str, float]:
+    """Start a service, measure it when it answers, and end it."""
     started_s = time.perf_counter()
     pid = start()
     while not _answers(directory):
         if time.perf_counter() > started_s + _PATIENCE_S:
             raise UnavailableError(
                 f"the service did not answer in {directory} within {_PATIENCE_S:g} s",
-                hint="A forked one says why on the standard error.",
+                hint="A forked service writes the reason to the standard error output.",
             )
         time.sleep(_POLL_S)
-    told = {"ready_ms": (time.perf_counter() - started_s) * 1e3} | _weight(pid)
+    figures = {"ready_ms": (time.perf_counter() - started_s) * 1e3} | _usage(pid)
     os.kill(pid, signal.SIGTERM)
     os.waitpid(pid, 0)
-    return told
+    return figures
 
 
 def _answers(directory: Path) -> bool:
-    """Whether the first worker's service greets there; the installation's id is before the worker's in its name."""
+    """Return whether the first worker's service sends its greeting. Its socket's name ends with the worker's id."""
     for path in directory.glob("*-1.sock"):
-        with socket.socket(socket.AF_UNIX) as asking:
+        with socket.socket(socket.AF_UNIX) as client:
             try:
-                asking.connect(str(path))
-                return bool(asking.recv(4))
+                client.connect(str(path))
+                return bool(client.recv(4))
             except (FileNotFoundError, ConnectionError):
                 return False
     return False
@@ -132,24 +132,26 @@ def _fork(server: ForkServer, environment: Mapping[str, str]) -> int:
         select.select([server.fileno()], [], [])
         server.receive()
         if copy.failed:
-            raise UnavailableError("the service could not be forked", hint="Why is on the standard error.")
+            raise UnavailableError(
+                "the service could not be forked", hint="The reason is on the standard error output."
+            )
     return copy.pid
 
 
-def _one(start: Start, device_fd: int) -> dict[str, float]:
-    """Start a trainer, weigh it when it is ready, and have it end by itself."""
+def _measure_trainer(start: Start, device_fd: int) -> dict[str, float]:
+    """Start a trainer, measure it when it is ready, and let it end by itself."""
     ours, theirs = socket.socketpair()
     started_s = time.perf_counter()
     start(Inheritance(link_fd=theirs.fileno(), device_fd=device_fd))
     theirs.close()
     link = Link(ours)
     ready = link.receive()
-    told = {"ready_ms": (time.perf_counter() - started_s) * 1e3}
+    figures = {"ready_ms": (time.perf_counter() - started_s) * 1e3}
     assert isinstance(ready, Ready)
-    told |= _weight(ready.pid)
-    ours.close()  # the trainer ends: nobody is there to assign it a job
+    figures |= _usage(ready.pid)
+    ours.close()  # the trainer ends, since its controller is gone
     os.waitpid(ready.pid, 0)
-    return told
+    return figures
 
 
 def _start_anew(inherited: Inheritance) -> None:
@@ -165,8 +167,8 @@ def _start(module: str, environment: Mapping[str, str], descriptors: Sequence[in
     )
 
 
-def _weight(pid: int) -> dict[str, float]:
-    """Its processor's time and its memory."""
+def _usage(pid: int) -> dict[str, float]:
+    """Return the processor time and the memory of a process."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
     lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
     sizes = {words[0]: int(words[1]) * 1024 for words in lines if len(words) == 3 and words[2] == "kB"}
@@ -177,25 +179,24 @@ def _weight(pid: int) -> dict[str, float]:
     }
 
 
-def _row(way: str, found: Sequence[dict[str, float]]) -> dict[str, Any]:
-    return {"start": way, "rounds": len(found)} | {
-        name: round(median(one[name] for one in found)) for name in found[0]
+def _row(way: str, samples: Sequence[dict[str, float]]) -> dict[str, Any]:
+    return {"start": way, "rounds": len(samples)} | {
+        name: round(median(figures[name] for figures in samples)) for name in samples[0]
     }
 
 
 def _line(row: dict[str, Any]) -> str:
     return (
-        f"{row['start']:<14} ready after {row['ready_ms']:6.0f} ms, {row['processor_ms']:6.0f} ms of a processor; "
-        f"{row['private_bytes'] / MIB:6.1f} MB of its own, {row['proportional_bytes'] / MIB:6.1f} MB with its part "
-        "of what is shared"
+        f"{row['start']:<14} ready after {row['ready_ms']:6.0f} ms, {row['processor_ms']:6.0f} ms of processor time; "
+        f"{row['private_bytes'] / MIB:6.1f} MB private, {row['proportional_bytes'] / MIB:6.1f} MB proportional"
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--dsn", help="of a superuser, to any database of a server: services as well")
+    parser.add_argument("--dsn", help="a superuser's connection to any database of a server; also measures services")
     parser.add_argument("--rounds", type=whole(), default=5)
-    parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 
 

@@ -1,8 +1,8 @@
-"""What the benchmarks of policies print of their rows: a table for each case, and who covers whom.
+"""Prints rows of the benchmarks of policies: a table for each case, and which rivals our policy covers.
 
     python -m indb_tensile.bench.policies --recorded FILE … --markdown
 
-prints tables for a document of rows that --json printed; so do `multi` and `batch`.
+prints tables for a document from rows that --json printed; so do `multi` and `batch`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,23 +15,23 @@ from rich.table import Table
 from indb_tensile.bench.rows import MIB, SHARES, TARGETS, Row, best_eor, best_msr, by, covered, phased, sound
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
 
-Remarks = Callable[[Sequence[Row]], Iterator[str]]  # what else there is to say of rows, line by line
+Remarks = Callable[[Sequence[Row]], Iterator[str]]  # further lines to print about rows
 
 
 def verdict(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
-    """For each case, called by the fields `names`, and each rival: whether our policy covers all of its points."""
-    for case, found in by(rows, *names).items():
-        curves = by(found, "policy")
+    """Yield for each case and rival whether our policy covers all of the rival's points. `names` identify a case."""
+    for case, case_rows in by(rows, *names).items():
+        curves = by(case_rows, "policy")
         own = [policy for (policy,) in curves if policy in (DEFAULT_POLICY, phased(DEFAULT_POLICY))]
         ours = [row for policy in own for row in curves.pop((policy,))]
         for (rival,), points in curves.items() if ours else ():
             open_points = [row for row in sound(points) if not covered(row, ours)]
             yield f"{called(names, case)}: {_coverage(str(rival), points, open_points, ours)}"
-        yield from (f"{called(names, case)}: {text}" for text in _times(ours, curves))
+        yield from (f"{called(names, case)}: {text}" for text in _fastest(ours, curves))
 
 
 def called(names: Sequence[str], case: tuple[Any, ...]) -> str:
-    """A case by the values of the fields that tell it apart."""
+    """Return a case's name, from the values of the fields `names` that identify it."""
     return ", ".join(
         f"{name} {value}" if isinstance(value, int | float) else str(value)
         for name, value in zip(names, case, strict=True)
@@ -41,20 +41,20 @@ def called(names: Sequence[str], case: tuple[Any, ...]) -> str:
 def _coverage(rival: str, points: Sequence[Row], open_points: Sequence[Row], ours: Sequence[Row]) -> str:
     if not open_points:
         return f"covers {rival} ({len(points)} points)"
-    shown = ", ".join(_open(row, ours) for row in open_points)
+    shown = ", ".join(_uncovered_point(row, ours) for row in open_points)
     return f"NOT COVERED: {rival} at {len(open_points)} of {len(points)} points: {shown}"
 
 
-def _open(row: Row, ours: Sequence[Row]) -> str:
-    """The point, and how close we come to its time within its memory and to its memory within its time."""
+def _uncovered_point(row: Row, ours: Sequence[Row]) -> str:
+    """Describe a point, our least overhead within its memory, and our largest saving within its overhead."""
     eor, msr = best_eor(ours, row["peak_bytes"]), best_msr(ours, row["eor"])
     near = [f"EOR {eor:.4f} within its memory" if eor is not None else "nothing within its memory"]
     near.append(f"MSR {msr:.4f} within its time" if msr is not None else "nothing within its time")
     return f"EOR {row['eor']:.4f} MSR {row['msr_liveness']:.4f} (ours: {', '.join(near)})"
 
 
-def _times(ours: Sequence[Row], curves: dict[tuple[Any, ...], list[Row]]) -> Iterator[str]:
-    """Who is fastest within a share of the liveness peak."""
+def _fastest(ours: Sequence[Row], curves: dict[tuple[Any, ...], list[Row]]) -> Iterator[str]:
+    """Yield which policy is fastest within each share of the liveness peak."""
     for share in SHARES if ours else ():
         budget_bytes = share * ours[0]["liveness_peak_bytes"]
         own = best_eor(ours, budget_bytes)
@@ -63,17 +63,18 @@ def _times(ours: Sequence[Row], curves: dict[tuple[Any, ...], list[Row]]) -> Ite
         if own is None and not reached:
             continue
         best = min(reached, key=lambda rival: (reached[rival], rival), default=None)
-        told = "no rival gets there" if best is None else f"best rival {best} {reached[best]:.4f}"
+        rival_figure = "no rival gets there" if best is None else f"best rival {best} {reached[best]:.4f}"
         first = own is not None and all(own <= eor for eor in reached.values())
-        own_told = "nothing" if own is None else f"EOR {own:.4f}"
-        yield f"{'fastest' if first else 'NOT FASTEST'} within {share:.0%} of the liveness peak: {own_told}; {told}"
+        own_figure = "nothing" if own is None else f"EOR {own:.4f}"
+        place = "fastest" if first else "NOT FASTEST"
+        yield f"{place} within {share:.0%} of the liveness peak: {own_figure}; {rival_figure}"
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
 
 
 def summary(policy: str, rows: Sequence[Row]) -> dict[str, str]:
-    """One line of a table: what one policy reaches on one case."""
+    """Return one line of a table: the results of one policy on one case."""
     columns = {"policy": policy}
     for base in ("liveness", "vanilla"):
         for target in TARGETS:
@@ -94,39 +95,39 @@ def summary(policy: str, rows: Sequence[Row]) -> dict[str, str]:
 
 
 def print_tables(rows: Sequence[Row], names: Sequence[str]) -> None:
-    """For each case, called by the fields `names`, a table with a line for each policy."""
+    """Print a table for each case, identified by the fields `names`, with a line for each policy."""
     console = Console(width=200, highlight=False)
-    for case, found in by(rows, *names).items():
-        print_table(console, _title(names, case, found), _lines(found))
+    for case, case_rows in by(rows, *names).items():
+        print_table(console, _title(names, case, case_rows), _lines(case_rows))
 
 
 def markdown(rows: Sequence[Row], names: Sequence[str], remarks: Remarks) -> Iterator[str]:
-    """The same tables for a document, each with its verdict and remarks, and when and where it was planned."""
-    for case, found in by(rows, *names).items():
-        yield f"### {_title(names, case, found)}\n"
-        lines = _lines(found)
+    """Yield the same tables in Markdown, each with its verdict and remarks, and the dates and hosts of its plans."""
+    for case, case_rows in by(rows, *names).items():
+        yield f"### {_title(names, case, case_rows)}\n"
+        lines = _lines(case_rows)
         yield f"| {' | '.join(lines[0])} |"
         yield f"|---|{'---:|' * (len(lines[0]) - 1)}"
         yield from (f"| {' | '.join(columns.values())} |" for columns in lines)
         yield ""
-        told = (*verdict(found, names), *remarks(found))
-        yield from (f"- {text.removeprefix(f'{called(names, case)}: ')}" for text in told)
-        planned = sorted({(row["date"], row["host"]) for row in found if "host" in row})
+        texts = (*verdict(case_rows, names), *remarks(case_rows))
+        yield from (f"- {text.removeprefix(f'{called(names, case)}: ')}" for text in texts)
+        planned = sorted({(row["date"], row["host"]) for row in case_rows if "host" in row})
         yield from (f"- planned on {day} by {host}" for day, host in planned)
         yield ""
 
 
-def _lines(found: Sequence[Row]) -> list[dict[str, str]]:
-    return [summary(str(policy), points) for (policy,), points in by(found, "policy").items()]
+def _lines(case_rows: Sequence[Row]) -> list[dict[str, str]]:
+    return [summary(str(policy), points) for (policy,), points in by(case_rows, "policy").items()]
 
 
-def _title(names: Sequence[str], case: tuple[Any, ...], found: Sequence[Row]) -> str:
-    peaks = [f"{base} {found[0][f'{base}_peak_bytes'] / MIB:,.0f} MB" for base in ("vanilla", "liveness")]
+def _title(names: Sequence[str], case: tuple[Any, ...], case_rows: Sequence[Row]) -> str:
+    peaks = [f"{base} {case_rows[0][f'{base}_peak_bytes'] / MIB:,.0f} MB" for base in ("vanilla", "liveness")]
     return f"{called(names, case)}: {', '.join(peaks)}"
 
 
 def print_table(console: Console, title: str, lines: Sequence[dict[str, str]]) -> None:
-    """One table; the first column stands to the left."""
+    """Print one table. The first column is aligned to the left."""
     table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
     for number, name in enumerate(lines[0]):
         table.add_column(name, justify="right" if number else "left", no_wrap=True)

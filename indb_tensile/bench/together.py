@@ -1,12 +1,12 @@
-"""How well the simulator foretells jobs that share the emulated device's lanes and processor: measured over foretold.
+"""Measures how well the simulator predicts jobs that share the emulated device's lanes and processor.
 
     python -m indb_tensile.bench.together [--rounds 3] [--seconds 10] [--budget 0.5] [--json]
 
-Three trainings run at once, each in a process of its own, as the controller's trainers do, and none of them pauses
-while another is measured. Each round they run without swaps, are planned together with the latencies measured there,
-and run under these plans; the simulator is then asked about the plans with the latencies of the planned run itself,
-so that what is judged is the cost model and not the machine's mood. Times are means over the run, `ratio` is the
-median over the rounds.
+Three trainings run at once, each in a process of its own as the controller's trainers do. None pauses while another
+is measured. Each round the jobs run without swaps, are planned together with the latencies of that run, and run under
+these plans. The simulator then predicts the plans with the latencies of the planned run itself, so that the
+comparison judges the cost model and not a change in the machine's speed. Times are means over the run. `ratio`,
+measured over predicted time, is the median over the rounds.
 """
 
 import argparse
@@ -49,16 +49,16 @@ CAPACITY_BYTES = config.GIB
 SHARE_BYTES = CAPACITY_BYTES // config.MIB // len(NETWORKS) * config.MIB
 
 
-class _Asked(Enum):
-    """What a process is asked for beside another plan."""
+class _Request(Enum):
+    """A request to a training process other than a plan."""
 
     MEASURE = "measure from now on"
-    REPORT = "report what was measured"
+    REPORT = "report the measurements"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ran:
-    """What one process saw in one run: its mean iteration, and the means of its operators."""
+class _Measured:
+    """Measurements of one process in one run: its mean iteration, and the means of its operators."""
 
     iteration_ns: int
     latency_ns: tuple[int, ...]
@@ -69,32 +69,34 @@ def main() -> None:
     """Print one row per job."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long each run lasts")
-    parser.add_argument("--budget", type=float, default=0.5, help="of the way from the floors to the liveness peaks")
-    parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each run")
+    parser.add_argument(
+        "--budget", type=float, default=0.5, help="share of the way from the floors to liveness peaks"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     arguments = parser.parse_args()
     for row in measure(arguments.rounds, arguments.seconds, arguments.budget):
         print(json.dumps(row) if arguments.json else _line(row), flush=True)
 
 
 def measure(rounds: int, seconds: float, budget: float) -> list[dict[str, Any]]:
-    """One row per job."""
-    with multiprocessing.get_context("spawn").Pool(1) as apart:  # what is forked below shall not have run torch
+    """Return one row per job."""
+    with multiprocessing.get_context("spawn").Pool(1) as apart:  # torch must not run here before the forks below
         link = slowed(REFERENCE, apart.apply(measure_pace, (REFERENCE,)))
     with Ledger.create(CAPACITY_BYTES, config.MIB, link.out_bytes_per_s, link.in_bytes_per_s) as ledger:
-        crew = [_Member.start(network, ledger) for network in NETWORKS]
-        for member in crew:
+        members = [_Member.start(network, ledger) for network in NETWORKS]
+        for member in members:
             member.graph = member.pipe.recv()
-        found: list[list[tuple[JobPlan, _Ran]]] = []
+        rounds_run: list[list[tuple[JobPlan, _Measured]]] = []
         for _ in range(rounds):
-            unplanned = _run(crew, [Plan(policy="liveness")] * len(crew), seconds / 2)
-            planned = _planned(crew, unplanned, link, budget)
-            ran = _run(crew, [plan.plans[0] for plan in planned], seconds)
-            again = foresee(_workloads(crew, ran), planned, link=link)
-            found.append(list(zip(again, ran, strict=True)))
-        for member in crew:
+            unplanned = _run(members, [Plan(policy="liveness")] * len(members), seconds / 2)
+            planned = _planned(members, unplanned, link, budget)
+            measured = _run(members, [plan.plans[0] for plan in planned], seconds)
+            predicted = foresee(_workloads(members, measured), planned, link=link)
+            rounds_run.append(list(zip(predicted, measured, strict=True)))
+        for member in members:
             member.stop()
-    return [_row(network, [one[k] for one in found]) for k, network in enumerate(NETWORKS)]
+    return [_row(network, [jobs[k] for jobs in rounds_run]) for k, network in enumerate(NETWORKS)]
 
 
 @dataclass(kw_only=True)
@@ -108,12 +110,12 @@ class _Member:
     @classmethod
     def start(cls, network: Network, ledger: Ledger) -> "_Member":
         context = multiprocessing.get_context("fork")  # before any device is opened: the ledger's file is inherited
-        here, there = context.Pipe()
+        own_end, its_end = context.Pipe()
         slot, epoch = ledger.claim_slot(1)
         ledger.grant(slot, SHARE_BYTES)
-        process = context.Process(target=_train, args=(network, ledger.fd, slot, epoch, there), daemon=True)
+        process = context.Process(target=_train, args=(network, ledger.fd, slot, epoch, its_end), daemon=True)
         process.start()
-        return cls(process=process, pipe=here)
+        return cls(process=process, pipe=own_end)
 
     def stop(self) -> None:
         self.pipe.send(None)
@@ -121,27 +123,27 @@ class _Member:
 
 
 def _train(network: Network, fd: int, slot: int, epoch: int, pipe: Connection) -> None:
-    """One process: calibrates, then trains without a pause, so that the others are measured beside it."""
+    """Calibrate, then train without a pause, so that the other processes are measured beside this one."""
     torch.set_num_threads(1)
     with EmulatedDevice(fd, slot, epoch, SHARE_BYTES) as device:
         subject = network.subject()
         trial = Trial(subject, subject.capture(), emulated_on(device))
         pipe.send(trial.step.graph)
-        asked = pipe.recv()
+        request = pipe.recv()
         start_ns = count = 0
-        while asked is not None:
-            match asked:
+        while request is not None:
+            match request:
                 case Plan():
-                    trial.adopt(asked)
+                    trial.adopt(request)
                     _train_for(trial, WARM_ITERATIONS)
-                    pipe.send(_Asked.MEASURE)
-                case _Asked.MEASURE:
+                    pipe.send(_Request.MEASURE)
+                case _Request.MEASURE:
                     trial.runner.measured()
                     start_ns, count = time.perf_counter_ns(), 0
-                case _Asked.REPORT:
-                    pipe.send(_ran(trial, (time.perf_counter_ns() - start_ns) // count))
+                case _Request.REPORT:
+                    pipe.send(_measured(trial, (time.perf_counter_ns() - start_ns) // count))
             count += _train_until(trial, pipe)
-            asked = pipe.recv()
+            request = pipe.recv()
         trial.runner.close()
 
 
@@ -151,7 +153,7 @@ def _train_for(trial: Trial, iterations: int) -> None:
 
 
 def _train_until(trial: Trial, pipe: Connection) -> int:
-    """Train until something else is asked for, at least one iteration. Returns how many."""
+    """Train at least one iteration and until another request arrives. Returns the number of iterations."""
     count = 0
     while not (count and pipe.poll()):
         _train_for(trial, 1)
@@ -159,36 +161,36 @@ def _train_until(trial: Trial, pipe: Connection) -> int:
     return count
 
 
-def _ran(trial: Trial, iteration_ns: int) -> _Ran:
-    found = trial.runner.measured()
-    assert found is not None
-    return _Ran(iteration_ns=iteration_ns, latency_ns=found.latency_ns, peak_bytes=found.peak_bytes)
+def _measured(trial: Trial, iteration_ns: int) -> _Measured:
+    measurement = trial.runner.measured()
+    assert measurement is not None
+    return _Measured(iteration_ns=iteration_ns, latency_ns=measurement.latency_ns, peak_bytes=measurement.peak_bytes)
 
 
-def _run(crew: list[_Member], plans: list[Plan], seconds: float) -> list[_Ran]:
-    """Every one under its plan, measured from when the last one is warm until the time is over."""
-    for member, plan in zip(crew, plans, strict=True):
+def _run(members: list[_Member], plans: list[Plan], seconds: float) -> list[_Measured]:
+    """Run every process under its plan. Measures for `seconds` after the last process has warmed up."""
+    for member, plan in zip(members, plans, strict=True):
         member.pipe.send(plan)
-    for member in crew:
+    for member in members:
         member.pipe.recv()
-    for member in crew:
-        member.pipe.send(_Asked.MEASURE)
+    for member in members:
+        member.pipe.send(_Request.MEASURE)
     time.sleep(seconds)
-    for member in crew:
-        member.pipe.send(_Asked.REPORT)
-    return [member.pipe.recv() for member in crew]
+    for member in members:
+        member.pipe.send(_Request.REPORT)
+    return [member.pipe.recv() for member in members]
 
 
-def _workloads(crew: list[_Member], ran: list[_Ran]) -> tuple[Workload, ...]:
-    found = []
-    for number, (member, one) in enumerate(zip(crew, ran, strict=True)):
+def _workloads(members: list[_Member], runs: list[_Measured]) -> tuple[Workload, ...]:
+    workloads = []
+    for number, (member, measured) in enumerate(zip(members, runs, strict=True)):
         assert member.graph is not None
-        found.append(Workload(job=JobId(number), graphs=(member.graph,), latency_ns=(one.latency_ns,)))
-    return tuple(found)
+        workloads.append(Workload(job=JobId(number), graphs=(member.graph,), latency_ns=(measured.latency_ns,)))
+    return tuple(workloads)
 
 
-def _planned(crew: list[_Member], ran: list[_Ran], link: Link, budget: float) -> tuple[JobPlan, ...]:
-    workloads = _workloads(crew, ran)
+def _planned(members: list[_Member], runs: list[_Measured], link: Link, budget: float) -> tuple[JobPlan, ...]:
+    workloads = _workloads(members, runs)
     alone = plan_jobs(workloads, budget_bytes=1 << 62, link=link, policy="liveness")
     assert isinstance(alone, tuple)
     least = sum(plan.floor_bytes for plan in alone)
@@ -198,9 +200,9 @@ def _planned(crew: list[_Member], ran: list[_Ran], link: Link, budget: float) ->
     return planned
 
 
-def _row(network: Network, rounds: list[tuple[JobPlan, _Ran]]) -> dict[str, Any]:
-    plan, ran = rounds[-1]
-    assert ran.peak_bytes <= plan.peak_bytes, f"planned {plan.peak_bytes}, measured {ran.peak_bytes} bytes"
+def _row(network: Network, rounds: list[tuple[JobPlan, _Measured]]) -> dict[str, Any]:
+    plan, measured = rounds[-1]
+    assert measured.peak_bytes <= plan.peak_bytes, f"planned {plan.peak_bytes}, measured {measured.peak_bytes} bytes"
     return {
         "network": network.name,
         "liveness_peak_bytes": plan.liveness_peak_bytes,
@@ -219,7 +221,7 @@ def _row(network: Network, rounds: list[tuple[JobPlan, _Ran]]) -> dict[str, Any]
 def _line(row: dict[str, Any]) -> str:
     sizes = ", ".join(f"{name} {row[f'{name}_bytes'] / config.MIB:.1f} MB" for name in ("liveness_peak", "peak"))
     return (
-        f"{row['network']:<8} {sizes}, {row['swaps']} swaps; foretold {row['foretold_ms']} ms (stalls "
+        f"{row['network']:<8} {sizes}, {row['swaps']} swaps; predicted {row['foretold_ms']} ms (stalls "
         f"{row['foretold_stall_ms']} ms), measured {row['measured_ms']} ms, ratio {row['ratio']} of {row['ratios']}"
     )
 

@@ -1,8 +1,8 @@
-"""How PyTorch's own ways to train bring their batch to the device, and what they save for backward to the host.
+"""Transfers of PyTorch's own ways to train: the batch to the device, and saved tensors to the host and back.
 
-On a GPU that is torch's own. On an emulated device memory is the host's, so `save_on_cpu` would keep what it saves
-where it is: it is written again with the same hooks that torch's own uses, and copies every saved tensor through the
-emulated link, in order with the computation, as torch's own does on a GPU's one stream.
+On a GPU torch's own transfers are used. An emulated device's memory is the host's, so `save_on_cpu` would leave saved
+tensors in place. It is therefore implemented again with the same hooks as torch's own. The hooks copy every saved
+tensor through the emulated link, in order with the computation, as torch's own does on a GPU's one stream.
 """
 
 from collections.abc import Callable
@@ -17,25 +17,25 @@ SAVE_ON_CPU: Final = "save_on_cpu"
 
 
 class Transfers(Protocol):
-    """How torch's own ways bring a batch to the device, and what backward needs to the host and back."""
+    """Moves the batch to the device, and the tensors that the backward pass needs to the host and back."""
 
-    label: str  # of what is kept on the host
+    label: str  # name of the contender that keeps saved tensors on the host
 
     def upload(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Brings this tensor to the device as often as it is called."""
+        """Return a function that brings this tensor to the device at each call."""
         ...
 
     def saving(self) -> Any:
-        """The context of a forward and backward whose saved tensors are kept on the host."""
+        """Return a context manager for a forward and backward pass whose saved tensors are kept on the host."""
         ...
 
     def close(self) -> None:
-        """Give host memory back."""
+        """Release host memory."""
         ...
 
 
 class TorchTransfers:
-    """Torch's own, from and to pinned memory where the device is a GPU."""
+    """Torch's own transfers, from and to pinned memory if the device is a GPU."""
 
     label = SAVE_ON_CPU
 
@@ -44,20 +44,20 @@ class TorchTransfers:
         self._pins = place.type == "cuda"
 
     def upload(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """A new tensor each time, as from a data loader that pins its batches."""
+        """Return a function that copies the tensor anew each time, as a data loader that pins its batches does."""
         pinned = tensor.pin_memory() if self._pins else tensor
         return lambda: pinned.to(self._place, non_blocking=True, copy=True)
 
     def saving(self) -> Any:
-        """torch.autograd.graph.save_on_cpu."""
+        """Return torch.autograd.graph.save_on_cpu."""
         return save_on_cpu(pin_memory=self._pins)
 
     def close(self) -> None:
-        """The pinned batch goes with its last user."""
+        """Do nothing: the pinned batch is released with its last reference."""
 
 
 class LinkTransfers:
-    """The same through the lanes of an emulated device."""
+    """Transfers through the lanes of an emulated device."""
 
     label = f"{SAVE_ON_CPU}, emulated link"
 
@@ -66,7 +66,7 @@ class LinkTransfers:
         self._host: list[HostBuffer] = []
 
     def upload(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """From a buffer of the host pool."""
+        """Return a function that copies the tensor from a buffer of the host pool."""
         buffer = HostBuffer(self._device.host_allocate(tensor.nbytes))
         self._host.append(buffer)
         self._device.wait(self._device.copy_out(buffer, tensor.data_ptr(), tensor.nbytes))
@@ -79,11 +79,11 @@ class LinkTransfers:
         return bring
 
     def saving(self) -> saved_tensors_hooks:
-        """What save_on_cpu does, by way of the link."""
+        """Return the hooks of save_on_cpu, through the link."""
         return saved_tensors_hooks(self._pack, self._unpack)
 
     def close(self) -> None:
-        """Give the batch's buffers back."""
+        """Release the batch's buffers."""
         for buffer in self._host:
             self._device.host_free(buffer)
 
@@ -102,7 +102,7 @@ class LinkTransfers:
 
 
 class _Packed:
-    """A saved tensor on the host; its memory goes back when autograd lets go of it."""
+    """A saved tensor on the host. Its memory is released when autograd drops it."""
 
     def __init__(self, device: Device, tensor: torch.Tensor) -> None:
         self.shape, self.stride, self.dtype = tensor.shape, tensor.stride(), tensor.dtype
@@ -114,6 +114,6 @@ class _Packed:
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor if its bytes lie in one piece, in whatever order, else a copy of which that is true."""
+    """Return the tensor if its bytes are contiguous in any order, else a copy for which that is true."""
     like = torch.empty_like(tensor, device="meta")
     return tensor if like.stride() == tensor.stride() else tensor.clone()

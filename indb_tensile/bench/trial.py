@@ -1,4 +1,4 @@
-"""One network in training on a device: what benchmarks of the executor share."""
+"""A network in training on a device, shared by the benchmarks of the executor."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ WARM_ITERATIONS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model, its loss, and one batch to train it on again and again; by Adam, where nothing else is said."""
+    """A model, its loss, and one batch that it trains on repeatedly; the default optimizer is Adam."""
 
     name: str
     module: nn.Module
@@ -45,34 +45,34 @@ class Subject:
 
     @classmethod
     def of(cls, network: Network, batch: int, seed: int = 0) -> "Subject":
-        """A known network with random weights and rows. Raises RequestError where it takes no such rows."""
+        """Return a known network with random weights and rows. Raises RequestError if it accepts no such rows."""
         value_bytes = 8 if network.tokens else 4
         require_memory(f"{batch} rows for {network.name}", batch * prod(network.row) * value_bytes)
         module, loss, x, y = drawn(network, batch, seed)
         return cls(name=network.name, module=module.train(), loss=loss, x=x, y=y)
 
     def capture(self, place: torch.device = HOST) -> CapturedStep:
-        """Its training step where tensors are there, calibrated."""
+        """Return its calibrated training step, captured where tensors are on `place`."""
         return self.calibrated(place)[0]
 
     def calibrated(self, place: torch.device = HOST) -> tuple[CapturedStep, Workload]:
-        """The step, and what to plan for with the latencies of operators that each ran alone."""
+        """Return the step, and its workload with the latencies of operators that each ran alone."""
         with capturing_on(place):
             captured = (capture_training(self.module, self.loss, self.x, self.y, self.settings, self.passes),)
         if place == HOST:
             require_memory(f"{self.name} at a batch of {len(self.x)}", liveness_peak(captured[0].graph))
         most_bytes = 2 * vanilla_peak(captured[0].graph) + config.GIB
-        found = calibrate(captured, unknown_signatures(captured, {}), {}, most_bytes)
-        (step,) = found.steps
-        return step, workload(step, tuple(found.measured[o.signature][0] for o in step.graph.operators))
+        calibration = calibrate(captured, unknown_signatures(captured, {}), {}, most_bytes)
+        (step,) = calibration.steps
+        return step, workload(step, tuple(calibration.measured[o.signature][0] for o in step.graph.operators))
 
 
-def require_memory(what: str, size_bytes: int, measure: Callable[[], Memory] = memory) -> None:
-    """Raise RequestError for what cannot run here without a plan: the system would kill whoever tried."""
-    most = measure()
-    if size_bytes > most.size_bytes:
+def require_memory(purpose: str, size_bytes: int, measure: Callable[[], Memory] = memory) -> None:
+    """Raise RequestError if this machine has too little memory. The system would kill the process that tried."""
+    available = measure()
+    if size_bytes > available.size_bytes:
         raise RequestError(
-            f"{what}: {size_bytes} bytes are needed, and {most.whose} has {most.size_bytes}",
+            f"{purpose}: {size_bytes} bytes are needed, and {available.whose} has {available.size_bytes}",
             hint="Give a smaller --batch, --side or --budget.",
         )
 
@@ -111,15 +111,15 @@ class Trial:
         self.runner.adopt((plan,), self._generation)
 
     def restart(self) -> None:
-        """Parameters and optimizer as they were at first."""
+        """Reset parameters and optimizer state to their initial values."""
         self.state.load(self._initial)
 
     def iterate(self) -> None:
-        """One iteration."""
+        """Run one iteration."""
         self.runner.train(self.subject.x, self.subject.y, RATE)
 
     def run(self, plan: Plan, iterations: int, warmed: Callable[[], object] = lambda: None) -> Measurement:
-        """Adopt, warm up, which is said, and measure so many iterations."""
+        """Adopt the plan, warm up, call `warmed`, and measure `iterations` iterations."""
         self.adopt(plan)
         for _ in range(WARM_ITERATIONS):
             self.iterate()
@@ -128,22 +128,22 @@ class Trial:
         return self.measured(iterations)
 
     def measured(self, iterations: int = 1) -> Measurement:
-        """So many more."""
+        """Run `iterations` iterations and return the measurement since the last call."""
         for _ in range(iterations):
             self.iterate()
-        found = self.runner.measured()
-        assert found is not None
-        return found
+        measurement = self.runner.measured()
+        assert measurement is not None
+        return measurement
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two values are equal bit for bit: signs of zeros count, and what is no number equals itself."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+def same_bits(value: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two values are equal bit for bit: signs of zeros count, and NaN equals the same NaN."""
+    if value.shape != other.shape or value.dtype != other.dtype:
         return False
-    first, second = (tensor.reshape(-1).view(torch.uint8) for tensor in (one, other))
+    first, second = (tensor.reshape(-1).view(torch.uint8) for tensor in (value, other))
     return torch.equal(first, second)
 
 
 def workload(step: CapturedStep, latency_ns: tuple[int, ...]) -> Workload:
-    """What to plan for, with these latencies."""
+    """Return the workload of the step with these latencies."""
     return Workload(job=JobId(1), graphs=(step.graph,), latency_ns=(latency_ns,))

@@ -1,9 +1,9 @@
-"""Contenders timed in turns: on a machine whose speed changes by the second, only what ran side by side compares.
+"""Times contenders in turns. On a machine whose speed changes by the second, only adjacent runs are comparable.
 
-In every round everyone starts from the same parameters, draws the same random numbers, warms up by one iteration and
-is timed for some more. A ratio is taken within a round and the median over the rounds; so a round that something
-disturbed decides nothing. The two that a question of 1 % is about meet in many more rounds, alternating who is first:
-what the first of two leaves behind, in caches or in the clock, is then no one's advantage.
+In every round each contender starts from the same parameters, draws the same random numbers, warms up by one
+iteration and is timed for some more. A ratio is taken within a round, and the result is the median over the rounds,
+so one disturbed round decides nothing. Two contenders whose times differ by about 1 % meet in many more rounds and
+alternate in going first, so that neither profits from the state in which the other leaves caches and clock.
 """
 
 import time
@@ -19,18 +19,18 @@ from indb_tensile.bench.trial import same_bits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long is measured: rounds of all, then rounds of two, each of turns of at least this long."""
+    """Duration of the measurement: rounds of all contenders, then rounds of two, with turns of at least `turn_s`."""
 
-    rounds: int = 9  # of all, at most; at least three, whatever time they take
-    all_s: float = 60.0  # for them
-    duels: int = 41  # of two, at most; at least nine
+    rounds: int = 9  # most rounds of all contenders; at least three run, however long they take
+    all_s: float = 60.0  # time for these rounds
+    duels: int = 41  # most rounds of two contenders; at least nine run
     duels_s: float = 40.0
     turn_s: float = 1.0
 
 
 @dataclass(slots=True)
 class Entry:
-    """One contender, and what was seen of it: by round, and by duel."""
+    """One contender and its measurements, by round of all contenders and by duel."""
 
     contender: Contender
     peak_bytes: int
@@ -41,16 +41,19 @@ class Entry:
     buffers_exact: list[bool] = field(default_factory=list)
 
     def over(self, other: "Entry") -> float:
-        """Its time over another's: the median of the ratios of duels, where both met in any, else of rounds."""
+        """Return this time over the other's: the median ratio of duels if both have any, else of rounds."""
         met = bool(self.duel_ns and other.duel_ns)
-        mine, theirs = (one.duel_ns if met else one.step_ns for one in (self, other))
+        mine, theirs = (entry.duel_ns if met else entry.step_ns for entry in (self, other))
         return median(a / b for a, b in zip(mine, theirs, strict=True))
 
 
 def take_turns(
     entries: Sequence[Entry], trained: frozenset[str], pace: Pace, finished: Callable[[Entry], None]
 ) -> None:
-    """Rounds of all, in their order, the first of whom says what is exact; `finished` is told of each turn."""
+    """Run rounds of all contenders in order. Results are exact if they equal the first contender's.
+
+    Calls `finished` after each turn.
+    """
     started_s = time.perf_counter()
     iterations = 0
     for done in range(pace.rounds):
@@ -69,22 +72,22 @@ def take_turns(
             entry.buffers_exact.append(all(alike.values()))
 
 
-def duel(one: Entry, other: Entry, pace: Pace) -> None:
-    """Rounds of two, each the first in every other one."""
+def duel(first: Entry, other: Entry, pace: Pace) -> None:
+    """Run rounds of two contenders. Each goes first in every other round."""
     started_s = time.perf_counter()
-    iterations = _iterations(one, pace.turn_s)
+    iterations = _iterations(first, pace.turn_s)
     for done in range(pace.duels):
         if done >= min(9, pace.duels) and time.perf_counter() - started_s > pace.duels_s:
             break
-        for entry in (one, other) if done % 2 else (other, one):
+        for entry in (first, other) if done % 2 else (other, first):
             entry.duel_ns.append(entry.contender.turn(iterations))
 
 
 def _shorter(pace: Pace, count: int) -> float:
-    """A turn's seconds where so many take theirs, so that there is time for all rounds."""
+    """Return the seconds of a turn that leave time for all rounds of `count` contenders."""
     return min(pace.turn_s, pace.all_s / (pace.rounds * count) / 2)
 
 
 def _iterations(entry: Entry, turn_s: float) -> int:
-    """How many a turn takes, at the pace of this one."""
+    """Return the number of iterations of a turn, from the time of one iteration of this contender."""
     return max(1, round(turn_s * 1e9 / entry.contender.turn(1)))

@@ -1,22 +1,23 @@
 #!/bin/sh
-# Runs everything that wants a GPU on the machine that has one, part after part, and records what it measures.
+# Runs all tests and measurements that need a GPU, part after part, and records the results.
 #
 #   sh tests/gpu/run.sh                       all parts: under 30 minutes, none longer than 10
-#   sh tests/gpu/run.sh kills together        these parts, in the script's order
-#   sh tests/gpu/run.sh --skip bench          all but these
-#   sh tests/gpu/run.sh --list                what the parts are
-#   sh tests/gpu/run.sh --to DIRECTORY …      where results go; without it $OUT, else gpu-results
+#   sh tests/gpu/run.sh kills together        only these parts, in the script's order
+#   sh tests/gpu/run.sh --skip bench          all parts but these
+#   sh tests/gpu/run.sh --list                list the parts
+#   sh tests/gpu/run.sh --to DIRECTORY …      directory of the results; default: $OUT, else gpu-results
 #
-# The directory gets results.jsonl, one JSON object a line with the machine's name in each, and the output of each part.
-# Nothing is fetched: the library is built in a copy of the sources with what `python3` (or PYTHON) has. That is torch
-# with CUDA, pytest, nanobind, CMake, a C++20 compiler, Python's headers and nvidia-ml-py; neither psycopg, SQLAlchemy
-# nor msgspec. A part that lacks something says what. Ends with 1 where a part failed.
+# The directory gets results.jsonl, one JSON object per line with the machine's name in each, and the output of each
+# part. The script downloads nothing: it builds the library in a copy of the sources with the packages of `python3` (or
+# PYTHON). These are torch with CUDA, pytest, nanobind, CMake, a C++20 compiler, Python's headers and nvidia-ml-py.
+# psycopg, SQLAlchemy and msgspec are not needed. A part that lacks a package names it. The exit code is 1 if a part
+# fails.
 set -eu
 python=${PYTHON:-python3}
 sources=$(cd "$(dirname "$0")/../.." && pwd)
 case " $* " in *" --list "*) exec "$python" "$sources/tests/gpu/parts.py" "$@" ;; esac
 TENSILE_GPU_RESULTS=$(realpath -m "${OUT:-gpu-results}")
-TENSILE_GPU_HERE=$(pwd)  # what --to is relative to
+TENSILE_GPU_HERE=$(pwd)  # a relative --to starts here
 export TENSILE_GPU_RESULTS TENSILE_GPU_HERE
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
