@@ -6,13 +6,13 @@
 
 Each job is a network of one of the families, deep enough for the given number of operators: bottleneck blocks at
 batch 16 (bench/residual.py) or an unrolled recurrent layer (bench/recurrent.py). With --models it is a known network;
-without names, each of them. A budget is a share of the jobs' liveness peaks. Without --budget it is 0.6; with --models
-it is ten budgets in turn, evenly from just below the liveness peak to just above the floor. `planning_ms` is the time of
-the policy's call for graphs that this process has not seen before, and `planning_cpu_ms` its processor time.
-`replanning_ms` is the time to renew those plans after every operator's latency has changed by a few per cent, as the
-controller does: by search/replan.py for our own policy, by another call for all others. `replanning_cpu_ms` is its
-processor time, and `replanning_cold_ms` the same without anything remembered of the graphs. All are medians over the
-rounds, each with graphs of its own. Every plan is checked, whatever its size.
+without names, each of them. A budget is a share of the jobs' liveness peaks. Without --budget it is 0.6; with
+--models it is ten budgets in turn, evenly from just below the liveness peak to just above the floor. `planning_ms` is
+the time of the policy's call for graphs that this process has not seen before, and `planning_cpu_ms` its processor
+time. `replanning_ms` is the time to renew those plans after every operator's latency has changed by a few per cent,
+as the controller does: by search/replan.py for our own policy, by another call for all others. `replanning_cpu_ms` is
+its processor time, and `replanning_cold_ms` the same without anything remembered of the graphs. All are medians over
+the rounds, each with graphs of its own. Every plan is checked, whatever its size.
 
 Rivals plan for the same budget, and the same simulator judges them; the fastest that meets it is `rival_eor`. A rival
 that takes more than `--share` times as long as our plan, and more than a second, is stopped and does not count: its
