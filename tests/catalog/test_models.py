@@ -318,7 +318,7 @@ def test_weights_that_were_changed_are_not_handed_out(database: Database) -> Non
 def test_a_missing_version_is_named(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         assert models.deployed_version(connection, "nothing") is None
-        with pytest.raises(MissingError, match="model version 7 is not there"):
+        with pytest.raises(MissingError, match="model version 7 does not exist"):
             models.load_version(connection, ModelVersionId(7))
 
 
