@@ -118,7 +118,7 @@ def test_a_variable_reaches_a_running_controller_and_holds_while_it_is_set(servi
     assert (
         "the settings differ: max_jobs is 1 (TENSILE_MAX_JOBS) and was 8; starting the controller again, its jobs go "
         "on from their last checkpoints\n"
-        f"variables hold while they are set; what is to stay goes into {state(service).settings}\n"
+        f"variables have effect only while they are set; write permanent settings into {state(service).settings}\n"
     ) in done.err
     assert json.loads(done.out)["controller"] != first["controller"]
     with admin(service) as connection:
@@ -149,7 +149,7 @@ def test_what_a_controller_leaves_in_the_state_directory_is_ours_to_remove(tmp_p
         (tmp_path / name).mkdir()
     _check_ours(tmp_path)
     (tmp_path / "thesis.log").mkdir()
-    with pytest.raises(RequestError, match=r"holds something that is not ours: thesis\.log"):
+    with pytest.raises(RequestError, match=r"contains a file that tensile did not create: thesis\.log"):
         _check_ours(tmp_path)
 
 
