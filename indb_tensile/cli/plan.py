@@ -228,7 +228,7 @@ def _show(rows: Sequence[Row], *, as_json: bool) -> None:
 
 
 def _check(scores: Sequence[Score], policy: str, together: Sequence[str]) -> None:
-    """Raise InvariantError for a plan that breaks a rule, or for gates beyond the budget; the plans were shown before."""
+    """Raise InvariantError for a plan that breaks a rule or for gates beyond the budget, after they were shown."""
     if together:
         raise InvariantError(f"the phases of policy {policy} break the rules", detail="\n".join(together))
     for number, job_score in enumerate(scores, start=1):
