@@ -341,7 +341,7 @@ def _from_file(environ: Mapping[str, str]) -> dict[str, Any]:
     return {name: _convert(name, value, f"{name} in {path}") for name, value in table.items()}
 
 
-def _convert(name: str, value: object, where: str) -> object:
+def _convert(name: str, value: object, source: str) -> object:
     """Convert a value to the type of its field. `value` is text from the environment, or a value from TOML."""
     kind = _KINDS[name]
     try:
@@ -358,7 +358,7 @@ def _convert(name: str, value: object, where: str) -> object:
                 return _text(value)
     except (ValueError, KeyError):
         example = ", such as 512MB or 2GB" if kind == "a size" else ""
-        raise RequestError(f"{where} is {value!r}: {kind} is needed{example}") from None
+        raise RequestError(f"{source} is {value!r}: {kind} is needed{example}") from None
 
 
 _TRUTHS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}

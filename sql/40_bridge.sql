@@ -83,8 +83,8 @@ declare
   answer jsonb;
   code text;
   message text;
-  more text;
-  way_out text;
+  detail_text text;
+  hint_text text;
 begin
   perform public.tensile_require_role('tensile_user');
   answer := tensile.bridge(verb, request, rows);
@@ -93,15 +93,15 @@ begin
   end if;
   code := answer #>> '{error,sqlstate}';
   message := answer #>> '{error,message}';
-  more := answer #>> '{error,detail}';
-  way_out := answer #>> '{error,hint}';
+  detail_text := answer #>> '{error,detail}';
+  hint_text := answer #>> '{error,hint}';
   -- PostgreSQL would show an empty DETAIL or HINT.
-  if more <> '' and way_out <> '' then
-    raise exception '%', message using errcode = code, detail = more, hint = way_out;
-  elsif more <> '' then
-    raise exception '%', message using errcode = code, detail = more;
-  elsif way_out <> '' then
-    raise exception '%', message using errcode = code, hint = way_out;
+  if detail_text <> '' and hint_text <> '' then
+    raise exception '%', message using errcode = code, detail = detail_text, hint = hint_text;
+  elsif detail_text <> '' then
+    raise exception '%', message using errcode = code, detail = detail_text;
+  elsif hint_text <> '' then
+    raise exception '%', message using errcode = code, hint = hint_text;
   end if;
   raise exception '%', message using errcode = code;
 end

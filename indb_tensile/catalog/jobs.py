@@ -139,12 +139,13 @@ def register_worker(
     return WorkerId(_query_value(connection, "register_worker", parameters))
 
 
-def beat(connection: Connection, worker: WorkerId, held: Mapping[JobId, ClaimToken] | None = None) -> Beat:
-    """Renew the worker's lease. `held` are the jobs that the worker has; without it, `lost` and `strays` are empty.
+def beat(connection: Connection, worker: WorkerId, claims: Mapping[JobId, ClaimToken] | None = None) -> Beat:
+    """Renew the worker's lease, and return the changes of its jobs.
 
-    If the table of jobs is locked, the call still renews the lease. A later heartbeat then reports the cancellations.
+    `claims` are the jobs that the worker believes to have. Without them, `lost` and `strays` are empty. If the table
+    of jobs is locked, the call still renews the lease, and a later heartbeat reports the cancellations.
     """
-    parameters = {"worker": worker, "jobs": list(held or ()), "claims": list((held or {}).values())}
+    parameters = {"worker": worker, "jobs": list(claims or ()), "claims": list((claims or {}).values())}
     try:
         row = connection.execute(query("beat"), parameters).fetchone()
     except psycopg.errors.LockNotAvailable:
@@ -152,7 +153,7 @@ def beat(connection: Connection, worker: WorkerId, held: Mapping[JobId, ClaimTok
         return Beat(alive=alive, cancelled=(), lost=())
     assert row is not None
     alive, cancelled, lost, stray_jobs, stray_claims, version = row
-    strays = () if held is None else tuple(zip(stray_jobs, stray_claims, strict=True))
+    strays = () if claims is None else tuple(zip(stray_jobs, stray_claims, strict=True))
     return Beat(alive=alive, cancelled=tuple(cancelled), lost=tuple(lost), strays=strays, version=version)
 
 

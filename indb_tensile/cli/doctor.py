@@ -379,8 +379,10 @@ def _link(name: str, rows: list[Row]) -> Row:
         for row in rows
     )
     rates = {Way.OUT: measured.out_bytes_per_s, Way.IN: measured.in_bytes_per_s}
-    shown = ", ".join(f"{rate / 1e6:.1f} MB/s {way}" for way, rate in rates.items())
-    finding = f"{shown}, {measured.duplex:.0%} of that with copies both ways at once, measured {rows[0]['measured']}"
+    rates_text = ", ".join(f"{rate / 1e6:.1f} MB/s {way}" for way, rate in rates.items())
+    finding = (
+        f"{rates_text}, {measured.duplex:.0%} of that with copies both ways at once, measured {rows[0]['measured']}"
+    )
     share = min([1.0, *(rates[Way(r["way"])] / r["emulated_bytes_per_s"] for r in rows if r["emulated_bytes_per_s"])])
     if share < BORNE_OUT:
         finding += f": {share:.0%} of what it is set to"

@@ -71,10 +71,10 @@ def up(as_json: bool, **arguments: Any) -> None:
         warn(reason)
     options = {name: value for name, value in arguments.items() if value is not None}
     with place.locked():
-        kept = kept_settings(place.settings, options)
+        stored = kept_settings(place.settings, options)
         environ = variables(os.environ, options)
-        settings = check_settings(text_of(kept), place.settings, environ)
-        text = text_of(without_imitation(kept, settings, options))
+        settings = check_settings(text_of(stored), place.settings, environ)
+        text = text_of(without_imitation(stored, settings, options))
         settings = check_settings(text, place.settings, environ)
         check_mps(settings)
         if settings.mps:
@@ -85,7 +85,7 @@ def up(as_json: bool, **arguments: Any) -> None:
         place.settings.write_text(text)
         controller = _bring_up_controller(place, cluster, Launch(settings=settings, variables=environ))
     device = _device_of(cluster, controller.pid, settings)
-    warn_of_old_sizes(place, device, kept, options)
+    warn_of_old_sizes(place, device, stored, options)
     summary = {
         "database": cluster.dsn(user="demo"),
         "controller": controller.pid,

@@ -51,27 +51,29 @@ def check_settings(text: str, path: Path, environ: Mapping[str, str]) -> config.
         new_file.unlink()
 
 
-def without_imitation(kept: dict[str, Any], settings: config.Settings, options: Mapping[str, Any]) -> dict[str, Any]:
+def without_imitation(
+    stored: dict[str, Any], settings: config.Settings, options: Mapping[str, Any]
+) -> dict[str, Any]:
     """Remove the settings of the emulated device if the device is another one, because they have no effect then."""
-    idle = [name for name in _IMITATING if name in kept]
+    idle = [name for name in _IMITATING if name in stored]
     if not idle or settings.device == EMULATED:
-        return kept
+        return stored
     if any(name in options for name in idle):
         listed = ", ".join(_IMITATING[name] for name in idle if name in options)
         warn(
             f"{listed}: only for the emulated device, and the device is {settings.device}; "
             "add --device emulated to use it"
         )
-    return {name: value for name, value in kept.items() if name not in idle}
+    return {name: value for name, value in stored.items() if name not in idle}
 
 
 def warn_of_old_sizes(
-    place: Place, device: Mapping[str, Any], kept: Mapping[str, Any], options: Mapping[str, Any]
+    place: Place, device: Mapping[str, Any], stored: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
     """Warn if a GPU that `auto` has chosen gets sizes that were stored before, perhaps for another device."""
-    sizes = [name for name in ("capacity_bytes", "budget_bytes") if name in kept and name not in options]
+    sizes = [name for name in ("capacity_bytes", "budget_bytes") if name in stored and name not in options]
     if sizes and str(device["device"]).startswith("cuda:"):
-        listed = ", ".join(f"{name} = {kept[name]}" for name in sizes)
+        listed = ", ".join(f"{name} = {stored[name]}" for name in sizes)
         warn(
             f"jobs on {device['device']} have a budget of {device['budget_bytes']} bytes, because {place.settings} "
             f"has {listed} from an earlier start; remove these lines to use all memory of the GPU"
