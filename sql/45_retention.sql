@@ -83,61 +83,61 @@ create function tensile.vacuum_step(most integer default 1000) returns table (ki
 as $$
 #variable_conflict use_column
 declare
-  room bigint := least(greatest(most, 1), 100000);
+  remaining bigint := least(greatest(most, 1), 100000);
   most_versions constant bigint := 10;  -- the weights of a version have megabytes
   kept_versions bigint;
-  before timestamptz;
+  cutoff timestamptz;
   ended bigint[];
   counts bigint[] := '{0,0,0,0,0,0,0}';  -- in the order of `kinds`
   kinds constant text[] := '{events,plans,metrics,jobs,workers,links,versions}';
-  gone bigint;
+  deleted bigint;
 begin
   -- The jobs that are old enough to be deleted with their rows in other tables.
-  before := now() - (tensile.setting('retain_jobs') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_jobs') #>> '{}')::interval;
   ended := array(select j.job_id from tensile.jobs as j
-                  where j.finished_at < before order by j.finished_at, j.job_id limit room);
+                  where j.finished_at < cutoff order by j.finished_at, j.job_id limit remaining);
 
-  before := now() - (tensile.setting('retain_events') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_events') #>> '{}')::interval;
   delete from tensile.job_events as e
-   where e.event_id = any (array(select o.event_id from tensile.job_events as o where o.at < before
-                                  order by o.at limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[1] := gone; room := room - gone;
+   where e.event_id = any (array(select o.event_id from tensile.job_events as o where o.at < cutoff
+                                  order by o.at limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[1] := deleted; remaining := remaining - deleted;
   delete from tensile.job_events as e
    where e.event_id = any (array(select o.event_id from tensile.job_events as o where o.job_id = any (ended)
-                                  limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[1] := counts[1] + gone; room := room - gone;
+                                  limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[1] := counts[1] + deleted; remaining := remaining - deleted;
 
-  before := now() - (tensile.setting('retain_plans') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_plans') #>> '{}')::interval;
   delete from tensile.plans as p
    where p.plan_id = any (array(
            select o.plan_id from tensile.plans as o
-            where o.created_at < before
+            where o.created_at < cutoff
               and (exists (select from tensile.jobs as j where j.job_id = o.job_id and j.finished_at is not null)
                    or exists (select from tensile.plans as n where n.job_id = o.job_id and n.plan_id > o.plan_id))
-            order by o.created_at limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[2] := gone; room := room - gone;
+            order by o.created_at limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[2] := deleted; remaining := remaining - deleted;
   delete from tensile.plans as p
    where p.plan_id = any (array(select o.plan_id from tensile.plans as o where o.job_id = any (ended)
-                                 limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[2] := counts[2] + gone; room := room - gone;
+                                 limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[2] := counts[2] + deleted; remaining := remaining - deleted;
 
-  before := now() - (tensile.setting('retain_metrics') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_metrics') #>> '{}')::interval;
   delete from tensile.metrics as m
    where m.ctid = any (array(
            select o.ctid from tensile.metrics as o
-            where o.job_id in (select j.job_id from tensile.jobs as j where j.finished_at < before)
-            limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[3] := gone; room := room - gone;
+            where o.job_id in (select j.job_id from tensile.jobs as j where j.finished_at < cutoff)
+            limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[3] := deleted; remaining := remaining - deleted;
   delete from tensile.metrics as m
    where m.ctid = any (array(select o.ctid from tensile.metrics as o where o.job_id = any (ended)
-                              limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[3] := counts[3] + gone; room := room - gone;
+                              limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[3] := counts[3] + deleted; remaining := remaining - deleted;
 
   delete from tensile.jobs as j
    where j.job_id = any (array(
@@ -146,29 +146,29 @@ begin
               and not exists (select from tensile.job_events as e where e.job_id = o.job_id)
               and not exists (select from tensile.plans as p where p.job_id = o.job_id)
               and not exists (select from tensile.metrics as m where m.job_id = o.job_id)
-            limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[4] := gone; room := room - gone;
+            limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[4] := deleted; remaining := remaining - deleted;
 
-  before := now() - (tensile.setting('retain_workers') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_workers') #>> '{}')::interval;
   delete from tensile.workers as w
    where w.worker_id = any (array(
            select o.worker_id from tensile.workers as o
-            where o.stopped_at < before
+            where o.stopped_at < cutoff
               and not exists (select from tensile.jobs as j where j.worker_id = o.worker_id)
-            limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[5] := gone; room := room - gone;
+            limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[5] := deleted; remaining := remaining - deleted;
 
-  before := now() - (tensile.setting('retain_links') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_links') #>> '{}')::interval;
   delete from tensile.device_links as l
    where l.ctid = any (array(
            select o.ctid from tensile.device_links as o
-            where o.measured_at < before
+            where o.measured_at < cutoff
               and not exists (select from tensile.workers as w where w.host = o.host and w.stopped_at is null)
-            limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[6] := gone; room := room - gone;
+            limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[6] := deleted; remaining := remaining - deleted;
 
   kept_versions := (tensile.setting('retain_versions') #>> '{}')::bigint;
   delete from tensile.model_versions as v
@@ -182,9 +182,9 @@ begin
                               from tensile.model_versions as n
                              where kept_versions is not null and not n.deployed) as r
                      where r.place > kept_versions)
-            limit least(room, most_versions) for update skip locked));
-  get diagnostics gone = row_count;
-  counts[7] := gone;
+            limit least(remaining, most_versions) for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[7] := deleted;
 
   return query
   select c.name, c.rows from unnest(kinds, counts) with ordinality as c (name, rows, place)

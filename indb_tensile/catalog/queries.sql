@@ -97,7 +97,7 @@ returning worker_id
 
 -- leave --
 -- in_order: the worker itself reports that it stops, so its jobs are not interrupted by the death of a controller.
-with gone as (delete from tensile.device_jobs where worker_id = %(worker)s)
+with deleted as (delete from tensile.device_jobs where worker_id = %(worker)s)
 update tensile.workers set stopped_at = now(), service_name = null, took_leave = %(in_order)s
  where worker_id = %(worker)s and stopped_at is null
 
@@ -133,19 +133,19 @@ with dead as (
                           where v.stopped_at is null
                             for update of v skip locked)
   returning w.worker_id, w.host, w.heartbeat_at, w.took_leave
-), gone as (
+), stopped_workers as (
   select worker_id, host, heartbeat_at, took_leave from dead
   union all
   select worker_id, host, heartbeat_at, took_leave from tensile.workers where stopped_at is not null
 ), stranded as (
-  select j as job, gone.worker_id, gone.heartbeat_at, case when took_leave then 'others' else 'unclear' end as blame,
-         format('attempt %%s was interrupted: worker %%s on host %%s %%s', j.attempt, gone.worker_id, gone.host,
+  select j as job, w.worker_id, w.heartbeat_at, case when took_leave then 'others' else 'unclear' end as blame,
+         format('attempt %%s was interrupted: worker %%s on host %%s %%s', j.attempt, w.worker_id, w.host,
                 case when took_leave then 'has left' else 'is gone' end) as reason
-    from tensile.jobs as j join gone on gone.worker_id = j.worker_id
+    from tensile.jobs as j join stopped_workers as w on w.worker_id = j.worker_id
    where j.state in ('starting', 'running')
      for update of j skip locked
 ), forgotten as (
-  delete from tensile.device_jobs as d using gone where d.worker_id = gone.worker_id
+  delete from tensile.device_jobs as d using stopped_workers as w where d.worker_id = w.worker_id
 ), judged as (
   select (s.job).job_id, s.worker_id, a.*
     from stranded as s

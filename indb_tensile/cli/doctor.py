@@ -386,5 +386,5 @@ def _link(name: str, rows: list[Row]) -> Row:
     share = min([1.0, *(rates[Way(r["way"])] / r["emulated_bytes_per_s"] for r in rows if r["emulated_bytes_per_s"])])
     if share < BORNE_OUT:
         finding += f": {share:.0%} of what it is set to"
-    mend = "start the controller again while this machine is less to do: it measures its link then"
+    mend = "start the controller again while this machine has less to do: it measures its link then"
     return _check(name, share >= BORNE_OUT, finding, mend)
