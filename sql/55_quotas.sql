@@ -19,8 +19,7 @@ $$;
 comment on function tensile.quota_of(oid) is
   'returns the quota of a role: its own quota, else the quota of all roles, else the default; null is no limit';
 
--- The settings make the planner read active jobs through the only index that holds just them, whatever the statistics
--- are.
+-- The settings make the planner read active jobs through the index that holds only them, whatever the statistics are.
 create function tensile.owners_at_limit(more integer, claimant oid default null) returns oid[]
   language sql stable
   set search_path = pg_catalog, pg_temp
@@ -46,8 +45,8 @@ as $$
      group by a.owner_oid)
 $$;
 comment on function tensile.owners_at_limit(integer, oid) is
-  'returns the roles whose quota allows no further job if this many more of their jobs were active; of the roles with '
-  'active jobs, the claimant, and the roles with a quota of 0';
+  'returns the roles whose quota of active jobs is reached once this many more of their jobs are active; considers roles '
+  'with active jobs, the claimant, and roles with a quota of 0';
 
 -- The settings are those of owners_at_limit. The condition on owner_oid is a range, because an equality would let the
 -- planner ignore owner_oid in the order and walk the queue of all owners.
