@@ -1,8 +1,8 @@
-"""The embedded PostgreSQL cluster: private, on a Unix socket only, run by its own system user when started by root.
+"""Creates, starts and stops the embedded PostgreSQL cluster, a private server on a Unix socket only.
 
-PostgreSQL refuses to run as root, so root hands the cluster to the system user `postgres`; anyone else runs it
-as themselves. No password and no `trust`: `peer` authentication with a map says which roles the invoking
-system user may be.
+PostgreSQL refuses to run as root, so a cluster that root creates runs as the system user `postgres`. A cluster of any
+other user runs as that user. The server uses neither passwords nor `trust`: `peer` authentication with a map decides
+as which roles the invoking system user may log in.
 """
 
 import os
@@ -22,14 +22,14 @@ from psycopg.conninfo import make_conninfo
 
 from indb_tensile.errors import DatabaseError
 
-MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path holds 108 with its terminating zero
+MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path holds 108 bytes, with the terminating zero
 MINIMUM_MAJOR = 15
 DATABASE = "tensile"
 ROLES = ("postgres", "tensile_worker", "tensile_reader", "demo")
 _SOCKET_NAME = ".s.PGSQL.5432"
-UNFINISHED = "new-"  # a data directory that is being made
-_NO_PROCESS = 4_194_305  # above the most that Linux gives a process as its number
-_LEFTOVER_S = 10.0  # how long processes of a killed server may take to see that it is gone
+UNFINISHED = "new-"  # prefix of a data directory that is still being created
+_NO_PROCESS = 4_194_305  # above the largest process id of Linux
+_LEFTOVER_S = 10.0  # time limit for processes of a killed server to notice that it is gone
 _LEFTOVER = "pre-existing shared memory block"
 # libpq splits lists at commas; pg_ctl starts the server through a shell, in double quotes.
 _TROUBLESOME = re.compile(r"""[,"'`$\\%\x00-\x1f\x7f]""")
@@ -48,21 +48,21 @@ lc_messages = 'C'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """Where one version of PostgreSQL's programs are."""
+    """The installed programs of one major version of PostgreSQL."""
 
     major: int
     directory: Path
 
     def path(self, name: str) -> str:
-        """The program's path."""
+        """Return the path of the program `name`."""
         return str(self.directory / name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """One private cluster below `directory`: `data`, `run` (its socket) and `postgres.log`.
+    """One private cluster below `directory`: `data`, `run` (the directory of the socket) and `postgres.log`.
 
-    `environment` holds variables that PostgreSQL's programs get beside the invoking process's own.
+    PostgreSQL's programs get the variables of `environment` in addition to those of the invoking process.
     """
 
     directory: Path
@@ -72,7 +72,7 @@ class Cluster:
 
     @property
     def data(self) -> Path:
-        """The data directory."""
+        """The cluster's data directory."""
         return self.directory / "data"
 
     @property
@@ -82,33 +82,34 @@ class Cluster:
 
     @property
     def log(self) -> Path:
-        """The server's log."""
+        """The server's log file."""
         return self.directory / "postgres.log"
 
     def dsn(self, user: str = "postgres", database: str = DATABASE) -> str:
-        """A libpq connection string; the role must be one that the map allows."""
+        """Return a libpq connection string. The map in pg_ident.conf must allow the role."""
         return make_conninfo(host=str(self.run), user=user, dbname=database)
 
     def exists(self) -> bool:
-        """Whether it has been created, running or not."""
+        """Return whether the cluster has been created, running or not."""
         return (self.data / "PG_VERSION").exists()
 
     def running(self) -> bool:
-        """Whether its server runs: the process of the recorded number is the server that recorded it."""
+        """Return whether the server runs. The process with the recorded id must be the server of this directory."""
         return _is_server_of(self.data / "postmaster.pid")
 
     def create(self, roles: Sequence[str] = ROLES) -> None:
-        """Make the cluster where there is none; `roles` are those the invoking system user may be.
+        """Create the cluster. The invoking system user may log in as each of `roles`.
 
-        It is made beside its place and moved there once whole: what an interruption leaves is removed here.
-        Raises DatabaseError where the directory does not suit or `initdb` fails.
+        The data directory is created under a temporary name and renamed when it is complete, so an interruption
+        leaves no incomplete cluster; the next call removes the remains. Raises DatabaseError if the path of the
+        directory is unsuitable, if a file is in the way, or if `initdb` fails.
         """
         fault = path_fault(self.directory)
         if fault:
             raise DatabaseError(fault, hint="choose another directory with TENSILE_STATE_DIR")
         if os.path.lexists(self.data):
             raise DatabaseError(
-                f"{self.data} is there already, and is no cluster", hint=f"move it elsewhere, or: rm -r '{self.data}'"
+                f"{self.data} exists already and is not a cluster", hint=f"move it elsewhere, or: rm -r '{self.data}'"
             )
         self.directory.mkdir(parents=True, exist_ok=True)
         self.run.mkdir(exist_ok=True)
@@ -118,23 +119,23 @@ class Cluster:
             _give(path, self.system_user)
         for leftover in self.directory.glob(f"{UNFINISHED}*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        made = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self.directory))
-        _give(made, self.system_user)
+        new_data = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self.directory))
+        _give(new_data, self.system_user)
         _call(
             self,
             [
-                *(self.programs.path("initdb"), "-D", str(made), "-U", "postgres", "-E", "UTF8"),
+                *(self.programs.path("initdb"), "-D", str(new_data), "-U", "postgres", "-E", "UTF8"),
                 *("--locale=C.UTF-8", "--auth=peer", "--no-instructions"),
             ],
         )
-        self._configure(made, roles)
-        made.rename(self.data)
+        self._configure(new_data, roles)
+        new_data.rename(self.data)
 
     def map_roles(self, roles: Sequence[str] = ROLES) -> None:
-        """Let the invoking system user be these roles in a cluster that was created when there were fewer."""
+        """Allow the invoking system user to log in as `roles`, in a cluster that was created with fewer roles."""
         path = self.data / "pg_ident.conf"
         before = path.read_text()
-        missing = [line for line in _map(self.system_user, roles) if line not in before.splitlines()]
+        missing = [line for line in _map_lines(self.system_user, roles) if line not in before.splitlines()]
         if missing:
             whole_lines = before if before.endswith("\n") or not before else f"{before}\n"
             path.write_text(whole_lines + "".join(f"{line}\n" for line in missing))
@@ -142,25 +143,25 @@ class Cluster:
                 _call(self, self._pg_ctl("reload"))
 
     def _configure(self, data: Path, roles: Sequence[str]) -> None:
-        own = (data / "pg_hba.conf", data / "pg_ident.conf", data / "tensile.conf")
-        own[0].write_text("local all all peer map=tensile\nlocal replication all reject\n")
-        own[1].write_text("".join(f"{line}\n" for line in _map(self.system_user, roles)))
-        own[2].write_text(_CONFIGURATION.format(run=self.run))
+        files = (data / "pg_hba.conf", data / "pg_ident.conf", data / "tensile.conf")
+        files[0].write_text("local all all peer map=tensile\nlocal replication all reject\n")
+        files[1].write_text("".join(f"{line}\n" for line in _map_lines(self.system_user, roles)))
+        files[2].write_text(_CONFIGURATION.format(run=self.run))
         with (data / "postgresql.conf").open("a") as configuration:
             configuration.write("include 'tensile.conf'\n")
-        for path in own:
+        for path in files:
             _give(path, self.system_user)
 
     def start(self) -> None:
-        """Start the server and wait until it answers; nothing happens where it runs already.
+        """Start the server and wait until it answers. Does nothing if the server runs already.
 
-        What a crash left behind is overcome: a process number that is another's by now, and processes of the
-        old server that have not noticed yet.
+        Handles the remains of a crash: a lock file whose process id now belongs to another process, and processes of
+        the old server that have not noticed the crash yet.
         """
         if self.running():
             return
         for path in (self.data / "postmaster.pid", self.run / f"{_SOCKET_NAME}.lock"):
-            _disown(path)
+            _clear_process_id(path)
         deadline = time.monotonic() + _LEFTOVER_S
         while True:
             try:
@@ -173,20 +174,20 @@ class Cluster:
                 return
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server; nothing happens where it does not run."""
+        """Stop the server. Does nothing if the server does not run."""
         if self.running():
             _call(self, [*self._pg_ctl("stop"), "-m", mode, "-w", "-t", "60"])
 
     def restart(self, mode: str = "fast") -> None:
-        """Stop as `mode` says (`immediate` is a crash) and start again."""
+        """Stop the server in the given mode of pg_ctl (`immediate` is a crash) and start it again."""
         _call(self, [*self._pg_ctl("restart"), "-m", mode, "-l", str(self.log), "-w", "-t", "60"])
 
     def _pg_ctl(self, verb: str) -> list[str]:
         return [self.programs.path("pg_ctl"), verb, "-s", "-D", str(self.data)]
 
 
-def _map(system_user: str, roles: Sequence[str]) -> list[str]:
-    """The lines of pg_ident.conf that let the invoking user, and the cluster's, be these roles."""
+def _map_lines(system_user: str, roles: Sequence[str]) -> list[str]:
+    """Return the lines of pg_ident.conf that allow these roles to the invoking user and to the cluster's user."""
     users = sorted({_invoking_user(), system_user})
     return [f'tensile "{user}" {role}' for user in users for role in roles]
 
@@ -199,33 +200,33 @@ def passing(
     within: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
-    """A running cluster with these settings in a new directory, which is removed at the end of the block.
+    """Run a temporary cluster with these settings. The cluster and its directory are removed after the block.
 
-    The directory is made in `within`, or where temporary files are. `environment`: see `Cluster`.
+    The directory is created in `within`, or else where temporary files are. `environment`: see `Cluster`.
     """
     directory = Path(tempfile.mkdtemp(prefix="tensile-", dir=within))
     directory.chmod(0o755)  # the cluster's system user must be able to enter
-    made = Cluster(
+    cluster = Cluster(
         directory=directory, programs=find_programs(), system_user=system_user(), environment=environment or {}
     )
     try:
-        made.create(roles)
-        with (made.data / "tensile.conf").open("a") as configuration:
-            configuration.write(f"fsync = off\n{settings}")  # it need not survive a loss of power
-        made.start()
-        yield made
+        cluster.create(roles)
+        with (cluster.data / "tensile.conf").open("a") as configuration:
+            configuration.write(f"fsync = off\n{settings}")  # a temporary cluster need not survive a loss of power
+        cluster.start()
+        yield cluster
     finally:
-        made.stop(mode="immediate")
+        cluster.stop(mode="immediate")
         shutil.rmtree(directory)
 
 
 def find_programs(major: int | None = None) -> Programs:
-    """The newest installed PostgreSQL that has PL/Python, or the one of that major version.
+    """Return the programs of the newest installed PostgreSQL that has PL/Python, or those of version `major`.
 
-    Raises DatabaseError that names what to install.
+    Raises DatabaseError, whose hint names the packages to install.
     """
-    found = [programs for programs in _installed() if programs.major >= MINIMUM_MAJOR]
-    for programs in found:
+    candidates = [programs for programs in _installed() if programs.major >= MINIMUM_MAJOR]
+    for programs in candidates:
         if major in (None, programs.major):
             return programs
     if major is None:
@@ -234,15 +235,15 @@ def find_programs(major: int | None = None) -> Programs:
             hint="install Debian's postgresql and postgresql-plpython3-NN packages, or run sh examples/quickstart.sh",
         )
     raise DatabaseError(
-        f"the embedded cluster is of PostgreSQL {major}, which is not on this machine with PL/Python",
+        f"the embedded cluster belongs to PostgreSQL {major}, which is not installed here with PL/Python",
         hint=f"install Debian's postgresql-{major} and postgresql-plpython3-{major} packages",
     )
 
 
 def system_user() -> str:
-    """The system user that runs the cluster: `postgres` when root asks, else the invoking user.
+    """Return the system user that runs the cluster: `postgres` for root, else the invoking user.
 
-    Raises DatabaseError where root asks and there is no user `postgres`.
+    Raises DatabaseError if root has no user `postgres` to run it as.
     """
     if os.geteuid() != 0:
         return _invoking_user()
@@ -256,7 +257,7 @@ def system_user() -> str:
 
 
 def path_fault(directory: Path) -> str:
-    """What keeps a cluster from living below `directory`, whoever runs it; empty where nothing does."""
+    """Return why no user can run a cluster below `directory`, or "" if its path suits."""
     if len(os.fsencode(directory / "run" / _SOCKET_NAME)) > MAX_SOCKET_PATH_BYTES:
         return f"the path of a socket below {directory} would have more than {MAX_SOCKET_PATH_BYTES} bytes"
     if _TROUBLESOME.search(str(directory)):
@@ -265,7 +266,7 @@ def path_fault(directory: Path) -> str:
 
 
 def reachable(directory: Path, user: str) -> bool:
-    """Whether `user` may enter every folder on the way to `directory`, which need not exist yet."""
+    """Return whether `user` may enter every folder on the path to `directory`, which need not exist yet."""
     directory = existing(directory)
     if user == _invoking_user():
         return os.access(directory, os.X_OK)
@@ -273,14 +274,17 @@ def reachable(directory: Path, user: str) -> bool:
 
 
 def existing(directory: Path) -> Path:
-    """The directory, or the nearest folder above it that is there."""
+    """Return the directory, or the nearest folder above it that exists."""
     while not os.path.lexists(directory):
         directory = directory.parent
     return directory
 
 
 def _recorded(path: Path) -> tuple[int, str] | None:
-    """What a server's lock file begins with: process number (negative for a single-user server), data directory."""
+    """Read a server's process id and data directory from its lock file. Returns None for no or another file.
+
+    A single-user server records its process id as a negative number.
+    """
     try:
         lines = path.read_text().splitlines()
         return abs(int(lines[0])), lines[1]
@@ -289,7 +293,7 @@ def _recorded(path: Path) -> tuple[int, str] | None:
 
 
 def _is_server_of(path: Path) -> bool:
-    """Whether that process runs the program `postgres` on that directory, as everybody may read in /proc."""
+    """Return whether the recorded process runs `postgres` on the recorded directory, according to /proc."""
     recorded = _recorded(path)
     if recorded is None:
         return False
@@ -300,10 +304,10 @@ def _is_server_of(path: Path) -> bool:
     return Path(arguments[0]).name == "postgres" and recorded[1] in arguments
 
 
-def _disown(path: Path) -> None:
-    """Make a lock file of a server that is gone name no process: its number may be another process's by now.
+def _clear_process_id(path: Path) -> None:
+    """Replace the process id in a dead server's lock file, because another process may have that id by now.
 
-    Only the number goes. The server still reads in the rest whether anybody uses the old one's shared memory.
+    The rest of the file stays: from it the new server reads whether a process still uses the old shared memory.
     """
     recorded = _recorded(path)
     if recorded is not None and Path(f"/proc/{recorded[0]}").exists():
@@ -312,9 +316,9 @@ def _disown(path: Path) -> None:
 
 
 def _call(cluster: Cluster, command: Sequence[str]) -> None:
-    """Run one of PostgreSQL's programs as the cluster's user.
+    """Run one of PostgreSQL's programs as the cluster's user. Raises DatabaseError if it fails.
 
-    Output goes to a file: a server started by pg_ctl would hold a pipe open for as long as it lives.
+    The output goes to a file, because a server started by pg_ctl would hold a pipe open for as long as it runs.
     """
     output = cluster.directory / "pg_ctl.log"
     with output.open("w") as log:
@@ -342,7 +346,10 @@ def _tail(path: Path) -> list[str]:
 
 
 def _as_user(user: str) -> dict[str, Any]:
-    """Arguments of `subprocess.run` that make a process wholly that user's; none for the invoking user."""
+    """Return the arguments of `subprocess.run` that run a process with only this user's rights.
+
+    There are none for the invoking user.
+    """
     if user == _invoking_user():
         return {}
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
@@ -353,7 +360,7 @@ def _invoking_user() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError as error:
         raise DatabaseError(
-            f"the user id {os.geteuid()} has no name on this machine, and PostgreSQL runs for named users only",
+            f"the user id {os.geteuid()} has no name on this machine, and PostgreSQL runs only for users with a name",
             hint="run as another user, or give this one a line in /etc/passwd",
         ) from error
 
@@ -365,25 +372,28 @@ def _give(path: Path, user: str) -> None:
 
 
 def _installed() -> list[Programs]:
-    """Every PostgreSQL with PL/Python: Debian's folders, the newest first, then what is on the PATH."""
+    """Return every PostgreSQL with PL/Python: Debian's folders, the newest first, then the one on the PATH."""
     folders = [folder for folder in Path("/usr/lib/postgresql").glob("*/bin") if folder.parent.name.isdigit()]
-    found = [Programs(major=int(folder.parent.name), directory=folder) for folder in folders]
-    found.sort(key=lambda programs: programs.major, reverse=True)
+    installations = [Programs(major=int(folder.parent.name), directory=folder) for folder in folders]
+    installations.sort(key=lambda programs: programs.major, reverse=True)
     on_path = shutil.which("initdb")
     if on_path is not None and Path(on_path).resolve().parent not in folders:
         directory = Path(on_path).resolve().parent
-        found.append(Programs(major=_version_of(directory), directory=directory))
-    return [programs for programs in found if _has_plpython(programs)]
+        installations.append(Programs(major=_version_of(directory), directory=directory))
+    return [programs for programs in installations if _has_plpython(programs)]
 
 
 def _version_of(directory: Path) -> int:
     done = subprocess.run([directory / "initdb", "--version"], capture_output=True, text=True, check=False)
-    found = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
-    return int(found[1]) if found else 0
+    match = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
+    return int(match[1]) if match else 0
 
 
 def _has_plpython(programs: Programs) -> bool:
-    """Whether it can run a server with PL/Python. Debian's pg_config comes with another package: no need of it."""
+    """Return whether these programs can run a server with PL/Python.
+
+    Debian's pg_config is in another package, so Debian's folders are checked without it.
+    """
     if not all((programs.directory / name).exists() for name in ("initdb", "pg_ctl", "postgres")):
         return False
     share = Path(f"/usr/share/postgresql/{programs.major}")

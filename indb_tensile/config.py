@@ -1,13 +1,13 @@
-"""Settings: the only reader of the environment.
+"""Reads and checks the settings of controllers, trainers and services.
 
-A setting comes from the environment variable `TENSILE_` + its field's name in capitals (`lease_s` is
-`TENSILE_LEASE_S`), else from the TOML file that `TENSILE_CONFIG` names (keys are the fields' names), else it has
-the default below. Sizes are written as in PostgreSQL: a number of bytes, or a number with kB, MB, GB or TB, each
-1024 times the one before.
+The value of a setting comes from the environment variable `TENSILE_` + the field's name in capitals (`lease_s` is
+`TENSILE_LEASE_S`), else from the TOML file that `TENSILE_CONFIG` names (its keys are the fields' names), else from
+the default below. Sizes are written as in PostgreSQL: a number of bytes, or a number with the unit kB, MB, GB or TB,
+each 1024 times the previous one.
 
-The defaults of sizes describe the emulated device: an RTX A6000 with its clock slowed down to what a training step
-takes here (controller/pace.py). Its 2 GiB hold any one of the quickstart's jobs unplanned, and not three. Other
-devices take theirs from what the GPU or this machine has (executor/backend.py, executor/hardware.py).
+The default sizes are those of the emulated device: an RTX A6000, slowed down to the speed at which this machine
+computes a training step (controller/pace.py). Its 2 GiB hold any one of the quickstart's jobs without a plan, but not
+three. Other devices take their sizes from the GPU or the machine (executor/backend.py, executor/hardware.py).
 """
 
 import math
@@ -35,72 +35,75 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What one controller, its trainers and its service run with.
+    """The settings of one controller, its trainers and its service. Raises RequestError for a value out of range.
 
-    `device` is `auto` (a GPU where there is one that can be used, else `cpu`), `cpu` (this machine's memory and
-    processor, at their full speed), `cuda` or `cuda:1` (that GPU and no other), or `emulated` (a GPU's stand-in, for
-    tests). On `cpu`, what is swapped out goes to a file in `swap_directory`, which must be on a disk; empty, it is
-    `swap` in `state_dir`; the disk gives up to `host_pool_bytes`. `torch_threads` are the threads of one job, and
-    change the last bits of its results: a job keeps those that it was first started with. 0 stands for half of the
-    processors on `cpu`, and for one elsewhere.
+    Device. `device` is `auto` (a usable GPU if there is one, else `cpu`), `cpu` (this machine's memory and processor,
+    at full speed), `cuda` or `cuda:1` (that GPU and no other), or `emulated` (an imitation of a GPU, for tests).
+    `budget_bytes` is the part of the device's `capacity_bytes` that jobs may use together. On `cpu`, tensors are
+    swapped out to a file in `swap_directory`, which must be on a disk; empty means `swap` in `state_dir`. The file
+    grows to at most `host_pool_bytes`. The emulated device imitates the GPU that `emulate` names
+    (scheduler/machines.py). A link rate of 0 is that GPU's rate, slowed down by the same factor as its computation.
+    `torch_threads` is the number of threads of one job; 0 means half of the processors on `cpu` and one elsewhere.
+    The number of threads changes the last bits of a job's results, so a job keeps the number of its first start.
+    With `cuda_graphs`, a GPU runs an iteration as one recorded graph if its plan allows that; the results are the
+    same without. With `mps`, kernels of several jobs run side by side on a GPU; NVIDIA's daemon does this, and
+    `tensile up --mps` starts it.
 
-    The emulated device stands for the GPU that `emulate` names (scheduler/machines.py): a link's rate of 0 is that
-    GPU's, slowed down as this machine is slower. `budget_bytes` is the part of the device's `capacity_bytes` that
-    jobs may use together. A worker that could not beat for `lease_s` stops its own trainers; other workers take its
-    jobs over. `drift_threshold` is TENSILE's |s' - s| / s. A trainer that was started, or sent a plan, and has said
-    nothing for `answer_s` hangs: it is killed, and its job goes on from its last checkpoint. So does one in
-    mid-training that has given no sign of life for `answer_s`, or for 50 times its longest iteration where that is
-    more. A controller that starts waits up to `start_patience_s` for a database that does not answer; a database that
-    is starting up is waited for longer. A job fails that interruptions through no fault of its own have cost more
-    than `interrupted_s` since its last checkpoint; 0 sets no limit. `service_directory` is where the service puts its
-    socket; empty starts no service. `survey_s` of the device's time are spent measuring operators where it is met for
-    the first time; 0 trains no latency predictor. `cuda_graphs` lets a GPU run an iteration as one recorded graph
-    where its plan allows it; the results are the same without. With `mps`, kernels of several jobs run beside each
-    other on a GPU, by NVIDIA's daemon, which `tensile up --mps` starts. `checkpoint_store` says where checkpoints are
-    kept: `local`, in files below `state_dir`, which only this host can read; `catalog`, in the database; `auto`, in
-    files, and every `checkpoint_catalog_s` in the catalog as well, while a controller of another host is alive or the
-    files cannot be written. However short `checkpoint_s` is, checkpoints take at most a tenth of the training time.
-    The logs of `tensile up` in `state_dir` are rotated at `log_bytes`, and `log_files` older ones are kept.
-    Raises RequestError where a value is out of range.
+    Planning. `drift_threshold` bounds TENSILE's |s' - s| / s. When a controller first uses a kind of device, it
+    spends `survey_s` of the device's time on measuring operators; 0 trains no latency predictor.
+
+    Failures. A worker that has sent no heartbeat for `lease_s` stops its own trainers, and other workers take over
+    its jobs. A trainer hangs if it has sent no message for `answer_s` since it was started or was sent a plan. While
+    it trains, it hangs if it has reported no progress for `answer_s`, or for 50 times its longest iteration if that
+    is longer. A trainer that hangs is killed, and its job resumes from its last checkpoint. A starting controller
+    waits up to `start_patience_s` for a database that does not answer, and longer for a database that is starting up.
+    A job fails if interruptions that are not its own fault have cost it more than `interrupted_s` since its last
+    checkpoint; 0 sets no limit.
+
+    Files. The service puts its socket into `service_directory`; empty starts no service. `checkpoint_store` says
+    where checkpoints are kept: `local`, in files below `state_dir`, which only this host can read; `catalog`, in the
+    database; `auto`, in files, and every `checkpoint_catalog_s` also in the catalog while a controller of another
+    host is alive or the files cannot be written. Checkpoints take at most a tenth of the training time, however short
+    `checkpoint_s` is. The logs of `tensile up` in `state_dir` are rotated at `log_bytes`; `log_files` older ones are
+    kept.
     """
 
     dsn: str = ""  # empty: libpq's own defaults and PG* variables
     reader_dsn: str = ""  # of the role that reads users' tables; empty: dsn as tensile_reader, without its password
-    read_limit_bytes: int = 0  # of memory, for the rows of one training; 0: half of the machine's or container's
+    read_limit_bytes: int = 0  # memory of a trainer for the rows of a table; 0: half of the machine's or container's
     device: str = "auto"
-    capacity_bytes: int = 2 * GIB  # these three unset, another device than the emulated gives what it has
+    capacity_bytes: int = 2 * GIB  # unset, these three come from the device, except for the emulated one
     budget_bytes: int = 2 * GIB
     region_bytes: int = MIB  # a multiple of a page of memory
-    share_memory: bool = True  # off: each trainer has memory of its own, as much as it is granted; for debugging
-    memory_directory: str = ""  # of the emulated device's memory, /dev/shm say; empty: the system's, without a bound
+    share_memory: bool = True  # off: each trainer allocates its grant as memory of its own; for debugging
+    memory_directory: str = ""  # for the memory of the cpu or emulated device, such as /dev/shm; empty: anonymous
     swap_directory: str = ""
     emulate: str = "a6000"
     link_out_bytes_per_s: int = 0
     link_in_bytes_per_s: int = 0
     host_pool_bytes: int = 8 * GIB
-    lease_s: float = 15.0  # several beats, so that one slow statement loses nothing
-    beat_s: float = 1.0  # a cancel is seen within one beat
-    poll_s: float = 1.0  # correctness never needs a notification
-    spare_trainers: int = 2  # ready to be assigned, so that no claimed job waits for a process
+    lease_s: float = 15.0  # several heartbeats, so that one slow statement does not lose the lease
+    beat_s: float = 1.0  # a cancellation takes effect within one heartbeat
+    poll_s: float = 1.0  # the controller is correct without notifications, because it polls
+    spare_trainers: int = 2  # started in advance, so that no claimed job waits for a process
     max_jobs: int = 8
     entering_jobs: int = 0  # of one owner; 0: as many as this machine has cores, at least 2
     policy: str = "tensile+"
     drift_threshold: float = 0.2
-    checkpoint_s: float = 30.0  # at least so long from one to the next
+    checkpoint_s: float = 30.0  # the least time between two checkpoints of a job
     checkpoint_store: str = "auto"
     checkpoint_catalog_s: float = 600.0  # under auto: 148 MB every 10 min are 21 GB of WAL a day
     stop_grace_s: float = 5.0  # between SIGTERM and SIGKILL
-    answer_s: float = 600.0  # longer than one iteration, and than a trainer takes to start, on any machine
-    start_patience_s: float = 60.0  # longer than a server that is being restarted is away
-    interrupted_s: float = 86_400.0  # a day: longer than any outage that somebody works on
+    answer_s: float = 600.0  # longer than an iteration, and than the start of a trainer, on any machine
+    start_patience_s: float = 60.0  # longer than the restart of a server
+    interrupted_s: float = 86_400.0  # a day: longer than any outage that an administrator works on
     service_directory: str = ""
     state_dir: str = ".tensile"
-    strict: bool = (
-        False  # for debugging, on the emulated device: whoever touches memory that is away ends, and says so
-    )
+    # For debugging, on the emulated device: a process that accesses swapped-out memory ends with a message.
+    strict: bool = False
     cuda_graphs: bool = True
-    mps: bool = False  # of a GPU: its daemon must be there
-    survey_s: float = 28.0  # some 4,000 operators on one core, within a minute
+    mps: bool = False  # needs a GPU and a running MPS daemon
+    survey_s: float = 28.0  # measures some 4,000 operators on one core, within a minute
     log_level: str = "info"
     log_bytes: int = 10 * MIB
     log_files: int = 5
@@ -129,19 +132,19 @@ class Settings:
 
     @property
     def threads(self) -> int:
-        """Those of one job: a controller has put the number in place of 0, and without one it is 1."""
+        """The number of threads of one job. A controller has replaced 0 by the machine's number; otherwise 0 is 1."""
         return self.torch_threads or 1
 
     def environment(self) -> dict[str, str]:
-        """The variables that give a child process these settings."""
+        """Return the environment variables that pass these settings to a child process."""
         return {variable(f.name): str(getattr(self, f.name)) for f in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inheritance:
-    """What a trainer gets from its controller besides the settings: open file descriptors.
+    """The open file descriptors that a trainer inherits from its controller.
 
-    Through `regions_fd` a GPU's regions come (executor/cuda.py).
+    The trainer receives the memory regions of a GPU through `regions_fd` (executor/cuda.py).
     """
 
     link_fd: int
@@ -150,18 +153,21 @@ class Inheritance:
 
     @property
     def descriptors(self) -> dict[str, int]:
-        """All of them, by the variables that name them to the trainer."""
-        found = {"TENSILE_LINK_FD": self.link_fd, "TENSILE_DEVICE_FD": self.device_fd}
-        return found if self.regions_fd is None else found | {"TENSILE_REGIONS_FD": self.regions_fd}
+        """All descriptors, by the environment variables that pass their numbers to the trainer."""
+        by_variable = {"TENSILE_LINK_FD": self.link_fd, "TENSILE_DEVICE_FD": self.device_fd}
+        return by_variable if self.regions_fd is None else by_variable | {"TENSILE_REGIONS_FD": self.regions_fd}
 
     def environment(self) -> dict[str, str]:
-        """These variables."""
+        """Return the environment variables that pass the descriptors to a trainer."""
         return {name: str(descriptor) for name, descriptor in self.descriptors.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRule:
-    """What a setting may be: its kind in words, its range (inclusive) or its choices, and its default."""
+    """The rule that a setting's value must satisfy: its kind in words, its range (inclusive) or its choices.
+
+    `default` is the value of a setting that is not set.
+    """
 
     name: str
     kind: str
@@ -171,7 +177,7 @@ class SettingRule:
 
 
 def setting_rules() -> tuple[SettingRule, ...]:
-    """The rule of every setting, in the order of `Settings`."""
+    """Return the rule of each setting, in the order of `Settings`."""
     return tuple(
         SettingRule(
             name=f.name,
@@ -185,23 +191,24 @@ def setting_rules() -> tuple[SettingRule, ...]:
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """The settings of this environment and the file it names. Raises RequestError naming what is wrong."""
-    values = _given(environ)
+    """Read the settings from this environment and from the file that it names. Raises RequestError."""
+    values = _read_values(environ)
     if "capacity_bytes" in values and "budget_bytes" not in values:
         values["budget_bytes"] = values["capacity_bytes"]
     if "budget_bytes" in values and "capacity_bytes" not in values and values.get("device") != "emulated":
-        # The device's memory is found out later: what a budget is held against is not the emulated device's.
+        # The device's memory is not known yet. The default capacity is the emulated device's, and must not bound
+        # the budget of another device.
         values["capacity_bytes"] = max(Settings().capacity_bytes, values["budget_bytes"])
     return Settings(**values)
 
 
 def given(environ: Mapping[str, str]) -> frozenset[str]:
-    """Which settings this environment or its file sets. Raises RequestError as `load` does."""
-    return frozenset(_given(environ))
+    """Return the names of the settings that this environment or its file sets. Raises RequestError as `load` does."""
+    return frozenset(_read_values(environ))
 
 
 def inheritance(environ: Mapping[str, str]) -> Inheritance:
-    """What a controller handed to this trainer. Raises RequestError when started by anything else."""
+    """Return the descriptors that this trainer inherits. Raises RequestError if no controller started the process."""
     return Inheritance(
         link_fd=_descriptor(environ, "TENSILE_LINK_FD"),
         device_fd=_descriptor(environ, "TENSILE_DEVICE_FD"),
@@ -210,12 +217,12 @@ def inheritance(environ: Mapping[str, str]) -> Inheritance:
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the name of a setting's environment variable."""
     return PREFIX + name.upper()
 
 
 def parse_bytes(text: str) -> int:
-    """Read `1536`, `512kB`, `1.5 GB`: units of 1024, as PostgreSQL's settings. Raises ValueError."""
+    """Parse a size such as `1536`, `512kB` or `1.5 GB`, with PostgreSQL's units of 1024. Raises ValueError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(text)
@@ -284,7 +291,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "beat_s": (0.05, 600),
     "poll_s": (0.05, 600),
     "spare_trainers": (1, 64),
-    "max_jobs": (1, 64),  # the ledger has 64 slots
+    "max_jobs": (1, 64),  # the ledger of the device's memory has 64 slots
     "entering_jobs": (0, 64),
     "drift_threshold": (0.01, 100),
     "checkpoint_s": (0, 86400),
@@ -304,7 +311,7 @@ _DEVICE = re.compile(r"auto|cpu|emulated|cuda(:\d{1,2})?")
 _CHOICES = {"policy": POLICIES, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}
 
 
-def _given(environ: Mapping[str, str]) -> dict[str, Any]:
+def _read_values(environ: Mapping[str, str]) -> dict[str, Any]:
     values = _from_file(environ)
     for name in _KINDS:
         text = environ.get(variable(name))
@@ -334,8 +341,8 @@ def _from_file(environ: Mapping[str, str]) -> dict[str, Any]:
     return {name: _convert(name, value, f"{name} in {path}") for name, value in table.items()}
 
 
-def _convert(name: str, value: object, where: str) -> object:
-    """The value as its field's type; `value` is text from the environment, or what TOML made of it."""
+def _convert(name: str, value: object, source: str) -> object:
+    """Convert a value to the type of its field. `value` is text from the environment, or a value from TOML."""
     kind = _KINDS[name]
     try:
         match kind:
@@ -351,7 +358,7 @@ def _convert(name: str, value: object, where: str) -> object:
                 return _text(value)
     except (ValueError, KeyError):
         example = ", such as 512MB or 2GB" if kind == "a size" else ""
-        raise RequestError(f"{where} is {value!r}: {kind} is needed{example}") from None
+        raise RequestError(f"{source} is {value!r}: {kind} is needed{example}") from None
 
 
 _TRUTHS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
@@ -363,7 +370,7 @@ def _is_integer(value: object) -> bool:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(value)  # noqa: TRY004 - one kind of fault for the one caller, which names the value
+        raise ValueError(value)  # noqa: TRY004 - the only caller reports all faults alike, with the value
     return value
 
 

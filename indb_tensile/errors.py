@@ -1,11 +1,11 @@
-"""The exception tree: the type says whose fault it is, the message says what to do."""
+"""The package's exceptions: the type says whose fault an error is, and the hint says what to do about it."""
 
 
 class TensileError(Exception):
-    """Root of everything this package raises on purpose.
+    """Base class of all exceptions that this package raises on purpose.
 
-    `message` is one sentence: subject, fault, value. `detail` adds what helps to see why,
-    `hint` says the way out. `sqlstate` is what a SQL caller sees, `exit_code` what a shell sees.
+    `message` is one sentence: subject, fault, value. `detail` explains the cause, and `hint` says what to do.
+    A caller in SQL gets `sqlstate`, and the command `tensile` exits with `exit_code`.
     """
 
     sqlstate = "XX000"
@@ -32,93 +32,93 @@ class DataError(RequestError):
 
 
 class MissingError(RequestError):
-    """The user named something that is not there."""
+    """The user named an object that does not exist."""
 
     sqlstate = "42704"  # undefined_object
 
 
 class PrivilegeError(RequestError):
-    """The user, or the worker on the user's behalf, may not do this."""
+    """The user, or the worker on the user's behalf, lacks a privilege."""
 
     sqlstate = "42501"  # insufficient_privilege
     exit_code = 3
 
 
 class MemoryLimitError(RequestError):
-    """The job cannot be planned below the memory it may use."""
+    """No plan of the job fits into the memory that the job may use."""
 
     sqlstate = "53200"  # out_of_memory
 
 
 class HostMemoryError(TensileError):
-    """The machine has not enough free memory for the job now. A later attempt may succeed."""
+    """The machine does not have enough free memory for the job now. A later attempt may succeed."""
 
     sqlstate = "53200"
     exit_code = 71
 
 
 class OvertakenError(TensileError):
-    """Another version of the model was deployed since a training compared its own with the deployed one."""
+    """The deployed version of the model has changed since the training compared its own version with it."""
 
 
 class DatabaseError(TensileError):
-    """PostgreSQL could not be reached, or the catalog is not what it should be."""
+    """PostgreSQL cannot be reached, or the contents of the catalog are wrong."""
 
     sqlstate = "58000"  # system_error
     exit_code = 4
 
 
 class CatalogVersionError(DatabaseError):
-    """The catalog has another version than this program, or is not there: only another program can work on it."""
+    """The catalog is missing or has another version than this program, so this program cannot use it."""
 
 
 class TableBusyError(DatabaseError):
-    """Another session locks the table: reading it can succeed later."""
+    """Another session holds a lock on the table. A later attempt to read the table may succeed."""
 
     sqlstate = "55P03"  # lock_not_available
 
 
 class LostClaimError(DatabaseError):
-    """The job no longer belongs to this worker; nothing may be written for it."""
+    """The job no longer belongs to this worker, so the worker must not write anything more for the job."""
 
 
 class StorageError(TensileError):
-    """Bytes could not be stored: a disk is full, or a directory cannot be written. A later attempt may succeed."""
+    """Data could not be stored: a disk is full, or a directory is not writable. A later attempt may succeed."""
 
     sqlstate = "53100"  # disk_full
     exit_code = 71
 
 
 class DeviceError(TensileError):
-    """The device refused, failed or is missing."""
+    """The device is missing, or an operation on the device failed."""
 
     sqlstate = "58000"
     exit_code = 5
 
 
 class DeviceMemoryError(DeviceError):
-    """More was asked of the device than the job's grant or the capacity allows."""
+    """A request for device memory exceeds the job's grant or the capacity of the device."""
 
     sqlstate = "53200"
 
 
 class DeviceLostError(DeviceError):
-    """The device, or this process's hold on it, is gone: the job runs again in another process."""
+    """The device, or this process's context on the device, is lost. The job runs again in another process."""
 
 
 class ComputationError(DeviceError):
-    """What the job computed broke there, and with it this process's hold on the device: an attempt that failed."""
+    """A computation of the job failed on the device and destroyed this process's context: the attempt has failed."""
 
 
 class UnavailableError(TensileError):
-    """A process that should answer does not run."""
+    """A process that should answer does not run or does not answer."""
 
     sqlstate = "57P03"  # cannot_connect_now
     exit_code = 6
 
 
 class InvariantError(TensileError):
-    """Our own fault: a rule of the design was broken. Carries the history needed to debug it."""
+    """A bug in this package: an invariant was violated. The error carries the history that is needed to debug it."""
 
     sqlstate = "XX000"
     exit_code = 70

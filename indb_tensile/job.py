@@ -1,4 +1,4 @@
-"""Ids, states and the specification of a training job: what the queue hands to a worker."""
+"""Types of a training job: ids, states, and the specification that the queue hands to a worker."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,13 +8,13 @@ JobId = NewType("JobId", int)
 ModelVersionId = NewType("ModelVersionId", int)
 WorkerId = NewType("WorkerId", int)
 ClaimToken = NewType("ClaimToken", int)
-Slot = NewType("Slot", int)  # a job's row in the device's ledger
+Slot = NewType("Slot", int)  # index of a job's row in the ledger of the device's memory
 
-ORPHANED = 9  # exit code of a trainer whose controller is gone
+ORPHANED = 9  # exit code of a trainer whose controller has died
 
 
 class JobState(StrEnum):
-    """Equal to the SQL enum `tensile.job_state`; a test compares them."""
+    """The state of a job, equal to the SQL enum `tensile.job_state`; a test compares the two."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -25,7 +25,7 @@ class JobState(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a job is doing now; equal to the SQL enum `tensile.job_phase`."""
+    """The current activity of a starting or running job, equal to the SQL enum `tensile.job_phase`."""
 
     READING = "reading"
     CAPTURING = "capturing"
@@ -37,24 +37,24 @@ class Phase(StrEnum):
 
 
 class Blame(StrEnum):
-    """What an interrupted attempt is put down to: `max_attempts` bounds the job's own faults alone."""
+    """The cause of an interrupted attempt. Only causes that count as the job's fault count towards `max_attempts`."""
 
-    JOB = "job"  # its own fault, which counts
-    MEMORY = "memory"  # the kernel ended its trainer for memory: counts, and ends the job the second time in a row
-    UNCLEAR = "unclear"  # its controller died or its trainer hung: counts from the second time in the same phase on
+    JOB = "job"  # the job itself: counts
+    MEMORY = "memory"  # the kernel killed the trainer for lack of memory: counts, and twice in a row fails the job
+    UNCLEAR = "unclear"  # the controller died or the trainer hung: counts from the second time in the same phase on
     OTHERS = "others"  # the database, the device or a signal from outside: does not count
-    NOBODY = "nobody"  # it was handed back in good order: does not count, and there is no pause
+    NOBODY = "nobody"  # the controller handed the job back in good order: does not count, and there is no pause
 
 
 class CheckpointStore(StrEnum):
-    """Where a checkpoint's bytes are; equal to the SQL enum `tensile.checkpoint_store`."""
+    """The place where a checkpoint is stored, equal to the SQL enum `tensile.checkpoint_store`."""
 
     LOCAL = "local"
     CATALOG = "catalog"
 
 
 class Task(StrEnum):
-    """What is learned; equal to the SQL enum `tensile.task`."""
+    """The kind of learning task, equal to the SQL enum `tensile.task`."""
 
     CLASSIFICATION = "classification"
     REGRESSION = "regression"
@@ -62,7 +62,7 @@ class Task(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """The table a job trains on, as it was when the job was enqueued."""
+    """The table that a job trains on: its oid and name at the time when the job was enqueued."""
 
     oid: int
     schema: str
@@ -71,9 +71,10 @@ class Relation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The sealed copy that a job trains on in place of its relation.
+    """A sealed copy of a relation's rows. The job trains on the copy in place of the relation.
 
-    `columns` are those that were copied, `key` those of the relation's primary key: the copy itself has no index.
+    `columns` are the copied columns. `key` holds the columns of the relation's primary key; the copy has no index
+    from which they could be read.
     """
 
     relation: Relation
@@ -84,10 +85,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """Everything the user asked for, resolved at enqueue; untrusted input to a worker.
+    """The user's training request, resolved when the job was enqueued. A worker must not trust its contents.
 
     `architecture` is `{"type": "mlp" | "cnn" | "layers", ...}`; see `learning/architectures.py`.
-    `features` is None for every column that is neither the target nor excluded.
+    `features` None stands for all columns except the target and those in `exclude`.
     """
 
     model: str
@@ -109,10 +110,11 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedJob:
-    """One claimed row of `tensile.jobs`; every later write for it must carry `claim`.
+    """One claimed row of `tensile.jobs`. Every later write for the job must carry `claim`.
 
-    `owner_limit_bytes` is the device memory that all jobs of its owner may be granted together; None: no limit.
-    `threads` are those that its operators run on, from its first start on: other numbers give other last bits.
+    `owner_limit_bytes` is the device memory that all jobs of the owner may be granted together; None: no limit.
+    `threads` is the number of threads for the job's operators. The job keeps this number from its first start on,
+    because another number of threads changes the last bits of its results.
     """
 
     job: JobId

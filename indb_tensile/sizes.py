@@ -1,8 +1,8 @@
-"""Sizes of memory as a person reads them."""
+"""Formats sizes of memory for people."""
 
 
 def size(size_bytes: int) -> str:
-    """Bytes in units of 1024, as PostgreSQL writes them."""
+    """Format a size in units of 1024 bytes, with PostgreSQL's names of the units."""
     value = float(size_bytes)
     for unit in ("B", "kB", "MB"):
         if abs(value) < 1024:
@@ -12,7 +12,10 @@ def size(size_bytes: int) -> str:
 
 
 def compared(size_bytes: int, *others_bytes: int) -> tuple[str, ...]:
-    """Sizes of one sentence: to the byte where the first could not be told from another."""
+    """Format sizes that one sentence compares.
+
+    All sizes are in bytes if the first one, rounded to a larger unit, reads the same as another, different size.
+    """
     texts = tuple(size(each) for each in (size_bytes, *others_bytes))
     alike = any(text == texts[0] and each != size_bytes for text, each in zip(texts[1:], others_bytes, strict=True))
     return tuple(f"{each} B" for each in (size_bytes, *others_bytes)) if alike else texts

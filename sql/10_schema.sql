@@ -1,6 +1,6 @@
--- The schema and the closed sets of words.
--- Everything is named with its schema, so that no search_path changes what is meant. The path is set all the same:
--- a superuser runs this script, and `create extension` would let it find functions that others wrote in schema public.
+-- The schema and the enum types.
+-- All names are qualified with their schema, so that they do not depend on search_path. The script pins search_path all
+-- the same: a superuser runs it, and under `create extension` it could find functions of other roles in schema public.
 
 set local search_path = pg_catalog, pg_temp;
 
@@ -10,8 +10,8 @@ begin
     raise exception 'schema "tensile" already exists in database "%"', pg_catalog.current_database()
       using errcode = 'duplicate_schema',
             detail = 'The catalog is installed here already, by "create extension" or by "tensile init".',
-            hint = 'Ask it for its version: select tensile.catalog_version(). '
-                   'To install it anew, drop the extension, or the schema, first.';
+            hint = 'To see its version: select tensile.catalog_version(). '
+                   'To install it again, first drop the extension or the schema.';
   end if;
 end
 $$;
@@ -21,17 +21,19 @@ comment on schema tensile is 'indb-tensile: jobs, models, plans and latencies; u
 
 create type tensile.job_state as enum ('queued', 'starting', 'running', 'succeeded', 'failed', 'cancelled');
 comment on type tensile.job_state is
-  'queued: waits for a worker; starting: claimed, reads and plans; running: trains; '
-  'succeeded: its version is published; failed: see its error; cancelled: stopped because its owner asked';
+  'queued: waits for a worker; starting: claimed by a worker that reads the table and plans memory; running: trains; '
+  'succeeded: its version is published; failed: ended by an error, see the columns error_…; cancelled: stopped on '
+  'request';
 
 create type tensile.job_phase as enum (
   'reading', 'capturing', 'calibrating', 'waiting for memory', 'training', 'validating', 'publishing');
 comment on type tensile.job_phase is
-  'reading: the table becomes tensors; capturing: one step becomes a graph; calibrating: unknown operators are '
-  'measured; waiting for memory: to be measured in, or to train in; training; validating; publishing: the version is stored';
+  'reading: reads the table into tensors; capturing: records one training step as a graph; calibrating: measures '
+  'operators without a known latency; waiting for memory: to calibrate or to train; training; validating; publishing: '
+  'stores the version';
 
 create type tensile.task as enum ('classification', 'regression');
-comment on type tensile.task is 'classification: a label out of a set; regression: a number';
+comment on type tensile.task is 'classification: predicts a label out of a set; regression: predicts a number';
 
 create type tensile.checkpoint_store as enum ('local', 'catalog');
 comment on type tensile.checkpoint_store is

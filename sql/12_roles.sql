@@ -1,6 +1,6 @@
--- The roles, and the schema of snapshot tables, which belongs to one of them. An upgrade runs this as well.
+-- The roles, and the schema of snapshot tables, which belongs to one of the roles. An upgrade also runs this file.
 
--- Roles belong to the cluster, not to the database: another database may have made them already.
+-- Roles belong to the cluster, not to the database, so an installation in another database may have created them.
 do $$
 begin
   if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_user') then
@@ -13,15 +13,15 @@ begin
     create role tensile_admin nologin;
   end if;
   if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_worker') then
-    -- No password: who may log in as the worker is what pg_hba.conf and pg_ident.conf, or a password set later, say.
+    -- Without a password: pg_hba.conf and pg_ident.conf, or a password set later, decide who may log in as the worker.
     create role tensile_worker login;
   end if;
   if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_reader') then
-    -- Trainers read users' tables as this role: no membership, no right in schema tensile, no password.
+    -- Trainers read users' tables as this role. It has no memberships, no privileges in schema tensile and no password.
     create role tensile_reader login;
   end if;
   if not exists (select from pg_catalog.pg_roles where rolname = 'tensile_data') then
-    -- Owns snapshot tables and the functions that make them, see 55_snapshots.sql, and nothing else.
+    -- Owns only the snapshot tables and the functions that create them: see 55_snapshots.sql.
     create role tensile_data nologin;
   end if;
   grant tensile_monitor to pg_monitor;
@@ -41,4 +41,5 @@ $$;
 
 create schema if not exists tensile_data authorization tensile_data;
 comment on schema tensile_data is
-  'snapshot tables of jobs: indb-tensile creates and drops them; a job''s owner may only insert, and only until the seal';
+  'snapshot tables of jobs, which indb-tensile creates and drops; a job''s owner may only insert rows, and only until '
+  'the snapshot is sealed';

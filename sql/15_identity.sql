@@ -1,4 +1,4 @@
--- Which version and source this catalog is of, who this database is, and who asks.
+-- The identity of the catalog (version and source), of the database, and of the current role.
 
 create function tensile.catalog_version() returns text
   language sql immutable parallel safe
@@ -10,23 +10,23 @@ create function tensile.catalog_digest() returns text
   language sql immutable parallel safe
   return '@DIGEST@';
 comment on function tensile.catalog_digest() is
-  'digest of the source that made this catalog; between two releases the version alone does not tell';
+  'digest of the source that this catalog was installed from; it tells apart sources of the same version';
 
--- Derived on every call and stored nowhere: a copy of the database, by dump, template or upgrade, is another
--- installation without anybody having to tell it so. Only a copy of the whole data directory is taken for the
--- same one, which is what a promoted standby needs.
+-- The id is computed on each call and not stored. So a copy of the database (by dump, template or pg_upgrade) is
+-- another installation without further steps. Only a copy of the whole data directory has the same id, as a promoted
+-- standby needs.
 create function tensile.installation() returns uuid
   language sql stable parallel safe
   return (select pg_catalog.md5(c.system_identifier::text || '/' || d.oid::text)::uuid
             from pg_catalog.pg_control_system() as c, pg_catalog.pg_database as d
            where d.datname = pg_catalog.current_database());
 comment on function tensile.installation() is
-  'who this database is: from the cluster''s system identifier and the database''s oid';
+  'id of this database, made from the cluster''s system identifier and the database''s oid';
 
 create function tensile.current_role_oid() returns oid
   language sql stable parallel safe
   return pg_catalog.quote_ident(current_user)::regrole::oid;
-comment on function tensile.current_role_oid() is 'oid of current_user: the owner of what is written now';
+comment on function tensile.current_role_oid() is 'oid of current_user, which becomes the owner of new rows';
 
 revoke execute on function tensile.catalog_version(), tensile.catalog_digest(), tensile.installation(),
   tensile.current_role_oid() from public;

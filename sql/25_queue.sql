@@ -1,4 +1,4 @@
--- The queue: claims, interruptions, cancellations, and what is told and recorded of each change.
+-- The queue: claims, interruptions, cancellations, and the notification and event of each change.
 
 -- Claims ------------------------------------------------------------------------------------------------------
 
@@ -6,23 +6,24 @@ create function tensile.may_train(owner oid) returns boolean
   language sql stable parallel safe
   return pg_catalog.pg_has_role(owner, 'tensile_user'::name, 'usage');
 comment on function tensile.may_train(oid) is
-  'whether this role has the privileges of tensile_user now; a role that was dropped has none';
+  'true if the role has the privileges of tensile_user now; a dropped role does not';
 
 create function tensile.why_not_trained(owner oid, stored_name name) returns text
   language sql stable parallel safe
   return coalesce((select 'role "' || r.rolname || '" may no longer train: it is not a member of tensile_user'
                      from pg_catalog.pg_roles as r where r.oid = owner),
                   'role "' || stored_name || '", which enqueued the job, no longer exists');
-comment on function tensile.why_not_trained(oid, name) is 'the error of a job whose owner may train no longer';
+comment on function tensile.why_not_trained(oid, name) is
+  'returns the error message of a job whose owner may no longer train';
 
--- The planner's settings: whatever the statistics say, and a queue's are always out of date, the next job is found by
--- walking an index in its order, not by sorting all that wait.
+-- The enable_… settings make the planner find the next job by walking an index in its order, and not by sorting the
+-- whole queue. The statistics of a queue are always out of date, so the planner must not decide by them.
 --
--- Owners that have as many jobs as their quota allows are passed over, and so are those whom the worker names. Where
--- nobody is passed over, the first job of the queue is taken. Otherwise the owners that wait are found by one look into
--- the index for each, so that it does not matter how many jobs of the others wait.
+-- Owners that have as many jobs as their quota allows are passed over, and so are the owners in `passed_over`. If no
+-- owner is passed over, the function takes the first job of the queue. Otherwise it finds the owners with queued jobs
+-- by one index lookup for each owner, so that its cost does not depend on the number of jobs that are passed over.
 --
--- A job whose owner may train no longer is never handed out: all that this role has queued fails, in portions.
+-- A job whose owner may no longer train is never handed out: all queued jobs of that role fail, in portions of 1000.
 create function tensile.claim_job(worker bigint, passed_over oid[] default '{}') returns setof tensile.jobs
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
@@ -30,10 +31,10 @@ create function tensile.claim_job(worker bigint, passed_over oid[] default '{}')
   set enable_incremental_sort = off
   set enable_bitmapscan = off
   set enable_seqscan = off
-  set jit = off  -- a sort that cannot be avoided counts as so dear that the statement would be compiled, for 0.6 s
+  set jit = off  -- an unavoidable sort has a cost at which the statement would be compiled, for 0.6 s
 as $$
 declare
-  aside oid[] := claim_job.passed_over || tensile.owners_at_limit(0);
+  skipped_owners oid[] := claim_job.passed_over || tensile.owners_at_limit(0);
   next_owner oid;
   next_job bigint;
 begin
@@ -44,14 +45,14 @@ begin
   end if;
   for portion in 1..5 loop
     next_job := null;
-    if aside = '{}' then
+    if skipped_owners = '{}' then
       select q.job_id, q.owner_oid into next_job, next_owner from tensile.jobs as q
        where q.state = 'queued' and (q.not_before is null or q.not_before <= now())
          and q.installation = (select tensile.installation())
        order by q.priority desc, q.job_id
          for update skip locked limit 1;
     else
-      for next_owner in select h.owner_oid from tensile.queue_heads(aside) as h loop
+      for next_owner in select h.owner_oid from tensile.queue_heads(skipped_owners) as h loop
         select q.job_id into next_job from tensile.jobs as q
          where q.owner_oid >= next_owner and q.owner_oid <= next_owner  -- see tensile.queue_heads()
            and q.state = 'queued' and (q.not_before is null or q.not_before <= now())
@@ -77,16 +78,17 @@ begin
              error_message = tensile.why_not_trained(j.owner_oid, j.owner_name), error_detail = null,
              error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
         from unentitled where j.job_id = unentitled.job_id;
-    exception when lock_not_available then  -- whatever holds it up holds up no other owner
-      aside := aside || next_owner;
+    exception when lock_not_available then  -- skip this owner, so that the lock delays no other owner
+      skipped_owners := skipped_owners || next_owner;
     end;
     next_job := null;
   end loop;
   if next_job is null then
     return;
   end if;
-  -- Two workers could give one owner's last place away at once: the row of the oldest worker, which no user can lock,
-  -- lets one of them count after the other. The job that is not taken now is taken by the next claim.
+  -- Two workers could use the last place of one owner's quota at the same time. The lock on the row of the oldest
+  -- worker, which no user can lock, makes one of them count after the other. A later claim takes the job that is left
+  -- now.
   if next_owner = any (tensile.owners_at_limit(1, next_owner)) then
     perform from tensile.workers as w
       where w.worker_id = (select min(v.worker_id) from tensile.workers as v where v.stopped_at is null)
@@ -101,24 +103,25 @@ begin
          claim = nextval('tensile.claim_seq'),  -- every later write must carry it
          threads = coalesce(j.threads, (select w.threads from tensile.workers as w where w.worker_id = claim_job.worker)),
          progress_at = now(), waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
-   where j.job_id = next_job  -- which is locked, and still queued
+   where j.job_id = next_job  -- the row is locked, so the job is still queued
   returning j.*;
 end
 $$;
 comment on function tensile.claim_job(bigint, oid[]) is
-  'hands the oldest queued job of the highest priority to a worker, of the owners that their quotas let have one more '
+  'claims the oldest queued job of the highest priority for a worker, among the owners whose quotas allow another job '
   'and that are not passed over; workers never wait for each other''s jobs';
 
 -- Interruptions -----------------------------------------------------------------------------------------------
 
--- An interrupted job goes on at once where that helps, and ever later where it does not: 2 s, 4 s, … 5 min.
+-- The pause doubles with each fault or interruption, up to 5 min: 2 s, 4 s, … So a job resumes quickly if that helps,
+-- and rarely if it does not.
 create function tensile.back_off(attempt integer) returns interval
   language sql immutable parallel safe
   return pg_catalog.make_interval(secs => least(300, 2 ^ least(attempt, 10)));
 comment on function tensile.back_off(integer) is
-  'how long a job waits after its n-th fault or interruption since its last checkpoint';
+  'pause of a job after its n-th fault or interruption since its last checkpoint';
 
--- What becomes of an interrupted attempt. Whose fault it was, `blame`, is that of indb_tensile.job.Blame.
+-- Decides how a job continues after an interrupted attempt. `blame` is a value of indb_tensile.job.Blame.
 create function tensile.after_interruption(
   job tensile.jobs, blame text, reason text, ended_at timestamptz, limit_s double precision,
   out state tensile.job_state, out counts boolean, out faults integer, out interruptions integer,
@@ -141,7 +144,7 @@ begin
   expired := not counts and limit_s > 0 and interrupted > make_interval(secs => limit_s);
   state := case when job.cancel_requested then 'cancelled'
                 when faults >= job.max_attempts or expired then 'failed'
-                when blame = 'memory' and job.last_death_phase = 'memory' then 'failed'  -- unchanged, it would end so again
+                when blame = 'memory' and job.last_death_phase = 'memory' then 'failed'  -- it would fail again
                 else 'queued' end;
   not_before := case when state = 'queued' then now() + pause end;
   message := reason;
@@ -154,11 +157,12 @@ begin
 end
 $$;
 comment on function tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision) is
-  'what becomes of a job whose attempt was interrupted: its next state, whether it counts as the job''s own fault, and the pause';
+  'decides how a job continues after an interrupted attempt: the next state, whether the interruption counts as the '
+  'job''s own fault, and the pause';
 
 -- Requests and changes ----------------------------------------------------------------------------------------
 
--- A queued job is nobody's yet, so its cancellation needs nobody.
+-- No worker has a queued job yet, so it can be cancelled without one.
 create function tensile.cancel_queued_job() returns trigger
   language plpgsql
   set search_path = pg_catalog, pg_temp
@@ -170,13 +174,14 @@ begin
   return new;
 end
 $$;
-comment on function tensile.cancel_queued_job() is 'trigger: a queued job whose cancellation is requested is cancelled';
+comment on function tensile.cancel_queued_job() is 'trigger: cancels a queued job whose cancellation is requested';
 
 create trigger jobs_cancel_queued before update of cancel_requested on tensile.jobs
   for each row when (new.cancel_requested and old.state = 'queued' and new.state = 'queued')
   execute function tensile.cancel_queued_job();
 
--- What a request may not be, as far as SQL can tell cheaply; a worker checks the rest before it believes anything.
+-- The checks of a specification that SQL can do at little cost. A worker checks the rest before it uses a
+-- specification.
 create function tensile.spec_fault(spec jsonb) returns text
   language plpgsql immutable parallel safe
   set search_path = pg_catalog, pg_temp
@@ -221,7 +226,7 @@ begin
 end
 $$;
 comment on function tensile.spec_fault(jsonb) is
-  'why this cannot be the specification of a job, as far as a glance at keys and types tells; null where it may be one';
+  'checks keys and types of a job''s specification; returns the fault, or null if there is none';
 
 create function tensile.check_request() returns trigger
   language plpgsql
@@ -237,43 +242,43 @@ begin
   return new;
 end
 $$;
-comment on function tensile.check_request() is 'trigger: refuses a job whose specification no worker could read';
+comment on function tensile.check_request() is 'trigger: refuses a job whose specification fails tensile.spec_fault()';
 
 create trigger jobs_are_requests before insert on tensile.jobs
-  for each row when (new.state = 'queued')  -- what has ended, in a restored copy, is history
+  for each row when (new.state = 'queued')  -- a restored copy inserts jobs that have ended, which need no check
   execute function tensile.check_request();
 
--- One notification per statement and kind, however many rows: "queued 7", or "queued" when it is about several.
+-- One notification for each statement and kind, for any number of rows: "queued 7", or "queued" for several jobs.
 create function tensile.notify_enqueued() returns trigger
   language plpgsql
   set search_path = pg_catalog, pg_temp
 as $$
 declare
   jobs bigint;
-  one bigint;
+  first_job bigint;
 begin
-  select count(*), min(job_id) into jobs, one from added where state = 'queued';
+  select count(*), min(job_id) into jobs, first_job from added where state = 'queued';
   if jobs > 0 then
-    perform pg_notify('tensile', case jobs when 1 then 'queued ' || one else 'queued' end);
+    perform pg_notify('tensile', case jobs when 1 then 'queued ' || first_job else 'queued' end);
   end if;
   return null;
 end
 $$;
-comment on function tensile.notify_enqueued() is 'trigger: tells the controllers that there is work';
+comment on function tensile.notify_enqueued() is 'trigger: notifies the controllers of new jobs';
 
 create trigger jobs_enqueued after insert on tensile.jobs
   referencing new table as added
   for each statement execute function tensile.notify_enqueued();
 
--- Security definer: users may cause a change of state by a cancellation, yet may not write events themselves.
+-- Security definer: a user who cancels a job changes its state, but users may not write events themselves.
 create function tensile.record_job_changes() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
-  set enable_bitmapscan = off  -- whatever the statistics say, the queue is looked into by its indexes
+  set enable_bitmapscan = off  -- the statistics of a queue are out of date, and must not prevent index scans
   set enable_seqscan = off
 as $$
 declare
-  told record;
+  change record;
 begin
   insert into tensile.job_events (job_id, kind, detail)
   select n.job_id, n.state::text,
@@ -290,32 +295,32 @@ begin
   )
   delete from tensile.checkpoints as c using ended where c.job_id = ended.job_id;
 
-  -- The last training of a name that never got a version frees the name. A row that somebody has locked waits for
-  -- tensile.delete_dropped().
+  -- When the last training of a model without versions ends, the model's name is free again. If another session has
+  -- locked the row, tensile.delete_dropped() frees the name later.
   if exists (select from after_change as n where n.state in ('failed', 'cancelled')) then
     begin
       delete from tensile.models as m using (
         select r.model_id
-          from (select distinct n.model_name, n.owner_oid  -- many jobs may end at once, and the queue be long
+          from (select distinct n.model_name, n.owner_oid  -- many jobs may end at once, and the queue may be long
                   from before_change as o
                   join after_change as n using (job_id)
                  where o.state <> n.state and n.state in ('failed', 'cancelled')) as e
           join tensile.models as r on r.name = e.model_name and r.owner_oid = e.owner_oid
          where tensile.is_reservation(r)
-           -- A grant on it may be locked by its owner, and the cascade would wait.
+           -- The owner may have locked a grant on the model, and the cascade would wait for that lock.
            and not exists (select from tensile.model_privileges as p where p.model_id = r.model_id)
-           -- One look into the index for each name; "not exists" would let the planner read the whole queue instead.
+           -- One index lookup for each name; with "not exists" the planner could read the whole queue instead.
            and (select j.job_id from tensile.jobs as j
                  where j.model_name = r.name and j.state in ('queued', 'starting', 'running') limit 1) is null
            for update of r skip locked) as free
        where m.model_id = free.model_id;
-    exception when lock_not_available then  -- a session that waits for locks within a limit frees the name later
+    exception when lock_not_available then  -- tensile.delete_dropped() frees the name later
       null;
     end;
   end if;
 
-  for told in
-    select c.kind, count(*) as jobs, min(c.job_id) as one
+  for change in
+    select c.kind, count(*) as jobs, min(c.job_id) as first_job
       from (select n.job_id, case when o.state = n.state then 'cancel'
                                   when n.state = 'queued' then 'queued'
                                   else 'changed' end as kind
@@ -323,14 +328,14 @@ begin
              where o.state <> n.state or (n.cancel_requested and not o.cancel_requested)) as c
      group by c.kind
   loop
-    perform pg_notify('tensile', case told.jobs when 1 then told.kind || ' ' || told.one else told.kind end);
+    perform pg_notify('tensile', change.kind || case change.jobs when 1 then ' ' || change.first_job else '' end);
   end loop;
   return null;
 end
 $$;
 comment on function tensile.record_job_changes() is
-  'trigger: writes an event per change of state, drops the checkpoint of what has ended, frees the name of a model that '
-  'got no version, and notifies';
+  'trigger: writes an event for each change of state, deletes the checkpoints of ended jobs, frees the names of models '
+  'without a version, and notifies the controllers';
 
 create trigger jobs_changed after update on tensile.jobs
   referencing old table as before_change new table as after_change

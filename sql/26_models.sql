@@ -1,8 +1,9 @@
--- Models: names that trainings reserve, changes and grants, and the removal of what was dropped.
+-- Models: reserved names, changes and grants, and the deletion of dropped models.
 
--- A name is taken when a training is enqueued, so that publishing neither inserts into models nor waits for a name that
--- another session has not committed. Row-level security hides other users' models: only a definer can tell whether the
--- name is free. The key-share lock waits for a reservation that is being deleted, and not for a publication.
+-- Enqueuing a training reserves the model's name, so that publishing neither inserts into models nor waits for a name
+-- that another session has not committed. Row-level security hides other users' models, so only a security definer
+-- function can tell whether a name is free. The key-share lock waits for the deletion of a reservation, but not for a
+-- publication.
 create function tensile.reserve_model() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
@@ -20,15 +21,15 @@ begin
       values (new.model_name, new.owner_oid, new.owner_name, new.installation)
       on conflict (name) where dropped_at is null do nothing;
     exception when lock_not_available then
-      raise exception 'model "%" is being made by a transaction that has not ended', new.model_name
+      raise exception 'model "%" is being created by a transaction that has not ended', new.model_name
         using errcode = 'lock_not_available', hint = 'Try again when that transaction has ended, or choose another name.';
     end;
   end loop;
   if model.installation is distinct from new.installation then
     raise exception 'model "%" belongs to a role of another database, of which this one is a copy', new.model_name
       using errcode = 'insufficient_privilege',
-            hint = 'A controller that starts here gives the models to the roles of the same names, and so does an '
-                   'administrator: select tensile.adopt_owners();';
+            hint = 'A controller that starts here assigns the models to the roles of the same names. An administrator '
+                   'can do the same: select tensile.adopt_owners();';
   elsif model.owner_oid is distinct from new.owner_oid then
     raise exception 'model "%" belongs to another role', new.model_name
       using errcode = 'insufficient_privilege',
@@ -38,10 +39,10 @@ begin
 end
 $$;
 comment on function tensile.reserve_model() is
-  'trigger: takes the model''s name for the job''s owner; nobody trains a version of another owner''s model';
+  'trigger: reserves the model''s name for the job''s owner, and refuses a job for another owner''s model';
 
 create trigger jobs_reserve_model before insert on tensile.jobs
-  for each row when (new.state = 'queued')  -- what has ended, in a restored copy, is history
+  for each row when (new.state = 'queued')  -- a restored copy inserts jobs that have ended, which need no name
   execute function tensile.reserve_model();
 
 create function tensile.is_reservation(model tensile.models) returns boolean
@@ -52,10 +53,10 @@ as $$
          and not exists (select from tensile.model_versions as v where v.model_id = model.model_id)
 $$;
 comment on function tensile.is_reservation(tensile.models) is
-  'whether this is only a name, taken by a training that has not published yet';
+  'true if the model is only a name, reserved by a training that has not published a version yet';
 
--- A training that is under way publishes to the model of its name. So a model is neither renamed nor dropped meanwhile,
--- and its new name must be free. The lock waits for a training that is being enqueued at this moment.
+-- A queued or active training publishes to the model of its name. So such a model can be neither renamed nor dropped,
+-- and a new name must be free. The lock waits for a training that another session is enqueuing.
 create function tensile.check_model_change() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
@@ -85,14 +86,15 @@ begin
 end
 $$;
 comment on function tensile.check_model_change() is
-  'trigger: refuses a name of another owner''s model, and a new name or a drop while a training is under way';
+  'trigger: refuses the name of another owner''s model, and refuses to rename or drop a model with a queued or active '
+  'training';
 
 create trigger models_may_change before insert or update of name, dropped_at on tensile.models
-  for each row when (new.installation = tensile.installation())  -- not what a restored copy brings
+  for each row when (new.installation = tensile.installation())  -- not for the rows of a restored copy
   execute function tensile.check_model_change();
 
--- Policies of model_privileges read this column: could they read models, whose policies read model_privileges, the two
--- would go in a circle.
+-- The policies of model_privileges read the column owner_oid. If they read models instead, whose policies read
+-- model_privileges, the policies would be recursive.
 create function tensile.complete_privilege() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
@@ -107,10 +109,11 @@ begin
   return new;
 end
 $$;
-comment on function tensile.complete_privilege() is 'trigger: writes the owner of the model into a grant of it';
+comment on function tensile.complete_privilege() is
+  'trigger: writes the owner of the model into a privilege on the model';
 
 create trigger model_privileges_have_an_owner before insert or update of revoked_at on tensile.model_privileges
-  for each row when (new.installation = tensile.installation())  -- not what a restored copy brings
+  for each row when (new.installation = tensile.installation())  -- not for the rows of a restored copy
   execute function tensile.complete_privilege();
 
 create function tensile.delete_dropped(most integer default 1000) returns bigint
@@ -132,7 +135,7 @@ begin
    where a.artifact_id = chunk.artifact_id;
   get diagnostics deleted = row_count;
 
-  -- Children first, each without those that their owner has locked: a cascade would wait for them.
+  -- Dependent rows are deleted first, without the rows that their owner has locked: a cascade would wait for those.
   delete from tensile.model_versions as v using (
     select o.version_id
       from tensile.models as m
@@ -153,7 +156,7 @@ begin
   get diagnostics rows_deleted = row_count;
   deleted := deleted + rows_deleted;
 
-  -- Dropped models, and reservations whose training ended while somebody had locked them, or was never committed.
+  -- Dropped models, and reservations whose training ended while another session had locked them, or never committed.
   delete from tensile.models as m using (
     select d.model_id from tensile.models as d
      where (d.dropped_at is not null
@@ -169,8 +172,8 @@ begin
 end
 $$;
 comment on function tensile.delete_dropped(integer) is
-  'deletes at most so many rows of dropped models, revoked grants and names that no training needs any more; '
-  'returns how many: call it again until it returns 0';
+  'deletes at most this many rows of dropped models, revoked privileges and reserved names that no training needs any '
+  'more; returns how many, so call it again until it returns 0';
 
 revoke execute on function tensile.reserve_model(), tensile.is_reservation(tensile.models), tensile.check_model_change(),
   tensile.complete_privilege(), tensile.delete_dropped(integer) from public;

@@ -1,9 +1,10 @@
--- Copies of a database: whose the rows are that came with one.
+-- Copies of a database: the owners of rows that came from another database.
 
--- In a copy of the database on another cluster, oids of roles mean nothing and names do. Within one cluster it is the
--- other way round: a new role of an old name must not get what the renamed one owns. So rows of this database keep their
--- oids, and only the names beside them follow; rows of another database go by oid where that database is in this
--- cluster, else by name; and those whose role does not exist here stay nobody's.
+-- In a copy of the database on another cluster, the oids of roles are meaningless, and their names are valid. Within
+-- one cluster the oids are valid: a new role with the old name of a renamed role must not get the renamed role's rows.
+-- So rows of this database keep their oids, and only the stored names are updated. Rows of another database are
+-- assigned by oid if that database is in this cluster, and otherwise by name. Rows whose role does not exist here stay
+-- without an owner.
 create function tensile.role_here(role_oid oid, stored_name name, stored_installation uuid) returns oid
   language sql stable
   set search_path = pg_catalog, pg_temp
@@ -14,9 +15,9 @@ as $$
               then r.oid = role_oid else r.rolname = stored_name end
 $$;
 comment on function tensile.role_here(oid, name, uuid) is
-  'role of this cluster that is meant by an oid and a name that were stored in that database; null where there is none';
+  'finds the role of this cluster for an oid and a name that were stored in another database; null if there is none';
 
--- Rows that somebody has locked are left for the next time: no user's lock keeps a worker from starting.
+-- Rows that another session has locked are left to the next call, so that no user's lock keeps a worker from starting.
 create function tensile.adopt_owners() returns bigint
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
@@ -48,7 +49,7 @@ begin
                       else tensile.role_here(q.grantee_oid, q.grantee_name, q.installation) end as grantee
             from tensile.model_privileges as q join tensile.models as m using (model_id)
            where q.installation <> here
-             and not exists (select from tensile.model_privileges as twin  -- of a role that has the name of a renamed one
+             and not exists (select from tensile.model_privileges as twin  -- of a role that has the old name of a renamed role
                               where twin.model_id = q.model_id and twin.privilege = q.privilege
                                 and twin.grantee_name = q.grantee_name and twin.grantee_oid < q.grantee_oid)
              for no key update of q skip locked) as f
@@ -72,8 +73,9 @@ begin
 end
 $$;
 comment on function tensile.adopt_owners() is
-  'gives what came with a copy of another database to the roles of the same names here, and writes the present names of '
-  'roles beside their oids; every worker does so when it starts. Queued jobs are left out: see tensile.adopt_jobs()';
+  'assigns the rows that came with a copy of another database to the roles of the same names here, and updates the '
+  'stored names of roles; returns how many rows were assigned. Every worker calls it when it starts. Queued jobs are '
+  'left out: see tensile.adopt_jobs()';
 
 create function tensile.adopt_jobs() returns bigint
   language sql volatile security definer
@@ -90,7 +92,8 @@ as $$
   select count(*) from adopted
 $$;
 comment on function tensile.adopt_jobs() is
-  'lets the queue of another installation run here; for an administrator who has moved a database, by pg_upgrade '
-  'for instance, and knows that the queue does not run elsewhere as well';
+  'assigns the queued jobs of another installation to this database, so that workers run them here; for an '
+  'administrator who has moved a database, for example by pg_upgrade, and knows that the old database does not run its '
+  'queue; returns how many jobs were assigned';
 
 revoke execute on function tensile.role_here(oid, name, uuid), tensile.adopt_owners(), tensile.adopt_jobs() from public;

@@ -1,21 +1,22 @@
--- Who may see and write what. Users' functions are security invoker, so these rules bind whoever calls them,
--- and equally whoever writes SQL against the tables directly.
+-- Privileges and row-level security. The functions for users are security invoker, so the same rules apply to calls of
+-- these functions and to SQL statements on the tables.
 --
--- A row is its owner's when the oid matches and the row is of this database: in a restored copy an oid may be another
--- role's. Names are for display: a renamed role keeps what it owns, and a new role of its old name gets nothing.
+-- A role owns a row if the oid matches and the row belongs to this database: in a restored copy an oid may be another
+-- role's. Stored names are only for display: a renamed role keeps its rows, and a new role with the old name gets none.
 --
--- No user, monitor or administrator holds INSERT, UPDATE, DELETE or TRUNCATE on a whole table, only on columns: LOCK
--- TABLE looks at privileges on whole tables alone, so they get no lock that would make others wait.
+-- Users, monitors and administrators have INSERT and UPDATE only on columns, and no DELETE or TRUNCATE. LOCK TABLE
+-- checks only privileges on whole tables, so these roles cannot take locks that make other sessions wait.
 --
--- Sub-selects without a reference to the row are evaluated once per query, not once per row.
+-- The policies compute constants in sub-selects without a reference to the row, which are evaluated once for each query
+-- and not once for each row.
 
 revoke all on schema tensile from public;
 grant usage on schema tensile to tensile_user, tensile_monitor, tensile_admin, tensile_worker;
 grant execute on function tensile.catalog_version(), tensile.catalog_digest(), tensile.installation(),
   tensile.current_role_oid() to tensile_user, tensile_monitor, tensile_admin, tensile_worker;
-grant execute on function tensile.spec_fault(jsonb) to tensile_user;  -- a trigger of jobs calls it as whoever enqueues
+grant execute on function tensile.spec_fault(jsonb) to tensile_user;  -- a trigger of jobs calls it as the job's owner
 
--- In schema public, since a role that may not use schema tensile has to reach it.
+-- The function is in schema public, because a role without USAGE on schema tensile must be able to call it.
 create function public.tensile_require_role(wanted name) returns void
   language plpgsql stable
   set search_path = pg_catalog, pg_temp
@@ -29,7 +30,7 @@ begin
 end
 $$;
 comment on function public.tensile_require_role(name) is
-  'raises where the current role is no member of this role; functions of indb-tensile call it first';
+  'raises an error if the current role is not a member of this role; functions of indb-tensile call it first';
 
 grant execute on function tensile.adopt_owners() to tensile_admin, tensile_worker;
 grant execute on function tensile.adopt_jobs() to tensile_admin;
@@ -57,7 +58,7 @@ grant select on tensile.settings, tensile.models, tensile.model_versions, tensil
   tensile.devices, tensile.device_jobs, tensile.device_links, tensile.op_latency, tensile.plans, tensile.data_reports
   to tensile_user;
 
--- The owner is never among the columns: it comes from the default, which is whoever asks.
+-- The columns of the owner are never granted: their defaults are the current role.
 grant insert (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
   idempotency_key) on tensile.jobs to tensile_user;
 grant update (cancel_requested, priority) on tensile.jobs to tensile_user;
@@ -70,8 +71,8 @@ grant update (revoked_at) on tensile.model_privileges to tensile_user;
 create policy jobs_of_owner on tensile.jobs to tensile_user
   using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()))
   with check (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
--- A dropped model is hidden, but for the transaction that drops it: PostgreSQL demands of an update that the new row may
--- be seen.
+-- A dropped model is hidden, except from the transaction that drops it: PostgreSQL requires that the new row of an
+-- update is visible.
 create policy models_of_owner on tensile.models to tensile_user
   using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation())
          and (dropped_at is null or dropped_at = now()))
@@ -88,7 +89,7 @@ create policy model_privileges_of_owner on tensile.model_privileges to tensile_u
   using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()))
   with check (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
 
--- What belongs to a model or a job is seen by whoever sees that; weights and bundles only by the model's owner.
+-- A user who sees a model or a job also sees its rows in other tables. Only the model's owner sees weights and bundles.
 create policy versions_of_model on tensile.model_versions for select to tensile_user
   using (exists (select from tensile.models as m where m.model_id = model_versions.model_id));
 create policy versions_of_owner on tensile.model_versions for update to tensile_user
@@ -113,7 +114,7 @@ create policy metrics_of_job on tensile.metrics for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = metrics.job_id));
 create policy plans_of_job on tensile.plans for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = plans.job_id));
--- Not of whoever sees the job: a monitor does, and a report names the classes of the owner's table.
+-- Only the owner sees the report of a job: a monitor sees the job, but a report names the classes of the owner's table.
 create policy reports_of_owner on tensile.data_reports for select to tensile_user
   using (exists (select from tensile.jobs as j
                   where j.job_id = data_reports.job_id and j.owner_oid = (select tensile.current_role_oid())
@@ -121,7 +122,7 @@ create policy reports_of_owner on tensile.data_reports for select to tensile_use
 create policy device_use_of_job on tensile.device_jobs for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = device_jobs.job_id));
 
--- Monitors see everything but bytes of models ------------------------------------------------------------------
+-- Monitors see everything except the bytes of models -----------------------------------------------------------
 
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.checkpoints, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
@@ -140,7 +141,7 @@ create policy metrics_monitored on tensile.metrics for select to tensile_monitor
 create policy plans_monitored on tensile.plans for select to tensile_monitor using (true);
 create policy device_use_monitored on tensile.device_jobs for select to tensile_monitor using (true);
 
--- Administrators do to every job and model what its owner may do, and set settings ------------------------------
+-- Administrators may change every job and model as its owner may, and change settings ---------------------------
 
 grant insert (name, value), update (value, changed_at, changed_by) on tensile.settings to tensile_admin;
 grant select on tensile.artifacts to tensile_admin;
@@ -152,8 +153,8 @@ create policy versions_administered on tensile.model_versions for update to tens
 create policy privileges_administered on tensile.model_privileges to tensile_admin using (true) with check (true);
 create policy artifacts_administered on tensile.artifacts for select to tensile_admin using (true);
 
--- The worker writes what becomes of jobs. It never enqueues one, makes no model, and gives nothing to another owner: a job's
--- owner, request and installation are not among the columns that it may update.
+-- The worker writes the progress and the results of jobs. It cannot enqueue a job, create a model, or change an owner:
+-- it has no UPDATE on a job's owner, request and installation.
 
 grant select on all tables in schema tensile to tensile_worker;
 grant usage on sequence tensile.claim_seq to tensile_worker;
@@ -188,7 +189,7 @@ create policy plans_worked on tensile.plans to tensile_worker using (true) with 
 create policy reports_worked on tensile.data_reports to tensile_worker using (true) with check (true);
 create policy device_use_worked on tensile.device_jobs to tensile_worker using (true) with check (true);
 
--- What administrators delete, they delete by these functions: DELETE on a table would also permit to lock it.
+-- Administrators delete rows by these functions, because DELETE on a table would also allow them to lock it.
 create function tensile.forget_device(device_kind text) returns bigint
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
@@ -211,7 +212,7 @@ begin
 end
 $$;
 comment on function tensile.forget_device(text) is
-  'deletes what was measured on a kind of device: latencies, predictor, pace and links; controllers measure it anew';
+  'deletes the measurements of a kind of device: latencies, predictor, pace and links; controllers measure them again';
 
 create function tensile.forget_jobs(ended_before timestamptz) returns bigint
   language sql volatile security definer
@@ -225,7 +226,7 @@ as $$
   select count(*) from ended
 $$;
 comment on function tensile.forget_jobs(timestamptz) is
-  'deletes jobs that ended before this time, with their events, figures and plans; models keep their versions';
+  'deletes jobs that ended before this time, with their events, metrics and plans; models keep their versions';
 
 create function tensile.reset_setting(name text) returns boolean
   language sql volatile security definer
@@ -234,7 +235,8 @@ as $$
   with reset as (delete from tensile.settings as s where s.name = reset_setting.name returning 1)
   select exists (select from reset)
 $$;
-comment on function tensile.reset_setting(text) is 'gives a setting its default again; false if it had it';
+comment on function tensile.reset_setting(text) is
+  'resets a setting to its default; false if it had the default already';
 
 revoke execute on function tensile.forget_device(text), tensile.forget_jobs(timestamptz), tensile.reset_setting(text)
   from public;

@@ -1,10 +1,10 @@
--- From SQL to Python, and an error's way back.
+-- The bridge from SQL to Python, and the functions that raise its errors.
 
--- The body is a loader: it holds the text of each module of indb_tensile/sql_api as a literal, and imports them once
--- per session as a package named by their digest. So they import one another as they do in the tree, and a catalog
--- upgraded within a session is followed, its modules never mixed with those before. GD keeps the package; SD belongs
--- to this function alone and spares every later call the digest.
--- Rows to predict come beside the request: it need not be read as a whole to know them.
+-- The body is a loader: it holds the text of each module of indb_tensile/sql_api as a literal, and imports the modules
+-- once per session, as a package whose name contains their digest. So the modules import one another as in the source
+-- tree, and after an upgrade within a session the new modules are loaded and never mixed with the old ones. GD keeps
+-- the package. SD belongs to this function alone and saves later calls the computation of the digest. The rows to
+-- predict are an argument of their own, so that they are not parsed as part of the request.
 create function tensile.bridge(verb text, request jsonb, rows jsonb[] default null) returns jsonb
   language plpython3u volatile parallel unsafe
   set search_path = pg_catalog, pg_temp
@@ -46,14 +46,15 @@ if "answer" not in SD:
 return SD["answer"](plpy, verb, request, rows)
 $bridge$;
 comment on function tensile.bridge(text, jsonb, jsonb[]) is
-  'checks and enqueues a request, or asks the service, with the caller''s privileges; the answer holds any error';
+  'checks and enqueues a request, or sends it to the service, with the caller''s privileges; the result contains any '
+  'error';
 
 create function tensile.raise_error(code text, message text, more text, way_out text) returns void
   language plpgsql stable
   set search_path = pg_catalog, pg_temp
 as $$
 begin
-  -- An empty DETAIL or HINT would be shown as one.
+  -- PostgreSQL would show an empty DETAIL or HINT.
   if more <> '' and way_out <> '' then
     raise exception '%', message using errcode = code, detail = more, hint = way_out;
   elsif more <> '' then
@@ -67,12 +68,12 @@ $$;
 comment on function tensile.raise_error(text, text, text, text) is
   'raises an error with this SQLSTATE, message, DETAIL and HINT';
 
--- PL/Python would put its exception's class before each message; raised here, a message arrives as it was written. Each
--- PL/pgSQL function between the client and the error is a line of CONTEXT, so this one raises itself, and public
--- functions call it from SQL that PostgreSQL inlines.
+-- Errors are raised here, because PL/Python would put the class of its exception before each message. Each PL/pgSQL
+-- function between the client and the error adds a line of CONTEXT. So this function raises errors itself, without
+-- calling raise_error, and public functions call it from SQL that PostgreSQL inlines.
 --
--- Everybody may execute it, as public functions that everybody may call reach it. Nobody reaches it by name without
--- USAGE on the schema.
+-- All roles may execute this function, because public functions that all roles may call need it. A role without USAGE
+-- on the schema cannot call it by name.
 create function tensile.call(verb text, request jsonb, rows jsonb[] default null) returns jsonb
   language plpgsql volatile parallel unsafe
   set search_path = pg_catalog, pg_temp
@@ -82,8 +83,8 @@ declare
   answer jsonb;
   code text;
   message text;
-  more text;
-  way_out text;
+  detail_text text;
+  hint_text text;
 begin
   perform public.tensile_require_role('tensile_user');
   answer := tensile.bridge(verb, request, rows);
@@ -92,29 +93,30 @@ begin
   end if;
   code := answer #>> '{error,sqlstate}';
   message := answer #>> '{error,message}';
-  more := answer #>> '{error,detail}';
-  way_out := answer #>> '{error,hint}';
-  -- An empty DETAIL or HINT would be shown as one.
-  if more <> '' and way_out <> '' then
-    raise exception '%', message using errcode = code, detail = more, hint = way_out;
-  elsif more <> '' then
-    raise exception '%', message using errcode = code, detail = more;
-  elsif way_out <> '' then
-    raise exception '%', message using errcode = code, hint = way_out;
+  detail_text := answer #>> '{error,detail}';
+  hint_text := answer #>> '{error,hint}';
+  -- PostgreSQL would show an empty DETAIL or HINT.
+  if detail_text <> '' and hint_text <> '' then
+    raise exception '%', message using errcode = code, detail = detail_text, hint = hint_text;
+  elsif detail_text <> '' then
+    raise exception '%', message using errcode = code, detail = detail_text;
+  elsif hint_text <> '' then
+    raise exception '%', message using errcode = code, hint = hint_text;
   end if;
   raise exception '%', message using errcode = code;
 end
 $$;
 comment on function tensile.call(text, jsonb, jsonb[]) is
-  'the result of tensile.bridge, or its error; raises for a role that is no member of tensile_user';
+  'returns the result of tensile.bridge, or raises its error; raises an error for a role that is not a member of '
+  'tensile_user';
 
 revoke execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text) from public;
 grant execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text) to tensile_user;
 grant execute on function tensile.call(text, jsonb, jsonb[]) to public;  -- 0.1.0 has revoked that
 
--- No SQL tells whether a procedure may commit: PostgreSQL refuses in a transaction block and below a function, and says
--- only "invalid transaction termination". PL/Python can catch that, where PL/pgSQL's handler would be a
--- subtransaction, in which nothing may commit.
+-- No SQL statement tells whether a procedure may commit. In a transaction block and below a function, PostgreSQL
+-- refuses to commit with the error "invalid transaction termination". PL/Python can catch this error. PL/pgSQL cannot,
+-- because its exception handler is a subtransaction, in which no commit is possible.
 create procedure tensile.try_commit(inout committed boolean default null)
   language plpython3u
 as $$
@@ -124,6 +126,7 @@ try:
 except plpy.SPIError:
     return {"committed": False}
 $$;
-comment on procedure tensile.try_commit(boolean) is 'commits, and says so; false where the caller cannot commit';
+comment on procedure tensile.try_commit(boolean) is
+  'commits and returns true, or returns false if the caller cannot commit';
 revoke execute on procedure tensile.try_commit(boolean) from public;
 grant execute on procedure tensile.try_commit(boolean) to tensile_user;

@@ -1,26 +1,28 @@
--- Settings that administrators may set, and how long what has ended is kept.
+-- Settings of the database, and the deletion of old rows.
 
--- The one list of settings. `kind` says what a value may be: directory (an absolute path), interval (longer than zero),
--- count (a whole number from 1). A kind that ends in "or null" also takes null, which means: keep for ever.
+-- The only list of settings. `kind` says which values are valid: directory (an absolute path), interval (longer than
+-- zero), count (a whole number from 1), bytes (a whole number from 1). A kind that ends in "or null" also accepts null,
+-- which means to keep rows for ever.
 create function tensile.known_settings()
   returns table (name text, kind text, default_value jsonb, description text)
   language sql immutable parallel safe rows 10
   set search_path = pg_catalog, pg_temp
 as $$
   values
-    ('socket_directory', 'directory', null::jsonb, 'where services put their sockets'),
-    ('retain_jobs', 'interval or null', '"90 days"', 'how long a job is kept after it has ended, with all that is its'),
+    ('socket_directory', 'directory', null::jsonb, 'directory for the sockets of services'),
+    ('retain_jobs', 'interval or null', '"90 days"', 'how long an ended job is kept, with its rows in other tables'),
     ('retain_events', 'interval or null', '"30 days"', 'how long an event of a job is kept'),
-    ('retain_metrics', 'interval or null', '"90 days"', 'how long a job''s figures are kept after it has ended'),
-    ('retain_plans', 'interval or null', '"7 days"', 'how long a plan is kept once it is replaced or its job has ended'),
+    ('retain_metrics', 'interval or null', '"90 days"', 'how long losses and metrics are kept after the job''s end'),
+    ('retain_plans', 'interval or null', '"7 days"', 'how long a plan is kept that was replaced or whose job ended'),
     ('retain_workers', 'interval or null', '"7 days"', 'how long a worker is kept after it has stopped'),
-    ('retain_links', 'interval or null', '"90 days"', 'how long measurements of a link are kept without a worker there'),
+    ('retain_links', 'interval or null', '"90 days"', 'how long measurements of a link are kept without a worker'),
     ('retain_versions', 'count or null', 'null', 'how many versions of a model are kept beside the deployed one'),
-    ('snapshot_max_bytes', 'bytes', '2147483648', 'the most bytes of one snapshot'),
-    ('role_snapshots_max_bytes', 'bytes', '8589934592', 'the most bytes of one role''s snapshots together'),
-    ('all_snapshots_max_bytes', 'bytes', '34359738368', 'the most bytes of all snapshots together')
+    ('snapshot_max_bytes', 'bytes', '2147483648', 'largest size of one snapshot'),
+    ('role_snapshots_max_bytes', 'bytes', '8589934592', 'largest total size of one role''s snapshots'),
+    ('all_snapshots_max_bytes', 'bytes', '34359738368', 'largest total size of all snapshots')
 $$;
-comment on function tensile.known_settings() is 'the settings that tensile_set_setting takes, and their defaults';
+comment on function tensile.known_settings() is
+  'returns the settings that tensile_set_setting accepts, with their defaults';
 
 create function tensile.setting(name text) returns jsonb
   language sql stable
@@ -30,21 +32,22 @@ as $$
     from tensile.known_settings() as k left join tensile.settings as s on s.name = k.name
    where k.name = setting.name
 $$;
-comment on function tensile.setting(text) is 'the value of a setting, or its default';
+comment on function tensile.setting(text) is 'returns the value of a setting, or its default';
 
 create view tensile.setting_list with (security_invoker) as
   select k.name, coalesce(s.value, k.default_value) as value, k.default_value, k.kind, k.description, s.changed_at,
          s.changed_by
     from tensile.known_settings() as k left join tensile.settings as s on s.name = k.name
    order by k.name;
-comment on view tensile.setting_list is 'all settings with their values; an administrator sets one by tensile_set_setting';
+comment on view tensile.setting_list is
+  'settings of the database with their values; an administrator changes a setting with tensile_set_setting';
 comment on column tensile.setting_list.name is 'name of the setting';
-comment on column tensile.setting_list.value is 'its value';
-comment on column tensile.setting_list.default_value is 'its value where nobody has set it';
-comment on column tensile.setting_list.kind is 'what a value may be';
-comment on column tensile.setting_list.description is 'what it means';
-comment on column tensile.setting_list.changed_at is 'when it was last set; null for a default';
-comment on column tensile.setting_list.changed_by is 'who set it; null for a default';
+comment on column tensile.setting_list.value is 'value of the setting';
+comment on column tensile.setting_list.default_value is 'value of the setting if it is not set';
+comment on column tensile.setting_list.kind is 'kind of the valid values';
+comment on column tensile.setting_list.description is 'meaning of the setting';
+comment on column tensile.setting_list.changed_at is 'time of the last change; null for a default';
+comment on column tensile.setting_list.changed_by is 'role that made the last change; null for a default';
 
 create function tensile.setting_fits(kind text, value jsonb) returns boolean
   language plpgsql immutable
@@ -66,13 +69,13 @@ begin
   end;
 exception
   when data_exception then
-    return false;  -- no interval
+    return false;  -- the text is not an interval
 end
 $$;
-comment on function tensile.setting_fits(text, jsonb) is 'whether a setting of that kind may have this value';
+comment on function tensile.setting_fits(text, jsonb) is 'true if a setting of this kind may have this value';
 
--- A definer: workers have no right to delete jobs or versions, and get none beyond what is old and has ended.
--- The rows of a job go before the job does, so that no cascade is longer than the step.
+-- Security definer: workers may not delete jobs or versions, and through this function they delete only old rows.
+-- The rows of a job are deleted before the job itself, so that no cascade deletes more rows than one step may.
 create function tensile.vacuum_step(most integer default 1000) returns table (kind text, removed bigint)
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
@@ -80,61 +83,61 @@ create function tensile.vacuum_step(most integer default 1000) returns table (ki
 as $$
 #variable_conflict use_column
 declare
-  room bigint := least(greatest(most, 1), 100000);
-  most_versions constant bigint := 10;  -- each has megabytes of weights
+  remaining bigint := least(greatest(most, 1), 100000);
+  most_versions constant bigint := 10;  -- the weights of a version have megabytes
   kept_versions bigint;
-  before timestamptz;
+  cutoff timestamptz;
   ended bigint[];
   counts bigint[] := '{0,0,0,0,0,0,0}';  -- in the order of `kinds`
   kinds constant text[] := '{events,plans,metrics,jobs,workers,links,versions}';
-  gone bigint;
+  deleted bigint;
 begin
-  -- Jobs that are old enough to go, with whatever belongs to them.
-  before := now() - (tensile.setting('retain_jobs') #>> '{}')::interval;
+  -- The jobs that are old enough to be deleted with their rows in other tables.
+  cutoff := now() - (tensile.setting('retain_jobs') #>> '{}')::interval;
   ended := array(select j.job_id from tensile.jobs as j
-                  where j.finished_at < before order by j.finished_at, j.job_id limit room);
+                  where j.finished_at < cutoff order by j.finished_at, j.job_id limit remaining);
 
-  before := now() - (tensile.setting('retain_events') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_events') #>> '{}')::interval;
   delete from tensile.job_events as e
-   where e.event_id = any (array(select o.event_id from tensile.job_events as o where o.at < before
-                                  order by o.at limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[1] := gone; room := room - gone;
+   where e.event_id = any (array(select o.event_id from tensile.job_events as o where o.at < cutoff
+                                  order by o.at limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[1] := deleted; remaining := remaining - deleted;
   delete from tensile.job_events as e
    where e.event_id = any (array(select o.event_id from tensile.job_events as o where o.job_id = any (ended)
-                                  limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[1] := counts[1] + gone; room := room - gone;
+                                  limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[1] := counts[1] + deleted; remaining := remaining - deleted;
 
-  before := now() - (tensile.setting('retain_plans') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_plans') #>> '{}')::interval;
   delete from tensile.plans as p
    where p.plan_id = any (array(
            select o.plan_id from tensile.plans as o
-            where o.created_at < before
+            where o.created_at < cutoff
               and (exists (select from tensile.jobs as j where j.job_id = o.job_id and j.finished_at is not null)
                    or exists (select from tensile.plans as n where n.job_id = o.job_id and n.plan_id > o.plan_id))
-            order by o.created_at limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[2] := gone; room := room - gone;
+            order by o.created_at limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[2] := deleted; remaining := remaining - deleted;
   delete from tensile.plans as p
    where p.plan_id = any (array(select o.plan_id from tensile.plans as o where o.job_id = any (ended)
-                                 limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[2] := counts[2] + gone; room := room - gone;
+                                 limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[2] := counts[2] + deleted; remaining := remaining - deleted;
 
-  before := now() - (tensile.setting('retain_metrics') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_metrics') #>> '{}')::interval;
   delete from tensile.metrics as m
    where m.ctid = any (array(
            select o.ctid from tensile.metrics as o
-            where o.job_id in (select j.job_id from tensile.jobs as j where j.finished_at < before)
-            limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[3] := gone; room := room - gone;
+            where o.job_id in (select j.job_id from tensile.jobs as j where j.finished_at < cutoff)
+            limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[3] := deleted; remaining := remaining - deleted;
   delete from tensile.metrics as m
    where m.ctid = any (array(select o.ctid from tensile.metrics as o where o.job_id = any (ended)
-                              limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[3] := counts[3] + gone; room := room - gone;
+                              limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[3] := counts[3] + deleted; remaining := remaining - deleted;
 
   delete from tensile.jobs as j
    where j.job_id = any (array(
@@ -143,35 +146,35 @@ begin
               and not exists (select from tensile.job_events as e where e.job_id = o.job_id)
               and not exists (select from tensile.plans as p where p.job_id = o.job_id)
               and not exists (select from tensile.metrics as m where m.job_id = o.job_id)
-            limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[4] := gone; room := room - gone;
+            limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[4] := deleted; remaining := remaining - deleted;
 
-  before := now() - (tensile.setting('retain_workers') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_workers') #>> '{}')::interval;
   delete from tensile.workers as w
    where w.worker_id = any (array(
            select o.worker_id from tensile.workers as o
-            where o.stopped_at < before
+            where o.stopped_at < cutoff
               and not exists (select from tensile.jobs as j where j.worker_id = o.worker_id)
-            limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[5] := gone; room := room - gone;
+            limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[5] := deleted; remaining := remaining - deleted;
 
-  before := now() - (tensile.setting('retain_links') #>> '{}')::interval;
+  cutoff := now() - (tensile.setting('retain_links') #>> '{}')::interval;
   delete from tensile.device_links as l
    where l.ctid = any (array(
            select o.ctid from tensile.device_links as o
-            where o.measured_at < before
+            where o.measured_at < cutoff
               and not exists (select from tensile.workers as w where w.host = o.host and w.stopped_at is null)
-            limit room for update skip locked));
-  get diagnostics gone = row_count;
-  counts[6] := gone; room := room - gone;
+            limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[6] := deleted; remaining := remaining - deleted;
 
   kept_versions := (tensile.setting('retain_versions') #>> '{}')::bigint;
   delete from tensile.model_versions as v
    where v.version_id = any (array(
            select o.version_id from tensile.model_versions as o
-            where not o.deployed  -- asked again of the row once it is locked
+            where not o.deployed  -- checked again after the row is locked
               and o.version_id in (
                     select r.version_id
                       from (select n.version_id,
@@ -179,9 +182,9 @@ begin
                               from tensile.model_versions as n
                              where kept_versions is not null and not n.deployed) as r
                      where r.place > kept_versions)
-            limit least(room, most_versions) for update skip locked));
-  get diagnostics gone = row_count;
-  counts[7] := gone;
+            limit least(remaining, most_versions) for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[7] := deleted;
 
   return query
   select c.name, c.rows from unnest(kinds, counts) with ordinality as c (name, rows, place)
@@ -189,8 +192,8 @@ begin
 end
 $$;
 comment on function tensile.vacuum_step(integer) is
-  'deletes at most so many rows that are older than the retain_ settings say, and returns how many of what; controllers '
-  'call it once a minute, tensile vacuum until nothing is left';
+  'deletes at most this many rows that are older than the retain_ settings allow, and returns the number of each kind; '
+  'controllers call it once a minute, and tensile vacuum calls it until no old rows are left';
 
 revoke execute on function tensile.known_settings(), tensile.setting(text), tensile.setting_fits(text, jsonb),
   tensile.vacuum_step(integer) from public;

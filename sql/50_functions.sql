@@ -1,8 +1,9 @@
--- What users call. Security invoker throughout: nobody can do here what he could not do to the tables himself.
+-- The functions for users. All are security invoker, so a user can do nothing with them beyond the privileges on the
+-- tables.
 --
--- Every function here pins search_path (80_search_path.sql sets it), so that names mean PostgreSQL's own functions. Some
--- must know the caller's path: such a public function is a wrapper whose body is parsed when it is created, and which
--- passes the caller's schema or path to a pinned function of schema tensile.
+-- All functions pin search_path (80_search_path.sql sets it), so that names mean PostgreSQL's own functions. Some
+-- functions need the caller's path. Such a public function is a wrapper whose body is parsed when it is created, and
+-- which passes the caller's schema or path to a pinned function of schema tensile.
 
 -- Training -----------------------------------------------------------------------------------------------------
 
@@ -24,16 +25,18 @@ create function tensile.training_request(
     'deploy', deploy, 'depends_on', depends_on, 'not_before', not_before, 'idempotency_key', idempotency_key,
     'snapshot', snapshot, 'search_path', pg_catalog.current_setting('search_path'));
 comment on function tensile.training_request is
-  'the arguments of a training as the bridge reads them, and the search_path that the caller''s relation is read under';
+  'returns the arguments of a training in the form that the bridge reads, with the search_path for reading the '
+  'relation';
 
 create function tensile.train(request jsonb) returns bigint
   language sql volatile parallel unsafe
   return (tensile.call('train', request) ->> 'job')::bigint;
 comment on function tensile.train(jsonb) is 'enqueues the training that training_request describes';
 
--- tensile_train and tensile_explain pass the caller's search_path on: a view may call functions that need it. So they
--- have no SET clause; their bodies were resolved when they were created, whatever the caller's search_path is. An error
--- is told with a line of context for each function that PostgreSQL cannot inline: tensile_train is inlined whole.
+-- tensile_train and tensile_explain pass the caller's search_path on, because a view may call functions that need it.
+-- So they have no SET clause. Their bodies do not depend on the caller's search_path, because PostgreSQL resolved their
+-- names when they were created. An error has a line of CONTEXT for each function that PostgreSQL cannot inline; it
+-- inlines tensile_train completely.
 
 create function public.tensile_train(
   model text, relation regclass, target text default null, task text default null,
@@ -50,32 +53,35 @@ create function public.tensile_train(
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
       snapshot));
 comment on function public.tensile_train is
-  'enqueues a training of the model on the relation and returns the job; it exists once the transaction has committed. '
-  'A view, a foreign or temporary table or rows behind policies are copied into a snapshot table first';
+  'enqueues a training of the model on the relation and returns the job''s number; the job can start once the '
+  'transaction has committed. The rows of a view, of a foreign or temporary table, or behind policies are first copied '
+  'into a snapshot table';
 
 create function tensile.follow_job(job bigint, told text) returns text
   language plpgsql volatile parallel unsafe
 as $$
 declare
-  held record;
+  followed record;
   step text;
 begin
   select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, v.number, v.not_deployed
-    into held
+    into followed
     from tensile.jobs as j left join tensile.model_versions as v on v.version_id = j.version_id
    where j.job_id = job;
-  if not found or held.state = 'succeeded' then
-    if held.not_deployed is not null then
-      raise notice 'job %: version % is not deployed: %', job, held.number, held.not_deployed
-        using hint = 'With deploy => ''always'' a training deploys its version, whatever that is compared with.';
+  if not found or followed.state = 'succeeded' then
+    if followed.not_deployed is not null then
+      raise notice 'job %: version % is not deployed: %', job, followed.number, followed.not_deployed
+        using hint = 'With deploy => ''always'' a training deploys its version without a comparison.';
     end if;
     return null;
-  elsif held.state = 'failed' then
-    step := tensile.raise_error(held.error_sqlstate, held.error_message, held.error_detail, held.error_hint);
-  elsif held.state = 'cancelled' then
-    raise exception 'job % was cancelled', job using errcode = 'query_canceled', detail = coalesce(held.error_message, '');
+  elsif followed.state = 'failed' then
+    step := tensile.raise_error(
+      followed.error_sqlstate, followed.error_message, followed.error_detail, followed.error_hint);
+  elsif followed.state = 'cancelled' then
+    raise exception 'job % was cancelled', job
+      using errcode = 'query_canceled', detail = coalesce(followed.error_message, '');
   end if;
-  step := coalesce(held.phase::text, held.state::text);
+  step := coalesce(followed.phase::text, followed.state::text);
   if told is distinct from step then
     raise notice 'job %: %', job, step;
   end if;
@@ -83,8 +89,8 @@ begin
 end
 $$;
 comment on function tensile.follow_job(bigint, text) is
-  'what a job does now, with a notice where that is not what was told before; null once it has succeeded; its error '
-  'where it failed';
+  'returns the current phase or state of a job, with a notice if it differs from the one given; returns null once the '
+  'job has succeeded, and raises the job''s error if it failed';
 
 create procedure public.tensile_train_and_wait(
   model text, relation regclass, target text default null, task text default null,
@@ -97,8 +103,8 @@ create procedure public.tensile_train_and_wait(
 )
   language plpgsql
 as $$
-declare  -- no SET clause: a procedure that has one may not commit. So every name is qualified, and no operator is used.
-  told pg_catalog.text;
+declare  -- no SET clause, with which a procedure may not commit. So all names are qualified, and no operator is used.
+  step pg_catalog.text;
   committed pg_catalog.bool;
 begin
   job := public.tensile_train(
@@ -107,20 +113,21 @@ begin
       snapshot);
   call tensile.try_commit(committed);  -- the job exists from here on
   if not committed then
-    raise exception 'tensile_train_and_wait commits, which a transaction block or a function does not let it do'
+    raise exception 'tensile_train_and_wait commits, which is not possible in a transaction block or in a function'
       using errcode := 'invalid_transaction_termination',
             hint := 'Call it outside of both; or use tensile_train(...), commit, and then tensile_wait(job).';
   end if;
   loop
-    told := tensile.follow_job(job, told);
-    exit when told is null;
-    commit;  -- between polls no snapshot holds back the queue
+    step := tensile.follow_job(job, step);
+    exit when step is null;
+    commit;  -- so that between polls no snapshot keeps VACUUM from removing dead rows of the queue
     perform pg_catalog.pg_sleep(0.1::pg_catalog.float8);
   end loop;
 end
 $$;
 comment on procedure public.tensile_train_and_wait is
-  'enqueues a training, commits, and returns when it has ended; a failure is raised; a cancelled call leaves the job';
+  'enqueues a training, commits, and returns when the job has ended; raises the error of a failed job. The job '
+  'continues if the call is cancelled';
 
 create function public.tensile_explain(
   model text, relation regclass, target text default null, task text default null,
@@ -135,20 +142,20 @@ create function public.tensile_explain(
   swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
   language sql volatile parallel unsafe
 begin atomic
-  select said.policy, said.peak_bytes, said.floor_bytes, said.bound_bytes, said.saved, said.iteration_ms,
-         said.overhead, said.stall_ms, said.swaps, said.swapped_bytes, said.recomputed, said.planning_ms, said.starts_now,
-         said.note
+  select f.policy, f.peak_bytes, f.floor_bytes, f.bound_bytes, f.saved, f.iteration_ms,
+         f.overhead, f.stall_ms, f.swaps, f.swapped_bytes, f.recomputed, f.planning_ms, f.starts_now,
+         f.note
     from pg_catalog.jsonb_to_recordset(tensile.call('explain', tensile.training_request(
       model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
       early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
       snapshot)) operator(pg_catalog.->) 'rows')
-      as said (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
+      as f (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
         iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
         swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);
 end;
 comment on function public.tensile_explain is
-  'what this training would need and take under each policy, as tensile plan prints it: saved is of the liveness peak, '
-  'overhead a ratio to its time; and whether it would start now; nothing is enqueued or allocated';
+  'predicts the memory and time of this training under each policy, and whether it would start now. saved is relative '
+  'to the peak of the policy liveness, and overhead to its time. Nothing is enqueued or allocated';
 
 -- Waiting and stopping -----------------------------------------------------------------------------------------
 
@@ -157,17 +164,17 @@ create function public.tensile_wait(job bigint, timeout interval default '1 minu
 as $$
 declare
   deadline constant timestamptz := coalesce(clock_timestamp() + timeout, 'infinity');
-  nap double precision := 0.01;
-  held record;
+  pause_s double precision := 0.01;
+  awaited record;
 begin
   perform public.tensile_require_role('tensile_user');
   loop
-    select j.state, j.enqueued_xact into held from tensile.jobs as j where j.job_id = job;
+    select j.state, j.enqueued_xact into awaited from tensile.jobs as j where j.job_id = job;
     if not found then
       perform tensile.raise_no_job(job);
     end if;
-    exit when held.state in ('succeeded', 'failed', 'cancelled') or clock_timestamp() >= deadline;
-    if held.enqueued_xact = pg_current_xact_id_if_assigned() then
+    exit when awaited.state in ('succeeded', 'failed', 'cancelled') or clock_timestamp() >= deadline;
+    if awaited.enqueued_xact = pg_current_xact_id_if_assigned() then
       raise exception 'job % cannot start before this transaction commits: waiting for it here would never end', job
         using errcode = 'object_not_in_prerequisite_state',
               hint = 'Commit first, then wait; or use: call tensile_train_and_wait(...).';
@@ -178,22 +185,23 @@ begin
               hint = 'Wait in a transaction of isolation level read committed.';
     end if;
     if isfinite(deadline) then
-      nap := least(nap, greatest(0, extract(epoch from deadline - clock_timestamp())));
+      pause_s := least(pause_s, greatest(0, extract(epoch from deadline - clock_timestamp())));
     end if;
-    perform pg_sleep(nap);
-    nap := least(nap * 1.5, 0.2);
+    perform pg_sleep(pause_s);
+    pause_s := least(pause_s * 1.5, 0.2);
   end loop;
-  return held.state;
+  return awaited.state;
 end
 $$;
 comment on function public.tensile_wait(bigint, interval) is
-  'the job''s state once it has ended, or when the time is over (null: never); for short waits, as it holds a snapshot';
+  'waits until the job has ended or the timeout is over (null: no timeout), and returns the job''s state. For short '
+  'waits, because it holds a snapshot of the database';
 
 create function public.tensile_cancel(job bigint) returns boolean
   language plpgsql volatile parallel unsafe
 as $$
 declare
-  held tensile.job_state;
+  current_state tensile.job_state;
 begin
   perform public.tensile_require_role('tensile_user');
   update tensile.jobs as j set cancel_requested = true
@@ -201,10 +209,10 @@ begin
   if found then
     return true;
   end if;
-  select j.state into held from tensile.jobs as j where j.job_id = job;
+  select j.state into current_state from tensile.jobs as j where j.job_id = job;
   if not found then
     perform tensile.raise_no_job(job);
-  elsif held in ('queued', 'starting', 'running') then
+  elsif current_state in ('queued', 'starting', 'running') then
     raise exception 'job % belongs to another role', job
       using errcode = 'insufficient_privilege', hint = 'Its owner, or a member of tensile_admin, can cancel it.';
   end if;
@@ -212,7 +220,7 @@ begin
 end
 $$;
 comment on function public.tensile_cancel(bigint) is
-  'asks to stop a job: a queued one is cancelled at once, a running one within a heartbeat; false if it had ended';
+  'cancels a job: a queued job at once, an active job within a heartbeat; returns false if the job had ended already';
 
 create function tensile.raise_no_job(job bigint) returns void
   language plpgsql stable
@@ -222,31 +230,33 @@ begin
     using errcode = 'undefined_object', hint = 'See your jobs: select * from tensile.stat_jobs;';
 end
 $$;
-comment on function tensile.raise_no_job(bigint) is 'raises that the caller has no such job';
+comment on function tensile.raise_no_job(bigint) is 'raises the error that the caller sees no job of this number';
 
 -- Predictions --------------------------------------------------------------------------------------------------
--- One input of type anycompatible each: that resolves rows, sub-selects, arrays, jsonb, literals and null. Stable,
--- since a version does not change, and parallel unsafe, since a worker process could not run the bridge's queries.
+-- Each function has one input of type anycompatible, which accepts rows, sub-selects, arrays, jsonb, literals and null.
+-- The functions are stable, because a version does not change, and parallel unsafe, because a parallel worker cannot
+-- run the bridge's queries.
 
--- As JSON a row takes many times its size in this session's memory. So its size is known before that is made. What is
--- compressed is measured whole: an array by a slice of it, which has everything, jsonb by an empty path, and a row by
--- its binary form, or as text where a column's type has none, or where client_encoding has no such character.
+-- The JSON of a row takes many times the row's size in this session's memory, so the row is measured before it is
+-- converted. Compressed values are measured uncompressed: an array by a slice of all elements, jsonb by an empty path,
+-- and a row by its binary form, or by its text if a column's type has no binary form or client_encoding lacks a
+-- character.
 create function tensile.row_bytes(input anyelement) returns bigint
   language plpgsql stable parallel unsafe
 as $$
 begin
   return octet_length(record_send(input));
 exception when undefined_function or untranslatable_character or character_not_in_repertoire then
-  return octet_length(input::text);  -- it may also be no row at all
+  return octet_length(input::text);  -- the input may also be another value than a row
 end
 $$;
-comment on function tensile.row_bytes(anyelement) is 'the size of a row, or of another value, not compressed';
+comment on function tensile.row_bytes(anyelement) is 'returns the uncompressed size of a row or of another value';
 
 create function tensile.check_row_size(input anycompatible, row_number bigint) returns boolean
   language plpgsql stable parallel unsafe
 as $$
 declare
-  most_bytes constant bigint := 8388608;  -- evaluations.py has it too
+  most_bytes constant bigint := 8388608;  -- the same limit as in evaluations.py
   most_elements constant bigint := 1000000;
   type_name constant text := pg_catalog.pg_typeof(input)::text;
   size_bytes bigint := pg_catalog.pg_column_size(input);
@@ -276,7 +286,8 @@ begin
 end
 $$;
 comment on function tensile.check_row_size(anycompatible, bigint) is
-  'true; raises where a row has more than 8 MB, or an array more than a million values. Called for rows above 32 kB';
+  'returns true, or raises an error if a row has more than 8 MB or an array more than a million values. Called for '
+  'rows above 32 kB';
 
 create function tensile.row_form(input regtype) returns text
   language plpgsql immutable parallel safe
@@ -288,10 +299,10 @@ begin
 end
 $$;
 comment on function tensile.row_form(regtype) is
-  'how the bridge reads a row of this type: "record" has no names of its own, "literal" is JSON or an array as text';
+  'tells how the bridge reads a row of this type: "record" has no column names, "literal" is JSON or an array as text';
 
--- A lock that another session holds on the catalog bounds a prediction's wait: hence lock_timeout. The settings that
--- say how values become text are pinned by 82_text_settings.sql.
+-- The lock_timeout bounds a prediction's wait for locks of other sessions on the catalog. 82_text_settings.sql pins the
+-- settings that decide how values become text.
 create function tensile.prediction(
   model text, input anycompatible, version integer, kind text
 ) returns jsonb
@@ -299,7 +310,7 @@ create function tensile.prediction(
   set lock_timeout = '2s'
 as $$
 begin
-  -- Compressed by the 255 times that PostgreSQL reaches at most, 8 MB are 32 kB.
+  -- PostgreSQL compresses at most 255 times, so a value of 8 MB has at least 32 kB when it is compressed.
   if pg_column_size(input) >= 32768 then
     perform tensile.check_row_size(input, 1);
   end if;
@@ -309,7 +320,7 @@ begin
 end
 $$;
 comment on function tensile.prediction(text, anycompatible, integer, text) is
-  'one prediction, of kind value, label, proba or vector';
+  'returns one prediction, of kind value, label, proba or vector';
 
 create function public.tensile_predict(model text, input anycompatible, version integer default null)
   returns double precision
@@ -321,7 +332,7 @@ begin
 end
 $$;
 comment on function public.tensile_predict(text, anycompatible, integer) is
-  'the model''s prediction for a row: the value, or the label where labels are numbers or booleans (true is 1)';
+  'predicts for a row: returns the value, or the label if labels are numbers or booleans (true is 1)';
 
 create function public.tensile_predict_label(model text, input anycompatible, version integer default null)
   returns text
@@ -333,7 +344,7 @@ begin
 end
 $$;
 comment on function public.tensile_predict_label(text, anycompatible, integer) is
-  'the label that the model predicts for a row, as text';
+  'predicts for a row: returns the label as text';
 
 create function public.tensile_predict_proba(model text, input anycompatible, version integer default null)
   returns table (label text, probability double precision)
@@ -342,13 +353,13 @@ as $$
 begin
   perform public.tensile_require_role('tensile_user');
   return query
-  select said.key, said.value::double precision
-    from jsonb_each_text(nullif(tensile.prediction(model, input, version, 'proba'), 'null')) as said
-   order by said.value::double precision desc, said.key;
+  select entry.key, entry.value::double precision
+    from jsonb_each_text(nullif(tensile.prediction(model, input, version, 'proba'), 'null')) as entry
+   order by entry.value::double precision desc, entry.key;
 end
 $$;
 comment on function public.tensile_predict_proba(text, anycompatible, integer) is
-  'every label with its probability for a row, the likeliest first';
+  'predicts for a row: returns each label with its probability, the most probable label first';
 
 create function public.tensile_predict_vector(model text, input anycompatible, version integer default null)
   returns double precision[]
@@ -360,13 +371,13 @@ begin
   perform public.tensile_require_role('tensile_user');
   outputs := nullif(tensile.prediction(model, input, version, 'vector'), 'null');
   return case when outputs is not null
-              then array(select said.value::double precision
-                           from jsonb_array_elements_text(outputs) with ordinality as said (value, place)
-                          order by said.place) end;
+              then array(select entry.value::double precision
+                           from jsonb_array_elements_text(outputs) with ordinality as entry (value, place)
+                          order by entry.place) end;
 end
 $$;
 comment on function public.tensile_predict_vector(text, anycompatible, integer) is
-  'the outputs of the model''s network for a row';
+  'predicts for a row: returns the outputs of the model''s network';
 
 create function tensile.prediction_part(model text, version integer, form text, first_row bigint, rows jsonb[])
   returns jsonb
@@ -378,24 +389,26 @@ begin
 end
 $$;
 comment on function tensile.prediction_part(text, integer, text, bigint, jsonb[]) is
-  'predictions for a part of a batch, whose first row has this number, and the number of the version that made them';
+  'predicts for a part of a batch, whose first row has this number; returns the values and the number of the version '
+  'that made them';
 
 create function tensile.numbers_of(list jsonb) returns double precision[]
   language plpgsql immutable parallel safe
 as $$
 begin
-  return array(select said.value::double precision
-                 from jsonb_array_elements_text(list) with ordinality as said (value, place) order by said.place);
+  return array(select entry.value::double precision
+                 from jsonb_array_elements_text(list) with ordinality as entry (value, place) order by entry.place);
 end
 $$;
-comment on function tensile.numbers_of(jsonb) is 'a list of numbers, or of texts that are numbers, as an array';
+comment on function tensile.numbers_of(jsonb) is
+  'converts a list of numbers, or of texts that are numbers, to an array';
 
--- Part by part: neither this session nor the service ever holds the JSON of all rows. The first part's answer says
--- which version predicted, and the others are predicted by the same.
+-- Predicts part by part, so that neither this session nor the service ever holds the JSON of all rows. The answer for
+-- the first part names the version that predicted, and the same version predicts for the other parts.
 --
--- PL/pgSQL takes no array of anonymous records as an argument, but a record that has one as its field f1. `example`
--- is null and of the elements' type: PL/pgSQL keeps the plans of its statements for each type of its arguments, and
--- would keep one plan for the arrays of all types without it.
+-- PL/pgSQL does not accept an array of anonymous records as an argument, but it accepts a record with such an array in
+-- its field f1. `example` is a null of the elements' type. PL/pgSQL keeps the plans of its statements for each
+-- combination of argument types; without `example` it would use the same plans for arrays of all types.
 create function tensile.predictions(
   model text, list record, example anycompatible, version integer, rows_before bigint
 ) returns double precision[]
@@ -424,10 +437,10 @@ begin
         perform tensile.check_row_size(list.f1[at_row:at_row], row_number + 1);
       end if;
       answer := tensile.prediction_part(model, version, form, row_number + 1, array(
-        select said.value
+        select entry.value
           from jsonb_array_elements(
                  to_jsonb(list.f1[at_row:least(at_row + slice_rows - 1, array_upper(list.f1, 1))]))
-               with ordinality as said (value, place) order by said.place));
+               with ordinality as entry (value, place) order by entry.place));
       version := (answer ->> 'version')::integer;
       row_number := row_number + jsonb_array_length(answer -> 'values');
       answers := answers || tensile.numbers_of(answer -> 'values');
@@ -459,9 +472,9 @@ begin
 end
 $$;
 comment on function tensile.predictions(text, record, anycompatible, integer, bigint) is
-  'the predictions for the rows of the array that is the record''s field f1; `example` is null of its elements'' type';
+  'predicts for the rows of the array in the record''s field f1; `example` is a null of the elements'' type';
 
--- A long array goes on in slices: the record that holds one is a copy of it.
+-- A long array is passed on in slices, because the record that holds an array is a copy of the array.
 create function public.tensile_predict_batch(model text, inputs anycompatiblearray, version integer default null)
   returns double precision[]
   language sql stable parallel unsafe
@@ -474,20 +487,20 @@ as $$
         select tensile.prediction_part(model, version, 'value', 1, '{}') ->> 'version' as number,
                array_lower(inputs, 1) as first, array_upper(inputs, 1) as last,
                greatest(4096, array_length(inputs, 1) / 16) as step)
-      select said.value
+      select entry.value
         from used,
              lateral generate_series(used.first, used.last, used.step) as at_row,
              lateral unnest(tensile.predictions(
                model, row(inputs[at_row:least(at_row + used.step - 1, used.last)]), inputs[null::integer],
-               used.number::integer, at_row - used.first)) with ordinality as said (value, place)
-       order by at_row, said.place)
+               used.number::integer, at_row - used.first)) with ordinality as entry (value, place)
+       order by at_row, entry.place)
     end
 $$;
 comment on function public.tensile_predict_batch(text, anycompatiblearray, integer) is
-  'the predictions for many rows at once, in their order: tensile_predict_batch(''m'', array_agg(t)) from t; of an empty '
-  'array the empty one, of null null';
+  'predicts for many rows at once, in their order: tensile_predict_batch(''m'', array_agg(t)) from t. Returns an empty '
+  'array for an empty array, and null for null';
 
--- Judging ------------------------------------------------------------------------------------------------------
+-- Evaluation ---------------------------------------------------------------------------------------------------
 
 create function tensile.row_json(input anyelement) returns jsonb
   language plpgsql stable parallel unsafe
@@ -497,7 +510,7 @@ begin
 end
 $$;
 comment on function tensile.row_json(anyelement) is
-  'a row as JSON, whatever the session''s settings: 82_text_settings.sql pins them';
+  'converts a row to JSON, independently of the session''s settings, which 82_text_settings.sql pins';
 
 create function tensile.key_text(input anyelement) returns text
   language plpgsql stable parallel unsafe
@@ -507,7 +520,7 @@ begin
 end
 $$;
 comment on function tensile.key_text(anyelement) is
-  'a value as text, whatever the session''s settings: 82_text_settings.sql pins them';
+  'converts a value to text, independently of the session''s settings, which 82_text_settings.sql pins';
 
 create function tensile.evaluation(model text, relation oid, version integer, callers_path text)
   returns table (metric text, value double precision)
@@ -517,14 +530,15 @@ as $$
 begin
   perform public.tensile_require_role('tensile_user');
   return query
-  select said.key, said.value::double precision
+  select entry.key, entry.value::double precision
     from jsonb_each_text(tensile.call('evaluate', jsonb_build_object(
-      'model', model, 'version', version, 'relation', relation::bigint, 'search_path', callers_path)) -> 'metrics') as said
-   order by said.key;
+      'model', model, 'version', version, 'relation', relation::bigint, 'search_path', callers_path)) -> 'metrics') as entry
+   order by entry.key;
 end
 $$;
 comment on function tensile.evaluation(text, oid, integer, text) is
-  'tensile_evaluate; a relation that is a view is read under the caller''s search_path, as its functions may need that';
+  'implements tensile_evaluate; reads a view under the caller''s search_path, because the view''s functions may need '
+  'it';
 
 create function public.tensile_evaluate(model text, relation regclass default null, version integer default null)
   returns table (metric text, value double precision)
@@ -534,7 +548,8 @@ begin atomic
     from tensile.evaluation(model, relation::oid, version, pg_catalog.current_setting('search_path')) as e;
 end;
 comment on function public.tensile_evaluate(text, regclass, integer) is
-  'how good the model is on the rows of a relation; without one, on the rows held out of its own training';
+  'returns the metrics of the model on the rows of a relation; without a relation, on the held-out rows of its '
+  'training';
 
 create function tensile.split_parts(model text, relation oid, version integer, callers_path text)
   returns table (key jsonb, part text)
@@ -559,7 +574,7 @@ begin
 end
 $$;
 comment on function tensile.split_parts(text, oid, integer, text) is
-  'tensile_split; a relation that is a view is read under the caller''s search_path, as its functions may need that';
+  'implements tensile_split; reads a view under the caller''s search_path, because the view''s functions may need it';
 
 create function public.tensile_split(model text, relation regclass default null, version integer default null)
   returns table (key jsonb, part text)
@@ -569,42 +584,44 @@ begin atomic
     from tensile.split_parts(model, relation::oid, version, pg_catalog.current_setting('search_path')) as s;
 end;
 comment on function public.tensile_split(text, regclass, integer) is
-  'which part of the split each row is in, by the rule that the version was trained with: train, valid or test, or null '
-  'for a row without a target. Key has the primary key, or else the columns that tell rows apart. Without a relation, '
-  'the one that the version was trained on is read; only the model''s owner may ask';
+  'returns for each row its part of the split: train, valid or test, by the rule that the version was trained with, or '
+  'null for a row without a target. key contains the primary key, or without one the columns that identify rows. '
+  'Without a relation, it reads the relation that the version was trained on. Only the model''s owner may call it';
 
 create function public.tensile_data_report(job bigint)
   returns table (section text, subject text, fact text, value text, warning text)
   language plpgsql stable parallel unsafe rows 50
 as $$
 declare
-  held record;
+  reported record;
 begin
   perform public.tensile_require_role('tensile_user');
   select j.state, j.owner_oid = tensile.current_role_oid() and j.installation = tensile.installation() as own, r.report
-    into held
+    into reported
     from tensile.jobs as j left join tensile.data_reports as r on r.job_id = j.job_id
    where j.job_id = tensile_data_report.job;
   if not found then
     perform tensile.raise_no_job(job);
-  elsif held.report is null and not held.own then
+  elsif reported.report is null and not reported.own then
     raise exception 'job % belongs to another role', job
-      using errcode = 'insufficient_privilege', hint = 'A report names the classes of the table: its owner alone reads it.';
-  elsif held.report is null then
-    raise notice 'job % has no report: it is %, and a report is written once the table has been read', job, held.state;
+      using errcode = 'insufficient_privilege',
+            hint = 'Only the owner of a job may read its report, because a report names classes of the table.';
+  elsif reported.report is null then
+    raise notice 'job % has no report: it is %, and a report is written once the table has been read', job,
+                 reported.state;
     return;
   end if;
   return query
   select f.section, f.subject, f.fact, f.value, f.warning
-    from rows from (jsonb_to_recordset(held.report)
+    from rows from (jsonb_to_recordset(reported.report)
                       as (section text, subject text, fact text, value text, warning text)) with ordinality
            as f (section, subject, fact, value, warning, place)
    order by f.place;
 end
 $$;
 comment on function public.tensile_data_report(bigint) is
-  'what the table of a job was found to be: rows, parts of the split, target, columns and how they are encoded, and how '
-  'the result compares with a constant answer; a warning says what is doubtful. Only the owner of the job may read it';
+  'describes the data of a job''s table: rows, parts of the split, target, columns and their encoding, and how the '
+  'result compares with a constant prediction; a warning names a doubtful fact. Only the owner of the job may call it';
 
 create function public.tensile_training_info(model text)
   returns table (version integer, deployed boolean, task tensile.task, target text, architecture jsonb,
@@ -628,7 +645,7 @@ begin
    order by v.number desc;
 end
 $$;
-comment on function public.tensile_training_info(text) is 'the versions of a model, the newest first';
+comment on function public.tensile_training_info(text) is 'returns the versions of a model, the newest first';
 
 -- Models -------------------------------------------------------------------------------------------------------
 
@@ -659,7 +676,7 @@ begin
 end
 $$;
 comment on function public.tensile_drop_model(text) is
-  'drops a model with all its versions: nobody sees it from then on, and a controller deletes its bytes later';
+  'drops a model with all its versions: no user sees it from then on, and a controller deletes its weights later';
 
 create function tensile.raise_no_model(model text) returns void
   language plpgsql stable
@@ -669,68 +686,68 @@ begin
     using errcode = 'undefined_object', hint = 'See your models: select * from tensile.model_list;';
 end
 $$;
-comment on function tensile.raise_no_model(text) is 'raises that the caller sees no such model';
+comment on function tensile.raise_no_model(text) is 'raises the error that the caller sees no model of this name';
 
 create function public.tensile_grant_model(model text, grantee name) returns void
   language plpgsql volatile parallel unsafe
 as $$
 declare
-  mine bigint;
-  whom oid;
+  granted_model bigint;
+  role_oid oid;
 begin
   perform public.tensile_require_role('tensile_user');
-  select m.model_id into mine from tensile.models as m
+  select m.model_id into granted_model from tensile.models as m
    where m.name = tensile_grant_model.model and m.dropped_at is null;
   if not found then
     perform tensile.raise_no_model(model);
   end if;
   if grantee is null then
-    raise exception 'no role is given to grant model "%" to', model
-      using errcode = 'null_value_not_allowed', hint = 'Name a role, or public for everybody.';
+    raise exception 'no role is named to grant model "%" to', model
+      using errcode = 'null_value_not_allowed', hint = 'Name a role, or public for all roles.';
   end if;
-  select r.oid into whom from pg_catalog.pg_roles as r where r.rolname = grantee;
+  select r.oid into role_oid from pg_catalog.pg_roles as r where r.rolname = grantee;
   if not found and grantee <> 'public' then
     raise exception 'there is no role "%"', grantee
-      using errcode = 'undefined_object', hint = 'Name a role, or public for everybody.';
+      using errcode = 'undefined_object', hint = 'Name a role, or public for all roles.';
   end if;
   insert into tensile.model_privileges as p (model_id, grantee_oid, grantee_name)
-  values (mine, coalesce(whom, 0), grantee)
+  values (granted_model, coalesce(role_oid, 0), grantee)
   on conflict on constraint model_privileges_pkey do update set revoked_at = null where p.revoked_at is not null;
 end
 $$;
 comment on function public.tensile_grant_model(text, name) is
-  'lets a role (public: everybody) see a model and predict with it';
+  'allows a role (public: all roles) to see a model and to predict with it';
 
 create function public.tensile_revoke_model(model text, grantee name) returns void
   language plpgsql volatile parallel unsafe
 as $$
 declare
-  mine bigint;
+  revoked_model bigint;
 begin
   perform public.tensile_require_role('tensile_user');
-  select m.model_id into mine from tensile.models as m
+  select m.model_id into revoked_model from tensile.models as m
    where m.name = tensile_revoke_model.model and m.dropped_at is null;
   if not found then
     perform tensile.raise_no_model(model);
   end if;
   if grantee is null then
-    raise exception 'no role is given to revoke model "%" from', model
-      using errcode = 'null_value_not_allowed', hint = 'Name a role, or public for everybody.';
+    raise exception 'no role is named to revoke model "%" from', model
+      using errcode = 'null_value_not_allowed', hint = 'Name a role, or public for all roles.';
   end if;
   update tensile.model_privileges as p set revoked_at = now()
-   where p.model_id = mine and p.revoked_at is null
+   where p.model_id = revoked_model and p.revoked_at is null
      and (p.grantee_oid = (select r.oid from pg_roles as r where r.rolname = grantee)
           or p.grantee_oid = 0 and grantee = 'public'
           or p.grantee_name = grantee and not exists (select from pg_roles as r where r.oid = p.grantee_oid));
-  -- A role that was dropped since may still have a grant to take back, and one without a grant loses nothing.
+  -- A dropped role may still have a privilege to revoke, and to revoke from a role without a privilege is no error.
   if not found and grantee <> 'public' and not exists (
        select from pg_catalog.pg_roles as r where r.rolname = grantee) then
     raise exception 'there is no role "%"', grantee
-      using errcode = 'undefined_object', hint = 'Name a role, or public for everybody.';
+      using errcode = 'undefined_object', hint = 'Name a role, or public for all roles.';
   end if;
 end
 $$;
-comment on function public.tensile_revoke_model(text, name) is 'takes back what tensile_grant_model gave';
+comment on function public.tensile_revoke_model(text, name) is 'revokes what tensile_grant_model has granted';
 
 -- Service ------------------------------------------------------------------------------------------------------
 
@@ -739,22 +756,22 @@ create function public.tensile_load_dataset(name text, table_name text default n
   return (tensile.call('load_dataset', pg_catalog.jsonb_build_object(
     'dataset', name, 'table', table_name, 'schema', pg_catalog.current_schema())) ->> 'rows')::bigint;
 comment on function public.tensile_load_dataset(text, text) is
-  'creates a table with a sample data set, readable by trainers, and returns its rows; a table''s name without a schema '
-  'is in the current one';
+  'creates a table with a sample data set, which trainers may read, and returns the number of its rows; the table is '
+  'in the current schema unless table_name names another schema';
 
 create function public.tensile_version() returns text
   language sql stable parallel safe
   return tensile.catalog_version();
-comment on function public.tensile_version() is 'version of the extension in this database';
+comment on function public.tensile_version() is 'returns the version of the catalog in this database';
 
 create function public.tensile_set_setting(name text, value jsonb) returns void
   language plpgsql volatile parallel unsafe
 as $$
 declare
-  wanted text;
+  setting_kind text;
 begin
   perform public.tensile_require_role('tensile_admin');
-  select k.kind into wanted from tensile.known_settings() as k where k.name = tensile_set_setting.name;
+  select k.kind into setting_kind from tensile.known_settings() as k where k.name = tensile_set_setting.name;
   if not found then
     raise exception 'there is no setting "%"', name
       using errcode = 'undefined_object',
@@ -765,10 +782,10 @@ begin
     perform tensile.reset_setting(name);
     return;
   end if;
-  if not tensile.setting_fits(wanted, value) then
+  if not tensile.setting_fits(setting_kind, value) then
     raise exception 'setting "%" is %', name, left(value::text, 100)
       using errcode = 'invalid_parameter_value',
-            hint = case split_part(wanted, ' ', 1)
+            hint = case split_part(setting_kind, ' ', 1)
               when 'directory' then
                 'Give an absolute path: select tensile_set_setting(''socket_directory'', ''"/run/tensile"'');'
               when 'interval' then
@@ -787,8 +804,8 @@ begin
 end
 $$;
 comment on function public.tensile_set_setting(text, jsonb) is
-  'sets what all sessions share, such as socket_directory or retain_jobs; a value left null restores the default. '
-  'tensile.setting_list shows all settings';
+  'changes a setting of the database, such as socket_directory or retain_jobs; the value null (SQL) restores the '
+  'default. tensile.setting_list shows all settings';
 
 create function tensile.checks(schema name)
   returns table (item text, ok boolean, detail text, hint text)
@@ -804,7 +821,7 @@ begin
   if pg_is_in_recovery() then
     return query
     select 'server', false, 'this server is a standby: it can be read, and takes no trainings',
-           'Connect to the primary server to train, and for whatever else writes.';
+           'Connect to the primary server to train and for all other writes.';
   end if;
 
   return query
@@ -849,7 +866,7 @@ begin
          nullif(answer #>> '{error,hint}', '');
 end
 $$;
-comment on function tensile.checks(name) is 'tensile_check, for the schema that is the caller''s current one';
+comment on function tensile.checks(name) is 'implements tensile_check; the argument is the caller''s current schema';
 
 create function public.tensile_check()
   returns table (item text, ok boolean, detail text, hint text)
@@ -857,9 +874,10 @@ create function public.tensile_check()
 begin atomic
   select c.item, c.ok, c.detail, c.hint from tensile.checks(pg_catalog.current_schema()) as c;
 end;
-comment on function public.tensile_check() is 'what must be there for trainings and predictions, and what mends it';
+comment on function public.tensile_check() is
+  'checks what trainings and predictions need: returns a row for each item, with a hint for each fault';
 
--- Who may call them --------------------------------------------------------------------------------------------
+-- Privileges on the functions ----------------------------------------------------------------------------------
 
 do $$
 declare

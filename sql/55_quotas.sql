@@ -1,4 +1,4 @@
--- Quotas: how much of the queue and of the devices one role may have, so that no role keeps the others out.
+-- Quotas: limits on each role's jobs, device memory and priorities, so that no role can exclude the others.
 
 create function tensile.quota_of(role_oid oid)
   returns table (jobs_running integer, jobs_queued integer, bytes bigint, highest_priority integer)
@@ -17,9 +17,9 @@ as $$
       on everybody.role_oid = 0 and everybody.installation = (select tensile.installation())
 $$;
 comment on function tensile.quota_of(oid) is
-  'what a role may have: its own quota, else that of every role, else the default; null is no limit';
+  'returns the quota of a role: its own quota, else the quota of all roles, else the default; null is no limit';
 
--- Whatever the statistics say: active jobs are read in the order of the one index that holds only them.
+-- The settings make the planner read active jobs through the index that holds only them, whatever the statistics are.
 create function tensile.owners_at_limit(more integer, claimant oid default null) returns oid[]
   language sql stable
   set search_path = pg_catalog, pg_temp
@@ -36,7 +36,7 @@ as $$
                      where o.state in ('starting', 'running') and o.worker_id is not null order by o.worker_id) as j
              group by j.owner_oid
             union all
-            select owners_at_limit.claimant, 0 where owners_at_limit.claimant is not null  -- it may have none yet
+            select owners_at_limit.claimant, 0 where owners_at_limit.claimant is not null  -- it may have no active job yet
             union all
             select q.role_oid, 0 from tensile.role_quotas as q
              where q.jobs_running = 0 and q.role_oid <> 0 and q.installation = (select tensile.installation())) as a
@@ -45,9 +45,11 @@ as $$
      group by a.owner_oid)
 $$;
 comment on function tensile.owners_at_limit(integer, oid) is
-  'roles with active jobs, and the claimant, whose quota would let no further job start if so many more were active';
+  'returns the roles whose quota of active jobs is reached once this many more of their jobs are active; considers roles '
+  'with active jobs, the claimant, and roles with a quota of 0';
 
--- Likewise. An equality would let the planner ignore owner_oid in the order, and walk the queue of all owners.
+-- The settings are those of owners_at_limit. The condition on owner_oid is a range, because an equality would let the
+-- planner ignore owner_oid in the order and walk the queue of all owners.
 create function tensile.queue_heads(passed_over oid[])
   returns table (owner_oid oid, priority integer, job_id bigint)
   language sql stable
@@ -78,10 +80,11 @@ as $$
    order by head.priority desc, head.job_id
 $$;
 comment on function tensile.queue_heads(oid[]) is
-  'the next job of each owner that waits and is not passed over, in the order of the queue';
+  'returns the next queued job of each owner that is not passed over, in the order of the queue';
 
--- Security definer: a user may not read all that is read here. The jobs that wait are counted only where there can be
--- too many, by the distance from the oldest to the newest: an enqueue costs the same however long the queue is.
+-- Security definer, because a user may not read all the rows that the function reads. It counts the queued jobs of an
+-- owner only if they can exceed the quota, which the distance from the oldest to the newest job_id tells. So the cost
+-- of enqueuing does not depend on the length of the queue.
 create function tensile.check_enqueued() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
@@ -111,7 +114,7 @@ begin
       from (select from tensile.jobs as j where j.owner_oid = enqueued.owner_oid and j.state = 'queued'
              limit enqueued.jobs_queued + 1) as counted;
     if waiting > enqueued.jobs_queued then
-      raise exception 'role "%" may have % jobs in the queue, and this would be more',
+      raise exception 'role "%" may have at most % jobs in the queue, and this statement would exceed that',
                       enqueued.owner, enqueued.jobs_queued
         using errcode = 'program_limit_exceeded',
               hint = format('Wait until some of its jobs have started, or cancel some. A member of tensile_admin can '
@@ -121,7 +124,8 @@ begin
   return null;
 end
 $$;
-comment on function tensile.check_enqueued() is 'trigger: nobody enqueues more jobs, or more urgent ones, than their quota';
+comment on function tensile.check_enqueued() is
+  'trigger: refuses more queued jobs, or a higher priority, than the quota of the owner allows';
 
 create function tensile.check_raised_priority() returns trigger
   language plpgsql security definer
@@ -133,7 +137,8 @@ begin
   return new;
 end
 $$;
-comment on function tensile.check_raised_priority() is 'trigger: nobody makes a job more urgent than their quota';
+comment on function tensile.check_raised_priority() is
+  'trigger: refuses a higher priority than the quota of the owner allows';
 
 create function tensile.check_priority(owner text, priority integer, highest_priority integer) returns void
   language plpgsql immutable
@@ -148,13 +153,14 @@ begin
   end if;
 end
 $$;
-comment on function tensile.check_priority(text, integer, integer) is 'raises where a priority is above the highest';
+comment on function tensile.check_priority(text, integer, integer) is
+  'raises an error if the priority is higher than the highest one that the role may give';
 
 create trigger jobs_within_quota after insert on tensile.jobs
   referencing new table as added
   for each statement execute function tensile.check_enqueued();
 
--- An administrator may make any job as urgent as jobs can be.
+-- An administrator may raise the priority of any job without regard to the owner's quota.
 create trigger jobs_priority_within_quota before update of priority on tensile.jobs
   for each row when (new.priority > old.priority and new.owner_oid = tensile.current_role_oid())
   execute function tensile.check_raised_priority();
@@ -184,8 +190,8 @@ begin
 end
 $$;
 comment on function public.tensile_set_quota(regrole, integer, integer, text, integer) is
-  'sets what a role may have of the queue and the devices: jobs running and queued, device memory (such as ''2GB''), '
-  'highest priority. What is left out has its default. ''-'' is every role that has no quota of its own';
+  'sets the quota of a role: its running and queued jobs, its device memory (such as ''2GB'') and its highest '
+  'priority. An omitted argument sets the default. The role ''-'' stands for all roles without a quota of their own';
 
 create function tensile.quota_use()
   returns table (role_oid oid, jobs_running bigint, jobs_queued bigint, bytes numeric)
@@ -201,7 +207,9 @@ as $$
           select j.owner_oid, 0, count(*), 0 from tensile.jobs as j where j.state = 'queued' group by j.owner_oid) as u
    group by u.owner_oid
 $$;
-comment on function tensile.quota_use() is 'how many jobs each role has running and queued, of the jobs that the caller may see, and what they were granted';
+comment on function tensile.quota_use() is
+  'returns for each role the number of running and queued jobs, and their granted device memory; counts only jobs that '
+  'the caller may see';
 
 create view tensile.stat_quotas with (security_invoker) as
 select r.rolname as role, coalesce(u.jobs_running, 0) as jobs_running, q.jobs_running as most_jobs_running,
@@ -220,16 +228,18 @@ select r.rolname as role, coalesce(u.jobs_running, 0) as jobs_running, q.jobs_ru
    and (pg_catalog.pg_has_role(r.oid, 'usage') or pg_catalog.pg_has_role('tensile_monitor', 'usage'))
  order by r.rolname;
 comment on view tensile.stat_quotas is
-  'what each role may have of the queue and the devices, and what it has; of other roles for tensile_monitor only';
-comment on column tensile.stat_quotas.role is 'the role: one with jobs, or with a quota of its own';
-comment on column tensile.stat_quotas.jobs_running is 'jobs of it that workers have';
-comment on column tensile.stat_quotas.most_jobs_running is 'how many of these it may have';
-comment on column tensile.stat_quotas.jobs_queued is 'jobs of it that wait in the queue';
-comment on column tensile.stat_quotas.most_jobs_queued is 'how many of these it may have';
-comment on column tensile.stat_quotas.bytes is 'device memory that its jobs were granted';
-comment on column tensile.stat_quotas.most_bytes is 'how much of it they may be granted at once; null is no limit';
-comment on column tensile.stat_quotas.highest_priority is 'highest priority that it may give a job';
-comment on column tensile.stat_quotas.is_set is 'whether it has a quota of its own';
+  'quotas of roles and their current use, for roles with jobs or with a quota of their own; only tensile_monitor sees '
+  'other roles';
+comment on column tensile.stat_quotas.role is 'name of the role';
+comment on column tensile.stat_quotas.jobs_running is 'active jobs of the role';
+comment on column tensile.stat_quotas.most_jobs_running is 'most jobs of the role that may be active at once';
+comment on column tensile.stat_quotas.jobs_queued is 'queued jobs of the role';
+comment on column tensile.stat_quotas.most_jobs_queued is 'most jobs of the role that may be queued at once';
+comment on column tensile.stat_quotas.bytes is 'device memory that is granted to the role''s jobs';
+comment on column tensile.stat_quotas.most_bytes is
+  'most device memory that may be granted to the role''s jobs together; null is no limit';
+comment on column tensile.stat_quotas.highest_priority is 'highest priority that the role may give a job';
+comment on column tensile.stat_quotas.is_set is 'true if the role has a quota of its own';
 
 alter table tensile.role_quotas enable row level security;
 create policy quota_of_role on tensile.role_quotas for select to tensile_user
@@ -238,7 +248,7 @@ create policy quotas_monitored on tensile.role_quotas for select to tensile_moni
 create policy quotas_administered on tensile.role_quotas to tensile_admin using (true) with check (true);
 create policy quotas_worked on tensile.role_quotas for select to tensile_worker using (true);
 grant select on tensile.role_quotas, tensile.stat_quotas to tensile_user, tensile_monitor, tensile_worker;
--- By columns: a privilege on the whole table would let administrators lock it.
+-- Only on columns, because a privilege on the whole table would allow administrators to lock it.
 grant insert (role_oid, role_name, jobs_running, jobs_queued, bytes, highest_priority),
   update (role_name, jobs_running, jobs_queued, bytes, highest_priority, changed_at, changed_by)
   on tensile.role_quotas to tensile_admin;

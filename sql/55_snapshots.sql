@@ -1,10 +1,10 @@
--- Snapshot tables: the rows of a relation that the reader cannot copy (a view, a foreign or temporary table, rows
--- behind policies) are written by the caller's own session into a table that the reader can copy.
+-- Snapshot tables: if the role tensile_reader cannot read the rows of a relation (a view, a foreign or temporary table,
+-- rows behind policies), the caller's own session copies them into a table that tensile_reader can read.
 --
--- Nothing that a user owns is planned or evaluated here. The functions below belong to the role tensile_data, which
--- owns the snapshot tables and nothing else. They read the system catalog and the caller's own job, and the columns
--- of a snapshot table have base types of pg_catalog only. The caller's session evaluates the relation's queries,
--- policies and casts, with the caller's privileges.
+-- These functions plan and evaluate no objects of users. They belong to the role tensile_data, which owns only the
+-- snapshot tables. They read the system catalog and the caller's own job, and the columns of a snapshot table have only
+-- base types of pg_catalog. The caller's session evaluates the relation's queries, policies and casts, with the
+-- caller's privileges.
 
 revoke all on schema tensile_data from public;
 grant usage on schema tensile_data to tensile_user, tensile_reader;
@@ -21,7 +21,8 @@ grant usage on schema tensile to tensile_data;
 grant select on tensile.jobs, tensile.settings to tensile_data;
 grant select, insert, update, delete on tensile.snapshots to tensile_data;
 
--- The columns of a snapshot of a relation. `stored` is null for a column that cannot be part of it.
+-- Returns the columns that a snapshot of a relation can have. `stored` is null for a column that a snapshot cannot
+-- have.
 create function tensile.snapshot_columns(relation oid)
   returns table (place integer, name name, stored text, converted boolean, key boolean)
   language sql stable
@@ -45,14 +46,16 @@ as $$
       join pg_type as t on t.oid = b.type and t.typtype <> 'd'
       left join pg_index as i on i.indrelid = relation and i.indisprimary
   )
-  -- A type of the user's own would let its owner's functions run here, and a snapshot would forbid to drop the type.
+  -- User-defined types are excluded: the functions of the type's owner would run here, and the type could not be
+  -- dropped while the snapshot exists.
   select d.attnum::integer, d.attname,
          case when d.learned then format_type(d.type, d.typmod) when d.enumerated or d.key then 'text' end,
          not d.learned, d.key
     from described as d
 $$;
 comment on function tensile.snapshot_columns(oid) is
-  'the columns that a snapshot of a relation can have: base types as they are, enums and other keys as text';
+  'returns the columns that a snapshot of a relation can have: base types unchanged, enums and keys of other types as '
+  'text';
 
 create function tensile.make_snapshot(job bigint, columns text[])
   returns table (relation text, name text, converted boolean)
@@ -60,7 +63,7 @@ create function tensile.make_snapshot(job bigint, columns text[])
   set search_path = pg_catalog, pg_temp
   set default_tablespace = ''
   set default_table_access_method = heap
-  set client_min_messages = warning  -- there is nothing to drop, as a rule
+  set client_min_messages = warning  -- "drop table if exists" usually finds no table
 as $$
 declare
   owner name;
@@ -70,7 +73,8 @@ declare
   keys text[];
   ordinal name := 'place';
 begin
-  -- The transaction of the job's own INSERT, so that nobody makes one for another's job, or for a job that may run.
+  -- Only the transaction that inserted the job may create its snapshot. So no role creates one for another role's job
+  -- or for a job that a worker may already have claimed.
   select r.rolname, j.relation_oid into owner, source
     from tensile.jobs as j join pg_roles as r on r.oid = j.owner_oid
    where j.job_id = job and j.enqueued_xact = pg_current_xact_id() and j.state = 'queued';
@@ -92,9 +96,11 @@ begin
   while exists (select from tensile.snapshot_columns(source) as c where c.name = ordinal) loop
     ordinal := ordinal || '_';
   end loop;
-  -- A copy of the database that was restored by pg_dump may have brought a table for a job that it did not bring.
+  -- A dump contains the snapshot tables of jobs that it does not contain, so a restored copy may have this table
+  -- already.
   execute format('drop table if exists tensile_data.%I', target);
-  -- The order of the rows: an insert may put a short row into a page that a long one has left. See seal_snapshot.
+  -- The extra column records the order of the rows, because an insert may put a short row into free space of an earlier
+  -- page. See seal_snapshot.
   execute format('create table tensile_data.%I (%s, %I bigint generated always as identity (cache 1000))'
                  ' with (autovacuum_enabled = off, toast.autovacuum_enabled = off)', target, definition, ordinal);
   execute format('grant insert on tensile_data.%I to %I', target, owner);
@@ -108,8 +114,8 @@ begin
 end
 $$;
 comment on function tensile.make_snapshot(bigint, text[]) is
-  'creates the snapshot table of a job that this transaction has enqueued, with these columns and the key, and lets the '
-  'job''s owner insert; the table, its columns, and which of them are converted to text';
+  'creates the snapshot table of a job that this transaction has enqueued, with these columns and the key, and allows '
+  'the job''s owner to insert; returns the table, its columns, and which of them are converted to text';
 
 create function tensile.seal_snapshot(job bigint) returns table (rows bigint, bytes bigint)
   language plpgsql volatile security definer parallel unsafe
@@ -144,19 +150,19 @@ begin
             hint = 'tensile_train(...) makes a snapshot where one is needed; snapshot => true asks for one.';
   end if;
   target := format('tensile_data.%I', mine.table_name);
-  unordered := mine.table_name || '_unordered';  -- of this job, so that nobody waits for a name of another's transaction
+  unordered := mine.table_name || '_unordered';  -- unique to the job: no wait for another transaction
   execute format('revoke insert on %s from %I', target, mine.rolname);
   select max(a.attname) filter (where a.attidentity <> ''),
          string_agg(quote_ident(a.attname), ', ' order by a.attnum) filter (where a.attidentity = '')
     into ordinal, columns
     from pg_attribute as a where a.attrelid = target::regclass and a.attnum > 0;
-  -- Without an order of its own, a window function sees the rows as the scan gives them: in physical order.
+  -- A window function without "order by" reads the rows in the order of the scan, which is their physical order.
   execute format('select count(*), count(*) filter (where s.place < s.before)'
                  '  from (select t.%1$I as place, lag(t.%1$I) over () as before from %2$s as t) as s', ordinal, target)
     into counted, misplaced;
   if misplaced = 0 then
     execute format('alter table %s drop column %I', target, ordinal);
-  else  -- unlike an insert, create table as fills one page after the other
+  else  -- unlike an insert, "create table as" fills one page after the other
     execute format('alter table %s rename to %I', target, unordered);
     execute format('create table %s with (autovacuum_enabled = off, toast.autovacuum_enabled = off)'
                    ' as select %s from tensile_data.%I order by %I', target, columns, unordered, ordinal);
@@ -195,11 +201,11 @@ begin
 end
 $$;
 comment on function tensile.seal_snapshot(bigint) is
-  'ends the writing of a snapshot that this transaction has made: its owner may insert no more, the reader may read, and '
-  'the rows are stored in the order of their insertion; '
-  'raises where it is larger than the settings allow; its rows and bytes';
+  'ends the writing of a snapshot that this transaction has created: the job''s owner may insert no more rows, '
+  'tensile_reader may read them, and they are stored in the order of their insertion; raises an error if the snapshot '
+  'is larger than the settings allow, and returns its rows and bytes';
 
--- Without this a role could leave a table open for writing, past every limit, by calling make_snapshot alone.
+-- Without this trigger a role could call only make_snapshot and keep a table that it can fill beyond all limits.
 create function tensile.require_sealed() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
@@ -213,41 +219,42 @@ begin
   return null;
 end
 $$;
-comment on function tensile.require_sealed() is 'trigger: a transaction that made a snapshot commits only once it is sealed';
+comment on function tensile.require_sealed() is
+  'trigger: a transaction that has created a snapshot can commit only after it has sealed the snapshot';
 
 create constraint trigger snapshots_commit_sealed after insert on tensile.snapshots
   deferrable initially deferred
   for each row execute function tensile.require_sealed();
 
--- A table that somebody reads (a dump, a trainer that is being stopped) is left for the next call. A dump locks all of
--- them, so a few locked ones end the call: it must not keep a controller waiting.
+-- A table that another session reads (a dump, a trainer that is being stopped) is left to the next call. A dump locks
+-- all snapshot tables, so three locked tables end the call, which must not keep a controller waiting.
 create function tensile.drop_snapshots(most integer) returns bigint
   language plpgsql volatile security definer parallel unsafe
   set search_path = pg_catalog, pg_temp
   set lock_timeout = '20ms'
 as $$
 declare
-  found_table name;
+  snapshot_table name;
   dropped bigint := 0;
   locked integer := 0;
 begin
-  for found_table in
+  for snapshot_table in
     select c.relname
       from pg_class as c
       left join tensile.snapshots as s on s.table_name = c.relname
       left join tensile.jobs as j on j.job_id = s.job_id
      where c.relnamespace = 'tensile_data'::regnamespace and c.relkind = 'r' and c.relname ~ '^job_[0-9]+$'
        and (j.job_id is null or j.state in ('succeeded', 'failed', 'cancelled'))
-     order by random()  -- one that stays locked does not keep the others
+     order by random()  -- so that tables that stay locked do not always come first
      limit most
   loop
     begin
-      execute format('lock table tensile_data.%I in access exclusive mode', found_table);
-      -- Another transaction may have replaced a table that a dump had brought by one for a new job of that number.
+      execute format('lock table tensile_data.%I in access exclusive mode', snapshot_table);
+      -- Another transaction may have replaced a table from a dump by the table of a new job with the same number.
       continue when exists (
         select from tensile.snapshots as s join tensile.jobs as j using (job_id)
-         where s.table_name = found_table and j.state not in ('succeeded', 'failed', 'cancelled'));
-      execute format('drop table tensile_data.%I', found_table);
+         where s.table_name = snapshot_table and j.state not in ('succeeded', 'failed', 'cancelled'));
+      execute format('drop table tensile_data.%I', snapshot_table);
       dropped := dropped + 1;
     exception
       when undefined_table then null;
@@ -264,7 +271,7 @@ begin
 end
 $$;
 comment on function tensile.drop_snapshots(integer) is
-  'drops snapshot tables of jobs that have ended or are gone, at most so many, and skips those that are locked; how many';
+  'drops at most this many snapshot tables of ended or deleted jobs, and returns how many; skips locked tables';
 
 alter function tensile.make_snapshot(bigint, text[]) owner to tensile_data;
 alter function tensile.seal_snapshot(bigint) owner to tensile_data;

@@ -1,5 +1,6 @@
--- What can be watched, in PostgreSQL's own manner. Every view is a security invoker: each shows the rows of its
--- tables that the reader may see. Totals that count other users' jobs come from functions that give aggregates only.
+-- The views for monitoring, in the style of PostgreSQL's own statistics views. All views are security invoker: each
+-- shows the rows of its tables that the current role may see. Totals over all users' jobs come from security definer
+-- functions that return only aggregates.
 
 create function tensile.queue_positions(jobs bigint[]) returns table (job_id bigint, place bigint)
   language sql stable security definer
@@ -11,7 +12,7 @@ as $$
    where q.job_id = any (jobs)
 $$;
 comment on function tensile.queue_positions(bigint[]) is
-  'how many queued jobs, whoever owns them, are before each of these, itself included';
+  'returns the place of each of these jobs among the queued jobs of all owners, from 1';
 
 create function tensile.active_jobs() returns table (worker_id bigint, jobs bigint, waiting bigint)
   language sql stable security definer
@@ -21,7 +22,7 @@ as $$
     from tensile.jobs as j where j.state in ('starting', 'running') group by j.worker_id
 $$;
 comment on function tensile.active_jobs() is
-  'how many jobs, whoever owns them, each worker has, and how many of them wait for memory';
+  'returns how many jobs of all owners each worker has, and how many of them wait for memory';
 
 revoke execute on function tensile.queue_positions(bigint[]), tensile.active_jobs() from public;
 grant execute on function tensile.queue_positions(bigint[]), tensile.active_jobs()
@@ -43,7 +44,7 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
   left join tensile.devices as v on v.worker_id = j.worker_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
  where j.state in ('starting', 'running');
-comment on view tensile.stat_progress_train is 'trainings that are under way, and how far they are';
+comment on view tensile.stat_progress_train is 'active trainings and their progress';
 
 create view tensile.stat_jobs with (security_invoker) as
 select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
@@ -56,7 +57,7 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
   from tensile.jobs as j
   left join tensile.model_versions as v on v.version_id = j.version_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
-comment on view tensile.stat_jobs is 'every job that was asked for, and what became of it';
+comment on view tensile.stat_jobs is 'all jobs: queued, active and ended, with results and errors';
 
 create function tensile.intake() returns table (alive bigint, places bigint, jobs bigint, holdup text)
   language sql stable
@@ -70,8 +71,8 @@ as $$
    where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
 $$;
 comment on function tensile.intake() is
-  'the controllers that are alive: how many, for how many jobs they have places, how many jobs they have, and what they '
-  'wait for before they take another one; null where one of them takes one now';
+  'returns the number of live controllers, their places for jobs, their current jobs, and what they wait for before '
+  'they claim another job; null if one of them claims jobs now';
 
 create function tensile.owners_entering() returns table (owner_oid oid, jobs bigint, most integer)
   language sql stable
@@ -87,8 +88,8 @@ as $$
      and count(*) = (select v.alive from tensile.intake() as v)
 $$;
 comment on function tensile.owners_entering() is
-  'owners, of those whose jobs the caller may see, of whom every controller prepares as many jobs as it does at once; how '
-  'many these are, and how many a controller prepares at most';
+  'returns the owners for whom all live controllers already prepare as many jobs as they may at once, with the number '
+  'of these jobs and the most that a controller prepares; only owners whose jobs the caller may see';
 
 revoke execute on function tensile.intake(), tensile.owners_entering() from public;
 grant execute on function tensile.intake(), tensile.owners_entering()
@@ -103,7 +104,7 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
             when j.state = 'starting' then 'memory'
             when intake.alive = 0 then 'a controller: none is alive'
             when j.installation <> (select tensile.installation())
-              then 'nothing: it came with a copy of another database, and no controller of this one takes it'
+              then 'nothing: it came with a copy of another database, and no controller of this database claims it'
             when j.owner_oid = any ((select tensile.owners_at_limit(0))::oid[])
               then format('one of its owner''s jobs to end: at most %s run at once',
                           (select o.jobs_running from tensile.quota_of(j.owner_oid) as o))
@@ -128,7 +129,8 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
  cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead
  where j.state = 'queued' or j.state = 'starting' and j.phase = 'waiting for memory'
  order by q.place nulls first, j.job_id;
-comment on view tensile.stat_queue is 'jobs that wait, in the order in which they will be taken, and what for';
+comment on view tensile.stat_queue is
+  'waiting jobs in the order in which they will start, with what each one waits for';
 
 -- Devices ------------------------------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ select d.worker_id, w.host, d.kind as device,
   from tensile.devices as d
   join tensile.workers as w on w.worker_id = d.worker_id
   left join tensile.active_jobs() as a on a.worker_id = d.worker_id;
-comment on view tensile.stat_device is 'memory of each device, all users'' jobs together';
+comment on view tensile.stat_device is 'memory use of each device by the jobs of all users';
 
 create view tensile.stat_device_jobs with (security_invoker) as
 select d.worker_id, d.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner, d.granted_bytes, d.used_bytes,
@@ -149,7 +151,7 @@ select d.worker_id, d.job_id, j.model_name as model, coalesce(r.rolname, j.owner
   from tensile.device_jobs as d
   join tensile.jobs as j on j.job_id = d.job_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
-comment on view tensile.stat_device_jobs is 'memory of each device by job';
+comment on view tensile.stat_device_jobs is 'memory use of each device by job';
 
 create view tensile.stat_link with (security_invoker) as
 select l.host, l.device_kind as device, l.way, l.beside, l.size_bytes, l.latency_ns / 1e3 as latency_us,
@@ -157,10 +159,10 @@ select l.host, l.device_kind as device, l.way, l.beside, l.size_bytes, l.latency
        round(l.emulated_bytes_per_s / 1e6, 1) as emulated_mb_per_s, l.measured_at
   from tensile.device_links as l;
 comment on view tensile.stat_link is
-  'how fast copies go between a device and its host: each way, alone and beside copies the other way, by size; '
-  'measured anew whenever its controller starts. Plans count on the rates of the largest copies, on the start-up of '
-  'the smallest, and on what a lane keeps of its rate beside the other; of an emulated link that comes within a tenth '
-  'of what it is set to, on that';
+  'speed of copies between devices and their hosts: in each direction, alone and with copies in the other direction, '
+  'by size; measured whenever a controller starts. Plans use the rates of the largest copies, the start-up time of the '
+  'smallest copies, and the share of its rate that a direction keeps while the other one copies. For an emulated link '
+  'whose measured rate is within a tenth of its setting, plans use the setting';
 
 create view tensile.stat_workers with (security_invoker) as
 select w.worker_id, w.host, w.pid, w.device, w.version, w.service_name,
@@ -169,7 +171,7 @@ select w.worker_id, w.host, w.pid, w.device, w.version, w.service_name,
        w.stopped_at
   from tensile.workers as w
   left join tensile.active_jobs() as a on a.worker_id = w.worker_id;
-comment on view tensile.stat_workers is 'controllers, those that run and those that have run';
+comment on view tensile.stat_workers is 'controllers, running and stopped';
 
 -- Plans and latencies --------------------------------------------------------------------------------------------
 
@@ -184,7 +186,7 @@ select p.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
   join tensile.jobs as j on j.job_id = p.job_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
 comment on view tensile.stat_plan is
-  'memory plans of jobs: why each was made, what it predicted and what was measured';
+  'memory plans of jobs: the reason for each plan, its predictions and the measurements';
 
 create view tensile.stat_latency with (security_invoker) as
 select l.device_kind as device, l.name as operator, l.signature, l.samples, l.latency_ns / 1e3 as measured_us,
@@ -193,7 +195,7 @@ select l.device_kind as device, l.name as operator, l.signature, l.samples, l.la
        l.workspace_bytes, l.updated_at
   from tensile.op_latency as l;
 comment on view tensile.stat_latency is
-  'what operators take on each kind of device, and how far the prediction was off';
+  'measured latencies of operators on each kind of device, and the errors of their predictions';
 
 -- Models ---------------------------------------------------------------------------------------------------------
 
@@ -211,166 +213,176 @@ select m.name as model, coalesce(r.rolname, m.owner_name) as owner, count(v.vers
   left join pg_catalog.pg_roles as r on r.oid = m.owner_oid and m.installation = (select tensile.installation())
  where m.dropped_at is null
  group by m.model_id, r.rolname
-having m.definition is not null or m.last_spec is not null or count(v.version_id) > 0;  -- not a name alone
-comment on view tensile.model_list is 'models that you own or may predict with';
+having m.definition is not null or m.last_spec is not null or count(v.version_id) > 0;  -- without reserved names
+comment on view tensile.model_list is 'models that the current role owns or may predict with';
 
 -- Columns --------------------------------------------------------------------------------------------------------
 
-comment on column tensile.stat_progress_train.job_id is 'the job';
-comment on column tensile.stat_progress_train.model is 'model that it trains';
-comment on column tensile.stat_progress_train.owner is 'who asked for it';
+comment on column tensile.stat_progress_train.job_id is 'number of the job';
+comment on column tensile.stat_progress_train.model is 'model that the job trains';
+comment on column tensile.stat_progress_train.owner is 'owner of the job';
 comment on column tensile.stat_progress_train.state is 'starting or running';
-comment on column tensile.stat_progress_train.phase is 'what it is doing';
-comment on column tensile.stat_progress_train.epoch is 'epoch it is in, from 1';
-comment on column tensile.stat_progress_train.epochs is 'epochs it trains at most';
-comment on column tensile.stat_progress_train.step is 'steps done in this epoch';
+comment on column tensile.stat_progress_train.phase is 'current activity of the job';
+comment on column tensile.stat_progress_train.epoch is 'current epoch, from 1';
+comment on column tensile.stat_progress_train.epochs is 'largest number of epochs to train';
+comment on column tensile.stat_progress_train.step is 'steps completed in the current epoch';
 comment on column tensile.stat_progress_train.steps is 'steps of one epoch';
 comment on column tensile.stat_progress_train.percent is
-  'how much of all epochs is done; early stopping may end it sooner';
-comment on column tensile.stat_progress_train.loss is 'mean training loss of this epoch so far';
-comment on column tensile.stat_progress_train.valid_loss is 'loss on the validation rows after the last whole epoch';
-comment on column tensile.stat_progress_train.metric_name is 'name of the metric';
+  'percentage of all epochs that is done; early stopping may end the job sooner';
+comment on column tensile.stat_progress_train.loss is 'mean training loss of the current epoch so far';
+comment on column tensile.stat_progress_train.valid_loss is 'loss on the validation rows after the last complete epoch';
+comment on column tensile.stat_progress_train.metric_name is 'name of the metric in column metric';
 comment on column tensile.stat_progress_train.metric is
-  'that metric on the validation rows after the last whole epoch';
+  'value of the metric on the validation rows after the last complete epoch';
 comment on column tensile.stat_progress_train.samples_per_s is 'rows trained per second';
 comment on column tensile.stat_progress_train.eta is
-  'when the job should be over, its publication included, if it trains all its epochs';
+  'expected time of the job''s end, including publication, if it trains all epochs';
 comment on column tensile.stat_progress_train.eta_earliest is
-  'the same if no epoch is better from now on and early stopping ends it; null without early stopping';
-comment on column tensile.stat_progress_train.used_bytes is 'device memory that it uses now';
-comment on column tensile.stat_progress_train.granted_bytes is 'device memory that it may use';
+  'expected time of the job''s end if no later epoch is better and early stopping ends it; null without early stopping';
+comment on column tensile.stat_progress_train.used_bytes is 'device memory that the job uses now';
+comment on column tensile.stat_progress_train.granted_bytes is 'device memory that the job may use';
 comment on column tensile.stat_progress_train.device_budget_bytes is 'device memory that all jobs may use together';
-comment on column tensile.stat_progress_train.worker_id is 'worker that trains it';
-comment on column tensile.stat_progress_train.updated_at is 'when its progress was last written';
-comment on column tensile.stat_jobs.job_id is 'the job';
-comment on column tensile.stat_jobs.model is 'model that it trains';
-comment on column tensile.stat_jobs.owner is 'who asked for it';
-comment on column tensile.stat_jobs.relation is 'table that it trains on';
-comment on column tensile.stat_jobs.state is 'where it is: queued, starting, running, succeeded, failed or cancelled';
-comment on column tensile.stat_jobs.phase is 'what it is doing while starting or running';
-comment on column tensile.stat_jobs.priority is 'higher goes first';
-comment on column tensile.stat_jobs.attempt is 'how often it was begun';
-comment on column tensile.stat_jobs.faults is 'attempts since its last checkpoint that ended by its own fault';
+comment on column tensile.stat_progress_train.worker_id is 'worker that trains the job';
+comment on column tensile.stat_progress_train.updated_at is 'time when the progress was last written';
+comment on column tensile.stat_jobs.job_id is 'number of the job';
+comment on column tensile.stat_jobs.model is 'model that the job trains';
+comment on column tensile.stat_jobs.owner is 'owner of the job';
+comment on column tensile.stat_jobs.relation is 'table that the job trains on';
+comment on column tensile.stat_jobs.state is
+  'state of the job: queued, starting, running, succeeded, failed or cancelled';
+comment on column tensile.stat_jobs.phase is 'current activity of a starting or running job';
+comment on column tensile.stat_jobs.priority is 'jobs of higher priority start first';
+comment on column tensile.stat_jobs.attempt is 'how often the job was claimed';
+comment on column tensile.stat_jobs.faults is 'attempts since the last checkpoint that ended by the job''s own fault';
 comment on column tensile.stat_jobs.interruptions is
-  'attempts since its last checkpoint that were interrupted through no fault of its own';
+  'attempts since the last checkpoint that were interrupted without a fault of the job';
 comment on column tensile.stat_jobs.threads is
-  'threads that its operators run on, from its first start on: other numbers give other last bits';
-comment on column tensile.stat_jobs.enqueued_at is 'when it was asked for';
-comment on column tensile.stat_jobs.started_at is 'when it was taken for the first time';
-comment on column tensile.stat_jobs.finished_at is 'when it ended';
-comment on column tensile.stat_jobs.duration is 'from its start to its end, or until now';
-comment on column tensile.stat_jobs.cancel_requested is 'its owner wants it stopped';
-comment on column tensile.stat_jobs.version is 'version of the model that it published';
-comment on column tensile.stat_jobs.metric_name is 'name of the metric that judges that version';
-comment on column tensile.stat_jobs.metric is 'that metric on the held-out rows';
+  'threads of the job''s operators, kept from the first start on: another number changes the last bits of the results';
+comment on column tensile.stat_jobs.enqueued_at is 'time when the job was enqueued';
+comment on column tensile.stat_jobs.started_at is 'time of the first claim';
+comment on column tensile.stat_jobs.finished_at is 'time when the job succeeded, failed or was cancelled';
+comment on column tensile.stat_jobs.duration is 'time from the start to the end, or until now';
+comment on column tensile.stat_jobs.cancel_requested is 'true if the job is to be stopped';
+comment on column tensile.stat_jobs.version is 'number of the version that the job published';
+comment on column tensile.stat_jobs.metric_name is 'name of the metric that compares versions';
+comment on column tensile.stat_jobs.metric is 'value of that metric on the held-out rows';
 comment on column tensile.stat_jobs.not_deployed is
-  'why that version was not deployed when it was published; null where it was';
+  'why that version was not deployed at its publication; null if it was deployed';
 comment on column tensile.stat_jobs.error_sqlstate is 'SQLSTATE of the last error';
-comment on column tensile.stat_jobs.error_message is 'what went wrong';
-comment on column tensile.stat_jobs.error_detail is 'what helps to see why';
-comment on column tensile.stat_jobs.error_hint is 'the way out';
+comment on column tensile.stat_jobs.error_message is 'message of the last error';
+comment on column tensile.stat_jobs.error_detail is 'detail of the last error';
+comment on column tensile.stat_jobs.error_hint is 'hint of the last error: what to do';
 comment on column tensile.stat_queue.position is
-  'place among all queued jobs, other users'' included; null once a worker has it';
-comment on column tensile.stat_queue.job_id is 'the job';
-comment on column tensile.stat_queue.model is 'model that it trains';
-comment on column tensile.stat_queue.owner is 'who asked for it';
-comment on column tensile.stat_queue.priority is 'higher goes first';
-comment on column tensile.stat_queue.state is 'queued, or starting';
-comment on column tensile.stat_queue.phase is 'waiting for memory, for a job that a worker has';
-comment on column tensile.stat_queue.waits_for is 'what it waits for, in words';
-comment on column tensile.stat_queue.not_before is 'earliest time of its start';
-comment on column tensile.stat_queue.enqueued_at is 'when it was asked for';
-comment on column tensile.stat_queue.waiting is 'for how long';
-comment on column tensile.stat_device.worker_id is 'worker that rules the device';
-comment on column tensile.stat_device.host is 'machine that it is in';
-comment on column tensile.stat_device.device is 'kind of device';
-comment on column tensile.stat_device.alive is 'whether that worker beats';
-comment on column tensile.stat_device.jobs is 'jobs that the worker has, all users'' together';
+  'place among the queued jobs of all users; null for a job that a worker has claimed';
+comment on column tensile.stat_queue.job_id is 'number of the job';
+comment on column tensile.stat_queue.model is 'model that the job trains';
+comment on column tensile.stat_queue.owner is 'owner of the job';
+comment on column tensile.stat_queue.priority is 'jobs of higher priority start first';
+comment on column tensile.stat_queue.state is 'queued or starting';
+comment on column tensile.stat_queue.phase is 'waiting for memory, for a job that a worker has claimed';
+comment on column tensile.stat_queue.waits_for is 'what the job waits for, in words';
+comment on column tensile.stat_queue.not_before is 'earliest time of the start';
+comment on column tensile.stat_queue.enqueued_at is 'time when the job was enqueued';
+comment on column tensile.stat_queue.waiting is 'time since the job was enqueued';
+comment on column tensile.stat_device.worker_id is 'worker of the device';
+comment on column tensile.stat_device.host is 'host of the device';
+comment on column tensile.stat_device.device is 'kind of the device';
+comment on column tensile.stat_device.alive is 'true if the worker has sent a heartbeat within its lease';
+comment on column tensile.stat_device.jobs is 'active jobs of all users on the worker';
 comment on column tensile.stat_device.capacity_bytes is 'memory of the device';
 comment on column tensile.stat_device.budget_bytes is 'memory that jobs may use together';
-comment on column tensile.stat_device.granted_bytes is 'sum of what the jobs were granted';
-comment on column tensile.stat_device.used_bytes is 'what they use now';
-comment on column tensile.stat_device.percent_used is 'that, as a part of the budget';
-comment on column tensile.stat_device.high_water_bytes is 'the most that was in use at once';
-comment on column tensile.stat_device.host_bytes is 'pinned host memory that jobs have; at most host_pool_bytes';
-comment on column tensile.stat_device.busy_percent is 'part of the time in which the GPU computed, as its driver says';
-comment on column tensile.stat_device.memory_busy_percent is 'likewise, in which its memory was read or written';
-comment on column tensile.stat_device.outside_bytes is 'its memory in use beside what jobs share';
-comment on column tensile.stat_device.updated_at is 'when this was written';
-comment on column tensile.stat_device_jobs.worker_id is 'worker that rules the device';
-comment on column tensile.stat_device_jobs.job_id is 'the job';
-comment on column tensile.stat_device_jobs.model is 'model that it trains';
-comment on column tensile.stat_device_jobs.owner is 'who asked for it';
-comment on column tensile.stat_device_jobs.granted_bytes is 'the most it may use';
-comment on column tensile.stat_device_jobs.used_bytes is 'what it uses now';
-comment on column tensile.stat_device_jobs.high_water_bytes is 'the most it has used at once';
-comment on column tensile.stat_device_jobs.updated_at is 'when this was written';
-comment on column tensile.stat_link.host is 'machine that the device is in';
-comment on column tensile.stat_link.device is 'kind of device';
+comment on column tensile.stat_device.granted_bytes is 'sum of the grants of all jobs';
+comment on column tensile.stat_device.used_bytes is 'memory that all jobs use now';
+comment on column tensile.stat_device.percent_used is 'used memory as a percentage of the budget';
+comment on column tensile.stat_device.high_water_bytes is 'largest memory use of all jobs at one time';
+comment on column tensile.stat_device.host_bytes is 'pinned host memory of the jobs; at most host_pool_bytes';
+comment on column tensile.stat_device.busy_percent is
+  'percentage of time in which the GPU computed, according to its driver';
+comment on column tensile.stat_device.memory_busy_percent is
+  'percentage of time in which the GPU''s memory was read or written, according to its driver';
+comment on column tensile.stat_device.outside_bytes is 'memory in use on the device outside the memory that jobs share';
+comment on column tensile.stat_device.updated_at is 'time when the row was last written';
+comment on column tensile.stat_device_jobs.worker_id is 'worker of the device';
+comment on column tensile.stat_device_jobs.job_id is 'number of the job';
+comment on column tensile.stat_device_jobs.model is 'model that the job trains';
+comment on column tensile.stat_device_jobs.owner is 'owner of the job';
+comment on column tensile.stat_device_jobs.granted_bytes is 'most device memory that the job may use';
+comment on column tensile.stat_device_jobs.used_bytes is 'device memory that the job uses now';
+comment on column tensile.stat_device_jobs.high_water_bytes is
+  'largest device memory that the job has used at one time';
+comment on column tensile.stat_device_jobs.updated_at is 'time when the row was last written';
+comment on column tensile.stat_link.host is 'host of the device';
+comment on column tensile.stat_link.device is 'kind of the device';
 comment on column tensile.stat_link.way is 'out: from the device to its host; in: from the host to the device';
-comment on column tensile.stat_link.beside is 'whether the other lane copied as much at the same time';
+comment on column tensile.stat_link.beside is 'true if the link copied as much in the other direction at the same time';
 comment on column tensile.stat_link.size_bytes is 'size of each copy';
-comment on column tensile.stat_link.latency_us is 'one copy on free lanes, until the host knows of its end';
-comment on column tensile.stat_link.copy_us is 'what each of several copies in a row adds';
-comment on column tensile.stat_link.mb_per_s is 'bandwidth of copies of this size in a row, in units of 10^6 bytes';
-comment on column tensile.stat_link.emulated_mb_per_s is 'what an emulated link is set to; null for a real one';
-comment on column tensile.stat_link.measured_at is 'when it was measured';
-comment on column tensile.stat_workers.worker_id is 'the worker';
-comment on column tensile.stat_workers.host is 'machine that it runs on';
-comment on column tensile.stat_workers.pid is 'its process there';
-comment on column tensile.stat_workers.device is 'kind of its device';
-comment on column tensile.stat_workers.version is 'version of its code';
-comment on column tensile.stat_workers.service_name is 'name of its service''s socket; null while none answers';
-comment on column tensile.stat_workers.alive is 'whether it has beaten within its lease';
-comment on column tensile.stat_workers.jobs is 'jobs that it has, all users'' together';
-comment on column tensile.stat_workers.lease is 'time without a heartbeat after which its jobs are rescued';
-comment on column tensile.stat_workers.started_at is 'when it began';
-comment on column tensile.stat_workers.heartbeat_at is 'its last heartbeat';
-comment on column tensile.stat_workers.stopped_at is 'when it left or was found to be gone';
-comment on column tensile.stat_plan.job_id is 'the job';
-comment on column tensile.stat_plan.model is 'model that it trains';
-comment on column tensile.stat_plan.owner is 'who asked for it';
-comment on column tensile.stat_plan.attempt is 'attempt that the plan was made for';
+comment on column tensile.stat_link.latency_us is 'time of one copy on an idle link, until the host knows of its end';
+comment on column tensile.stat_link.copy_us is 'time that each of several consecutive copies adds';
+comment on column tensile.stat_link.mb_per_s is
+  'rate of consecutive copies of this size, in units of 10^6 bytes per second';
+comment on column tensile.stat_link.emulated_mb_per_s is 'rate that an emulated link is set to; null for a real link';
+comment on column tensile.stat_link.measured_at is 'time of the measurement';
+comment on column tensile.stat_workers.worker_id is 'number of the worker';
+comment on column tensile.stat_workers.host is 'host that the controller runs on';
+comment on column tensile.stat_workers.pid is 'process id of the controller';
+comment on column tensile.stat_workers.device is 'kind of the worker''s device';
+comment on column tensile.stat_workers.version is 'version of the worker''s package';
+comment on column tensile.stat_workers.service_name is 'name of the service''s socket; null while no service answers';
+comment on column tensile.stat_workers.alive is 'true if the worker has sent a heartbeat within its lease';
+comment on column tensile.stat_workers.jobs is 'active jobs of all users on the worker';
+comment on column tensile.stat_workers.lease is 'time without a heartbeat after which other workers take over the jobs';
+comment on column tensile.stat_workers.started_at is 'time of registration';
+comment on column tensile.stat_workers.heartbeat_at is 'time of the last heartbeat';
+comment on column tensile.stat_workers.stopped_at is 'time when the worker left or was declared dead';
+comment on column tensile.stat_plan.job_id is 'number of the job';
+comment on column tensile.stat_plan.model is 'model that the job trains';
+comment on column tensile.stat_plan.owner is 'owner of the job';
+comment on column tensile.stat_plan.attempt is 'attempt of the job that the plan was made for';
 comment on column tensile.stat_plan.generation is 'number of the plan within the attempt';
-comment on column tensile.stat_plan.reason is 'why it was made: start, another job''s start or end, drift';
-comment on column tensile.stat_plan.policy is 'policy that made it';
+comment on column tensile.stat_plan.reason is 'reason for planning: start, another job''s start or end, drift';
+comment on column tensile.stat_plan.policy is 'policy that made the plan';
 comment on column tensile.stat_plan.vanilla_peak_bytes is
-  'peak if nothing were freed before the end of the iteration';
+  'peak if no tensor were freed before the end of the iteration';
 comment on column tensile.stat_plan.liveness_peak_bytes is 'peak if every tensor were freed after its last access';
 comment on column tensile.stat_plan.floor_bytes is 'least peak that any plan could have';
 comment on column tensile.stat_plan.predicted_peak_bytes is 'peak of the plan, by simulation';
 comment on column tensile.stat_plan.measured_peak_bytes is 'peak on the device';
 comment on column tensile.stat_plan.predicted_iteration_ms is 'time of one iteration, by simulation';
-comment on column tensile.stat_plan.measured_iteration_ms is 'mean time of one iteration, weighted towards the latest';
-comment on column tensile.stat_plan.predicted_stall_ms is 'part of it spent waiting for copies, by simulation';
-comment on column tensile.stat_plan.measured_stall_ms is 'part of it spent waiting for copies, measured';
-comment on column tensile.stat_plan.swaps is 'tensors that leave the device in each iteration';
-comment on column tensile.stat_plan.swapped_bytes is 'their size together';
+comment on column tensile.stat_plan.measured_iteration_ms is
+  'measured time of one iteration, as an average in which later iterations weigh more';
+comment on column tensile.stat_plan.predicted_stall_ms is
+  'part of the iteration time spent waiting for copies, by simulation';
+comment on column tensile.stat_plan.measured_stall_ms is
+  'part of the iteration time spent waiting for copies, measured';
+comment on column tensile.stat_plan.swaps is 'tensors that are swapped out in each iteration';
+comment on column tensile.stat_plan.swapped_bytes is 'total size of these tensors';
 comment on column tensile.stat_plan.recomputed is 'operators that run again in each iteration';
 comment on column tensile.stat_plan.planning_ms is 'time that planning took';
-comment on column tensile.stat_plan.created_at is 'when it was made';
-comment on column tensile.stat_plan.adopted_at is 'when the trainer began to follow it';
-comment on column tensile.stat_latency.device is 'kind of device';
+comment on column tensile.stat_plan.created_at is 'time when the plan was made';
+comment on column tensile.stat_plan.adopted_at is 'time when the trainer began to follow the plan';
+comment on column tensile.stat_latency.device is 'kind of the device';
 comment on column tensile.stat_latency.operator is 'name of the operator';
-comment on column tensile.stat_latency.signature is 'digest of its kind, shapes and types';
-comment on column tensile.stat_latency.samples is 'how many measurements are in the average';
-comment on column tensile.stat_latency.measured_us is 'its latency: a moving average';
-comment on column tensile.stat_latency.predicted_us is 'what was predicted before it was measured';
+comment on column tensile.stat_latency.signature is 'digest of the operator''s kind, shapes and types';
+comment on column tensile.stat_latency.samples is 'number of measurements in the average';
+comment on column tensile.stat_latency.measured_us is
+  'latency of the operator, as a moving average of the measurements';
+comment on column tensile.stat_latency.predicted_us is 'latency that was predicted before the first measurement';
 comment on column tensile.stat_latency.error is
-  'how far the prediction was off, as a part of the measured latency; above 0 it was too long';
-comment on column tensile.stat_latency.workspace_bytes is 'the most memory it took beside its outputs';
-comment on column tensile.stat_latency.updated_at is 'when it was last measured';
+  'error of the prediction relative to the measured latency; positive if the prediction was too long';
+comment on column tensile.stat_latency.workspace_bytes is
+  'largest memory that the operator used in addition to its outputs';
+comment on column tensile.stat_latency.updated_at is 'time of the last measurement';
 comment on column tensile.model_list.model is 'name of the model';
-comment on column tensile.model_list.owner is 'who owns it';
-comment on column tensile.model_list.versions is 'how many versions it has';
+comment on column tensile.model_list.owner is 'owner of the model';
+comment on column tensile.model_list.versions is 'number of versions';
 comment on column tensile.model_list.deployed is 'number of the version that predicts';
-comment on column tensile.model_list.task is 'what it learned';
-comment on column tensile.model_list.target is 'column that it predicts';
+comment on column tensile.model_list.task is 'classification or regression';
+comment on column tensile.model_list.target is 'column that the model predicts';
 comment on column tensile.model_list.metric_name is 'name of the metric of the deployed version';
-comment on column tensile.model_list.metric is 'that metric on the held-out rows';
-comment on column tensile.model_list.parameters is 'count of the deployed version''s trained numbers';
-comment on column tensile.model_list.created_at is 'when it was defined or first trained';
-comment on column tensile.model_list.trained_at is 'when its last version was published';
+comment on column tensile.model_list.metric is 'value of that metric on the held-out rows';
+comment on column tensile.model_list.parameters is 'count of trained parameters of the deployed version';
+comment on column tensile.model_list.created_at is 'time of the model''s creation';
+comment on column tensile.model_list.trained_at is 'time when the last version was published';
 
 grant select on tensile.stat_progress_train, tensile.stat_jobs, tensile.stat_queue, tensile.stat_device,
   tensile.stat_device_jobs, tensile.stat_link, tensile.stat_workers, tensile.stat_plan, tensile.stat_latency,

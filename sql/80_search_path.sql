@@ -1,6 +1,7 @@
--- Every function of ours means PostgreSQL's own functions and operators, whatever search_path its caller has, and so does
--- what it calls. Left out are functions whose bodies were parsed when they were created, procedures, which could not
--- commit and therefore qualify every name, and functions that pin the path themselves.
+-- Pins search_path for all functions of the catalog, so that names in them mean PostgreSQL's own functions and
+-- operators, whatever search_path the caller has. Three kinds of routines are left out: functions whose bodies were
+-- parsed when they were created; procedures, which could not commit with a SET clause and therefore qualify every name;
+-- and functions that pin search_path themselves.
 
 do $$
 declare

@@ -1,6 +1,6 @@
--- Values become text and JSON in the same form in every session: no setting of a session changes a prediction, an
--- evaluation or the split of a training. The form is the one that a table's binary values are given when they are read
--- (learning/binaryvalues.py). What a view computes is the caller's own query, and sees the caller's settings.
+-- Pins the settings that decide how values become text and JSON, so that no setting of a session changes a prediction,
+-- an evaluation or the split of a training. The result is the same text as trainers make from the binary values of a
+-- table (learning/binaryvalues.py). The query of a view still runs with the caller's settings.
 
 do $$
 declare
@@ -20,5 +20,5 @@ begin
 end
 $$;
 
--- What a training's notices tell of a column names its type.
+-- The notices of a training name types of columns, which must not be quoted.
 alter function tensile.call(text, jsonb, jsonb[]) set quote_all_identifiers = off;

@@ -1,8 +1,9 @@
--- Which rows a dump carries when the catalog is an extension: without this, none. Not part of an installation
--- by `tensile init`, whose tables are dumped like any others.
+-- The rows that pg_dump includes when the catalog is an extension; without these calls it would include none. This file
+-- is not part of an installation by a script, whose tables are dumped like any other tables.
 --
--- Models go with everything; jobs only when they have ended, and what hangs on a job goes with it. Workers, devices
--- and checkpoints belong to running processes and stay behind. One call per statement, since each changes the same row of the system catalog.
+-- Models are dumped with all their rows, and only those jobs that have ended, with their rows in other tables. Workers,
+-- devices and checkpoints belong to running processes and are not dumped. Each call is a statement of its own, because
+-- each changes the same row of the system catalog.
 
 select pg_catalog.pg_extension_config_dump('tensile.settings', '');
 select pg_catalog.pg_extension_config_dump('tensile.role_quotas', '');

@@ -1,1 +1,1 @@
-"""Everything that is asked of PostgreSQL: the queue, models, plans, notifications, and the installation itself."""
+"""Access to PostgreSQL: the installation of the catalog, the queue, models, plans and notifications."""

@@ -1,7 +1,8 @@
-"""Checkpoints in files below the controller's state directory, one folder for each installation and host.
+"""Stores checkpoints in files below the controller's state directory, one folder for each installation and host.
 
-A file's name is made of the job's number and the bytes' digest; no path comes from the catalog. A new checkpoint lies
-beside the previous one until the catalog names it: a crash at any moment leaves the one that the catalog names whole.
+A file's name consists of the job's number and the digest of the contents; no path comes from the catalog. A new
+checkpoint is written beside the previous one, which is removed after the catalog has named the new one. So a crash at
+any moment leaves the checkpoint that the catalog names complete.
 """
 
 import contextlib
@@ -22,13 +23,14 @@ FOLDER = "checkpoints"
 _NAME = re.compile(r"job-(?P<job>[1-9][0-9]{0,18})-(?P<digest>[0-9a-f]{64})\.ckpt")
 _UNSAFE = re.compile(r"[^A-Za-z0-9-]")
 _UNFINISHED = "new-"
-_UNDER_WAY_S = 600.0  # longer than from a file's last write to the commit of its row
+_UNDER_WAY_S = 600.0  # longer than the time from a file's last write to the commit of its row
 
 
 class CheckpointFiles:
-    """The files of one installation on one host. Directories have mode 0700, files 0600: they hold weights.
+    """The checkpoint files of one installation on one host.
 
-    The host has a folder because hosts may share a state directory on a network, and each removes stale files.
+    Directories have mode 0700 and files 0600, because they hold weights. Each host has its own folder, because hosts
+    may share a state directory on a network and each host removes its stale files.
     """
 
     def __init__(self, state_directory: Path, installation: UUID, host: str) -> None:
@@ -38,7 +40,7 @@ class CheckpointFiles:
     def write(self, job: JobId, parts: Iterable[Part]) -> Summed:
         """Write the parts durably. Returns their size and digest. Other checkpoints of the job stay.
 
-        Raises StorageError where the disk is full or the directory cannot be written.
+        Raises StorageError if the disk is full or the directory is not writable.
         """
         summed = Summed(parts)
         unfinished = self.directory / f"{_UNFINISHED}job-{int(job)}.{os.getpid()}"
@@ -58,7 +60,7 @@ class CheckpointFiles:
         return summed
 
     def read(self, job: JobId, digest: str, size_bytes: int) -> bytes:
-        """The bytes of that checkpoint. Raises StorageError where the file is lost or damaged."""
+        """Read the job's checkpoint of this digest and size. Raises StorageError for a lost or damaged file."""
         path = self._path(job, digest)
         try:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
@@ -69,21 +71,21 @@ class CheckpointFiles:
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
         if digest_of(data) != digest:
-            raise StorageError(f"{path} is damaged: its SHA-256 digest is another")
+            raise StorageError(f"{path} is damaged: its SHA-256 digest does not match")
         return data
 
     def keep_only(self, job: JobId, digest: str) -> None:
-        """Remove this job's checkpoints but the one of that digest, which the catalog names by now."""
-        with contextlib.suppress(OSError):  # what stays is removed as stale later
-            for path, (number, own) in self._files().items():
-                if number == job and own != digest:
+        """Remove this job's checkpoints except the one with this digest, after the catalog has named it."""
+        with contextlib.suppress(OSError):  # a file that stays is removed as stale later
+            for path, (number, file_digest) in self._files().items():
+                if number == job and file_digest != digest:
                     path.unlink(missing_ok=True)
 
     def remove_stale(self, counted: frozenset[tuple[int, str]]) -> int:
-        """Remove files that the catalog does not count on; return how many.
+        """Remove the files that no row of the catalog names. Returns how many were removed. Raises StorageError.
 
-        `counted` are job and digest of this host's rows: a job that has ended, on whatever host, has none. A file
-        of the last ten minutes stays: its row may be under way. Raises StorageError.
+        `counted` has job and digest of each row for this host. A job that has ended, on any host, has no rows. Files
+        of the last ten minutes stay, because their rows may not be committed yet.
         """
         before = time.time() - _UNDER_WAY_S
         removed = 0
@@ -94,7 +96,7 @@ class CheckpointFiles:
                     path.unlink(missing_ok=True)
                     removed += 1
         except FileNotFoundError:
-            return removed  # a trainer was faster; the rest is for the next time
+            return removed  # a trainer removed the file first; the next call removes the rest
         except OSError as error:
             raise StorageError(f"stale checkpoints cannot be removed: {error}") from error
         return removed
@@ -102,7 +104,7 @@ class CheckpointFiles:
     def _path(self, job: JobId, digest: str) -> Path:
         name = f"job-{int(job)}-{digest}.ckpt"
         if _NAME.fullmatch(name) is None:
-            raise StorageError(f"job {job} and the digest {digest[:80]!r} make no name of a checkpoint's file")
+            raise StorageError(f"job {job} and the digest {digest[:80]!r} do not form the name of a checkpoint file")
         return self.directory / name
 
     def _files(self) -> dict[Path, tuple[int, str]]:
@@ -131,7 +133,7 @@ def _write_durably(path: Path, parts: Iterable[Part]) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """Make names in the directory durable."""
+    """Flush the directory to disk, so that the names in it survive a crash."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Where checkpoints are: a row for each store of a job, and the bytes of those that are in the catalog."""
+"""Records the checkpoints of jobs, one row for each store, and stores the bytes of checkpoints in the catalog."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from indb_tensile.job import CheckpointStore, ClaimToken, JobId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCheckpoint:
-    """What the catalog says of one checkpoint. `host` is empty for one in the catalog itself."""
+    """The catalog's row of one checkpoint. `host` is empty for a checkpoint whose bytes are in the catalog."""
 
     store: CheckpointStore
     host: str
@@ -48,12 +48,12 @@ class Summed:
 
 
 def digest_of(data: bytes) -> str:
-    """SHA-256 as hexadecimal digits."""
+    """Return the SHA-256 digest as hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def checkpoints(connection: Connection, job: JobId) -> tuple[StoredCheckpoint, ...]:
-    """All checkpoints of the job, the newest first."""
+    """Return all checkpoints of the job, the newest first."""
     rows = connection.execute(query("checkpoints"), {"job": job}).fetchall()
     return tuple(
         StoredCheckpoint(store=CheckpointStore(store), host=host, position=position, size_bytes=size, digest=digest)
@@ -79,7 +79,7 @@ def record_checkpoint(connection: Connection, job: JobId, claim: ClaimToken, sto
 def save_checkpoint(
     connection: Connection, job: JobId, claim: ClaimToken, parts: Iterable[Part], position: Mapping[str, Any]
 ) -> None:
-    """Replace the job's checkpoint in the catalog, all or nothing. Raises LostClaimError."""
+    """Replace the job's checkpoint in the catalog, in one transaction. Raises LostClaimError."""
     with connection.transaction():
         if connection.execute(query("lock_claimed"), {"job": job, "claim": claim}).fetchone() is None:
             raise lost_claim(job, claim)
@@ -97,33 +97,36 @@ def save_checkpoint(
 
 
 def load_checkpoint(connection: Connection, job: JobId, stored: StoredCheckpoint) -> bytes:
-    """The bytes of the job's checkpoint in the catalog.
+    """Read the bytes of the job's checkpoint from the catalog.
 
-    Raises DatabaseError where they are not those of `stored`: lost, replaced since, or damaged.
+    Raises DatabaseError if they do not match `stored`, because they were lost, replaced or damaged.
     """
     with connection.transaction():
         data = read_chunks(connection, "checkpoint_chunks", job, stored.size_bytes)
     if digest_of(data) != stored.digest:
         raise DatabaseError(
-            f"the checkpoint of job {job} in the catalog is damaged: its SHA-256 digest is another",
+            f"the checkpoint of job {job} in the catalog is damaged: its SHA-256 digest does not match",
             detail=f"The digest is {digest_of(data)}, not {stored.digest}.",
         )
     return data
 
 
 def installation(connection: Connection) -> UUID:
-    """Which database this is: its files lie in a folder of that name."""
+    """Return the id of this database. Its checkpoint files are in a folder of that name."""
     row = connection.execute(query("installation")).fetchone()
     assert row is not None
     return UUID(str(row[0]))
 
 
 def host_checkpoints(connection: Connection, host: str) -> frozenset[tuple[int, str]]:
-    """Job and digest of every file that the catalog counts on, on this host."""
+    """Return job and digest of each checkpoint file on this host that has a row in the catalog."""
     return frozenset(connection.execute(query("host_checkpoints"), {"host": host}).fetchall())
 
 
 def has_other_hosts(connection: Connection, host: str) -> bool:
-    """Whether a controller of another host is alive: it may take over this host's jobs, and cannot read its files."""
+    """Return whether a controller of another host is alive.
+
+    Such a controller may take over this host's jobs, and cannot read this host's files.
+    """
     row = connection.execute(query("other_hosts"), {"host": host}).fetchone()
     return bool(row and row[0])

@@ -1,4 +1,4 @@
-"""Large values in the catalog: weights and checkpoints, in chunks of bounded size."""
+"""Writes and reads large values of the catalog (weights and checkpoints) in chunks of bounded size."""
 
 from collections.abc import Iterable, Iterator
 from typing import LiteralString
@@ -7,21 +7,22 @@ from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError
 
-Part = bytes | memoryview  # of a large value; the parts follow one another
+Part = bytes | memoryview  # one of the consecutive parts of a large value
 
-CHUNK_BYTES = 8 * 1024 * 1024  # a bytea value is built in memory several times over on its way
+CHUNK_BYTES = 8 * 1024 * 1024  # bounded because client and server each hold several copies of a bytea value
 
 
 def write_chunks(connection: Connection, name: LiteralString, owner: int, parts: Iterable[Part]) -> None:
-    """Insert the bytes of all parts, chunk by chunk, by the statement of that name."""
+    """Insert the bytes of all parts, chunk by chunk, with the statement `name`."""
     for chunk_no, chunk in enumerate(_chunks(parts)):
         connection.execute(query(name), {"owner": owner, "chunk_no": chunk_no, "chunk": chunk})
 
 
 def read_chunks(connection: Connection, name: LiteralString, owner: int, size_bytes: int) -> bytes:
-    """All chunks, fetched one by one in binary, so that no more than one is in memory beside the whole.
+    """Read all chunks of a value with the statement `name`, one at a time and in binary.
 
-    Raises DatabaseError where they are not `size_bytes` together.
+    So at most one chunk is in memory beside the whole value. Raises DatabaseError if the value does not have
+    `size_bytes` bytes.
     """
     data = bytearray()
     with connection.cursor(binary=True) as cursor:
@@ -41,9 +42,9 @@ def _chunks(parts: Iterable[Part]) -> Iterator[bytes]:
     for part in parts:
         view = memoryview(part)
         while len(view):
-            taken = view[: CHUNK_BYTES - len(chunk)]
-            chunk += taken
-            view = view[len(taken) :]
+            piece = view[: CHUNK_BYTES - len(chunk)]
+            chunk += piece
+            view = view[len(piece) :]
             if len(chunk) == CHUNK_BYTES:
                 yield bytes(chunk)
                 chunk.clear()

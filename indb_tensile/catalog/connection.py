@@ -1,8 +1,8 @@
-"""Connections that notice a dead network, and work that survives a restart of the database.
+"""Opens connections to PostgreSQL, and repeats work when the database restarts or a lock is in the way.
 
-A worker's own sessions (controller, heartbeat, listener, trainer, service) give `connect` a lock timeout. They then
-override every setting of their role or database that would end or change them: `own_session` in queries.sql lists
-these settings with a reason each. A user's own session keeps the user's settings.
+A worker's own sessions (controller, heartbeat, listener, trainer, service) pass a lock timeout to `connect`. Then
+`connect` overrides every setting of the role or the database that would end or change such a session: `own_session`
+in queries.sql lists these settings with the reason for each. A user's session keeps the user's settings.
 """
 
 import os
@@ -22,7 +22,7 @@ from indb_tensile.errors import DatabaseError, RequestError
 Connection = psycopg.Connection[Any]
 Result = TypeVar("Result")
 
-# Without these a cut network went unnoticed for 45 s; with them for 10 s. What the caller's dsn says goes first.
+# Without these a broken network was noticed after 45 s; with them after 10 s. The caller's dsn takes precedence.
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
     "keepalives": 1,
@@ -34,8 +34,8 @@ _DEFAULTS: dict[str, str | int] = {
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 
-# How long a statement of a worker's own session waits for a lock. Users can lock rows of their own jobs, and the
-# controller's loop serves all jobs: it waits for none of them for long.
+# The lock timeouts of a worker's own sessions. Users can lock the rows of their own jobs, and the controller's loop
+# serves all jobs, so the loop must not wait long for any lock.
 LOOP_LOCK_TIMEOUT_MS = 100
 WORK_LOCK_TIMEOUT_MS = 2_000
 
@@ -43,16 +43,16 @@ WORK_LOCK_TIMEOUT_MS = 2_000
 # parameter, so the same timeouts are also lifted by statements.
 _LIFTED_AT_START = "-c statement_timeout=0 -c idle_session_timeout=0 -c idle_in_transaction_session_timeout=0"
 _NO_OPTIONS = "unsupported startup parameter"
-_UNLIMITED_TRIES = 20  # to lift a statement_timeout that is too short for the statement that lifts it
+_UNLIMITED_TRIES = 20  # attempts to lift a statement_timeout that is too short for the statement that lifts it
 _TRANSACTION_TIMEOUT_SINCE = 170_000  # server_version_num
 
 
 class UnreachableError(DatabaseError):
-    """No connection could be made: the server is down, refuses, or is restarting."""
+    """No connection could be made: the server is down, is restarting, or refuses connections."""
 
 
 class LockedError(DatabaseError):
-    """Another session is in the way of this statement, such as by a lock on its row: try it later."""
+    """Another session blocks this statement, for example by a lock on its row. A later attempt may succeed."""
 
     sqlstate = "55P03"  # lock_not_available
 
@@ -60,33 +60,34 @@ class LockedError(DatabaseError):
 def connect(
     dsn: str = "", *, application_name: str, lock_timeout_ms: int | None = None, callers_path: bool = False
 ) -> Connection:
-    """A connection in autocommit mode. An empty dsn means libpq's own defaults and PG* variables.
+    """Open a connection in autocommit mode. An empty dsn means libpq's own defaults and PG* variables.
 
-    With `lock_timeout_ms` it is a worker's own session, whose settings do not depend on its role or database.
-    Without, nothing is prepared on the server, so that a user's session also works through PgBouncer in transaction
-    mode.
+    With `lock_timeout_ms`, the connection is a worker's own session, whose settings do not depend on its role or
+    database. Without it, the connection prepares no statements on the server, so that a user's session also works
+    through PgBouncer in transaction mode.
 
-    The session pins search_path, so that nothing that our statements name is another role's. With `callers_path`, for
-    commands that run what the user wrote, the session's settings stay as they are, also because PgBouncer in
-    transaction mode would hand them on to others: there, `pinned` guards our own statements.
+    The session pins search_path, so that no name in our statements can mean another role's object. With
+    `callers_path`, for commands that run statements of the user, the session keeps the user's settings; PgBouncer in
+    transaction mode would also pass changed settings on to other clients. Such callers run our own statements within
+    `pinned`.
 
-    Raises UnreachableError, which is a DatabaseError, with the host, the port and the server's own words;
-    DatabaseError where a setting makes the session useless and cannot be overridden.
+    Raises UnreachableError, a DatabaseError, with the host, the port and the server's message. Raises DatabaseError
+    if a setting that cannot be overridden makes the session unusable.
     """
     try:
-        asked = conninfo_to_dict(dsn)
+        parameters = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
         raise RequestError(
-            f"the connection string cannot be read: {_words(error)}",
+            f"the connection string cannot be read: {_message(error)}",
             hint='Write it as "host=… dbname=… user=…" or as postgresql://user@host/dbname.',
         ) from error
     options: dict[str, Any] = {**_DEFAULTS, "application_name": application_name}
-    options.update({name: value for name, value in asked.items() if value is not None})
+    options.update({name: value for name, value in parameters.items() if value is not None})
     try:
         connection = _open(options, own=lock_timeout_ms is not None)
     except psycopg.OperationalError as error:
         raise UnreachableError(
-            f"no connection to PostgreSQL at {_place(asked)}: {_words(error)}", hint=_hint(_words(error))
+            f"no connection to PostgreSQL at {_address(parameters)}: {_message(error)}", hint=_hint(_message(error))
         ) from error
     try:
         if lock_timeout_ms is not None:
@@ -101,7 +102,7 @@ def connect(
 
 @contextmanager
 def pinned(connection: Connection) -> Iterator[None]:
-    """One transaction with search_path pinned, whichever server session PgBouncer may run it in."""
+    """Run one transaction with search_path pinned, in whichever server session PgBouncer runs it."""
     with connection.transaction():
         connection.execute(query("pin_transaction"))
         yield
@@ -110,9 +111,9 @@ def pinned(connection: Connection) -> Iterator[None]:
 def _open(options: dict[str, Any], *, own: bool) -> Connection:
     if not own:
         return psycopg.connect(autocommit=True, prepare_threshold=None, **options)
-    theirs = options.get("options") or os.environ.get("PGOPTIONS", "")
+    callers_options = options.get("options") or os.environ.get("PGOPTIONS", "")
     try:
-        return psycopg.connect(autocommit=True, **{**options, "options": f"{theirs} {_LIFTED_AT_START}"})
+        return psycopg.connect(autocommit=True, **{**options, "options": f"{callers_options} {_LIFTED_AT_START}"})
     except psycopg.OperationalError as error:
         if _NO_OPTIONS not in str(error):
             raise
@@ -120,7 +121,7 @@ def _open(options: dict[str, Any], *, own: bool) -> Connection:
 
 
 def _make_own(connection: Connection, lock_timeout_ms: int) -> None:
-    """Override what the role's or the database's settings would do to a worker's own session."""
+    """Override the settings of the role or the database that would end or change a worker's own session."""
     try:
         _lift_statement_timeout(connection)
         connection.execute(query("own_session"))
@@ -135,26 +136,27 @@ def _make_own(connection: Connection, lock_timeout_ms: int) -> None:
             _fire_triggers(connection, triggers)
     except psycopg.Error as error:
         raise UnreachableError(
-            f"a new session could not be set up: {_words(error)}",
+            f"a new session could not be set up: {_message(error)}",
             hint="Look at the settings of its role and database: select * from pg_db_role_setting;",
         ) from error
 
 
-def _fire_triggers(connection: Connection, found: str) -> None:
+def _fire_triggers(connection: Connection, replication_role: str) -> None:
     try:
         connection.execute(query("fire_triggers"))
     except psycopg.errors.InsufficientPrivilege as error:
         user, database = connection.info.user, connection.info.dbname
         raise DatabaseError(
-            f'session_replication_role is "{found}" for role "{user}" in database "{database}"',
-            detail="The catalog's triggers and foreign keys do nothing under it, and only a superuser can change it.",
+            f'session_replication_role is "{replication_role}" for role "{user}" in database "{database}"',
+            detail="With this value, the catalog's triggers and foreign keys do nothing. Only a superuser can change "
+            "the setting.",
             hint=f'As a superuser: alter role "{user}" reset session_replication_role; '
             f'alter database "{database}" reset session_replication_role;',
         ) from error
 
 
 def _lift_statement_timeout(connection: Connection) -> None:
-    """A timeout of a few milliseconds may cancel even this statement, so it is tried more than once."""
+    """Lift statement_timeout. A timeout of a few milliseconds may cancel this statement too, so it is repeated."""
     for _ in range(_UNLIMITED_TRIES):
         try:
             connection.execute(query("lift_statement_timeout"))
@@ -164,16 +166,16 @@ def _lift_statement_timeout(connection: Connection) -> None:
             return
     user = connection.info.user
     raise DatabaseError(
-        f'statement_timeout of role "{user}" is too short for the statement that lifts it: {_words(canceled)}',
+        f'statement_timeout of role "{user}" is too short for the statement that lifts it: {_message(canceled)}',
         hint=f'As a superuser: alter role "{user}" reset statement_timeout; '
         f'alter database "{connection.info.dbname}" reset statement_timeout;',
     ) from canceled
 
 
 def answers(dsn: str) -> bool | None:
-    """Whether the server accepts connections: False while it starts or stops, None where nothing answers.
+    """Return True if the server accepts connections, False while it starts or stops, None if nothing answers.
 
-    Neither a role nor a password is needed for it: True says nothing of whether these are right.
+    The check uses neither a role nor a password, so True does not mean that these are right.
     """
     state = Ping(PGconn.ping(dsn.encode()))
     return {Ping.OK: True, Ping.REJECT: False}.get(state)
@@ -186,11 +188,12 @@ def retrying(
     wait_for_locks: bool = False,
     pause: Callable[[float], None] = time.sleep,
 ) -> Result:
-    """Do `action`, again and again for `patience_s` while the database cannot be reached or drops the connection.
+    """Run `action`. Repeat it for up to `patience_s` while the database cannot be reached or drops the connection.
 
-    With `wait_for_locks`, also while it fails because of another session's lock (see `may_pass`). `action` must be
-    safe to repeat: a connection that breaks during a commit does not tell whether it happened.
-    Raises DatabaseError when patience is over; any other fault passes through at once.
+    With `wait_for_locks`, also repeat it after any other error that may be temporary, such as another session's lock
+    (see `may_pass`). `action` must be safe to repeat, because a connection that breaks during a commit does not tell
+    whether the commit happened. Raises DatabaseError after `patience_s` without the database, and all other errors
+    at once.
     """
     end = time.monotonic() + patience_s
     pause_s = _FIRST_PAUSE_S
@@ -203,13 +206,13 @@ def retrying(
             if not outage and (over or not (wait_for_locks and may_pass(error))):
                 raise
             if over:
-                raise _gave_up(error, patience_s) from error
+                raise _outage_error(error, patience_s) from error
         pause(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the database went away, so that a new connection may succeed where this one did not."""
+    """Return whether the error means that the database went away, so that a new connection may succeed."""
     if isinstance(error, UnreachableError | psycopg.InterfaceError):
         return True
     if not isinstance(error, psycopg.OperationalError):
@@ -220,13 +223,13 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_blocked(error: BaseException) -> bool:
-    """Whether another session was in the way of this one statement; statements on other rows may succeed now."""
+    """Return whether another session blocked this statement. Statements on other rows may succeed now."""
     # 40001: serialization failure. 40P01: deadlock. 55006: in use. 55P03: lock timeout. 57014: cancelled.
     return isinstance(error, psycopg.Error) and error.sqlstate in {"40001", "40P01", "55006", "55P03", "57014"}
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same statement may succeed later: after an outage, a lock, a full disk, too little memory."""
+    """Return whether the same statement may succeed later: after an outage, a lock, a full disk or lack of memory."""
     if not isinstance(error, psycopg.Error):
         return isinstance(error, UnreachableError)
     # 53: insufficient resources. 57: operator intervention. 58: input and output. 25006: the server is a standby.
@@ -235,11 +238,11 @@ def may_pass(error: BaseException) -> bool:
 
 
 class Session:
-    """One connection that is opened anew when the database was restarted, and work that is done again on it.
+    """A connection that reconnects after a restart of the database and repeats the interrupted work.
 
     The first connection is made at once and not retried, so that a wrong dsn is reported immediately.
-    `lock_timeout_ms` makes it a worker's own session, see `connect`; `run` then retries after a lock timeout too.
-    `callers_path` is that of `connect`.
+    `lock_timeout_ms` makes it a worker's own session (see `connect`); `run` then also retries after a lock timeout.
+    `callers_path` has the same meaning as in `connect`.
     """
 
     def __init__(
@@ -259,7 +262,7 @@ class Session:
         self._connection: Connection | None = self._connect()
 
     def run(self, action: Callable[[Connection], Result], *, wait_for_locks: bool = True) -> Result:
-        """Do `action` on the connection, again after an outage: it must be safe to repeat. See `retrying`.
+        """Run `action` on the connection, and repeat it after an outage (see `retrying`). It must be safe to repeat.
 
         A worker's own session also repeats it after a lock timeout, unless `wait_for_locks` is False.
         """
@@ -270,7 +273,7 @@ class Session:
         )
 
     def close(self) -> None:
-        """End the connection; a later `run` opens another."""
+        """Close the connection. A later `run` opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -302,42 +305,42 @@ class Session:
             raise
 
 
-def _gave_up(error: BaseException, patience_s: float) -> DatabaseError:
+def _outage_error(error: BaseException, patience_s: float) -> DatabaseError:
     if isinstance(error, UnreachableError) and patience_s <= 0:
         return error
     fault = f"did not come back within {patience_s:g} s" if patience_s > 0 else "went away"
     return UnreachableError(
-        f"the database {fault}: {_words(error)}",
+        f"the database {fault}: {_message(error)}",
         hint="Start PostgreSQL, or look into its log for why it does not start.",
     )
 
 
-def _place(asked: dict[str, Any]) -> str:
-    host = asked.get("host") or asked.get("hostaddr")
-    where = f'host "{host}"' if host else "libpq's default host"
-    if asked.get("service"):
-        where = f'service "{asked["service"]}"'
-    port = asked.get("port")
-    return f"{where}, port {port}" if port else where
+def _address(parameters: dict[str, Any]) -> str:
+    host = parameters.get("host") or parameters.get("hostaddr")
+    address = f'host "{host}"' if host else "libpq's default host"
+    if parameters.get("service"):
+        address = f'service "{parameters["service"]}"'
+    port = parameters.get("port")
+    return f"{address}, port {port}" if port else address
 
 
-def _words(error: BaseException) -> str:
-    """The last line that says something: libpq puts addresses it tried before it."""
+def _message(error: BaseException) -> str:
+    """Return the first line of the error with a message: libpq also writes lines about the addresses it tried."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    kept = [
+    messages = [
         line for line in lines if not line.startswith(("Multiple connection attempts", "- host:", "Is the server"))
     ]
-    return (kept or lines or [type(error).__name__])[0]
+    return (messages or lines or [type(error).__name__])[0]
 
 
-def _hint(words: str) -> str:
+def _hint(message: str) -> str:
     for part, hint in _HINTS:
-        if part in words:
+        if part in message:
             return hint
     return "Check host, port, user and database name, and that PostgreSQL accepts connections there."
 
 
-# Only a hint hangs on these words: a server that speaks another language gives the general one.
+# The wording of messages decides only about the hint: a server with another language gives the general hint.
 _HINTS = (
     ("pg_hba.conf", "Add a line for this user and database to the server's pg_hba.conf, and reload it."),
     ("authentication failed", "Check the user's password, or for peer authentication the map in pg_ident.conf."),

@@ -1,8 +1,9 @@
-"""Installs the catalog, by `create extension` where its files can be placed, else by running the same source.
+"""Installs or upgrades the catalog, as an extension if the server has its files, else by running the same source.
 
-`sql/*.sql` in the order of their names is the one source. Three words in it are replaced: `@VERSION@`, `@SQL_API@`
-by the text of each module of `indb_tensile/sql_api` as a Python literal, which the bridge function compiles, and
-`@DIGEST@` by the digest of all of it, which tells two sources of the same version apart.
+The source is the files `sql/*.sql` in the order of their names. Three placeholders in the source are replaced:
+`@VERSION@`; `@SQL_API@` by the text of each module of `indb_tensile/sql_api` as a Python literal, which the bridge
+function compiles; and `@DIGEST@` by the digest of the whole source, which tells two sources of the same version
+apart.
 """
 
 import hashlib
@@ -31,22 +32,23 @@ _PUBLIC = re.compile(r"^create (?:function|procedure) public\.(\w+)", re.MULTILI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """How the catalog got into a database: `way` is EXTENSION or SCRIPT."""
+    """The version of the catalog in a database, and the way it was installed: EXTENSION or SCRIPT."""
 
     way: str
     version: str
 
 
 def install(connection: Connection, *, way: str | None = None) -> Installation:
-    """Install the catalog, or bring it up to VERSION, or find it there and change nothing.
+    """Install the catalog or upgrade it to VERSION. Changes nothing if the catalog has VERSION already.
 
-    `way` None means as it is installed already, else as an extension where the server has its files. Needs an
-    autocommit connection of a superuser. Raises PrivilegeError, or DatabaseError that names what is missing.
+    With `way` None, an installed catalog keeps its way, and a new one becomes an extension if the server has the
+    files. Needs an autocommit connection of a superuser. Raises PrivilegeError, or DatabaseError that names what is
+    missing.
     """
-    found = _as_asked(connection, way)
-    if found is not None and found.version == VERSION:
-        connection.execute(query("adopt_owners"))  # it may have been restored from another server's dump
-        return found
+    existing = _installed_in_way(connection, way)
+    if existing is not None and existing.version == VERSION:
+        connection.execute(query("adopt_owners"))  # the catalog may have been restored from another server's dump
+        return existing
     _check_server(connection)
     with connection.transaction():
         connection.execute(query("lock_database"))
@@ -54,35 +56,35 @@ def install(connection: Connection, *, way: str | None = None) -> Installation:
 
 
 def _install(connection: Connection, way: str | None) -> Installation:
-    """Install or upgrade. The database is locked: no other session is installing or upgrading."""
-    found = _as_asked(connection, way)
-    if found is not None and found.version == VERSION:  # another session has done it since
-        return found
+    """Install or upgrade. The caller has locked the database, so no other session is installing or upgrading."""
+    existing = _installed_in_way(connection, way)
+    if existing is not None and existing.version == VERSION:  # another session has finished its work meanwhile
+        return existing
     available = _extension_is_available(connection)
     if way == EXTENSION and not available:
         raise DatabaseError(
             f"the server has no files of extension tensile {VERSION}",
             hint="Write them into the folder that pg_config --sharedir names, below extension.",
         )
-    if found is None:
+    if existing is None:
         _check_left_overs(connection)
         chosen = way or (EXTENSION if available else SCRIPT)
         _create(connection, chosen)
         return Installation(way=chosen, version=VERSION)
-    _upgrade(connection, found, available=available)
-    return Installation(way=found.way, version=VERSION)
+    _upgrade(connection, existing, available=available)
+    return Installation(way=existing.way, version=VERSION)
 
 
-def _as_asked(connection: Connection, way: str | None) -> Installation | None:
-    """What is installed. Raises DatabaseError where that was done in another way than is asked for."""
-    found = installed(connection)
-    if found is not None and way is not None and found.way != way:
-        raise _other_way(connection, found)
-    return found
+def _installed_in_way(connection: Connection, way: str | None) -> Installation | None:
+    """Return the installed catalog, or None. Raises DatabaseError if it was installed in another way than `way`."""
+    existing = installed(connection)
+    if existing is not None and way is not None and existing.way != way:
+        raise _other_way(connection, existing)
+    return existing
 
 
 def installed(connection: Connection) -> Installation | None:
-    """What is in this database now."""
+    """Return the catalog that is installed in this database, or None."""
     way, has_schema = connection.execute(query("installed_way")).fetchone() or (None, False)
     if way is None and not has_schema:
         return None
@@ -90,55 +92,55 @@ def installed(connection: Connection) -> Installation | None:
 
 
 def same_source(connection: Connection) -> bool:
-    """Whether the catalog in this database was made from this package's source, its version aside."""
+    """Return whether the catalog in this database was made from the same source as this package has."""
     try:
         row = connection.execute(query("catalog_digest")).fetchone()
     except psycopg.errors.UndefinedFunction:
-        return False  # made before digests were kept
+        return False  # the catalog is older than the function catalog_digest
     return row is not None and row[0] == digest()
 
 
 def check_version(connection: Connection) -> None:
-    """Raise CatalogVersionError, naming the command that mends it, unless the catalog has this package's version."""
-    found = installed(connection)
+    """Raise CatalogVersionError unless the catalog has this package's version. The hint names the command to run."""
+    existing = installed(connection)
     database = connection.info.dbname
-    if found is None:
+    if existing is None:
         raise CatalogVersionError(
             f'the catalog is not installed in database "{database}"',
             hint=f"As a superuser: tensile init --dsn 'dbname={database}', or create extension tensile cascade.",
         )
-    if found.version != VERSION:
+    if existing.version != VERSION:
         raise CatalogVersionError(
-            f'the catalog in database "{database}" has version {found.version}, this program has {VERSION}',
+            f'the catalog in database "{database}" has version {existing.version}, this program has {VERSION}',
             hint=f"As a superuser: tensile init --dsn 'dbname={database}' brings an older catalog up; "
             "for a newer catalog, install the newer package.",
         )
 
 
 def script(extension: bool) -> str:
-    """The whole source, as `create extension` runs it, or without what only an extension may do."""
+    """Return the whole source: for `create extension`, or without the statements that only an extension may run."""
     return _filled("\n".join(path.read_text(encoding="utf-8") for path in _sources(extension)))
 
 
 def upgrade_scripts(extension: bool) -> dict[str, str]:
-    """The scripts that bring an older catalog up to VERSION, by that older version."""
-    made = upgrade.scripts(_sql_directory() / "upgrade", VERSION, _sources(extension))
-    return {old: _filled(text) for old, text in made.items()}
+    """Return the scripts that upgrade an older catalog to VERSION, by that older version."""
+    by_version = upgrade.scripts(_sql_directory() / "upgrade", VERSION, _sources(extension))
+    return {old: _filled(text) for old, text in by_version.items()}
 
 
 def digest() -> str:
-    """Of the whole source, the same whichever way it is installed."""
+    """Return the digest of the whole source, which is the same for both ways of installation."""
     paths = [*sorted(_sql_directory().glob("*.sql")), *_sql_api_paths()]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def literal(text: str) -> str:
-    """A Python literal of the text that ends no dollar quote: pure ASCII, and without a dollar sign."""
+    """Return the text as a Python literal without dollar signs, in ASCII, so that no dollar quote ends in it."""
     return ascii(text).replace("$", "\\x24")
 
 
 def write_extension(directory: Path) -> tuple[Path, ...]:
-    """Write the control file, the script and the upgrade scripts, for `create extension`; the paths written."""
+    """Write the extension's files: the control file, the script and the upgrade scripts. Returns their paths."""
     control = (_sql_directory() / "tensile.control").read_text(encoding="utf-8")
     texts = {
         "tensile.control": control.replace("@VERSION@", VERSION),
@@ -162,23 +164,23 @@ def _create(connection: Connection, way: str) -> None:
         _run(connection, script(extension=False))
 
 
-def _upgrade(connection: Connection, found: Installation, *, available: bool) -> None:
+def _upgrade(connection: Connection, existing: Installation, *, available: bool) -> None:
     by_version = upgrade_scripts(extension=False)
-    if found.version not in by_version or (found.way == EXTENSION and not available):
+    if existing.version not in by_version or (existing.way == EXTENSION and not available):
         raise DatabaseError(
-            f"the catalog has version {found.version}, and there is no way from it to {VERSION}",
+            f"the catalog has version {existing.version}, and there is no way from it to {VERSION}",
             hint="Place the newer extension's files on the server first."
-            if found.way == EXTENSION
-            else f"Install the package of version {found.version}, or one that is newer than {VERSION}.",
+            if existing.way == EXTENSION
+            else f"Install the package of version {existing.version}, or one that is newer than {VERSION}.",
         )
-    if found.way == EXTENSION:
+    if existing.way == EXTENSION:
         connection.execute(query("update_extension"))
     else:
-        _run(connection, by_version[found.version])
+        _run(connection, by_version[existing.version])
 
 
 def _run(connection: Connection, source: str) -> None:
-    """Run a script in one transaction, under the settings that `create extension` gives one."""
+    """Run a script in one transaction, with the same settings as `create extension` uses."""
     with connection.transaction():
         connection.execute(query("script_settings"))
         connection.execute(query("create_plpython"))
@@ -191,7 +193,7 @@ def _check_left_overs(connection: Connection) -> None:
     if left:
         raise DatabaseError(
             f'database "{connection.info.dbname}" has no schema tensile, but {len(left)} functions public.tensile_…',
-            detail="They stay behind when schema tensile is dropped by hand; an installation cannot replace them.",
+            detail="They remain when schema tensile is dropped by hand, and an installation cannot replace them.",
             hint=f"As a superuser: {' '.join(left)} Then run this again.",
         )
 
@@ -239,16 +241,16 @@ def _version(connection: Connection) -> str:
     return str(row[0]) if row else ""
 
 
-def _other_way(connection: Connection, found: Installation) -> DatabaseError:
-    by = {EXTENSION: "create extension", SCRIPT: "tensile init's own script"}
+def _other_way(connection: Connection, existing: Installation) -> DatabaseError:
+    names = {EXTENSION: "create extension", SCRIPT: "tensile init's own script"}
     return DatabaseError(
-        f'the catalog in database "{connection.info.dbname}" was installed by {by[found.way]}',
-        hint="Go on that way; or dump its models, drop it, and install it anew.",
+        f'the catalog in database "{connection.info.dbname}" was installed by {names[existing.way]}',
+        hint="Continue in that way; or dump its models, drop the catalog, and install it again.",
     )
 
 
 def _sources(extension: bool) -> list[Path]:
-    """The files of a fresh installation, in their order."""
+    """Return the source files of a fresh installation, in their order."""
     return sorted(path for path in _sql_directory().glob("*.sql") if extension or path.name != _EXTENSION_ONLY)
 
 
@@ -257,7 +259,10 @@ def _filled(source: str) -> str:
 
 
 def _sql_api() -> str:
-    """A dictionary of the modules' texts, each under what follows the package in its name: the package's own, ""."""
+    """Return a Python dictionary of the modules' texts, by the part of the module's name after the package's name.
+
+    The key of the package itself is "".
+    """
     texts = {path.stem: path.read_text(encoding="utf-8") for path in _sql_api_paths()}
     names = {stem: "" if stem == "__init__" else f".{stem}" for stem in texts}
     return "{" + ",\n".join(f"{literal(names[stem])}: {literal(text)}" for stem, text in texts.items()) + "}"
@@ -268,10 +273,10 @@ def _sql_api_paths() -> list[Path]:
 
 
 def _sql_directory() -> Path:
-    """Beside the modules of an installed package, else at the top of the checkout."""
+    """Return the directory of the SQL files: in an installed package, or at the top of the checkout."""
     for directory in (_PACKAGE / "sql", _PACKAGE.parent / "sql"):
         if (directory / "tensile.control").exists():
             return directory
     raise DatabaseError(
-        f"the package at {_PACKAGE} lacks its SQL files", hint="Install it anew: pip install indb-tensile."
+        f"the package at {_PACKAGE} lacks its SQL files", hint="Install it again: pip install indb-tensile."
     )

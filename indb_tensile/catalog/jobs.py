@@ -1,7 +1,7 @@
-"""The queue: workers claim jobs, say what becomes of them, and take over from workers that are gone.
+"""The queue of jobs: workers claim jobs, write how they end, and take over the jobs of workers that have stopped.
 
-Every write for a job carries its claim token and the states it may change; where no row matches, LostClaimError:
-the job belongs to somebody else by now, and nothing may be written for it any more.
+Every write for a job carries the claim token and names the states that it may change. If no row matches, the job has
+ended or belongs to another worker, and the write raises LostClaimError: the worker must stop working on the job.
 """
 
 import contextlib
@@ -22,12 +22,13 @@ from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, JobSpec, JobS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """What a worker hears at a heartbeat.
+    """The answer of the catalog to one heartbeat of a worker.
 
-    `alive` False: it was taken for gone, so every job it held is lost, and it must register anew. `cancelled`:
-    its jobs whose owners want them stopped. Of what it said it holds, `lost` is no longer its own. `strays` are
-    claimed by it without its knowing, since a connection broke between a commit and its answer. `version` is the
-    catalog's, which may have been upgraded since the worker began.
+    `alive` False: other workers have declared this worker dead, so it has lost all its jobs and must register again.
+    `cancelled` are the worker's jobs that are to be stopped. `lost` are the jobs that the worker sent and that no
+    longer belong to it. `strays` are jobs that the worker has claimed and did not send: a connection that breaks
+    between a commit and its answer leaves such claims. `version` is the catalog's version, which an upgrade may have
+    changed since the worker started.
     """
 
     cancelled: tuple[JobId, ...]
@@ -39,7 +40,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """How often another worker had beaten when an observer looked, and the lease that it promised to keep."""
+    """The count of another worker's heartbeats when an observer read it, and that worker's lease."""
 
     worker: WorkerId
     beats: int
@@ -48,10 +49,11 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a training is. None leaves what was written before; `figures` become rows of `tensile.metrics`.
+    """The progress of one training. A field that is None keeps the value in the catalog.
 
-    `eta_s` is when it ends if it trains all epochs, `eta_earliest_s` if early stopping ends it as soon as it can.
-    Where these two are None, what was written before goes.
+    `figures` become rows of `tensile.metrics`. `eta_s` is the time left if the job trains all epochs, and
+    `eta_earliest_s` if early stopping ends it as soon as possible. For these two, None removes the value in the
+    catalog.
     """
 
     epoch: int
@@ -70,7 +72,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A claimed job whose specification cannot be read, which `error` says: it is to fail under this claim."""
+    """A claimed job whose specification cannot be read. The caller must let it fail with `error` under this claim."""
 
     job: JobId
     claim: ClaimToken
@@ -81,9 +83,10 @@ class Unreadable:
 def claim_job(
     connection: Connection, worker: WorkerId, passed_over: Collection[int] = ()
 ) -> ClaimedJob | Unreadable | None:
-    """The next job, now this worker's, or None. Jobs of the owners in `passed_over` (oids) are left in the queue.
+    """Claim the next job of the queue for this worker. Returns None if there is none.
 
-    One statement and at most one decoded specification: a user may have enqueued any number of unreadable ones.
+    Jobs of the owners in `passed_over` (oids) stay in the queue. The call runs one statement and decodes at most one
+    specification, because a user may have enqueued any number of unreadable ones.
     """
     row = connection.execute(query("claim_job"), {"worker": worker, "passed_over": list(passed_over)}).fetchone()
     if row is None:
@@ -114,14 +117,14 @@ def register_worker(
     entering: int = 2,
     threads: int = 1,
 ) -> WorkerId:
-    """A new worker, whose first heartbeat this is.
+    """Register a new worker, with its first heartbeat.
 
-    `slots` is how many jobs it runs at once, `entering` how many of one owner it prepares at once. `threads` are
-    those that jobs run on which it is the first to start.
+    The worker runs at most `slots` jobs at once, and prepares at most `entering` jobs of one owner at once. Jobs that
+    this worker is the first to start run on `threads` threads.
 
-    Where the database is a copy of another one, what came with it goes to the roles of the same names here.
+    In a copy of another database, the call also assigns the copied rows to the roles of the same names.
     """
-    with contextlib.suppress(psycopg.errors.LockNotAvailable):  # a lock on a model must not keep a controller out
+    with contextlib.suppress(psycopg.errors.LockNotAvailable):  # a lock on a model must not stop a controller's start
         connection.execute(query("adopt_owners"))
     parameters = {
         "host": host,
@@ -133,16 +136,16 @@ def register_worker(
         "entering": entering,
         "threads": threads,
     }
-    return WorkerId(_only(connection, "register_worker", parameters))
+    return WorkerId(_query_value(connection, "register_worker", parameters))
 
 
-def beat(connection: Connection, worker: WorkerId, held: Mapping[JobId, ClaimToken] | None = None) -> Beat:
-    """Renew the worker's lease. `lost` and `strays` are told only where it says which jobs it holds.
+def beat(connection: Connection, worker: WorkerId, claims: Mapping[JobId, ClaimToken] | None = None) -> Beat:
+    """Renew the worker's lease, and return the changes of its jobs.
 
-    Where the jobs cannot be read because the table is locked, the lease is renewed all the same; a cancellation is
-    then heard at a later beat.
+    `claims` are the jobs that the worker believes to have. Without them, `lost` and `strays` are empty. If the table
+    of jobs is locked, the call still renews the lease, and a later heartbeat reports the cancellations.
     """
-    parameters = {"worker": worker, "jobs": list(held or ()), "claims": list((held or {}).values())}
+    parameters = {"worker": worker, "jobs": list(claims or ()), "claims": list((claims or {}).values())}
     try:
         row = connection.execute(query("beat"), parameters).fetchone()
     except psycopg.errors.LockNotAvailable:
@@ -150,80 +153,81 @@ def beat(connection: Connection, worker: WorkerId, held: Mapping[JobId, ClaimTok
         return Beat(alive=alive, cancelled=(), lost=())
     assert row is not None
     alive, cancelled, lost, stray_jobs, stray_claims, version = row
-    strays = () if held is None else tuple(zip(stray_jobs, stray_claims, strict=True))
+    strays = () if claims is None else tuple(zip(stray_jobs, stray_claims, strict=True))
     return Beat(alive=alive, cancelled=tuple(cancelled), lost=tuple(lost), strays=strays, version=version)
 
 
 def record_holdup(connection: Connection, worker: WorkerId, holdup: str | None) -> None:
-    """Why the worker claims no job now, in words; None where it does."""
+    """Write why the worker claims no job now, in words; None means that it claims jobs."""
     connection.execute(query("record_holdup"), {"worker": worker, "holdup": holdup})
 
 
 def leave(connection: Connection, worker: WorkerId, *, in_order: bool = True) -> None:
-    """The worker claims nothing more; jobs it still holds are rescued by others without waiting for its lease.
+    """Mark the worker as stopped. Other workers take over its remaining jobs without waiting for its lease to end.
 
-    `in_order` False: its controller ends by a fault, which counts as a controller's death does.
+    `in_order` False: an error ends its controller, which counts for the jobs as the death of a controller does.
     """
     connection.execute(query("leave"), {"worker": worker, "in_order": in_order})
 
 
 def database_identity(connection: Connection) -> tuple[str, str]:
-    """The installation's id, and the microsecond at which the database's server process started."""
+    """Return the installation's id, and the start time of the server in microseconds since the epoch."""
     row = connection.execute(query("database_identity")).fetchone()
     assert row is not None
     return str(row[0]), str(row[1])
 
 
 def announce_service(connection: Connection, worker: WorkerId, name: str | None) -> None:
-    """The name of the service's socket within the administrator's directory; None: no service answers."""
+    """Write the name of the service's socket within the setting socket_directory; None: no service answers."""
     connection.execute(query("announce_service"), {"worker": worker, "name": name})
 
 
 def other_workers(connection: Connection, worker: WorkerId | None) -> tuple[Sighting, ...]:
-    """Every worker that has not stopped, save this one."""
+    """Return all workers that have not stopped, except this one."""
     rows = connection.execute(query("other_workers"), {"worker": worker})
     return tuple(Sighting(worker=WorkerId(w), beats=beats, lease_s=lease_s) for w, beats, lease_s in rows)
 
 
 def rescue(connection: Connection, dead: Sequence[Sighting] = (), *, limit_s: float = 0.0) -> tuple[JobId, ...]:
-    """Take jobs from workers that left, died or are `dead`; a dead one that has beaten since it was seen stays alive.
+    """Put the jobs of stopped workers back into the queue. Returns these jobs.
 
-    Each job goes back into the queue with a pause. The second death of a controller in the same phase of a job
-    counts as the job's fault. A job fails when its faults reach `max_attempts` or when interruptions cost it more
-    than `limit_s` (0: no limit), and is cancelled where its owner asked for that. Several controllers may do this at
-    once.
+    First marks the workers in `dead` as stopped, except those that have sent a heartbeat since they were observed.
+    Each job pauses before its next attempt. The second death of a controller in the same phase of a job counts as the
+    job's fault. A job fails when its faults reach `max_attempts`, or when interruptions have cost it more than
+    `limit_s` (0: no limit). A job whose cancellation was requested is cancelled. Several controllers may call this at
+    the same time.
     """
     parameters = {"workers": [s.worker for s in dead], "beats": [s.beats for s in dead], "limit_s": limit_s}
     return tuple(JobId(row[0]) for row in connection.execute(query("rescue"), parameters))
 
 
 def foreign_jobs(connection: Connection) -> int:
-    """How many queued jobs came with a copy of another database; no worker of this one ever claims them."""
-    return int(_only(connection, "foreign_jobs", {}))
+    """Count the queued jobs that came with a copy of another database. No worker of this database claims them."""
+    return int(_query_value(connection, "foreign_jobs", {}))
 
 
 def start_running(connection: Connection, job: JobId, claim: ClaimToken) -> None:
-    """From starting to running; safe to repeat."""
+    """Change the job's state from starting to running. The call is safe to repeat."""
     _guarded(connection, "start_running", job, claim)
 
 
 def set_phase(connection: Connection, job: JobId, claim: ClaimToken, phase: Phase) -> None:
-    """What the job is doing now."""
+    """Write the phase that the job is in now."""
     _guarded(connection, "set_phase", job, claim, phase=phase.value)
 
 
 def set_waits_for(connection: Connection, job: JobId, claim: ClaimToken, reason: str | None) -> None:
-    """Why a claimed job does not go on, in words; None when it does."""
+    """Write what a claimed job waits for, in words; None when it does not wait."""
     _guarded(connection, "set_waits_for", job, claim, reason=reason)
 
 
 def set_queue_reason(connection: Connection, job: JobId, reason: str | None) -> None:
-    """Why a queued job is not claimed; does nothing when it no longer waits."""
+    """Write why a queued job is not claimed. Does nothing if the job is no longer queued."""
     connection.execute(query("set_queue_reason"), {"job": job, "reason": reason})
 
 
 def report_progress(connection: Connection, job: JobId, claim: ClaimToken, progress: Progress) -> None:
-    """Write how far the job is."""
+    """Write the progress of the job."""
     names = list(progress.figures)
     fields = {name: getattr(progress, name) for name in _PROGRESS}
     _guarded(
@@ -232,8 +236,8 @@ def report_progress(connection: Connection, job: JobId, claim: ClaimToken, progr
 
 
 def fail(connection: Connection, job: JobId, claim: ClaimToken, error: TensileError) -> JobState:
-    """The job failed for good; the state that it has now: cancelled where its owner asked for that."""
-    return JobState(_guarded(connection, "fail", job, claim, **_told(error)))
+    """End the job with this error, without another attempt. Returns its state: failed, or cancelled on request."""
+    return JobState(_guarded(connection, "fail", job, claim, **_error_columns(error)))
 
 
 def interrupt(
@@ -246,17 +250,17 @@ def interrupt(
     waits_for: str | None = None,
     limit_s: float = 0.0,
 ) -> JobState:
-    """The attempt ended with this error; the state that the job has now.
+    """End the job's attempt with this error. Returns the state that the job has now.
 
-    It goes back into the queue after a pause, unless its faults have reached `max_attempts` or interruptions have
-    cost it more than `limit_s` (0: no limit). `waits_for` is what its owner reads until then.
+    The job goes back into the queue and pauses, unless its faults have reached `max_attempts` or interruptions have
+    cost it more than `limit_s` (0: no limit). Until the next attempt, its owner reads `waits_for`.
     """
     state = _guarded(
         connection,
         "interrupt",
         job,
         claim,
-        **_told(error),
+        **_error_columns(error),
         blame=blame.value,
         waits_for=waits_for or f"its next attempt, since {error.message}",
         limit_s=limit_s,
@@ -265,32 +269,32 @@ def interrupt(
 
 
 def cancelled(connection: Connection, job: JobId, claim: ClaimToken) -> None:
-    """The job was stopped as its owner asked."""
+    """Mark the job as cancelled, after it was stopped on request."""
     _guarded(connection, "cancelled", job, claim)
 
 
 def requeue(connection: Connection, job: JobId, claim: ClaimToken, reason: str) -> None:
-    """Hand the job back in good order: it counts for nothing, and the job may start again at once."""
+    """Put the job back into the queue. The attempt does not count, and the job may start again at once."""
     _guarded(connection, "requeue", job, claim, reason=reason)
 
 
 def record_event(connection: Connection, job: JobId, claim: ClaimToken, kind: str, detail: Mapping[str, Any]) -> None:
-    """Add something worth knowing to the job's history; changes of state are there without it."""
+    """Add an event to the job's history. A trigger writes the events of state changes."""
     _guarded(connection, "record_event", job, claim, kind=kind, detail=Jsonb(dict(detail)))
 
 
 def save_report(
     connection: Connection, job: JobId, claim: ClaimToken, report: Sequence[Mapping[str, str | None]]
 ) -> None:
-    """Keep what the job's table was found to be, in place of what was kept of it before."""
+    """Store the report on the data of the job's table, in place of an earlier report."""
     _guarded(connection, "save_report", job, claim, report=Jsonb(list(report)))
 
 
 def _decoded(job: int, spec: str) -> JobSpec | RequestError:
-    """The specification, or why it is none.
+    """Decode a specification. Returns an error for one that cannot be decoded or trained.
 
-    Users write specifications: one that could not travel on to a trainer, such as an integer of 300 digits or a list
-    a thousand deep, must not get as far as the controller's loop, where it would be everybody's fault.
+    Users can write specifications themselves. One that cannot be sent to a trainer, such as an integer of 300 digits
+    or a list nested a thousand levels deep, must not reach the controller's loop, where it would stop all jobs.
     """
     try:
         decoded = msgspec.json.decode(spec, type=JobSpec)
@@ -310,7 +314,10 @@ def _decoded(job: int, spec: str) -> JobSpec | RequestError:
 
 
 def _fault(spec: JobSpec) -> str | None:
-    """Why it cannot be trained. Version 0.1.0 enqueued such jobs; since then a trigger refuses them."""
+    """Return why the specification cannot be trained, or None.
+
+    Version 0.1.0 enqueued such jobs; since then a trigger refuses them.
+    """
     if spec.deploy not in ("if_better", "always", "never"):
         return f'deploy is "{spec.deploy}", not if_better, always or never'
     if spec.memory_limit_bytes is not None and spec.memory_limit_bytes < 1:
@@ -321,11 +328,11 @@ def _fault(spec: JobSpec) -> str | None:
 
 
 def lost_claim(job: JobId, claim: ClaimToken) -> LostClaimError:
-    """The error for a guarded statement that found no row."""
+    """Return the error of a guarded statement that matched no row."""
     return LostClaimError(
         f"job {job} no longer belongs to claim {claim}",
-        detail="It has ended, or another worker has taken it over.",
-        hint="Stop working on it; nothing more may be written for it.",
+        detail="The job has ended, or another worker has taken it over.",
+        hint="Stop working on the job, and write nothing more for it.",
     )
 
 
@@ -344,7 +351,7 @@ _PROGRESS = (
 )
 
 
-def _told(error: TensileError) -> dict[str, str | None]:
+def _error_columns(error: TensileError) -> dict[str, str | None]:
     return {
         "sqlstate": error.sqlstate,
         "message": error.message,
@@ -360,7 +367,7 @@ def _guarded(connection: Connection, name: LiteralString, job: JobId, claim: Cla
     return row[0]
 
 
-def _only(connection: Connection, name: LiteralString, values: Mapping[str, Any]) -> Any:
+def _query_value(connection: Connection, name: LiteralString, values: Mapping[str, Any]) -> Any:
     row = connection.execute(query(name), values).fetchone()
     assert row is not None
     return row[0]

@@ -1,4 +1,4 @@
-"""How fast copies go between devices and their hosts, as controllers measure it when they start."""
+"""Stores the speed of copies between devices and their hosts, which controllers measure when they start."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,10 @@ from indb_tensile.scheduler.link import Copying, Link, Way
 def save_links(
     connection: Connection, host: str, device_kind: str, measured: Sequence[Copying], emulated: Link | None
 ) -> None:
-    """Replace what is known of this device's link; `emulated` is what it was set to, None for a real one."""
+    """Replace the measurements of this device's link.
+
+    `emulated` has the rates that an emulated link is set to; it is None for a real link.
+    """
     device = {"host": host, "device_kind": device_kind}
     rates = {} if emulated is None else {Way.OUT: emulated.out_bytes_per_s, Way.IN: emulated.in_bytes_per_s}
     with connection.transaction():

@@ -1,4 +1,4 @@
-"""Models: a version is published in one transaction guarded by the claim, and loaded again."""
+"""Publishes versions of models, and loads them. One transaction, guarded by the job's claim, publishes a version."""
 
 import hashlib
 import math
@@ -19,12 +19,13 @@ from indb_tensile.job import ClaimedJob, ModelVersionId, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """What a finished training gives to its model.
+    """The result of a finished training, to be published as a new version of its model.
 
-    `weights` is safetensors; `bundle` is whatever turns a row into a prediction, as JSON. `incumbent` is the
-    version that was deployed when the caller judged, and `incumbent_metric` its metric on this job's held-out rows.
-    Where that would say nothing of which version is better, `incomparable` says why: a clause without a full stop.
-    `report` is what the job's table was found to be. `training` says how it was trained, chosen settings included.
+    `weights` is in the safetensors format. `bundle` is JSON with the preprocessing and labels that a prediction
+    needs. `incumbent` is the version that was deployed when the caller compared versions, and `incumbent_metric` is
+    its metric on this job's held-out rows. If these metrics do not tell which version is better, `incomparable` gives
+    the reason, as a clause without a full stop. `report` describes the data of the job's table. `training` describes
+    how the version was trained, including the settings that were chosen automatically.
     """
 
     task: Task
@@ -47,7 +48,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVersion:
-    """A version as it is in the catalog."""
+    """One version of a model, loaded from the catalog."""
 
     version: ModelVersionId
     model_id: int
@@ -69,11 +70,11 @@ class StoredVersion:
 
 
 def publish_version(connection: Connection, claimed: ClaimedJob, publication: Publication) -> ModelVersionId:
-    """Store the version, deploy it as the job's `deploy` says, and end the job, all or nothing.
+    """Store the version, deploy it if the job's `deploy` allows it, and end the job, all in one transaction.
 
-    Enqueuing the job has made the model. Safe to repeat after an outage: what was published is returned again. Raises
-    LostClaimError, PrivilegeError where the job's owner has no model of that name any more, or OvertakenError where
-    the deployed version is not the one that `publication` was judged against, and the judgement decides.
+    The model exists since the job was enqueued. The call is safe to repeat after an outage: it returns the version
+    that was published. Raises LostClaimError; PrivilegeError if the job's owner no longer has a model of this name;
+    OvertakenError if `deploy` is if_better and another version is deployed than `publication.incumbent`.
     """
     keys = {"job": claimed.job, "claim": claimed.claim}
     with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
@@ -86,7 +87,7 @@ def publish_version(connection: Connection, claimed: ClaimedJob, publication: Pu
         if deployed != publication.incumbent and claimed.spec.deploy == "if_better":
             raise OvertakenError(
                 f'job {claimed.job} was judged by a version of model "{claimed.spec.model}" that is not deployed now',
-                hint="Compare with the version that is.",
+                hint="Compare with the version that is deployed now.",
             )
         obstacle = why_not_deployed(claimed.spec.deploy, publication, number)
         if obstacle is None:
@@ -105,10 +106,11 @@ def publish_version(connection: Connection, claimed: ClaimedJob, publication: Pu
 
 
 def why_not_deployed(wish: str, publication: Publication, incumbent: int | None) -> str | None:
-    """Why a new version does not take the place of the deployed one, whose number is `incumbent`; None: it does.
+    """Return why a new version does not replace the deployed one, or None if it does.
 
-    `if_better` means strictly better on the same rows. Where the two cannot be compared, or the metric is not defined
-    on these rows, the deployed version stays.
+    `wish` is the job's `deploy`, and `incumbent` the number of the deployed version. `if_better` means strictly
+    better on the same rows. If the two cannot be compared, or the metric is not defined on these rows, the deployed
+    version stays.
     """
     if wish == "always":
         return None
@@ -116,26 +118,26 @@ def why_not_deployed(wish: str, publication: Publication, incumbent: int | None)
         return "deploy is never"
     if incumbent is None:
         return None
-    own, theirs, name = publication.metric, publication.incumbent_metric, publication.metric_name
+    metric, incumbent_metric, name = publication.metric, publication.incumbent_metric, publication.metric_name
     deployed = f"version {incumbent}, which stays deployed"
     if publication.incomparable:
         return f"it cannot be compared with {deployed}: {publication.incomparable}"
-    if own is None or math.isnan(own):
+    if metric is None or math.isnan(metric):
         return f"it cannot be compared with {deployed}: its {name} is not defined on the test rows"
-    if theirs is None or math.isnan(theirs):
+    if incumbent_metric is None or math.isnan(incumbent_metric):
         return f"it cannot be compared with {deployed}: the {name} of that is not defined on the test rows"
-    if own > theirs if publication.higher_is_better else own < theirs:
+    if metric > incumbent_metric if publication.higher_is_better else metric < incumbent_metric:
         return None
-    return f"its {name} on the test rows, {own:.6g}, is not better than the {theirs:.6g} of {deployed}"
+    return f"its {name} on the test rows, {metric:.6g}, is not better than the {incumbent_metric:.6g} of {deployed}"
 
 
 def load_version(connection: Connection, version: ModelVersionId) -> StoredVersion:
-    """The version with its weights. Raises MissingError, or DatabaseError where the weights were changed."""
-    with connection.transaction():  # so that a version dropped in between is missing, not cut short
+    """Load a version with its weights. Raises MissingError, or DatabaseError if the weights were changed."""
+    with connection.transaction():  # so that a version dropped meanwhile is missing as a whole, not in part
         with connection.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(query("load_version"), {"version": version}).fetchone()
         if row is None:
-            raise MissingError(f"model version {version} is not there", hint="tensile.model_list lists the models.")
+            raise MissingError(f"model version {version} does not exist", hint="tensile.model_list lists the models.")
         weights = read_chunks(connection, "version_chunks", version, row["weights_bytes"])
     if row["weights_digest"] is not None and row["weights_digest"] != _digest(weights):
         raise DatabaseError(
@@ -153,18 +155,18 @@ def load_version(connection: Connection, version: ModelVersionId) -> StoredVersi
 
 
 def bound_lock_wait(connection: Connection) -> None:
-    """Within a transaction: from now on a lock that another session holds is waited for no longer than 2 s."""
+    """Limit the wait for a lock to 2 s for the rest of the current transaction."""
     connection.execute(query("bound_lock_wait"))
 
 
 def deployed_version(connection: Connection, model: str) -> ModelVersionId | None:
-    """The version with which the model of that name predicts, or None."""
+    """Return the version with which the model predicts, or None if no version is deployed."""
     row = connection.execute(query("deployed_version"), {"name": model}).fetchone()
     return None if row is None else ModelVersionId(row[0])
 
 
 def delete_dropped(connection: Connection, most: int) -> int:
-    """Delete up to `most` chunks of weights, and rows, of what users have dropped; how many."""
+    """Delete at most `most` rows and chunks of weights of dropped models and revoked grants. Returns their count."""
     row = connection.execute(query("delete_dropped"), {"most": most}).fetchone()
     return int(row[0]) if row else 0
 
@@ -187,7 +189,10 @@ _SAME_NAMES = (
 
 
 def _published_before(connection: Connection, claimed: ClaimedJob) -> ModelVersionId:
-    """The connection may have broken after the commit: then the same claim has succeeded already."""
+    """Return the version that this claim has published before. Raises LostClaimError if there is none.
+
+    A connection that broke after the commit makes the caller publish again.
+    """
     keys = {"job": claimed.job, "claim": claimed.claim}
     row = connection.execute(query("published_version"), keys).fetchone()
     if row is None:
@@ -196,15 +201,15 @@ def _published_before(connection: Connection, claimed: ClaimedJob) -> ModelVersi
 
 
 def _own_model(connection: Connection, job: Mapping[str, Any]) -> int:
-    """The job's model, locked against other publications."""
+    """Lock the job's model against other publications, and return its id. Raises PrivilegeError."""
     name = job["model_name"]
-    asked = {"name": name, "owner_oid": job["owner_oid"], "installation": job["installation"]}
-    row = connection.execute(query("lock_model"), asked).fetchone()
+    key = {"name": name, "owner_oid": job["owner_oid"], "installation": job["installation"]}
+    row = connection.execute(query("lock_model"), key).fetchone()
     if row is None:
         raise PrivilegeError(
             f'role "{job["owner_name"]}" has no model "{name}" to publish to',
-            detail="Its name was taken for this role when the training was enqueued, and its row is gone since.",
-            hint="Train again, or under another name.",
+            detail="Enqueuing the training reserved the name for this role, and the model was deleted since then.",
+            hint="Train again, or use another name.",
         )
     return int(row[0])
 

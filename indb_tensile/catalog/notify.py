@@ -1,8 +1,8 @@
-"""Wake-ups from the database. They only save time: the controller also polls, and is correct without them.
+"""Receives notifications from the database. They only save time: the controller also polls, and works without them.
 
-Any role of the database may notify on any channel, so a payload is untrusted: what is not exactly as the catalog's
-triggers write it is ignored. A listener has a connection of its own, since psycopg must not listen and work on one
-at the same time.
+Any role of the database may notify on any channel, so a payload is untrusted: a payload that is not exactly in the
+form of the catalog's triggers is ignored. A listener has a connection of its own, because psycopg must not listen and
+run other statements on the same connection at the same time.
 """
 
 import re
@@ -19,23 +19,23 @@ from indb_tensile.job import JobId
 
 QUEUED = "queued"  # a job may be claimed
 CANCEL = "cancel"  # a job that is starting or running should stop
-CHANGED = "changed"  # a job went into another state
+CHANGED = "changed"  # a job changed its state
 
-_MOST_AT_ONCE = 1_000  # notifications taken before the caller gets their wake-ups
+_MOST_AT_ONCE = 1_000  # the most notifications that one call of `wait` reads
 _PAYLOAD = re.compile(rf"({QUEUED}|{CANCEL}|{CHANGED})(?: ([0-9]{{1,19}}))?")
 _BIGINT_END = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
-    """Something happened to one job, or to several (`job` is None)."""
+    """A notification about one job, or about several jobs if `job` is None. `kind` is one of the constants above."""
 
     kind: str
     job: JobId | None = None
 
 
 class Listener:
-    """Listens on channel `tensile`, and goes on doing so when the database was restarted."""
+    """Listens on the channel `tensile`, and reconnects after a restart of the database."""
 
     def __init__(self, dsn: str = "", *, application_name: str = "tensile listener") -> None:
         self._dsn = dsn
@@ -43,9 +43,10 @@ class Listener:
         self._connection: Connection | None = self._connect()
 
     def wait(self, timeout_s: float) -> tuple[Wake, ...]:
-        """What came within `timeout_s`: empty when nothing came, nothing was understood, or the database is away.
+        """Wait up to `timeout_s` for notifications, and return all that have arrived, without duplicates.
 
-        Returns as soon as something came, with everything that came with it, each wake-up once.
+        Returns as soon as one arrives. The result is empty if none arrived, if none was valid, or if the database is
+        away.
         """
         end = time.monotonic() + timeout_s
         try:
@@ -64,11 +65,11 @@ class Listener:
         return tuple(dict.fromkeys(wake for wake in map(parse, payloads) if wake is not None))
 
     def fileno(self) -> int | None:
-        """For a selector: readable when something may have come; None while the database is away."""
+        """Return the descriptor for a selector: readable when a notification may have arrived; None in an outage."""
         return None if self._connection is None else self._connection.fileno()
 
     def close(self) -> None:
-        """End the connection; a later `wait` opens another."""
+        """Close the connection. A later `wait` opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -88,7 +89,7 @@ class Listener:
 
 
 def parse(payload: str) -> Wake | None:
-    """What a notification says; None where no trigger of the catalog would say so."""
+    """Parse the payload of a notification. Returns None for a payload that no trigger of the catalog writes."""
     parts = _PAYLOAD.fullmatch(payload)
     if parts is None:
         return None

@@ -1,4 +1,7 @@
-"""What the catalog remembers about graphs, operators, plans and devices, so that the next job starts warm."""
+"""Stores step graphs, operator latencies, memory plans and the memory use of devices.
+
+Latencies are stored so that later jobs need not measure the same operators again.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +17,7 @@ from indb_tensile.job import ClaimToken, JobId, WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpMeasurement:
-    """What one operator took: a median over `samples` runs, and the most memory beside its outputs."""
+    """The measured cost of one operator: the median time of `samples` runs, and the largest workspace."""
 
     signature: str
     name: str
@@ -26,7 +29,7 @@ class OpMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRecord:
-    """One generation of a job's plan, with what the rivals would need and what the simulator predicts."""
+    """One generation of a job's plan, with the peaks of other policies and the simulator's prediction."""
 
     generation: int
     reason: str
@@ -45,7 +48,7 @@ class PlanRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUse:
-    """Memory of a worker's device at one moment."""
+    """The memory use of a worker's device at one moment, in bytes, and its activity in percent."""
 
     kind: str
     capacity_bytes: int
@@ -61,7 +64,7 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUse:
-    """One job's part of it."""
+    """The part of one job in the memory use of a device."""
 
     job: JobId
     granted_bytes: int
@@ -72,58 +75,58 @@ class JobUse:
 def known_latencies(
     connection: Connection, device_kind: str, signatures: Iterable[str]
 ) -> dict[str, tuple[int, int]]:
-    """Latency in ns and workspace in bytes of those operators that have run on this kind of device."""
+    """Return latency in ns and workspace in bytes of those operators that were measured on this kind of device."""
     values = {"device_kind": device_kind, "signatures": sorted(set(signatures))}
     rows = connection.execute(query("known_latencies"), values)
     return {signature: (latency_ns, workspace_bytes) for signature, latency_ns, workspace_bytes in rows}
 
 
 def record_latencies(connection: Connection, device_kind: str, rows: Iterable[OpMeasurement]) -> None:
-    """Fold measurements into what is known: a moving average of latencies, the largest workspace.
+    """Add measurements to the stored ones: a moving average of latencies, and the largest workspace.
 
-    Measurements of one signature within `rows` count as one: the last.
+    If `rows` has several measurements of one signature, only the last one counts.
     """
-    last = {row.signature: row for row in rows}
-    if not last:
+    by_signature = {row.signature: row for row in rows}
+    if not by_signature:
         return
-    kept = list(last.values())
+    measurements = list(by_signature.values())
     connection.execute(
         query("record_latencies"),
         {
             "device_kind": device_kind,
-            "signatures": [r.signature for r in kept],
-            "names": [r.name for r in kept],
-            "latencies": [r.latency_ns for r in kept],
-            "workspaces": [r.workspace_bytes for r in kept],
-            "samples": [r.samples for r in kept],
-            "predictions": [r.predicted_ns for r in kept],
+            "signatures": [m.signature for m in measurements],
+            "names": [m.name for m in measurements],
+            "latencies": [m.latency_ns for m in measurements],
+            "workspaces": [m.workspace_bytes for m in measurements],
+            "samples": [m.samples for m in measurements],
+            "predictions": [m.predicted_ns for m in measurements],
         },
     )
 
 
 def record_graph(connection: Connection, signature: str, summary: Mapping[str, Any]) -> None:
-    """Remember that a graph was captured; known ones are left as they are."""
+    """Store the summary of a captured graph. A stored summary does not change."""
     connection.execute(query("record_graph"), {"signature": signature, "summary": Jsonb(dict(summary))})
 
 
 def record_plan(connection: Connection, job: JobId, claim: ClaimToken, record: PlanRecord, plan: Any = None) -> None:
-    """Store a plan before it is handed out; `plan` is JSON. Raises LostClaimError."""
+    """Store a plan before it is sent to the trainer; `plan` is JSON. Raises LostClaimError."""
     values = {**asdict(record), "job": job, "claim": claim, "plan": None if plan is None else Jsonb(plan)}
     if connection.execute(query("record_plan"), values).fetchone() is None:
         raise lost_claim(job, claim)
 
 
 def plan_adopted(connection: Connection, job: JobId, claim: ClaimToken, generation: int) -> None:
-    """The trainer follows this generation now. Raises LostClaimError."""
-    _about_plan(connection, "plan_adopted", job, claim, {"generation": generation})
+    """Write that the trainer has begun to follow this generation. Raises LostClaimError."""
+    _update_plan(connection, "plan_adopted", job, claim, {"generation": generation})
 
 
 def plan_foreseen(
     connection: Connection, job: JobId, claim: ClaimToken, generation: int, *, iteration_ns: int, stall_ns: int
 ) -> None:
-    """What the simulator says of the generation with the latencies known now. Raises LostClaimError."""
+    """Write the simulator's prediction for the generation with the latencies known now. Raises LostClaimError."""
     values = {"generation": generation, "iteration_ns": iteration_ns, "stall_ns": stall_ns}
-    _about_plan(connection, "plan_foreseen", job, claim, values)
+    _update_plan(connection, "plan_foreseen", job, claim, values)
 
 
 def plan_measured(
@@ -137,9 +140,10 @@ def plan_measured(
     stall_ns: int,
     weight: float,
 ) -> None:
-    """What the generation took on the device: the highest peak so far, and times, of which `weight` is new.
+    """Write the generation's measured peak and times: the highest peak so far, and moving averages of the times.
 
-    Times are averaged as the latencies are that the prediction stands on. Raises LostClaimError.
+    `weight` is the weight of the new times in the averages. The latencies behind the prediction are averaged in the
+    same way, so the two can be compared. Raises LostClaimError.
     """
     values = {
         "generation": generation,
@@ -148,11 +152,11 @@ def plan_measured(
         "stall_ns": stall_ns,
         "weight": weight,
     }
-    _about_plan(connection, "plan_measured", job, claim, values)
+    _update_plan(connection, "plan_measured", job, claim, values)
 
 
 def record_device(connection: Connection, worker: WorkerId, use: DeviceUse, jobs: Sequence[JobUse] = ()) -> None:
-    """Replace what is known about the worker's device, and about the jobs on it."""
+    """Replace the stored memory use of the worker's device and of the jobs on it."""
     with connection.transaction():
         connection.execute(query("record_device"), {**asdict(use), "worker": worker})
         connection.execute(
@@ -167,7 +171,7 @@ def record_device(connection: Connection, worker: WorkerId, use: DeviceUse, jobs
         )
 
 
-def _about_plan(
+def _update_plan(
     connection: Connection, name: str, job: JobId, claim: ClaimToken, values: Mapping[str, float]
 ) -> None:
     row = connection.execute(query(name), {**values, "job": job, "claim": claim}).fetchone()

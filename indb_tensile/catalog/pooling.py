@@ -1,13 +1,14 @@
-"""Tells a server from a pooler that gives each transaction another of the server's sessions.
+"""Detects a connection pooler that shares server sessions among its clients.
 
 A controller and its trainers need sessions of their own: they listen, prepare statements and set session settings.
 Behind PgBouncer in transaction or statement mode every job would fail, with errors that do not name the cause. A
-pooler in session mode is as good as the server.
+pooler in session mode works like the server itself.
 
-Nothing in the protocol tells a pooler apart, so its effect is looked for: a setting that one client made must be
-there in that client's next statement, and must never be seen by another client. With one idle session in the pool
-the second client gets the session of the first; with several, a client soon gets one in which it has set nothing.
-The two clients take turns and hold no transaction open, so a pool of a single session does not block them.
+The protocol does not tell a pooler from a server, so this module tests for its effect. A setting that one client has
+made must be present in that client's next statement, and must never be visible to another client. If the pool has one
+idle session, the second client gets the session of the first. If the pool has several, a client soon gets a session
+without its setting. The two clients take turns and hold no transaction open, so a pool with a single session does not
+block them.
 """
 
 import uuid
@@ -22,31 +23,31 @@ _ROUNDS = 8
 
 
 def refuse_pooled_sessions(dsn: str) -> None:
-    """Raise DatabaseError, with the way out, where the dsn leads to a pooler that shares sessions."""
+    """Raise DatabaseError if the dsn leads to a pooler that shares sessions. The hint says what to do."""
     with (
-        connect(dsn, application_name="tensile probe") as one,
-        connect(dsn, application_name="tensile probe") as other,
+        connect(dsn, application_name="tensile probe") as first,
+        connect(dsn, application_name="tensile probe") as second,
     ):
         try:
-            shared = any(_shared(one, other) for _ in range(_ROUNDS))
+            shared = any(_shared(first, second) for _ in range(_ROUNDS))
         except psycopg.errors.InvalidSqlStatementName:
-            shared = True  # somebody else's prepared statements are in the way
+            shared = True  # the session holds another client's prepared statements
         if shared:
             raise DatabaseError(
-                f"the sessions of {_place(one)} are shared: a pooler gives each transaction another of the server's",
+                f"the sessions of {_address(first)} are shared: a pooler runs each transaction in another session",
                 detail="A setting that one connection made was lost, or seen by another connection.",
                 hint="Give controllers a dsn (TENSILE_DSN) that names the server itself, or a PgBouncer database "
                 "with pool_mode = session. Clients may go through any pooler.",
             )
 
 
-def _shared(one: Connection, other: Connection) -> bool:
-    """Whether either client loses what it set, or sees what the other set."""
-    for client, bystander in ((one, other), (other, one)):
-        before = _probe(bystander)
+def _shared(first: Connection, second: Connection) -> bool:
+    """Return whether either client loses its own setting or sees the other client's setting."""
+    for client, observer in ((first, second), (second, first)):
+        before = _probe(observer)
         mark = uuid.uuid4().hex
         client.execute(query("set_probe"), {"mark": mark}, prepare=False)
-        if _probe(bystander) != before or _probe(client) != mark:
+        if _probe(observer) != before or _probe(client) != mark:
             return True
     return False
 
@@ -57,6 +58,6 @@ def _probe(client: Connection) -> str:
     return str(row[0])
 
 
-def _place(connection: Connection) -> str:
+def _address(connection: Connection) -> str:
     info = connection.info
     return f'database "{info.dbname}" at host "{info.host}", port {info.port}'

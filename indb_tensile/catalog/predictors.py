@@ -1,4 +1,4 @@
-"""Latency predictors by kind of device, and what they learn from: a survey's operators, and those that jobs ran."""
+"""Stores latency predictors by kind of device, and reads their training data: the measured operators of jobs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
 
-MOST_HISTORY = 20_000  # the operators measured last: training on more takes minutes and tells nothing new
+MOST_HISTORY = 20_000  # the operators measured last: training on more takes minutes and improves nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPredictor:
-    """One kind of device's predictor: `history` of the `samples` were jobs' operators, the others the `survey`'s."""
+    """The predictor of one kind of device, trained on `samples` operators.
+
+    `history` of them ran in jobs. The others come from the `survey`, which measured operators before any job ran.
+    """
 
     model: bytes
     survey: bytes
@@ -20,7 +23,7 @@ class StoredPredictor:
 
 
 def describe(connection: Connection, descriptions: Mapping[str, str]) -> None:
-    """Remember what operators are, by signature; known ones are left as they are."""
+    """Store descriptions of operators by signature. Stored descriptions do not change."""
     if descriptions:
         signatures = sorted(descriptions)
         values = {"signatures": signatures, "descriptions": [descriptions[key] for key in signatures]}
@@ -28,19 +31,19 @@ def describe(connection: Connection, descriptions: Mapping[str, str]) -> None:
 
 
 def count_history(connection: Connection, device_kind: str) -> int:
-    """How many described operators have been measured on this kind of device."""
+    """Count the operators that have a description and were measured on this kind of device."""
     row = connection.execute(query("count_history"), {"device_kind": device_kind}).fetchone()
     return int(row[0]) if row is not None else 0
 
 
 def history(connection: Connection, device_kind: str, most: int = MOST_HISTORY) -> list[tuple[str, int]]:
-    """Description and latency in ns of those measured last."""
+    """Return description and latency in ns of the `most` operators that were measured last, the latest first."""
     rows = connection.execute(query("history"), {"device_kind": device_kind, "most": most})
     return [(description, latency_ns) for description, latency_ns in rows]
 
 
 def load_predictor(connection: Connection, device_kind: str) -> StoredPredictor | None:
-    """The predictor of this kind of device; None where none was trained yet."""
+    """Load the predictor of this kind of device. Returns None if none was trained yet."""
     row = connection.execute(query("load_predictor"), {"device_kind": device_kind}).fetchone()
     if row is None:
         return None
@@ -49,7 +52,7 @@ def load_predictor(connection: Connection, device_kind: str) -> StoredPredictor 
 
 
 def save_predictor(connection: Connection, device_kind: str, stored: StoredPredictor) -> None:
-    """Take the place of the predictor of this kind of device."""
+    """Store the predictor of this kind of device, in place of the previous one."""
     connection.execute(
         query("save_predictor"),
         {

@@ -1,4 +1,7 @@
-"""SQL in named blocks: a block begins with a line `-- name --` and ends where the next one begins."""
+"""Reads SQL statements from files of named blocks.
+
+A block begins with a line `-- name --` and ends where the next block begins.
+"""
 
 import re
 from collections.abc import Mapping
@@ -10,17 +13,17 @@ from indb_tensile.errors import InvariantError
 
 
 def query(name: str) -> LiteralString:
-    """The statement of that name in `queries.sql`."""
+    """Return the statement `name` of `queries.sql`."""
     return _queries()[name]
 
 
 def parse(text: str) -> Mapping[str, str]:
-    """The blocks of a file by name. Raises InvariantError for a name that comes twice, or a block without SQL."""
+    """Split a file into its blocks, by name. Raises InvariantError for a repeated name or a block without SQL."""
     parts = _NAME.split(text)
     blocks: dict[str, str] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         if name in blocks:
-            raise InvariantError(f"the SQL block {name} is there twice")
+            raise InvariantError(f"the SQL block {name} is defined twice")
         if not _COMMENT.sub("", body).strip():
             raise InvariantError(f"the SQL block {name} is empty")
         blocks[name] = body.strip()

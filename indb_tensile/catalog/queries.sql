@@ -1,44 +1,44 @@
--- Every statement that workers and controllers run on the catalog. A write for a job carries its claim token and
--- the states that it may change; where no row matches, the job belongs to somebody else by now.
+-- All statements that workers and controllers run on the catalog. Every write for a job carries the claim token and
+-- names the states that it may change. If no row matches, the job has ended or belongs to another worker.
 
 -- lift_statement_timeout --
 set statement_timeout = 0  -- a planned restart of the database or a slow disk must not end a controller
 
 -- own_session --
--- What a worker's own session overrides right after connecting. A role or a database may set any of these; each
--- would end the session or change silently what it reads or writes.
-set search_path = pg_catalog, pg_temp;  -- no name of ours is looked up among what users made
-set role none;  -- the rights are those of the login
-set idle_in_transaction_session_timeout = 0;  -- a trainer reads a table in one transaction, as long as it takes
-set idle_session_timeout = 0;  -- the listener is idle until something happens
-set default_transaction_isolation = 'read committed';  -- guarded updates see the latest row, and never have to be redone
+-- The settings that a worker's own session overrides right after connecting. A role or a database may set any of them;
+-- each would end the session, or would silently change what the session reads or writes.
+set search_path = pg_catalog, pg_temp;  -- no name in our statements means an object of a user
+set role none;  -- the session has the privileges of its login role
+set idle_in_transaction_session_timeout = 0;  -- a trainer reads a table in one transaction, which may take long
+set idle_session_timeout = 0;  -- the listener is idle between notifications
+set default_transaction_isolation = 'read committed';  -- guarded updates see the latest row and need no retry
 set default_transaction_read_only = off;  -- every session of a worker writes
 set default_transaction_deferrable = off;  -- a deferrable transaction waits for others before it begins
 set jit = off;  -- the statements are short, and compiling one takes longer than running it
-set row_security = on;  -- off, a statement under a policy fails instead of being filtered
-set client_encoding = 'UTF8';  -- names and messages are any text; under SQL_ASCII they arrive as bytes
-set standard_conforming_strings = on;  -- off, a backslash in a literal is an escape
-set array_nulls = on;  -- off, NULL in an array is a string
-set timezone = 'UTC';  -- timestamps as text are the same everywhere
+set row_security = on;  -- with off, a statement under a policy fails instead of being filtered
+set client_encoding = 'UTF8';  -- names and messages are any text; with SQL_ASCII they arrive as bytes
+set standard_conforming_strings = on;  -- with off, a backslash in a literal is an escape
+set array_nulls = on;  -- with off, NULL in an array is a string
+set timezone = 'UTC';  -- timestamps as text are the same in every session
 set datestyle = 'ISO, MDY';  -- psycopg reads no other style
 set intervalstyle = 'postgres';  -- psycopg reads no other style
 set extra_float_digits = 1;  -- floats as text keep every digit
-set bytea_output = 'hex'  -- bytes as text are twice their size, not four times
+set bytea_output = 'hex'  -- bytes as text have twice their size; with escape, up to four times
 
 -- own_session_since_17 --
-set transaction_timeout = 0  -- as idle_in_transaction_session_timeout
+set transaction_timeout = 0  -- for the same reason as idle_in_transaction_session_timeout
 
 -- limit_lock_waits --
--- And what cannot always be overridden: session_replication_role needs a superuser, and synchronous_commit may
--- ask for more than "on" does.
+-- Also returns two settings that the session cannot always override: session_replication_role needs a superuser, and
+-- synchronous_commit may be set to a stronger value than "on".
 select pg_catalog.set_config('lock_timeout', %(timeout)s, false),
        pg_catalog.current_setting('session_replication_role'), pg_catalog.current_setting('synchronous_commit')
 
 -- commit_durably --
-set synchronous_commit = on  -- off, a crash of the server loses what a controller counts as written
+set synchronous_commit = on  -- with off, a crash of the server loses rows that a controller believes to be committed
 
 -- fire_triggers --
-set session_replication_role = origin  -- replica, triggers and foreign keys do nothing
+set session_replication_role = origin  -- with replica, triggers and foreign keys do nothing
 
 -- set_probe --
 select pg_catalog.set_config('tensile.probe', %(mark)s, false)
@@ -58,7 +58,8 @@ update tensile.workers set holdup = %(holdup)s where worker_id = %(worker)s
 select tensile.adopt_owners()
 
 -- beat --
--- One statement per beat: it renews the lease, counts, and returns what the worker must hear.
+-- One statement for each heartbeat: it renews the lease, counts the heartbeat, and returns changes of the worker's
+-- jobs.
 with renewed as (
   update tensile.workers set heartbeat_at = now(), beats = beats + 1
    where worker_id = %(worker)s and stopped_at is null
@@ -70,7 +71,7 @@ with renewed as (
     from tensile.jobs as j
    where j.worker_id = %(worker)s and j.state in ('starting', 'running')
 ), stopped as (
-  -- Its owner may train no longer: as if the owner had cancelled it. A row that somebody has locked waits for a later beat.
+  -- Cancels jobs whose owner may no longer train. A row that another session has locked is left to a later heartbeat.
   update tensile.jobs as j
      set cancel_requested = true, error_sqlstate = '42501', error_detail = null,
          error_message = tensile.why_not_trained(j.owner_oid, j.owner_name),
@@ -95,8 +96,8 @@ update tensile.workers set heartbeat_at = now(), beats = beats + 1
 returning worker_id
 
 -- leave --
--- in_order: the worker says itself that it stops, so the death of a controller is not what interrupts its jobs.
-with gone as (delete from tensile.device_jobs where worker_id = %(worker)s)
+-- in_order: the worker itself reports that it stops, so its jobs are not interrupted by the death of a controller.
+with deleted as (delete from tensile.device_jobs where worker_id = %(worker)s)
 update tensile.workers set stopped_at = now(), service_name = null, took_leave = %(in_order)s
  where worker_id = %(worker)s and stopped_at is null
 
@@ -104,12 +105,12 @@ update tensile.workers set stopped_at = now(), service_name = null, took_leave =
 update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
 
 -- database_identity --
--- The server's start is in microseconds, whatever the session's settings say of dates.
+-- The start time of the server is a number of microseconds, which does not depend on the session's date settings.
 select tensile.installation()::text,
        (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text
 
 -- bound_lock_wait --
--- Within a transaction: a lock that another session holds is waited for no longer.
+-- Limits the wait for locks within the current transaction.
 set local lock_timeout = '2s'
 
 -- claim_job --
@@ -120,8 +121,9 @@ select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.q
 select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()
 
 -- rescue --
--- By lease, never by age and never by a clock: workers whose beats an observer saw unchanged for a lease are dead,
--- unless they have beaten since. Jobs of workers that died or left go back into the queue.
+-- A worker is dead if an observer has seen no new heartbeat for a whole lease, and the worker has sent none since. The
+-- decision does not depend on the age of a row or on the database's clock. Jobs of workers that died or left go back
+-- into the queue.
 with dead as (
   update tensile.workers as w set stopped_at = now(), service_name = null
    where w.worker_id in (select v.worker_id
@@ -131,25 +133,25 @@ with dead as (
                           where v.stopped_at is null
                             for update of v skip locked)
   returning w.worker_id, w.host, w.heartbeat_at, w.took_leave
-), gone as (
+), stopped_workers as (
   select worker_id, host, heartbeat_at, took_leave from dead
   union all
   select worker_id, host, heartbeat_at, took_leave from tensile.workers where stopped_at is not null
 ), stranded as (
-  select j as job, gone.worker_id, gone.heartbeat_at, case when took_leave then 'others' else 'unclear' end as blame,
-         format('attempt %%s was interrupted: worker %%s on host %%s %%s', j.attempt, gone.worker_id, gone.host,
+  select j as job, w.worker_id, w.heartbeat_at, case when took_leave then 'others' else 'unclear' end as blame,
+         format('attempt %%s was interrupted: worker %%s on host %%s %%s', j.attempt, w.worker_id, w.host,
                 case when took_leave then 'has left' else 'is gone' end) as reason
-    from tensile.jobs as j join gone on gone.worker_id = j.worker_id
+    from tensile.jobs as j join stopped_workers as w on w.worker_id = j.worker_id
    where j.state in ('starting', 'running')
      for update of j skip locked
 ), forgotten as (
-  delete from tensile.device_jobs as d using gone where d.worker_id = gone.worker_id
+  delete from tensile.device_jobs as d using stopped_workers as w where d.worker_id = w.worker_id
 ), judged as (
   select (s.job).job_id, s.worker_id, a.*
     from stranded as s
    cross join lateral
      tensile.after_interruption(s.job, s.blame, s.reason, least(s.heartbeat_at, now()), %(limit_s)s) as a
-), told as (
+), events as (
   insert into tensile.job_events (job_id, kind, detail)
   select job_id, 'interrupted', jsonb_build_object('reason', message, 'counts', counts, 'faults', faults,
                                                    'interruptions', interruptions)
@@ -167,13 +169,13 @@ update tensile.jobs as j
 returning j.job_id
 
 -- other_workers --
--- Whoever else holds a lease: an observer compares the beats that it sees with those that it saw before.
+-- All other workers with a lease. An observer compares their counts of heartbeats with the counts that it read before.
 select worker_id, beats, lease_s from tensile.workers
  where stopped_at is null and worker_id is distinct from %(worker)s
  order by worker_id
 
 -- start_running --
--- Safe to repeat: where the connection breaks, nobody knows whether it was written.
+-- Safe to repeat, because after a broken connection the worker does not know whether the update was committed.
 update tensile.jobs set state = 'running', phase = case state when 'running' then phase else 'training' end, waits_for = null
  where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
 returning job_id
@@ -189,14 +191,14 @@ update tensile.jobs set waits_for = %(reason)s
 returning job_id
 
 -- set_queue_reason --
--- Nobody holds a queued job, so there is no claim to carry. Unchanged rows are left alone.
+-- No worker has claimed a queued job, so the update carries no claim. Unchanged rows are not written.
 update tensile.jobs set waits_for = %(reason)s
  where job_id = %(job)s and state = 'queued' and waits_for is distinct from %(reason)s
 
 -- report_progress --
 with mine as (
   select job_id from tensile.jobs where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
-), told as (
+), progress as (
   insert into tensile.job_progress as p
     (job_id, epoch, epochs, step, steps, loss, valid_loss, metric_name, metric, samples_per_s, eta,
      eta_earliest, updated_at)
@@ -214,12 +216,12 @@ with mine as (
   insert into tensile.metrics (job_id, epoch, name, value)
   select mine.job_id, %(epoch)s, m.name, m.value
     from mine, unnest(%(names)s::text[], %(values)s::double precision[]) as m (name, value)
-  on conflict (job_id, epoch, name) do update set value = excluded.value  -- an epoch that a later attempt repeats
+  on conflict (job_id, epoch, name) do update set value = excluded.value  -- a later attempt repeats an epoch
 )
 select job_id from mine
 
 -- fail --
--- For good: another attempt would end alike, or the owner wants it stopped.
+-- Ends the job without another attempt: the attempt would fail in the same way, or the owner has cancelled the job.
 update tensile.jobs
    set state = case when cancel_requested then 'cancelled' else 'failed' end::tensile.job_state,
        phase = null, worker_id = null, waits_for = null, not_before = null, finished_at = now(),
@@ -228,16 +230,16 @@ update tensile.jobs
 returning state::text
 
 -- interrupt --
--- Back into the queue after a pause, unless its own faults or its interruptions are too many, or it shall stop.
+-- Puts the job back into the queue with a pause, unless it has too many faults or interruptions, or is to be cancelled.
 with mine as (
   select o as job from tensile.jobs as o
    where o.job_id = %(job)s and o.claim = %(claim)s and o.state in ('starting', 'running')
-     for update  -- so that a cancellation in this moment is seen
+     for update  -- so that the statement sees a cancellation that commits meanwhile
 ), judged as (
   select (m.job).job_id, a.*
     from mine as m
    cross join lateral tensile.after_interruption(m.job, %(blame)s, %(message)s, now(), %(limit_s)s) as a
-), told as (
+), events as (
   insert into tensile.job_events (job_id, kind, detail)
   select job_id, 'interrupted', jsonb_build_object('reason', message, 'counts', counts, 'faults', faults,
                                                    'interruptions', interruptions)
@@ -261,7 +263,7 @@ update tensile.jobs
 returning job_id
 
 -- requeue --
--- Handed back in good order: it counts for nothing, and the job may start again at once, elsewhere if not here.
+-- The worker hands the job back: the attempt does not count, and any worker may claim the job at once.
 with mine as (
   update tensile.jobs
      set state = case when cancel_requested then 'cancelled' else 'queued' end::tensile.job_state,
@@ -269,7 +271,7 @@ with mine as (
          finished_at = case when cancel_requested then now() end
    where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
   returning job_id
-), told as (
+), events as (
   insert into tensile.job_events (job_id, kind, detail)
   select job_id, 'requeued', jsonb_build_object('reason', %(reason)s::text) from mine
 )
@@ -298,8 +300,8 @@ select version_id from tensile.jobs
  where job_id = %(job)s and claim = %(claim)s and state = 'succeeded' and version_id is not null
 
 -- lock_model --
--- The row was made when the job was enqueued. The weakest lock that keeps two publications of a model apart: enqueuing
--- another training of it does not wait, and is not waited for.
+-- Enqueuing the job has created the row. "No key update" is the weakest lock that serializes two publications of a
+-- model; it does not conflict with enqueuing another training of the model.
 select model_id from tensile.models
  where name = %(name)s and dropped_at is null and owner_oid = %(owner_oid)s and installation = %(installation)s
    for no key update
@@ -332,7 +334,7 @@ insert into tensile.artifacts (version_id, chunk_no, chunk) values (%(owner)s, %
 insert into tensile.checkpoint_chunks (job_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
 
 -- remember_spec --
--- Jobs end in any order: a run that started before the one that is remembered changes nothing.
+-- Jobs end in any order: a run that started before the remembered run changes nothing.
 update tensile.models as m
    set last_spec = j.spec, last_job_id = j.job_id, last_started_at = j.started_at
   from tensile.jobs as j
@@ -364,7 +366,7 @@ select v.version_id
  where m.name = %(name)s and m.dropped_at is null and v.deployed
 
 -- save_checkpoint --
--- What the job has computed is safe: whatever interrupted it before counts no more.
+-- A checkpoint makes the job's work safe, so earlier faults and interruptions no longer count.
 with mine as (
   update tensile.jobs
      set faults = 0, interruptions = 0, interrupted = '0', last_death_phase = null, progress_at = now()
@@ -407,8 +409,8 @@ select signature, latency_ns, workspace_bytes from tensile.op_latency
  where device_kind = %(device_kind)s and signature = any (%(signatures)s)
 
 -- record_latencies --
--- A moving average: each new measurement weighs a quarter, so that drift shows and one slow sample does not.
--- In the order of the key, so that two trainers cannot wait for each other.
+-- A moving average: each new measurement has a weight of a quarter, so that the average follows drift and one slow
+-- sample changes little. Rows are written in the order of the key, so that two trainers cannot deadlock.
 insert into tensile.op_latency as o
   (signature, device_kind, name, latency_ns, workspace_bytes, samples, predicted_ns)
 select r.signature, %(device_kind)s, r.name, r.latency_ns, r.workspace_bytes, r.samples, r.predicted_ns
@@ -423,7 +425,7 @@ on conflict (signature, device_kind) do update
        updated_at = now()
 
 -- describe_operators --
--- In the order of the key, so that two trainers cannot wait for each other.
+-- Rows are written in the order of the key, so that two trainers cannot deadlock.
 insert into tensile.op_descriptions (signature, description)
 select signature, description from unnest(%(signatures)s::text[], %(descriptions)s::text[]) as d (signature, description)
  order by signature
@@ -452,7 +454,7 @@ on conflict (device_kind) do update
 select here_ns, there_ns from tensile.device_paces where device_kind = %(device_kind)s and machine = %(machine)s
 
 -- save_pace --
--- The first one stays: whoever measured meanwhile takes it too.
+-- The first measurement stays: a controller that has measured meanwhile uses it too.
 insert into tensile.device_paces (device_kind, machine, here_ns, there_ns)
 values (%(device_kind)s, %(machine)s, %(here_ns)s, %(there_ns)s)
 on conflict (device_kind, machine) do nothing
@@ -481,7 +483,7 @@ select j.job_id, j.attempt, %(generation)s, %(reason)s, %(policy)s, %(vanilla_pe
        %(swapped_bytes)s, %(recomputed)s, %(planning_ns)s, %(plan)s
   from tensile.jobs as j
  where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
-on conflict (job_id, attempt, generation) do update set reason = excluded.reason  -- the same plan, told twice
+on conflict (job_id, attempt, generation) do update set reason = excluded.reason  -- the same plan, reported twice
 returning plan_id
 
 -- plan_adopted --
@@ -525,12 +527,13 @@ on conflict (worker_id) do update
        outside_bytes = excluded.outside_bytes, updated_at = now()
 
 -- record_device_jobs --
-with told as (
+with written as (
   insert into tensile.device_jobs (worker_id, job_id, granted_bytes, used_bytes, high_water_bytes)
   select %(worker)s, u.job_id, u.granted_bytes, u.used_bytes, u.high_water_bytes
     from unnest(%(jobs)s::bigint[], %(granted)s::bigint[], %(used)s::bigint[], %(high_water)s::bigint[])
       as u (job_id, granted_bytes, used_bytes, high_water_bytes)
-    -- A job whose row somebody has locked is left out this time: the foreign key would wait for that lock.
+    -- A job whose row another session has locked is left out this time, because the foreign key would wait for the
+    -- lock.
     join (select j.job_id from tensile.jobs as j where j.job_id = any (%(jobs)s::bigint[])
              for key share skip locked) as free using (job_id)
   on conflict (worker_id, job_id) do update
@@ -540,14 +543,14 @@ with told as (
 delete from tensile.device_jobs where worker_id = %(worker)s and job_id <> all (%(jobs)s::bigint[])
 
 -- pin_session --
--- Names in our statements mean PostgreSQL's own functions and operators, and nobody else's.
+-- Names in our statements mean PostgreSQL's own functions and operators, and not those of a user.
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)
 
 -- pin_transaction --
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)
 
 -- left_overs --
--- Functions of the names that an installation creates: "drop schema tensile cascade" leaves them in schema public.
+-- Functions in schema public with the names that an installation creates: "drop schema tensile cascade" leaves them.
 select pg_catalog.array_agg(pg_catalog.format('drop %%s public.%%I(%%s);',
                                               case p.prokind when 'p' then 'procedure' else 'function' end, p.proname,
                                               pg_catalog.pg_get_function_identity_arguments(p.oid))
@@ -556,12 +559,12 @@ select pg_catalog.array_agg(pg_catalog.format('drop %%s public.%%I(%%s);',
  where p.pronamespace = 'public'::pg_catalog.regnamespace and p.proname = any (%(names)s)
 
 -- lock_database --
--- Until the transaction ends, no other session gets this lock. Only superusers can take it, so no user can hold it up.
+-- No other session gets this lock until the transaction ends. Only superusers can take it, so no user can block it.
 select from pg_catalog.pg_database
  where datname operator(pg_catalog.=) pg_catalog.current_database() for update
 
 -- installed_way --
--- On a user's session as well, whose search_path is not ours: hence the operators with their schema.
+-- This also runs in a user's session, whose search_path is not pinned, so operators are qualified with their schema.
 select case when exists (select from pg_catalog.pg_extension
                           where extname operator(pg_catalog.=) 'tensile'::pg_catalog.name) then 'extension' end,
        exists (select from pg_catalog.pg_namespace where nspname operator(pg_catalog.=) 'tensile'::pg_catalog.name)
@@ -598,7 +601,7 @@ create extension if not exists plpython3u
 listen tensile
 
 -- find_snapshot --
--- By name: only tensile_data can create tables in that schema, and a restored copy has other oids.
+-- Finds the table by name: only tensile_data can create tables in that schema, and a restored copy has other oids.
 select c.oid, 'tensile_data', s.table_name::text,
        array(select a.attname::text from pg_catalog.pg_attribute as a
               where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),

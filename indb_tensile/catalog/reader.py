@@ -1,7 +1,7 @@
-"""The connection that a trainer reads users' tables on: one of the role `tensile_reader`, for one read.
+"""Opens the connections on which trainers read users' tables, as the role `tensile_reader`, one for each read.
 
-The role has no right in the catalog and is a member of nothing. Where a table's owner should after all find a way to
-run code in that session, the code finds nothing there, and the session ends with the read.
+The role has no privilege in the catalog and is a member of no role. If a table's owner still finds a way to run code
+in such a session, the code has no privileges to use, and the session ends with the read.
 """
 
 from collections.abc import Iterator
@@ -21,19 +21,19 @@ HINT = (
     "it in pg_hba.conf; with peer authentication also by one in pg_ident.conf; with a password in ~/.pgpass or in "
     f"{variable('reader_dsn')}. The password in {variable('dsn')} is the worker's and is not used."
 )
-# Only these words tell a refusal from a server that is down: libpq gives no SQLSTATE for a failed connection.
+# Only the wording tells a refusal from a server that is down: libpq gives no SQLSTATE for a failed connection.
 _REFUSALS = ("authentication failed", "pg_hba.conf", "no password supplied", "is not permitted to log in", "role ")
 
 
 def reader_dsn(settings: Settings) -> str:
-    """The setting, or the worker's connection string with the reader's name and without the worker's password."""
+    """Return the setting reader_dsn, or else the worker's connection string changed by `as_reader`."""
     if settings.reader_dsn:
         return settings.reader_dsn
     return as_reader(settings.dsn)
 
 
 def as_reader(dsn: str) -> str:
-    """A connection string with the reader's name in it. Raises RequestError where it cannot be read."""
+    """Change a connection string to the reader's role, without the password. Raises RequestError if it is invalid."""
     try:
         parts: dict[str, Any] = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
@@ -41,15 +41,15 @@ def as_reader(dsn: str) -> str:
             f"the connection string cannot be read: {error}",
             hint='Write it as "host=… dbname=… user=…" or as postgresql://user@host/dbname.',
         ) from error
-    kept: dict[str, Any] = {name: value for name, value in parts.items() if name != "password"}
-    return make_conninfo(**kept | {"user": READER})
+    without_password: dict[str, Any] = {name: value for name, value in parts.items() if name != "password"}
+    return make_conninfo(**without_password | {"user": READER})
 
 
 @contextmanager
 def open_reader(dsn: str, *, application_name: str) -> Iterator[Connection]:
-    """A connection for one read, closed afterwards.
+    """Open a connection for one read, and close it afterwards.
 
-    Raises UnreachableError where the server is away, and another DatabaseError where it does not let the role in.
+    Raises UnreachableError if the server does not answer, and another DatabaseError if it refuses the role's login.
     """
     try:
         connection = connect(dsn, application_name=application_name)

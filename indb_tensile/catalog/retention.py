@@ -1,4 +1,4 @@
-"""Removes what the `retain_…` settings say is old, a step at a time."""
+"""Deletes rows that are older than the `retain_…` settings allow, in small steps."""
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
@@ -7,5 +7,5 @@ KINDS = ("events", "plans", "metrics", "jobs", "workers", "links", "versions")
 
 
 def vacuum_step(connection: Connection, most: int) -> dict[str, int]:
-    """Remove at most so many rows; how many of each kind went, empty when nothing is left to remove."""
+    """Delete at most `most` old rows. Returns how many of each kind were deleted; empty if no old rows are left."""
     return dict(connection.execute(query("vacuum_step"), {"most": most}).fetchall())

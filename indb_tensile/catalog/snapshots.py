@@ -1,17 +1,17 @@
-"""Snapshot tables: rows that callers of tensile_train copied, for relations that a trainer cannot read itself."""
+"""Finds and drops snapshot tables. Callers of tensile_train create them from relations that a trainer cannot read."""
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobId, Relation, Snapshot
 
-_MOST_DROPPED = 20  # in one statement, so that it lasts milliseconds
+_MOST_DROPPED = 20  # by one statement, so that it takes only milliseconds
 
 
 def find_snapshot(connection: Connection, job: JobId) -> Snapshot | None:
-    """The job's snapshot, or None where the trainer reads the relation itself.
+    """Return the job's snapshot, or None if the trainer reads the relation itself.
 
-    Raises MissingError where the snapshot's table is gone.
+    Raises MissingError if the snapshot's table does not exist.
     """
     row = connection.execute(query("find_snapshot"), {"job": job}).fetchone()
     if row is None:
@@ -29,6 +29,6 @@ def find_snapshot(connection: Connection, job: JobId) -> Snapshot | None:
 
 
 def drop_ended(connection: Connection, most: int = _MOST_DROPPED) -> int:
-    """Drop up to `most` snapshots of jobs that have ended or are gone; how many. Locked ones are left for later."""
+    """Drop at most `most` snapshots of ended or deleted jobs. Returns how many. Locked ones stay for a later call."""
     row = connection.execute(query("drop_snapshots"), {"most": most}).fetchone()
     return int(row[0]) if row else 0

@@ -1,9 +1,9 @@
-"""Scripts that bring an older catalog up to this version's.
+"""Composes the scripts that upgrade the catalog of an older version to this version.
 
-A script has three parts. Policies, triggers and grants are taken down first (`sql/upgrade/prepare.sql`). Tables and
-types change by steps written by hand, one file a release (`sql/upgrade/0.1.0--0.2.0.sql`): they keep the data and are
-not edited after their release. Functions, views, triggers, policies, grants and comments are replaced whole by this
-version's own source, so their text exists once.
+A script has three parts. First it drops policies and triggers and revokes grants (`sql/upgrade/prepare.sql`). Then
+steps written by hand change tables and types and keep the data, one file for each release
+(`sql/upgrade/0.1.0--0.2.0.sql`); a step is not edited after its release. Last it replaces functions, views, triggers,
+policies, grants and comments by those of this version's own source, so their text exists only once.
 """
 
 import re
@@ -19,35 +19,35 @@ _COMMENT = re.compile(r"^comment on .*?';$", re.MULTILINE | re.DOTALL)
 
 
 def scripts(directory: Path, version: str, sources: Iterable[Path]) -> dict[str, str]:
-    """One script for each older version from which `version` can be reached, by that older version.
+    """Return the upgrade scripts to `version`, by the older version that each one starts from.
 
-    `directory` holds the steps. `sources` are the files of a fresh installation, in their order; placeholders in them
-    are left to the caller.
+    `directory` holds the steps. `sources` are the files of a fresh installation, in their order. The caller replaces
+    the placeholders in them.
     """
     steps = {(match["old"], match["new"]): path for path, match in _steps(directory)}
     code = "\n".join(_replacing(path) for path in sources)
     prepare = (directory / _PREPARE).read_text(encoding="utf-8")
-    made = {}
+    by_version = {}
     for old in sorted({start for start, _ in steps}):
         chain = path_between(old, version, steps)
         if chain:
             changes = [path.read_text(encoding="utf-8") for path in chain]
-            made[old] = "\n".join([prepare, *changes, code])
-    return made
+            by_version[old] = "\n".join([prepare, *changes, code])
+    return by_version
 
 
 def path_between(old: str, new: str, steps: Mapping[tuple[str, str], Path]) -> tuple[Path, ...]:
-    """The shortest chain of steps from one version to another; empty where there is none."""
-    reached: dict[str, tuple[Path, ...]] = {old: ()}
-    waiting = [old]
-    while waiting:
-        at = waiting.pop(0)
-        if at == new:
-            return reached[at]
+    """Return the shortest chain of steps from version `old` to version `new`; empty if there is none."""
+    chains: dict[str, tuple[Path, ...]] = {old: ()}
+    queue = [old]
+    while queue:
+        version = queue.pop(0)
+        if version == new:
+            return chains[version]
         for (source, target), path in sorted(steps.items()):
-            if source == at and target not in reached:
-                reached[target] = (*reached[at], path)
-                waiting.append(target)
+            if source == version and target not in chains:
+                chains[target] = (*chains[version], path)
+                queue.append(target)
     return ()
 
 
@@ -57,7 +57,7 @@ def _steps(directory: Path) -> list[tuple[Path, re.Match[str]]]:
 
 
 def _replacing(path: Path) -> str:
-    """The statements of a fresh installation, as ones that replace what an older version made."""
+    """Return the statements of a source file, changed so that they replace the objects of an older version."""
     source = path.read_text(encoding="utf-8")
     if path.name in TABLES:
         return "\n".join(_COMMENT.findall(source))

@@ -1,4 +1,4 @@
-"""`tensile init`, `controller`, `vacuum`, `version` and `psql`: what administrators do to a database or a machine."""
+"""The commands `tensile init`, `controller`, `vacuum`, `version` and `psql`, mostly for administrators."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ from indb_tensile.cli.output import Row, show_one, warn
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import MissingError, TensileError
 
-_VACUUM_ROWS = 10_000  # of one step: each is a transaction, so that no lock is held for long
+_VACUUM_ROWS = 10_000  # of one step, which is one transaction, so that no lock is held for long
 _VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
 
 
@@ -33,9 +33,9 @@ _VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
 @dsn_option
 @json_option
 def init(dsn: str | None, as_json: bool) -> None:
-    """Install the catalog into a database, or bring it up to this version; needs a superuser and PL/Python.
+    """Install the catalog into a database, or upgrade it to this version; needs a superuser and PL/Python.
 
-    Uses `create extension tensile` where the server has its files, else runs the same source.
+    Uses `create extension tensile` if the server has the extension's files, else runs the same source.
     """
     with connect(resolve(dsn, role="postgres"), application_name="tensile init") as connection:
         before = install.installed(connection)
@@ -48,15 +48,15 @@ def init(dsn: str | None, as_json: bool) -> None:
             as_json=True,
         )
     else:
-        done = "installed" if before is None else f"brought up from {before.version}"
-        done = "there already" if before == after else done
+        done = "installed" if before is None else f"upgraded from {before.version}"
+        done = "installed already" if before == after else done
         warn(f'the catalog {after.version} is {done} in database "{database}"')
     if not same:
         warn(
-            "warning: it was installed from another source of the same version; what has changed since is not in it. "
-            "To have it: drop the database, with its models, create it anew, and run this again"
+            "warning: it was installed from another source of the same version and lacks later changes. "
+            "To install them: drop the database, with its models, create it again, and repeat this command"
         )
-    warn("tensile doctor says what else is needed")
+    warn("tensile doctor checks what else is needed")
 
 
 @click.command()
@@ -69,7 +69,7 @@ def controller(dsn: str | None) -> None:
     os.environ["TENSILE_DSN"] = resolve(dsn, role="tensile_worker")
     if named_database(dsn) is None:
         os.environ.setdefault(config.variable("service_directory"), str(embedded_place().service))
-    config.load(os.environ)  # says what is wrong here, before the process is replaced
+    config.load(os.environ)  # raises an error here, before the process is replaced
     os.execv(sys.executable, [sys.executable, "-m", "indb_tensile.worker.controller"])  # noqa: S606 - our own interpreter
 
 
@@ -77,9 +77,9 @@ def controller(dsn: str | None) -> None:
 @dsn_option
 @json_option
 def vacuum(dsn: str | None, as_json: bool) -> None:
-    """Remove at once what the settings retain_jobs, retain_events, … say is old; needs a member of tensile_admin.
+    """Delete all rows that are older than the settings retain_jobs, retain_events, … allow; for tensile_admin.
 
-    Controllers do the same, a step a minute. The settings are in tensile.setting_list.
+    Controllers delete the same rows, one step a minute. tensile.setting_list shows the settings.
     """
     removed = dict.fromkeys(retention.KINDS, 0)
     with connect(resolve(dsn, role="postgres"), application_name="tensile vacuum") as connection:
@@ -101,11 +101,11 @@ def version(dsn: str | None, as_json: bool) -> None:
             assert row is not None
             versions |= {"catalog": row[0], "postgresql": row[1]}
     except (TensileError, psycopg.Error) as error:
-        warn(f"no catalog to ask: {str(error).splitlines()[0]}")
+        warn(f"the catalog's version is unknown: {str(error).splitlines()[0]}")
     show_one(versions, as_json=as_json)
 
 
-# psql has a -h of its own.
+# Without -h for help, because psql has its own option -h.
 @click.command(
     context_settings={
         "ignore_unknown_options": True,
@@ -114,7 +114,7 @@ def version(dsn: str | None, as_json: bool) -> None:
     }
 )
 @dsn_option
-@click.option("--role", help=f"who to be; on the embedded database {ORDINARY_ROLE} if not given")
+@click.option("--role", help=f"the role to connect as; on the embedded database {ORDINARY_ROLE} by default")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def psql(dsn: str | None, role: str | None, arguments: tuple[str, ...]) -> None:
     """Run psql on the embedded or configured database; ARGUMENTS are psql's own."""
@@ -123,20 +123,23 @@ def psql(dsn: str | None, role: str | None, arguments: tuple[str, ...]) -> None:
         named = _as_role(named, role)
     if named is None:
         cluster = embedded_place().cluster()
-        asked = conninfo_to_dict(cluster.dsn(user=role or ORDINARY_ROLE))
-        os.environ |= {variable: str(asked[name]) for name, variable in _VARIABLES.items()}
+        parameters = conninfo_to_dict(cluster.dsn(user=role or ORDINARY_ROLE))
+        os.environ |= {variable: str(parameters[name]) for name, variable in _VARIABLES.items()}
         os.environ.pop("PGPASSWORD", None)
         program = cluster.programs.path("psql")
         if os.access(program, os.X_OK):
-            _replace(program, arguments)
-    found = shutil.which("psql")
-    if found is None:
+            _replace_process(program, arguments)
+    path = shutil.which("psql")
+    if path is None:
         raise MissingError("psql is not on the PATH", hint="install Debian's package postgresql-client")
-    _replace(found, (f"--dbname={named}", *arguments) if named else arguments)
+    _replace_process(path, (f"--dbname={named}", *arguments) if named else arguments)
 
 
 def _as_role(named: str, role: str) -> str:
-    """The same database as this role. Where libpq's variables name the database, the embedded one is not meant."""
+    """Return the connection string for the same database with this role.
+
+    Warns if libpq's variables name the database, because the user may have meant the embedded one.
+    """
     if named:
         return make_conninfo(named, user=role)
     os.environ["PGUSER"] = role
@@ -145,6 +148,6 @@ def _as_role(named: str, role: str) -> str:
     return named
 
 
-def _replace(program: str, arguments: tuple[str, ...]) -> None:
+def _replace_process(program: str, arguments: tuple[str, ...]) -> None:
     sys.stdout.flush()
-    os.execv(program, [program, *arguments])  # noqa: S606 - psql, as asked
+    os.execv(program, [program, *arguments])  # noqa: S606 - the user runs psql

@@ -1,4 +1,4 @@
-"""`tensile bench`: every claimed figure, one command each."""
+"""`tensile bench` runs the benchmarks, one command for each claimed figure."""
 
 import os
 import subprocess
@@ -10,38 +10,38 @@ import click
 from indb_tensile.bench.ending import end_when_told
 
 NOUNS = {
-    "policies": "Compare all policies on known networks: memory saved, overhead, planning time, and who leads.",
-    "multi": "Compare all policies on several jobs at once: one to four equal ones, and five different ones.",
+    "policies": "Compare all policies on known networks: saved memory, overhead, planning time, the best policy.",
+    "multi": "Compare all policies on several jobs at once: one to four equal jobs, and five different jobs.",
     "batch": "Compare all policies on known networks at batches of 4 to 64.",
-    "speed": "Measure planning time against operators and jobs, from nothing and again.",
-    "capture": "Measure how long capturing a step takes by its operators, and how much of that is torch's tracing.",
-    "placement": "Measure offline allocation: bytes over the load bound, and how long it takes.",
-    "step": "Compare a planned step with PyTorch's own ways to save memory, at the same peaks, by running them.",
-    "maxbatch": "Find the largest batch that fits, planned and by eager PyTorch, simulated or executed.",
+    "speed": "Measure planning time by the number of operators and jobs, for first and repeated planning.",
+    "capture": "Measure the time to capture a step by the number of operators, and the part of torch's tracing.",
+    "placement": "Measure offline allocation: bytes above the load bound, and the time it takes.",
+    "step": "Run a planned step and PyTorch's own methods to save memory, and compare them at the same peaks.",
+    "maxbatch": "Find the largest batch that fits, with a plan and in eager PyTorch, simulated or executed.",
     "exact": "Run all networks under all policies, and compare results bit for bit with unplanned ones.",
-    "forecast": "Compare foretold and measured iterations on the emulated device.",
-    "together": "Compare foretold and measured iterations of several jobs on the emulated device.",
-    "predictor": "Judge foretold operator latencies on networks left out of the predictor's training.",
-    "defaults": "Train known tables without settings, and compare quality and time with boosting and a linear model.",
-    "enqueue": "Measure how long tensile_train takes, and a job from commit to first step.",
-    "reading": "Compare a job, from its commit to the first step, with a plain script on the same table, and memory.",
-    "queue": "Measure how fast workers empty the queue, and that no job is claimed twice.",
-    "checkpoints": "Compare checkpoints in files and in the catalog: seconds, WAL, and the space that stays behind.",
-    "predict": "Measure predictions from SQL, one row and many.",
-    "cpu": "Compare a training without a GPU with a plain script, and the memory of planned and unplanned ones.",
-    "start": "Measure how long trainers and the service take until ready, forked and started anew, and their memory.",
-    "soak": "Kill trainers at random moments: no region of the device lost, shared or left with a dead owner.",
-    "chaos": "Disturb jobs of several owners by kills, full disks, lost connections, clocks and locks: none is lost.",
+    "forecast": "Compare predicted and measured iteration times on the emulated device.",
+    "together": "Compare predicted and measured iteration times of several jobs on the emulated device.",
+    "predictor": "Measure the errors of predicted operator latencies on networks outside the training data.",
+    "defaults": "Train on known tables with defaults; compare quality and time with boosting and a linear model.",
+    "enqueue": "Measure the time of tensile_train, and of a job from its commit to its first step.",
+    "reading": "Compare a job, from its commit to its first step, with a plain script on the same table.",
+    "queue": "Measure how fast workers claim the jobs of a queue, and check that no job is claimed twice.",
+    "checkpoints": "Compare checkpoints in files and in the catalog: time, WAL, and disk space that stays in use.",
+    "predict": "Measure predictions from SQL, for one row and for many rows.",
+    "cpu": "Compare a training without a GPU with a plain script, and the memory with and without plans.",
+    "start": "Measure start time and memory of trainers and of the service, forked and started as new processes.",
+    "soak": "Kill trainers at random moments; check that no region is lost, shared or owned by a dead process.",
+    "chaos": "Disturb jobs by kills, full disks, lost connections, clock steps and locks; check that no job is lost.",
 }
 
-# These need a server: the one that --dsn names, or else a private one that is made for the run.
+# These benchmarks need a server: the one that --dsn names, or else a private one that is created for the run.
 SERVED = ("queue", "checkpoints", "reading", "start", "cpu")
-_SAID = ("--dsn", "-h", "--help")
+_WITHOUT_SERVER = ("--dsn", "-h", "--help")  # with these options no server is created
 
 
 @click.group()
 def bench() -> None:
-    """Measure what is claimed of this package; each benchmark has a --help of its own and prints --json."""
+    """Measure the claimed figures of this package. Each benchmark has its own --help and prints JSON with --json."""
 
 
 def _add(noun: str, text: str) -> None:
@@ -50,14 +50,14 @@ def _add(noun: str, text: str) -> None:
     def run(arguments: Sequence[str]) -> None:
         sys.stdout.flush()
         command = [sys.executable, "-m", "indb_tensile.bench", noun, *arguments]
-        if noun in SERVED and not any(argument.startswith(_SAID) for argument in arguments):
-            from indb_tensile.cluster import passing  # the others need no driver of PostgreSQL
+        if noun in SERVED and not any(argument.startswith(_WITHOUT_SERVER) for argument in arguments):
+            from indb_tensile.cluster import passing  # other benchmarks need no PostgreSQL driver
 
             end_when_told()
             with passing() as cluster:
                 command += ["--dsn", cluster.dsn(database="postgres")]
                 sys.exit(subprocess.run(command, check=False).returncode)
-        # Another program in this process: benchmarks import torch, which no command does.
+        # Replaces this process, because benchmarks import torch, and commands do not.
         os.execv(sys.executable, command)  # noqa: S606
 
 

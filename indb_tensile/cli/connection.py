@@ -1,4 +1,4 @@
-"""Which database a command talks to: `--dsn`, else libpq's own variables, else the embedded cluster."""
+"""Connects a command to its database: that of `--dsn`, else of libpq's variables, else the embedded cluster."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from indb_tensile.errors import DatabaseError
 
 ORDINARY_ROLE = "demo"
 _NAMES_A_DATABASE = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
-# What a statement of ours ends with where the catalog is missing, older or newer, or not for this role.
+# The errors of our statements if the catalog is missing, has another version, or is not accessible to this role.
 _UNEXPECTED = (
     psycopg.errors.UndefinedFunction,
     psycopg.errors.UndefinedTable,
@@ -26,10 +26,11 @@ _UNEXPECTED = (
 
 @contextmanager
 def open_connection(dsn: str | None, *, role: str = ORDINARY_ROLE) -> Iterator[Connection]:
-    """A connection in autocommit mode to the database that `resolve` names, with the session's own search_path.
+    """Open a connection in autocommit mode to the database that `resolve` returns, with the user's search_path.
 
-    Statements of ours run within `pinned`. Those that resolve what the user wrote do not: they qualify every name.
-    What a statement of ours misses in the database is raised as what is wrong with the catalog.
+    Our statements run within `pinned`, except those that resolve names written by the user, which qualify all their
+    own names. If a statement fails because of a missing object or privilege, and the catalog is missing or has
+    another version, the error says so.
     """
     with connect(resolve(dsn, role=role), application_name="tensile", callers_path=True) as connection:
         try:
@@ -41,7 +42,7 @@ def open_connection(dsn: str | None, *, role: str = ORDINARY_ROLE) -> Iterator[C
 
 @contextmanager
 def open_session(dsn: str | None, *, patience_s: float = 60.0) -> Iterator[Session]:
-    """The same for commands that look again and again: it outlives a restart of the database."""
+    """Open a session, as `open_connection` does. It survives a restart of the database, for commands that poll."""
     with Session(resolve(dsn), application_name="tensile", patience_s=patience_s, callers_path=True) as session:
         try:
             yield session
@@ -51,16 +52,16 @@ def open_session(dsn: str | None, *, patience_s: float = 60.0) -> Iterator[Sessi
 
 
 def resolve(dsn: str | None, *, role: str = ORDINARY_ROLE) -> str:
-    """The connection string to use; `role` is who one is on the embedded cluster.
+    """Return the connection string to use. On the embedded cluster, the connection has the role `role`.
 
-    Raises DatabaseError where no database is named and no embedded one was created.
+    Raises DatabaseError if no database is named and there is no embedded cluster.
     """
     named = named_database(dsn)
     return embedded_place().cluster().dsn(user=role) if named is None else named
 
 
 def named_database(dsn: str | None) -> str | None:
-    """The connection string that was named; empty for libpq's variables, None for the embedded cluster."""
+    """Return the named connection string: "" for libpq's variables, None for the embedded cluster."""
     if dsn is not None:
         return dsn
     if os.environ.get("TENSILE_DSN"):
@@ -69,12 +70,15 @@ def named_database(dsn: str | None) -> str | None:
 
 
 def naming_variables() -> tuple[str, ...]:
-    """Which of libpq's variables that are set name a database."""
+    """Return those of libpq's variables that are set and that name a database."""
     return tuple(name for name in _NAMES_A_DATABASE if os.environ.get(name))
 
 
 def embedded_place() -> Place:
-    """Where the embedded cluster is. Raises DatabaseError where none is, PrivilegeError where it is another's."""
+    """Return the state directory of the embedded cluster.
+
+    Raises DatabaseError if there is no embedded cluster, PrivilegeError if it belongs to another user.
+    """
     place = find_place(os.environ)
     place.check_owner()
     if not place.has_cluster():

@@ -1,4 +1,4 @@
-"""The controller as a background process of the embedded service: started once, found again by its process id."""
+"""Starts, finds and stops the embedded controller, a background process whose id is stored in a file."""
 
 import os
 import select
@@ -18,28 +18,31 @@ _STOP_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A running controller; `made_from` is the digest of what it was started with."""
+    """A controller process. `made_from` is the digest of the settings and version with which it was started."""
 
     pid: int
     made_from: str
 
 
 def running(place: Place) -> Daemon | None:
-    """The controller that runs here; a recycled process id is not mistaken for it."""
+    """Return the running controller of this state directory, or None.
+
+    The start time of the process is compared, because another process may have the recorded id.
+    """
     daemon, started = _recorded(place) or (None, None)
     return daemon if daemon is not None and _started(daemon.pid) == started else None
 
 
 def dead(place: Place) -> Daemon | None:
-    """The controller that was started here and ended without being stopped: killed, or by a fault."""
+    """Return the controller that ended without `stop`, because it was killed or failed; None if there is none."""
     daemon, started = _recorded(place) or (None, None)
     return daemon if daemon is not None and _started(daemon.pid) != started else None
 
 
 def start(place: Place, environment: Mapping[str, str], made_from: str) -> Daemon:
-    """Start a controller in a session of its own, its records appended to the log, which it rotates itself.
+    """Start a controller in a session of its own. It appends to its log file and rotates it.
 
-    `environment` is its whole environment.
+    `environment` is the complete environment of the process.
     """
     with place.controller_log.open("a") as log:
         process = subprocess.Popen(
@@ -56,9 +59,9 @@ def start(place: Place, environment: Mapping[str, str], made_from: str) -> Daemo
 
 
 def stop(place: Place) -> bool:
-    """Ask the controller to end and wait until it has; False where none ran.
+    """Ask the controller to end, and wait until it has ended. Returns False if none was running.
 
-    Raises UnavailableError where it does not end; it is never killed, so that its jobs are handed back.
+    The controller is never killed, so that it can hand its jobs back. Raises UnavailableError if it does not end.
     """
     daemon = running(place)
     if daemon is not None:
@@ -68,12 +71,12 @@ def stop(place: Place) -> bool:
 
 
 def size(log: Path) -> int:
-    """Bytes in a log so far: what is written later begins there."""
+    """Return the current size of a log in bytes, for use as `since` of `tail`."""
     return log.stat().st_size if log.exists() else 0
 
 
 def tail(log: Path, *, since: int = 0, lines: int = 15) -> str:
-    """The last lines of what was written to a log after its first `since` bytes, were it rotated meanwhile."""
+    """Return the last lines written to a log after its first `since` bytes, even if the log was rotated since."""
     if not log.exists():
         return ""
     data, older = log.read_bytes(), numbered(log, 1)
@@ -85,7 +88,7 @@ def tail(log: Path, *, since: int = 0, lines: int = 15) -> str:
 
 
 def _recorded(place: Place) -> tuple[Daemon, str] | None:
-    """What the file says: the controller, and when it started."""
+    """Read the recorded controller and its start time from the file. Returns None for no or another file."""
     try:
         pid, started, made_from = place.controller_pid.read_text().split()
         return Daemon(pid=int(pid), made_from=made_from), started
@@ -95,7 +98,7 @@ def _recorded(place: Place) -> tuple[Daemon, str] | None:
 
 def _end(place: Place, pid: int) -> None:
     try:
-        descriptor = os.pidfd_open(pid)  # the process need not be a child of ours
+        descriptor = os.pidfd_open(pid)  # works for processes that are not children of this one
     except ProcessLookupError:
         return
     try:
@@ -112,7 +115,10 @@ def _end(place: Place, pid: int) -> None:
 
 
 def _started(pid: int) -> str | None:
-    """When the process started (clock ticks after boot): with its id, its identity. None for a dead one."""
+    """Return the start time of a process in clock ticks after boot, or None if it has ended.
+
+    Id and start time together identify a process.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""`tensile doctor`: what must be there on this machine and in the database, and the command that mends it."""
+"""`tensile doctor` checks the machine and the database, and prints the command that mends each fault."""
 
 import json
 import os
@@ -52,24 +52,24 @@ _SHARED_BYTES = 64 * config.MIB
 @dsn_option
 @json_option
 def doctor(dsn: str | None, as_json: bool) -> None:
-    """Say what is missing on this machine and in the database, and the command that mends it.
+    """Check this machine and the database, and print the command that mends each fault.
 
-    Exits with 1 where something is.
+    Exits with 1 if there is a fault.
     """
-    well = True
+    passed = True
     for check in _checks(dsn):
-        well = well and check["ok"]
+        passed = passed and check["ok"]
         if as_json:
             print_json(check)
         else:
             _show(check)
-    sys.exit(0 if well else FOUND_FAULTS)
+    sys.exit(0 if passed else FOUND_FAULTS)
 
 
 def _show(check: Row) -> None:
-    """A mark, the name, what was found and the command that mends it; in a terminal folded at its width.
+    """Print the result of a check: a mark, the name, the finding, and the command that mends a fault.
 
-    A name that is too long for its column stands on a line of its own.
+    In a terminal, long texts are folded at its width. A name that is too long for its column has a line of its own.
     """
     mark, style = ("ok", "green") if check["ok"] else ("MISSING", "bold red")
     head = Text.assemble((f"{mark:<{_MARK}}", style), f"{check['check']:<{_NAME}}")
@@ -89,19 +89,19 @@ def _show(check: Row) -> None:
 
 _MARK, _NAME = 8, 18  # columns
 _INDENT = " " * (_MARK + _NAME)
-_LEAST_WIDTH = 24  # of what is folded, however narrow the terminal is
+_LEAST_WIDTH = 24  # least width of folded text, however narrow the terminal is
 
 
 def _folded(text: str) -> list[str]:
-    """The text in lines: one where it goes to a file or a pipe. No word is broken, so commands can be copied."""
+    """Fold a text for the terminal; in a file or a pipe it is one line. Words stay whole: commands can be copied."""
     if not out.is_terminal:
         return [text]
     width = max(_LEAST_WIDTH, out.width - len(_INDENT))
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def _check(name: str, passed: bool, found: str, mend: str) -> Row:
-    return {"check": name, "ok": passed, "found": plain(found), "mend": None if passed else plain(mend)}
+def _check(name: str, passed: bool, finding: str, mend: str) -> Row:
+    return {"check": name, "ok": passed, "found": plain(finding), "mend": None if passed else plain(mend)}
 
 
 def _checks(dsn: str | None) -> Iterator[Row]:
@@ -124,7 +124,7 @@ def _machine() -> Iterator[Row]:
 
 
 def _torch() -> tuple[bool, str]:
-    """By its metadata: importing it takes seconds."""
+    """Check the installed version of torch by its metadata, because importing torch takes seconds."""
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -134,7 +134,7 @@ def _torch() -> tuple[bool, str]:
 
 
 def _native() -> tuple[bool, str]:
-    """Loading it is the check; in a process of its own, so that a broken library says so and no more."""
+    """Load the native library, in a process of its own, so that a broken library cannot end this process."""
     command = [sys.executable, "-c", "import indb_tensile._native as n; print(n.__file__)"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = (done.stdout or done.stderr).strip().splitlines()
@@ -143,29 +143,29 @@ def _native() -> tuple[bool, str]:
 
 @cache
 def _probed() -> Gpus | NoGpu:
-    """What the driver sees; asked in a process of its own, since asking starts it."""
+    """Probe the GPUs of this machine, in a process of its own, because a probe initializes the driver."""
     source = "import json, dataclasses as d, indb_tensile.executor.cuda as c; print(json.dumps(d.asdict(c.probe())))"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = f"asking the driver ended with {done.returncode}"
         return NoGpu(why=Absence.BROKEN_DRIVER, reason=reason, hint="nvidia-smi")
-    found = json.loads(done.stdout.splitlines()[-1])
-    if "why" in found:
-        return NoGpu(**found | {"why": Absence(found["why"])})
-    gpus = tuple(Gpu(**each | {"capability": tuple(each["capability"])}) for each in found["devices"])
-    return Gpus(driver_version=found["driver_version"], devices=gpus)
+    fields = json.loads(done.stdout.splitlines()[-1])
+    if "why" in fields:
+        return NoGpu(**fields | {"why": Absence(fields["why"])})
+    gpus = tuple(Gpu(**each | {"capability": tuple(each["capability"])}) for each in fields["devices"])
+    return Gpus(driver_version=fields["driver_version"], devices=gpus)
 
 
 def _gpu() -> tuple[bool, str, str]:
-    """A machine without one is well."""
-    found = _probed()
-    if isinstance(found, NoGpu):
-        return not found.is_fault, found.reason if found.is_fault else f"none: {found.reason}", found.hint
+    """Check the GPUs. A machine without a GPU passes the check."""
+    gpus = _probed()
+    if isinstance(gpus, NoGpu):
+        return not gpus.is_fault, gpus.reason if gpus.is_fault else f"none: {gpus.reason}", gpus.hint
     has_cuda = torch_cuda()
-    version = f"driver for CUDA {found.driver_version // 1000}.{found.driver_version % 1000 // 10}"
-    names = ", ".join(f"{each.name} with {each.memory_bytes // config.MIB} MB" for each in found.devices)
-    if not all(each.virtual_memory for each in found.devices):
-        mend = "take a GPU whose driver can map memory (virtual memory management)"
+    version = f"driver for CUDA {gpus.driver_version // 1000}.{gpus.driver_version % 1000 // 10}"
+    names = ", ".join(f"{each.name} with {each.memory_bytes // config.MIB} MB" for each in gpus.devices)
+    if not all(each.virtual_memory for each in gpus.devices):
+        mend = "use a GPU whose driver can map memory (virtual memory management)"
         return False, f"{names}, {version}: its memory cannot be mapped in regions", mend
     if has_cuda is None:
         mend = "install a build of torch with CUDA (https://pytorch.org/get-started/locally); until then it is cpu"
@@ -190,36 +190,40 @@ def _embedded() -> Iterator[Row]:
         yield _check("embedded cluster", False, error.message, error.hint)
         return
     yield _check("PostgreSQL", True, f"{programs.major} in {programs.directory}", "")
-    why = f" ({place.reason})" if place.reason else ""
+    reason = f" ({place.reason})" if place.reason else ""
     if not place.has_cluster():
         yield _check(
-            "embedded cluster", False, f"not created yet; it will be in {place.directory}{why}", "tensile up"
+            "embedded cluster", False, f"not created yet; it will be in {place.directory}{reason}", "tensile up"
         )
         return
     runs = place.cluster().running()
-    yield _check("embedded cluster", runs, f"{'runs' if runs else 'stopped'} in {place.directory}{why}", "tensile up")
-    found = daemon.running(place)
+    state = "runs" if runs else "stopped"
+    yield _check("embedded cluster", runs, f"{state} in {place.directory}{reason}", "tensile up")
+    controller = daemon.running(place)
     yield _check(
-        "its controller", found is not None, f"process {found.pid}" if found else "does not run", "tensile up"
+        "its controller",
+        controller is not None,
+        f"process {controller.pid}" if controller else "does not run",
+        "tensile up",
     )
 
 
 def _settings_environment() -> dict[str, str]:
-    """What `tensile up` starts the embedded controller with, as far as settings go."""
+    """Return the environment from which `tensile up` reads the settings of the embedded controller."""
     try:
         place = find_place(os.environ)
-    except TensileError:  # told where the cluster is looked at
+    except TensileError:  # the check of the cluster reports this error
         return dict(os.environ)
     return {**os.environ} | ({config.CONFIG_VARIABLE: str(place.settings)} if place.settings.exists() else {})
 
 
 def device(environ: Mapping[str, str]) -> Iterator[Row]:
-    """What a controller with these settings would say of its device when it starts."""
+    """Check the device as a controller with these settings would do when it starts."""
     try:
         settings = config.load(environ)
     except TensileError as error:
-        where = environ.get(config.CONFIG_VARIABLE, "the environment")
-        yield _check("settings", False, error.message, error.hint or f"correct {where}")
+        source = environ.get(config.CONFIG_VARIABLE, "the environment")
+        yield _check("settings", False, error.message, error.hint or f"correct {source}")
         return
     try:
         chosen = choose(settings.device, _probed(), torch_cuda(), torch_architectures)
@@ -236,12 +240,12 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
         case Emulated():
             yield _check("device", True, f"an emulated GPU, not this machine's own speed: {chosen.reason}", "")
             yield _emulated_memory(settings)
-        case Gpu():  # it has memory of its own
+        case Gpu():  # has memory of its own, which the driver reports
             yield _check("device", True, f"{chosen.name}, as cuda:{chosen.ordinal}", "")
 
 
 def _processor(chosen: Cpu, settings: config.Settings) -> Iterator[Row]:
-    """What this machine's own device has, and what is swapped out beside it."""
+    """Check the processor as a device: its memory, and the disk that tensors are swapped out to."""
     threads = f"{settings.torch_threads} thread{'s' * (settings.torch_threads != 1)}"
     yield _check("device", True, f"this machine's {processor()}, {threads} a job: {chosen.reason}", "")
     most = memory()
@@ -252,13 +256,14 @@ def _processor(chosen: Cpu, settings: config.Settings) -> Iterator[Row]:
         "the rest is for the database and the trainers",
         "lower the budget: tensile up --budget SIZE",
     )
-    place, free = settings.swap_directory, disk_free_bytes(settings.swap_directory)
-    used = settings.host_pool_bytes
-    found = f"{free // config.MIB} MB free on the disk of {place}, of which up to {used // config.MIB} MB are used"
-    if is_in_memory(place):
-        yield _check("swap directory", False, f"{place} is in memory: what is swapped there saves none", _SWAP_MEND)
+    directory, free_bytes = settings.swap_directory, disk_free_bytes(settings.swap_directory)
+    pool_bytes = settings.host_pool_bytes
+    free, pool = free_bytes // config.MIB, pool_bytes // config.MIB
+    finding = f"{free} MB free on the disk of {directory}, of which up to {pool} MB are used"
+    if is_in_memory(directory):
+        yield _check("swap directory", False, f"{directory} is in memory: swapping there saves no memory", _SWAP_MEND)
     else:
-        yield _check("swap directory", free >= used, found, f"free some space, or {_SWAP_MEND}")
+        yield _check("swap directory", free_bytes >= pool_bytes, finding, f"free some space, or {_SWAP_MEND}")
 
 
 _SWAP_MEND = f"name a directory on a disk with {config.variable('swap_directory')}"
@@ -267,19 +272,19 @@ _SWAP_MEND = f"name a directory on a disk with {config.variable('swap_directory'
 def _emulated_memory(settings: config.Settings) -> Row:
     fault = directory_fault(settings)
     if fault is not None:
-        found = f"it cannot be made in memory_directory {settings.memory_directory}: {fault}"
-        way_out = "name a directory in memory that you may write to, such as /dev/shm, or leave it empty"
-        return _check("device memory", False, found, way_out)
+        finding = f"it cannot be made in memory_directory {settings.memory_directory}: {fault}"
+        mend = "name a directory in memory that you may write to, such as /dev/shm, or leave it empty"
+        return _check("device memory", False, finding, mend)
     fault = address_fault(settings)
     if fault is not None:
         return _check("device memory", False, fault, "ulimit -v unlimited, or lower these settings")
     room, budget = room_bytes(settings) // config.MIB, settings.budget_bytes // config.MIB
-    where = f"free in {settings.memory_directory}" if settings.memory_directory else "in this machine"
+    source = f"free in {settings.memory_directory}" if settings.memory_directory else "in this machine"
     mend = f"mount -o remount,size={budget}M {settings.memory_directory}" if settings.memory_directory else ""
     return _check(
         "device memory",
         room >= budget,
-        f"{room} MB {where}, of which the budget is {budget} MB",
+        f"{room} MB {source}, of which the budget is {budget} MB",
         f"{mend}; or lower the budget: tensile up --budget SIZE".removeprefix("; or "),
     )
 
@@ -304,8 +309,9 @@ def _catalog(connection: Connection, dsn: str | None) -> Iterator[Row]:
         yield _check("catalog", False, error.message, error.hint)
         return
     same = install.same_source(connection)
-    found = f"version {install.VERSION}" + ("" if same else " from another source than this package's")
-    yield _check("catalog", same, found, "go on; or lose all models: tensile down --purge, then tensile up")
+    finding = f"version {install.VERSION}" + ("" if same else " from another source than this package's")
+    mend = "continue with it; or, which deletes all models: tensile down --purge, then tensile up"
+    yield _check("catalog", same, finding, mend)
     with connection.cursor(row_factory=dict_row) as cursor:
         with pinned(connection):
             rows = [*_roles(cursor), *_workers(cursor), *_links(cursor)]
@@ -325,39 +331,39 @@ def _roles(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     yield _check("you", row["is_user"], f"{row['me']} {may} use the functions", f"grant tensile_user to {row['me']};")
     row = cursor.execute(statement("readable_tables")).fetchone()
     assert row is not None
-    # Which tables are trained on is the users' choice: only where none can be, something is missing.
+    # Users choose the tables to train on, so it is a fault only if no table can be read.
     passed = row["readable"] > 0 or row["tables"] == 0
-    found = f"tensile_reader may read {row['readable']} of the {row['tables']} tables that you may read"
-    yield _check("grants", passed, found, row["mend"] or "")
+    finding = f"tensile_reader may read {row['readable']} of the {row['tables']} tables that you may read"
+    yield _check("grants", passed, finding, row["mend"] or "")
     if not missing:
-        moved = [str(each["mend"]) for each in cursor.execute(statement("earlier_grants")).fetchall()]
-        told = "some are of version 0.1.0, to tensile_worker" if moved else "none is of version 0.1.0"
-        yield _check("earlier grants", not moved, told, " ".join(moved))
+        commands = [str(each["mend"]) for each in cursor.execute(statement("earlier_grants")).fetchall()]
+        finding = "some are of version 0.1.0, to tensile_worker" if commands else "none is of version 0.1.0"
+        yield _check("earlier grants", not commands, finding, " ".join(commands))
 
 
 def _reader(dsn: str | None) -> Row:
-    """Whether trainers could log in to read tables, from this machine and as this system user."""
+    """Check whether trainers on this machine, run by this system user, could log in to read tables."""
     try:
-        named = config.load(os.environ).reader_dsn or as_reader(resolve(dsn, role=READER))
-        with open_reader(named, application_name="tensile doctor") as connection:
-            found = f"{connection.info.user} can log in from here"
+        dsn_of_reader = config.load(os.environ).reader_dsn or as_reader(resolve(dsn, role=READER))
+        with open_reader(dsn_of_reader, application_name="tensile doctor") as connection:
+            finding = f"{connection.info.user} can log in from here"
     except TensileError as error:
         return _check("reader", False, error.message, error.hint)
-    return _check("reader", True, found, "")
+    return _check("reader", True, finding, "")
 
 
 def _workers(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     for row in cursor.execute(statement("workers")).fetchall():
-        where = f"process {row['pid']} on {row['host']}, {row['device']}"
+        process = f"process {row['pid']} on {row['host']}, {row['device']}"
         same = row["version"] == install.VERSION
-        found = where if same else f"{where}: version {row['version']}, not {install.VERSION}"
-        yield _check(f"controller {row['worker_id']}", same, found, "start it again from this version")
+        finding = process if same else f"{process}: version {row['version']}, not {install.VERSION}"
+        yield _check(f"controller {row['worker_id']}", same, finding, "start it again from this version")
 
 
 def _links(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
-    """What controllers measured when they started."""
-    found = cursor.execute(statement("links")).fetchall()
-    for (host, device), rows in groupby(found, key=lambda row: (row["host"], row["device"])):
+    """Check the links that controllers measured when they started."""
+    links = cursor.execute(statement("links")).fetchall()
+    for (host, device), rows in groupby(links, key=lambda row: (row["host"], row["device"])):
         yield _link(f"link of {device} on {host}", list(rows))
 
 
@@ -373,10 +379,12 @@ def _link(name: str, rows: list[Row]) -> Row:
         for row in rows
     )
     rates = {Way.OUT: measured.out_bytes_per_s, Way.IN: measured.in_bytes_per_s}
-    told = ", ".join(f"{rate / 1e6:.1f} MB/s {way}" for way, rate in rates.items())
-    found = f"{told}, {measured.duplex:.0%} of that with copies both ways at once, measured {rows[0]['measured']}"
+    rates_text = ", ".join(f"{rate / 1e6:.1f} MB/s {way}" for way, rate in rates.items())
+    finding = (
+        f"{rates_text}, {measured.duplex:.0%} of that with copies both ways at once, measured {rows[0]['measured']}"
+    )
     share = min([1.0, *(rates[Way(r["way"])] / r["emulated_bytes_per_s"] for r in rows if r["emulated_bytes_per_s"])])
     if share < BORNE_OUT:
-        found += f": {share:.0%} of what it is set to"
+        finding += f": {share:.0%} of what it is set to"
     mend = "start the controller again while this machine has less to do: it measures its link then"
-    return _check(name, share >= BORNE_OUT, found, mend)
+    return _check(name, share >= BORNE_OUT, finding, mend)

@@ -1,4 +1,4 @@
-"""`tensile up` and `tensile down`: the embedded cluster, its catalog and its controller."""
+"""`tensile up` and `tensile down` start and stop the embedded database, with its catalog and its controller."""
 
 import os
 import shutil
@@ -41,21 +41,27 @@ _OLDER_LOGS = ("controller.log.", "postgres.log.")
 @click.command()
 @click.option("--device", help="auto (the default), cpu, cuda, cuda:N, or emulated")
 @size_option("--capacity", "capacity_bytes", help="memory of the device, such as 2GB")
-@size_option("--budget", "budget_bytes", help="the part of it that jobs may use together")
+@size_option("--budget", "budget_bytes", help="the part of the device's memory that all jobs may use together")
 @click.option("--policy", type=click.Choice(config.POLICIES), help="how memory is planned")
-@click.option("--emulate", type=click.Choice(tuple(MACHINES)), help="the GPU that the emulated device stands for")
+@click.option("--emulate", type=click.Choice(tuple(MACHINES)), help="the GPU that the emulated device imitates")
 @size_option(
-    "--link-out", "link_out_bytes_per_s", help="device to host, bytes a second, such as 400MB; 0: that GPU's"
+    "--link-out",
+    "link_out_bytes_per_s",
+    help="emulated rate to the host, bytes a second, such as 400MB; 0: that GPU's, slowed down",
 )
-@size_option("--link-in", "link_in_bytes_per_s", help="host to device, bytes a second; 0: that GPU's, slowed down")
-@click.option("--mps/--no-mps", default=None, help="whether jobs on a GPU compute beside each other, by NVIDIA's MPS")
-@click.option("--spare-trainers", type=click.IntRange(1, 64), help="trainers kept started")
+@size_option(
+    "--link-in",
+    "link_in_bytes_per_s",
+    help="emulated rate to the device, bytes a second; 0: that GPU's, slowed down",
+)
+@click.option("--mps/--no-mps", default=None, help="whether jobs share a GPU by NVIDIA's MPS")
+@click.option("--spare-trainers", type=click.IntRange(1, 64), help="trainer processes that are started in advance")
 @json_option
-def up(as_json: bool, **given: Any) -> None:
-    """Start the embedded database and a controller, creating what is missing.
+def up(as_json: bool, **arguments: Any) -> None:
+    """Start the embedded database and a controller, and create them first if necessary.
 
-    Settings given here are kept for the next time, and those of variables (TENSILE_MAX_JOBS, …) hold while these are
-    set; a running controller is started again if its settings differ.
+    Options are stored for the next start. Variables (TENSILE_MAX_JOBS, …) have effect while they are set. A running
+    controller is restarted if its settings differ.
     """
     place = find_place(os.environ)
     place.make()
@@ -63,24 +69,24 @@ def up(as_json: bool, **given: Any) -> None:
         warn(f"the state is kept in {place.directory}: {place.reason}")
     for reason in unused(os.environ, place.settings):
         warn(reason)
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in arguments.items() if value is not None}
     with place.locked():
-        kept = kept_settings(place.settings, options)
+        stored = kept_settings(place.settings, options)
         environ = variables(os.environ, options)
-        settings = check_settings(text_of(kept), place.settings, environ)
-        text = text_of(without_imitation(kept, settings, options))
+        settings = check_settings(text_of(stored), place.settings, environ)
+        text = text_of(without_imitation(stored, settings, options))
         settings = check_settings(text, place.settings, environ)
         check_mps(settings)
         if settings.mps:
-            mps_daemon.find_program(environ)  # before anything is changed
+            mps_daemon.find_program(environ)  # fails before any change is made
         cluster = place.cluster()
         _bring_up(cluster)
         _prepare_database(cluster, place)
         place.settings.write_text(text)
         controller = _bring_up_controller(place, cluster, Launch(settings=settings, variables=environ))
     device = _device_of(cluster, controller.pid, settings)
-    warn_of_old_sizes(place, device, kept, options)
-    shown = {
+    warn_of_old_sizes(place, device, stored, options)
+    summary = {
         "database": cluster.dsn(user="demo"),
         "controller": controller.pid,
         "policy": settings.policy,
@@ -88,14 +94,14 @@ def up(as_json: bool, **given: Any) -> None:
         "state": str(place.directory),
         "log": str(place.controller_log),
     }
-    show_one(shown, as_json=as_json)
+    show_one(summary, as_json=as_json)
 
 
 @click.command()
 @click.option("--purge", is_flag=True, help="also remove the state directory: the database and all models in it")
 @json_option
 def down(purge: bool, as_json: bool) -> None:
-    """Stop the controller and the embedded database; models and queued jobs stay."""
+    """Stop the controller and the embedded database; models and queued jobs are kept."""
     place = find_place(os.environ)
     place.check_owner()
     stopped = removed = False
@@ -143,53 +149,53 @@ def _prepare_database(cluster: Cluster, place: Place) -> None:
         install.install(connection)
         if not install.same_source(connection):
             warn(
-                "warning: the catalog was installed from another source of the same version; what has changed since "
-                "is not in it. To have it, and lose all models: tensile down --purge, then tensile up"
+                "warning: the catalog was installed from another source of the same version and lacks later changes. "
+                "To install them, which deletes all models: tensile down --purge, then tensile up"
             )
         connection.execute(statement("prepare_embedded_roles"))
         connection.execute(statement("set_socket_directory"), {"directory": str(place.service)})
 
 
 def _connect(dsn: str) -> Connection:
-    """A connection, once the server has recovered from whatever stopped it."""
+    """Connect to the server, after it has recovered if it was not shut down properly."""
     return retrying(lambda: connect(dsn, application_name="tensile up"), patience_s=_RECOVERY_S)
 
 
 def _bring_up_controller(place: Place, cluster: Cluster, launch: Launch) -> daemon.Daemon:
-    """The running controller if it was started with these settings and this version, else a new one; ready."""
-    found = daemon.running(place)
-    gone = daemon.dead(place)
-    if found is not None and found.made_from != launch.digest:
-        _say_what_differs(place, launch)
+    """Return a ready controller: the running one if it has these settings and this version, else a new one."""
+    running = daemon.running(place)
+    ended = daemon.dead(place)
+    if running is not None and running.made_from != launch.digest:
+        _warn_of_differences(place, launch)
         daemon.stop(place)
-        found, gone = None, found
-    if gone is not None:
+        running, ended = None, running
+    if ended is not None:
         with _connect(cluster.dsn()) as connection:
-            connection.execute(statement("bury_worker"), {"pid": gone.pid, "host": socket.gethostname()})
+            connection.execute(statement("bury_worker"), {"pid": ended.pid, "host": socket.gethostname()})
     if launch.settings.mps:
         mps_daemon.start(place, launch.variables)
     else:
         mps_daemon.end(place, launch.variables)
-    if found is None:
+    if running is None:
         housekeeping.rotate_logs(place.directory, launch.settings.log_bytes, launch.settings.log_files)
     since = daemon.size(place.controller_log)
-    controller = found or _start(place, cluster, launch)
+    controller = running or _start(place, cluster, launch)
     _wait_until_ready(place, cluster, controller.pid, since)
     return controller
 
 
 def _start(place: Place, cluster: Cluster, launch: Launch) -> daemon.Daemon:
     place.running_settings.write_text(launch.text)
-    served = mps_daemon.environment(place) if launch.settings.mps else {}
-    return daemon.start(place, {**launch.variables, **_environment(place, cluster), **served}, launch.digest)
+    mps_variables = mps_daemon.environment(place) if launch.settings.mps else {}
+    return daemon.start(place, {**launch.variables, **_environment(place, cluster), **mps_variables}, launch.digest)
 
 
-def _say_what_differs(place: Place, launch: Launch) -> None:
-    different = launch.differences(place.running_settings)
-    listed = f": {', '.join(different)}" if different else ""
-    warn(f"the settings differ{listed}; starting the controller again, its jobs go on from their last checkpoints")
-    if different and launch.from_variables:
-        warn(f"variables hold while they are set; what is to stay goes into {place.settings}")
+def _warn_of_differences(place: Place, launch: Launch) -> None:
+    differences = launch.differences(place.running_settings)
+    listed = f": {', '.join(differences)}" if differences else ""
+    warn(f"the settings differ{listed}; restarting the controller, its jobs resume from their last checkpoints")
+    if differences and launch.from_variables:
+        warn(f"variables have effect only while they are set; write permanent settings into {place.settings}")
 
 
 def _environment(place: Place, cluster: Cluster) -> dict[str, str]:
@@ -203,7 +209,7 @@ def _environment(place: Place, cluster: Cluster) -> dict[str, str]:
 
 
 def _wait_until_ready(place: Place, cluster: Cluster, pid: int, since: int) -> None:
-    """Wait until the controller beats and its service answers."""
+    """Wait until the controller sends heartbeats and its service answers. Raises UnavailableError."""
     deadline = time.monotonic() + _READY_S
     with _connect(cluster.dsn()) as connection:
         while not _ready(connection, pid):
@@ -218,7 +224,10 @@ def _wait_until_ready(place: Place, cluster: Cluster, pid: int, since: int) -> N
 
 
 def _device_of(cluster: Cluster, pid: int, settings: config.Settings) -> dict[str, Any]:
-    """The device that the controller has chosen, and its memory: as set, until it has said what it has."""
+    """Return the device that the controller has chosen, and its memory.
+
+    The settings supply the values that the controller has not written yet.
+    """
     with _connect(cluster.dsn()) as connection:
         row = connection.execute(statement("device_of_worker"), {"pid": pid}).fetchone()
     device, budget_bytes, capacity_bytes = row or (settings.device, None, None)
@@ -242,13 +251,13 @@ def _ready(connection: Connection, pid: int) -> bool:
 
 
 def _check_ours(directory: Path) -> None:
-    """Removing is final: only a directory that holds what `tensile up` made is removed."""
+    """Raise RequestError unless the directory holds only files of `tensile up`, because removing is final."""
     ours = {"data", "run", "service", "lock", "mps", "postgres.log", "pg_ctl.log", "checkpoints", "swap"}
     ours |= {"controller.pid", "controller.toml", "controller.log", "settings.toml", "settings.new"}
     names = sorted(path.name for path in directory.iterdir())
-    strangers = [name for name in names if name not in ours and not name.startswith((UNFINISHED, *_OLDER_LOGS))]
-    if strangers:
+    others = [name for name in names if name not in ours and not name.startswith((UNFINISHED, *_OLDER_LOGS))]
+    if others:
         raise RequestError(
-            f"the state directory {directory} holds something that is not ours: {strangers[0]}",
-            hint="move that elsewhere, then run tensile down --purge again",
+            f"the state directory {directory} contains a file that tensile did not create: {others[0]}",
+            hint="move that file elsewhere, then run tensile down --purge again",
         )

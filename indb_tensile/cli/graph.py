@@ -1,4 +1,4 @@
-"""`tensile graph`: step graphs as files, to look at and to plan without the network they come from."""
+"""`tensile graph` writes step graphs to files and reads them, so that they can be planned without their network."""
 
 import importlib
 import sys
@@ -14,7 +14,8 @@ from indb_tensile.scheduler.document import Document, write_document
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.peak import floor, liveness_peak, vanilla_peak
 
-# By name: it imports torch, which no other command may. It is imported when a network is captured and not before.
+# The module is imported by name, and only when a network is captured, because it imports torch, which no other
+# command may import.
 _NETWORKS = "indb_tensile.bench.networks"
 
 
@@ -25,15 +26,18 @@ def graph() -> None:
 
 @graph.command("export")
 @click.argument("name")
-@click.option("--batch", type=click.IntRange(1), help="rows of one step; the network's own choice if left out")
+@click.option("--batch", type=click.IntRange(1), help="rows of one step; by default the network's own")
 @click.option(
-    "--machine", default=machines.REFERENCE.name, show_default=True, help="whose times operators get; none: no times"
+    "--machine",
+    default=machines.REFERENCE.name,
+    show_default=True,
+    help="the machine of the operator latencies; none: no latencies",
 )
-@click.option("--output", metavar="FILE", help="where to write it; stdout if left out")
+@click.option("--output", metavar="FILE", help="the file to write; by default stdout")
 def export_graph(name: str, batch: int | None, machine: str, output: str | None) -> None:
     """Write the training step of the network NAME: vgg16, resnet50, inception_v3, gpt2, bert and others.
 
-    Needs the package's extra `bench`. The first time takes seconds, then the graph is kept.
+    Needs the package's extra `bench`. The first call for a network takes seconds; later calls use a cached graph.
     """
     chosen = None if machine == "none" else machines.machine(machine)
     captured = importlib.import_module(_NETWORKS).graph_of(name, batch)
@@ -49,11 +53,11 @@ def export_graph(name: str, batch: int | None, machine: str, output: str | None)
 @json_option
 @click.argument("file")
 def import_graph(as_json: bool, file: str) -> None:
-    """Read the step graph in FILE (- is stdin), say what is wrong with it, or what it is."""
-    show_one(_described(read_file(file)), as_json=as_json)
+    """Read the step graph in FILE (- is stdin), check it, and print its counts and sizes."""
+    show_one(_describe(read_file(file)), as_json=as_json)
 
 
-def _described(document: Document) -> Row:
+def _describe(document: Document) -> Row:
     step = document.graph
     return {
         "name": document.name,

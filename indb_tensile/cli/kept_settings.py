@@ -1,7 +1,7 @@
-"""The settings file of the embedded controller: what `tensile up` keeps for the next time, and for which device.
+"""The settings file of the embedded controller, in which `tensile up` stores its options for the next start.
 
-What describes one device is not kept for another: a few hundred megabytes of a stand-in are next to nothing of a GPU,
-and the rates of an imitated link are no GPU's.
+Settings that describe one device are not kept for another device. A budget of a few hundred megabytes on the emulated
+device would be very small on a GPU, and the rates of an emulated link are not those of a GPU.
 """
 
 import json
@@ -20,63 +20,68 @@ _IMITATING = {"emulate": "--emulate", "link_out_bytes_per_s": "--link-out", "lin
 _OF_ONE_DEVICE = ("capacity_bytes", "budget_bytes", "region_bytes", "host_pool_bytes", *_IMITATING, "mps")
 
 
-def kept_settings(path: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """The settings to keep: those of the file, overruled by what was given, without those of another device."""
+def kept_settings(path: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings to store: those of the file, overridden by `options`, without those of another device."""
     try:
-        kept = tomllib.loads(path.read_text()) if path.exists() else {}
+        stored = tomllib.loads(path.read_text()) if path.exists() else {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(
-            f"the settings file {path} is not TOML: {error}", hint="correct it, or remove it to have the defaults"
+            f"the settings file {path} is not TOML: {error}", hint="correct it, or remove it to get the defaults"
         ) from error
-    before, now = kept.get("device", "auto"), given.get("device", kept.get("device", "auto"))
-    others = [] if now == before else [n for n in _OF_ONE_DEVICE if n in kept and n not in given]
-    if others:
-        shown = ", ".join(f"{name} = {kept[name]}" for name in others)
-        warn(f"the device was {before} and is {now}: not kept for it: {shown}")
-    return {name: value for name, value in (kept | given).items() if name not in others}
+    before, now = stored.get("device", "auto"), options.get("device", stored.get("device", "auto"))
+    removed = [] if now == before else [n for n in _OF_ONE_DEVICE if n in stored and n not in options]
+    if removed:
+        listed = ", ".join(f"{name} = {stored[name]}" for name in removed)
+        warn(f"the device was {before} and is {now}: these settings of {before} are removed: {listed}")
+    return {name: value for name, value in (stored | options).items() if name not in removed}
 
 
 def text_of(settings: Mapping[str, Any]) -> str:
-    """As TOML, in which a string, a number and a truth value are written as in JSON."""
+    """Write settings as TOML. TOML writes strings, numbers and truth values in the same way as JSON."""
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in sorted(settings.items()))
 
 
 def check_settings(text: str, path: Path, environ: Mapping[str, str]) -> config.Settings:
-    """The settings as the controller will read them. Raises RequestError for what it would refuse."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(text)
+    """Load the settings as the controller will load them. Raises RequestError for settings that it would refuse."""
+    new_file = path.with_suffix(".new")
+    new_file.write_text(text)
     try:
-        return config.load({**environ, config.CONFIG_VARIABLE: str(fresh)})
+        return config.load({**environ, config.CONFIG_VARIABLE: str(new_file)})
     finally:
-        fresh.unlink()
+        new_file.unlink()
 
 
-def without_imitation(kept: dict[str, Any], settings: config.Settings, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the emulated device do nothing on another, and are not kept for it."""
-    idle = [name for name in _IMITATING if name in kept]
+def without_imitation(
+    stored: dict[str, Any], settings: config.Settings, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Remove the settings of the emulated device if the device is another one, because they have no effect then."""
+    idle = [name for name in _IMITATING if name in stored]
     if not idle or settings.device == EMULATED:
-        return kept
+        return stored
     if any(name in options for name in idle):
-        shown = ", ".join(_IMITATING[name] for name in idle if name in options)
-        warn(f"{shown}: for the emulated device alone, and the device is {settings.device}; --device emulated has it")
-    return {name: value for name, value in kept.items() if name not in idle}
+        listed = ", ".join(_IMITATING[name] for name in idle if name in options)
+        warn(
+            f"{listed}: only for the emulated device, and the device is {settings.device}; "
+            "add --device emulated to use it"
+        )
+    return {name: value for name, value in stored.items() if name not in idle}
 
 
 def warn_of_old_sizes(
-    place: Place, device: Mapping[str, Any], kept: Mapping[str, Any], options: Mapping[str, Any]
+    place: Place, device: Mapping[str, Any], stored: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
-    """A GPU that `auto` finds later gets the sizes that were kept before it was there: say so."""
-    sizes = [name for name in ("capacity_bytes", "budget_bytes") if name in kept and name not in options]
+    """Warn if a GPU that `auto` has chosen gets sizes that were stored before, perhaps for another device."""
+    sizes = [name for name in ("capacity_bytes", "budget_bytes") if name in stored and name not in options]
     if sizes and str(device["device"]).startswith("cuda:"):
-        shown = ", ".join(f"{name} = {kept[name]}" for name in sizes)
+        listed = ", ".join(f"{name} = {stored[name]}" for name in sizes)
         warn(
-            f"jobs on {device['device']} have a budget of {device['budget_bytes']} bytes: {place.settings} keeps "
-            f"{shown} from before; remove these lines for what the GPU has"
+            f"jobs on {device['device']} have a budget of {device['budget_bytes']} bytes, because {place.settings} "
+            f"has {listed} from an earlier start; remove these lines to use all memory of the GPU"
         )
 
 
 def check_mps(settings: config.Settings) -> None:
-    """Raise RequestError where MPS is asked for on a device that has none."""
+    """Raise RequestError if MPS is requested on a device that is not a GPU."""
     if settings.mps and settings.device in (EMULATED, CPU):
         raise RequestError(
             f"--mps is for a GPU, and the device is {settings.device}",

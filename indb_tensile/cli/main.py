@@ -1,17 +1,17 @@
-"""The command `tensile`: each subcommand's module is imported when it is called, so that the command starts at once.
+"""The command `tensile`. It imports the module of a subcommand only when that is called, so that it starts quickly.
 
 Exit codes:
-  0    done
-  1    a job that was waited for failed or was cancelled; doctor found something missing
-  2    the request was wrong: an option, a value, a name that is not there
-  3    not permitted, by the database or by the operating system
-  4    the database: not there, not reached, without the catalog, or in trouble itself
-  5    the device
+  0    success
+  1    a job that the command waited for failed or was cancelled, or doctor found a fault
+  2    wrong request: an option, a value, or a name that does not exist
+  3    not permitted by the database or by the operating system
+  4    database: it does not exist, does not answer, lacks the catalog, or reported a fault of its own
+  5    device: it is missing or failed
   6    a process that should answer does not run
   7    time ran out
-  70   a fault of ours
-  71   the operating system: a full disk, for instance
-  130  interrupted from the keyboard; 141: whoever read the output had enough (as every Unix program: SIGPIPE)
+  70   a bug in this package
+  71   operating system, such as a full disk
+  130  interrupted from the keyboard; 141: the reader of the output closed it (SIGPIPE, as for every Unix program)
 """
 
 import importlib
@@ -72,22 +72,22 @@ class _LazyGroup(click.Group):
 def tensile() -> None:
     """Train deep models on PostgreSQL tables, many at once, on one device whose memory is planned.
 
-    Commands talk to the database of --dsn, else of libpq's variables (PGHOST, PGDATABASE, PGSERVICE, …), else to
-    the embedded one of `tensile up`. Data goes to stdout, everything else to stderr.
+    Commands use the database of --dsn, else of libpq's variables (PGHOST, PGDATABASE, PGSERVICE, …), else the
+    embedded database of `tensile up`. Data goes to stdout, all other output to stderr.
 
-    Exit codes: 0 done, 1 a job failed or was cancelled, 2 wrong request, 3 not permitted, 4 database, 5 device,
-    6 a process does not answer, 7 time ran out, 70 our fault, 71 operating system, 130 interrupted.
+    Exit codes: 0 success, 1 a job failed or was cancelled, 2 wrong request, 3 not permitted, 4 database, 5 device,
+    6 a process does not answer, 7 time ran out, 70 bug in tensile, 71 operating system, 130 interrupted.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code; what the user can mend is a sentence, never a traceback."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `tensile jobs | head` ends quietly, as every program does
+    """Run one command and exit with its code. Expected errors are printed as a sentence, without a traceback."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `tensile jobs | head` ends without a message
     try:
         tensile.main(args=arguments, prog_name="tensile", standalone_mode=False)
         sys.stdout.flush()
     except (click.exceptions.Abort, KeyboardInterrupt):
-        _explain("interrupted", None, None)
+        _print_error("interrupted", None, None)
         sys.exit(INTERRUPTED)
     except click.exceptions.Exit as ending:
         sys.exit(ending.exit_code)
@@ -95,29 +95,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except TensileError as error:
-        _explain(error.message, error.detail, error.hint)
+        _print_error(error.message, error.detail, error.hint)
         sys.exit(error.exit_code)
     except OSError as error:
-        _explain(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), None, None)
+        _print_error(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), None, None)
         sys.exit(PERMISSION if isinstance(error, PermissionError) else OPERATING_SYSTEM)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("indb_tensile"):
             raise
-        _explain(f"this command needs {error.name}, which is not installed", None, _INSTALL)
+        _print_error(f"this command needs {error.name}, which is not installed", None, _INSTALL)
         sys.exit(2)
     except _psycopg_error() as error:
-        told = error.diag
-        words = told.message_primary or str(error).strip().partition("\n")[0]
-        way_out = _READ_ONLY if error.sqlstate == "25006" else None
-        _explain(words, told.message_detail, told.message_hint or way_out)
+        diagnostic = error.diag
+        message = diagnostic.message_primary or str(error).strip().partition("\n")[0]
+        default_hint = _READ_ONLY if error.sqlstate == "25006" else None
+        _print_error(message, diagnostic.message_detail, diagnostic.message_hint or default_hint)
         sys.exit(_exit_code(error.sqlstate))
 
 
-_READ_ONLY = "a standby takes no writes: name the primary server with --dsn"
+_READ_ONLY = "a standby accepts no writes: name the primary server with --dsn"
 
 
 def _psycopg_error() -> "type[psycopg.Error] | tuple[()]":
-    """Asked for once an exception is here: `tensile --help` needs no driver, and some commands do without."""
+    """Return psycopg's base exception, or no exception if psycopg is missing.
+
+    It is imported only after an exception, because `tensile --help` and some commands do not need the driver.
+    """
     try:
         import psycopg
     except ModuleNotFoundError:
@@ -125,7 +128,7 @@ def _psycopg_error() -> "type[psycopg.Error] | tuple[()]":
     return psycopg.Error
 
 
-def _explain(message: str, detail: str | None, hint: str | None) -> None:
+def _print_error(message: str, detail: str | None, hint: str | None) -> None:
     print(f"tensile: {message}", file=sys.stderr)
     for name, text in (("detail", detail), ("hint", hint)):
         if text:
@@ -133,7 +136,7 @@ def _explain(message: str, detail: str | None, hint: str | None) -> None:
 
 
 def _exit_code(sqlstate: str | None) -> int:
-    """What SQLSTATE a statement ended with, as an exit code: whose fault it was."""
+    """Return the exit code for the SQLSTATE of a failed statement."""
     match sqlstate or "":
         case "42501":
             return 3
@@ -141,7 +144,7 @@ def _exit_code(sqlstate: str | None) -> int:
             return 6
         case "57014":
             return 7
-        case "53200":  # a job that cannot be planned below its limit; the server's own kind of it is rare
+        case "53200":  # a job that cannot be planned below its limit; from the server itself, this state is rare
             return 2
         case state if state[:2] in {"22", "42", "0A", "23", "25", "3F", "54", "55"}:
             return 2

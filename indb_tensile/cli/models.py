@@ -1,4 +1,4 @@
-"""`tensile models` and `predict`: what was learned, and what it says."""
+"""The commands `tensile models` and `tensile predict`."""
 
 import click
 from psycopg.rows import dict_row
@@ -37,8 +37,8 @@ def predict(dsn: str | None, as_json: bool, model: str, row: str, version: int |
     features = parse_json("the row", row, """an object of columns in quotes, such as '{"age": 41}'""")
     name = "predict_label" if label else "predict"
     with open_connection(dsn) as connection, pinned(connection):
-        found = connection.execute(
+        result = connection.execute(
             statement(name), {"model": model, "row": Jsonb(features), "version": version}
         ).fetchone()
-    assert found is not None
-    show_one({"prediction": found[0]}, as_json=as_json)
+    assert result is not None
+    show_one({"prediction": result[0]}, as_json=as_json)

@@ -1,8 +1,8 @@
-"""The daemon of NVIDIA's Multi-Process Service that `tensile up --mps` starts and `tensile down` ends.
+"""Starts and ends the daemon of NVIDIA's Multi-Process Service (MPS), for `tensile up --mps` and `tensile down`.
 
-Its pipes and logs are in directories of its own below the state directory. Whoever is told of these is its client:
-the controller and all trainers, and nobody else's programs. What is served so, and how a client is ended before it is
-killed: controller/mps.py. Not yet tried on a GPU.
+The daemon's pipes and logs are in directories below the state directory. Environment variables with these directories
+make a process a client of the daemon; only the controller and its trainers get them. controller/mps.py describes how
+clients are served, and how a client is ended before it is killed. This module was not yet run on a GPU.
 """
 
 import shutil
@@ -20,12 +20,12 @@ _POLL_S = 0.05
 
 
 def environment(place: Place) -> dict[str, str]:
-    """The variables that say which daemon serves a process."""
+    """Return the environment variables that make a process a client of this daemon."""
     return {"CUDA_MPS_PIPE_DIRECTORY": str(place.mps), "CUDA_MPS_LOG_DIRECTORY": str(place.mps / "log")}
 
 
 def find_program(variables: Mapping[str, str]) -> str:
-    """The daemon's program. Raises UnavailableError where it is not installed."""
+    """Return the path of the daemon's program. Raises UnavailableError if it is not installed."""
     program = shutil.which(PROGRAM, path=variables.get("PATH"))
     if program is None:
         raise UnavailableError(
@@ -36,18 +36,18 @@ def find_program(variables: Mapping[str, str]) -> str:
 
 
 def start(place: Place, variables: Mapping[str, str]) -> None:
-    """Have the daemon run, started now or before. Raises UnavailableError where there is no MPS, or it does not."""
+    """Start the daemon unless it runs. Raises UnavailableError if MPS is missing or the daemon does not start."""
     own = {**variables, **environment(place)}
     program = find_program(own)
     if Mps.serving(own) is not None:
         return
     (place.mps / "log").mkdir(mode=0o700, parents=True, exist_ok=True)
-    # To a file: a pipe of ours would stay open for as long as the daemon runs.
+    # The output goes to a file, because a pipe would stay open for as long as the daemon runs.
     with _output(place).open("wb") as output:
         done = subprocess.run(
             (program, "-d"), env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False, cwd="/"
         )
-    if done.returncode != 0 or not _until(serving=True, variables=own):
+    if done.returncode != 0 or not _wait_until(serving=True, variables=own):
         raise UnavailableError(
             f"{PROGRAM} -d ended with exit code {done.returncode}, and no daemon answers",
             detail=_output(place).read_text(errors="replace").strip(),
@@ -56,9 +56,9 @@ def start(place: Place, variables: Mapping[str, str]) -> None:
 
 
 def end(place: Place, variables: Mapping[str, str]) -> bool:
-    """End the daemon that was started here; False where none runs. Its clients have ended before.
+    """End the daemon of this state directory, after its clients have ended. Returns False if none runs.
 
-    Raises UnavailableError where it goes on.
+    Raises UnavailableError if the daemon does not end.
     """
     if not place.mps.is_dir():
         return False
@@ -67,15 +67,15 @@ def end(place: Place, variables: Mapping[str, str]) -> bool:
     if mps is None:
         return False
     mps.quit()
-    if not _until(serving=False, variables=own):
+    if not _wait_until(serving=False, variables=own):
         raise UnavailableError(
             f"the daemon of MPS in {place.mps} did not end within {_PATIENCE_S:.0f} s",
-            hint=f"End what uses it: echo get_server_list | CUDA_MPS_PIPE_DIRECTORY={place.mps} {PROGRAM}",
+            hint=f"End its clients: echo get_server_list | CUDA_MPS_PIPE_DIRECTORY={place.mps} {PROGRAM}",
         )
     return True
 
 
-def _until(*, serving: bool, variables: Mapping[str, str]) -> bool:
+def _wait_until(*, serving: bool, variables: Mapping[str, str]) -> bool:
     deadline_s = time.monotonic() + _PATIENCE_S
     while (Mps.serving(variables) is not None) != serving:
         if time.monotonic() > deadline_s:

@@ -1,4 +1,4 @@
-"""Which lines about jobs and devices are worth printing, where lines are printed one below the other."""
+"""Decides which lines about jobs and devices to print when progress is printed line by line."""
 
 from dataclasses import dataclass, field
 
@@ -17,23 +17,26 @@ class _Printed:
 
 @dataclass(slots=True, kw_only=True)
 class News:
-    """Remembers the last line printed about each job and each device."""
+    """The last line that was printed about each job and each device."""
 
     printed: dict[str, _Printed] = field(default_factory=dict)
 
-    def is_news(self, about: str, text: str, mark: object, now_s: float) -> bool:
-        """Whether to print this line: its mark is new, or the text is and the last line is `QUIET_S` old."""
-        last = self.printed.get(about)
+    def is_news(self, subject: str, text: str, mark: object, now_s: float) -> bool:
+        """Return whether to print this line about `subject`, and record it if so.
+
+        A line is printed if its mark is new, or if its text is new and the last line is at least `QUIET_S` old.
+        """
+        last = self.printed.get(subject)
         if last is not None and last.mark == mark and (last.text == text or now_s < last.at_s + QUIET_S):
             return False
-        self.printed[about] = _Printed(text=text, mark=mark, at_s=now_s)
+        self.printed[subject] = _Printed(text=text, mark=mark, at_s=now_s)
         return True
 
 
 def mark_of(job: Row) -> tuple[object, ...]:
-    """What of a job is worth a line at once: its state, its phase, the tenths that are done.
+    """Return the values of a job whose change is printed at once: its state, its phase, and the completed tenths.
 
-    Training and validation take turns every epoch, so they count as one phase.
+    Training and validation alternate in every epoch, so they count as one phase.
     """
     phase = Phase.TRAINING if job["phase"] == Phase.VALIDATING else job["phase"]
     tenths = None if job["percent"] is None or job["state"] != JobState.RUNNING else int(float(job["percent"]) // 10)

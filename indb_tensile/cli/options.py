@@ -1,4 +1,4 @@
-"""Options that many commands share."""
+"""Options and argument types that several commands share."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import click
 from indb_tensile import config
 from indb_tensile.errors import RequestError
 
-_MOST = 2**62  # bytes: what the planner's machine integers hold, with room to add up
+_MOST = 2**62  # bytes: below the planner's machine integers, so that sums of sizes do not overflow
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -17,18 +17,20 @@ dsn_option: Decorator = click.option("--dsn", metavar="DSN", help="libpq connect
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="print JSON, one object a line")
 
 
-def parse_json(what: str, text: str, example: str) -> Any:
-    """The JSON that an argument holds. Raises RequestError that shows where it is wrong, and an example."""
+def parse_json(subject: str, text: str, example: str) -> Any:
+    """Parse JSON in an argument. Raises RequestError with the position of the fault, and an example in the hint."""
     try:
         return json.loads(text)
     except ValueError as error:
         fault = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        where = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
-        raise RequestError(f"{what} is not JSON: {fault}{where}: {text}", hint=f"write it as {example}") from error
+        position = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
+        raise RequestError(
+            f"{subject} is not JSON: {fault}{position}: {text}", hint=f"write it as {example}"
+        ) from error
 
 
 def size_option(*names: str, help: str) -> Decorator:  # noqa: A002 - click's word
-    """An option whose value is a size as PostgreSQL writes them; the command gets bytes."""
+    """Return an option whose value is a size with PostgreSQL's units. The command gets the size in bytes."""
     return click.option(*names, callback=_size, metavar="SIZE", help=help)
 
 

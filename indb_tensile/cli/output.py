@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs; data on stdout, the rest on stderr."""
+"""Prints the output of commands: data on stdout, as tables or as JSON, and all other text on stderr."""
 
 import json
 import math
@@ -22,14 +22,18 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 Row = dict[str, Any]
 
 _BYTES = "_bytes"
-_WIDE = 10_000  # columns: what goes to a file or a pipe is never folded
+_WIDE = 10_000  # columns, so that lines in a file or a pipe are never folded
 _unbounded = Console(width=_WIDE)
 _NUMERIC = (int, float, Decimal)
 _SPACES = str.maketrans("\n\t", "  ")
 
 
 def show_rows(rows: Sequence[Row], *, as_json: bool, empty: str = "nothing to show") -> None:
-    """Print rows: with `as_json` one object a line, else a table; in a terminal too narrow for it, a block a row."""
+    """Print rows: as a table, or with `as_json` as one JSON object a line.
+
+    In a terminal that is too narrow for the table, each row is a block of lines. `empty` is printed if there are no
+    rows.
+    """
     if as_json:
         for row in rows:
             print_json(row)
@@ -48,23 +52,23 @@ def show_rows(rows: Sequence[Row], *, as_json: bool, empty: str = "nothing to sh
 
 
 def show_one(row: Row, *, as_json: bool) -> None:
-    """Print one object: with `as_json` on one line, else a name and a value a line, without what is null."""
+    """Print one row: one name and value a line, without nulls, or with `as_json` as one JSON object."""
     if as_json:
         print_json(row)
         return
-    shown = {name: value for name, value in row.items() if value is not None}
-    width = max(map(len, shown), default=0)
-    for name, value in shown.items():
+    values = {name: value for name, value in row.items() if value is not None}
+    width = max(map(len, values), default=0)
+    for name, value in values.items():
         out.print(Text(f"{name:<{width}}", style="bold"), Text(cell(name, value)), sep="  ")
 
 
 def print_json(row: Row) -> None:
-    """One object on one line of stdout, at once: a program may be reading along."""
+    """Print a row as one line of JSON. The line is flushed, because a program may be reading the output meanwhile."""
     print(json.dumps({name: _plain(value) for name, value in row.items()}), flush=True)
 
 
 def make_table(rows: Sequence[Row]) -> Table:
-    """A table with a column for each key of the first row; columns of numbers stand to the right."""
+    """Return a table with a column for each key of the first row. Columns of numbers are aligned to the right."""
     table = Table(header_style="bold", box=None, pad_edge=False)
     for name in rows[0]:
         numeric = all(
@@ -77,7 +81,7 @@ def make_table(rows: Sequence[Row]) -> Table:
 
 
 def cell(name: str, value: object) -> str:
-    """One value as a person reads it, on one line; the column's name says its unit."""
+    """Format one value on one line, for people. The name of the column tells the unit."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -96,12 +100,12 @@ def cell(name: str, value: object) -> str:
 
 
 def plain(text: str) -> str:
-    """Text from a database as a terminal may show it: on one line, and with nothing that steers the terminal."""
+    """Make text from a database safe for a terminal: on one line, and without control sequences."""
     return escaped(text.translate(_SPACES))
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words of a clock: `7 s`, `2:05`, `1:00:09`."""
+    """Format a number of seconds as `7 s`, `2:05` or `1:00:09`."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -110,7 +114,7 @@ def duration(seconds: float) -> str:
 
 
 def warn(text: str) -> None:
-    """A line for the person at the terminal, on stderr."""
+    """Print a line for the user on stderr."""
     print(text, file=sys.stderr)
 
 
@@ -123,7 +127,7 @@ def _heading(name: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """As JSON has it: a number that JSON has no word for is null, times are ISO 8601, intervals are seconds."""
+    """Convert a value to JSON types: NaN and infinities to null, times to ISO 8601, intervals to seconds."""
     match value:
         case bool() | int() | str() | None:
             return value

@@ -1,7 +1,8 @@
-"""Where the embedded service keeps its state: below the checkout, unless the database's user cannot reach that.
+"""Chooses the state directory of the embedded database and controller, and names the files in it.
 
-The directory holds the cluster (`data`, `run`), the service's socket (`service`), the controller's process id,
-settings and log. It is the only thing a checkout writes besides its virtual environment and caches.
+The directory is in the checkout, unless the database's system user cannot enter that. It holds the cluster (`data`,
+`run`), the directory of the service's socket (`service`), and the controller's process id, settings and log. Besides
+its virtual environment and caches, a checkout writes only this directory.
 """
 
 import fcntl
@@ -27,37 +28,38 @@ from indb_tensile.errors import DatabaseError, PrivilegeError
 
 STATE_VARIABLE = "TENSILE_STATE_DIR"
 _FOLDER = ".tensile"
-# Where `_FOLDER` does not do. Neither is cleared at a start of the machine, as /run and /tmp are.
+# Used if `_FOLDER` is unsuitable. Unlike /run and /tmp, these directories are not cleared when the machine starts.
 _OF_ROOT = "/var/lib"
-_OF_OTHERS = "/var/tmp"  # noqa: S108 - check_owner() says whose it is
-_SERVICE_SOCKET = "0123456789ab-999999999.sock"  # the longest name that a service gives its socket
+_OF_OTHERS = "/var/tmp"  # noqa: S108 - check_owner() refuses another user's directory
+_KEPT_PLACE = "it was created there when .tensile was unsuitable"
+_SERVICE_SOCKET = "0123456789ab-999999999.sock"  # a socket name of the greatest length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The state directory and why it is there (`reason` is empty for the ordinary place)."""
+    """The state directory. `reason` says why it is not in the ordinary place; it is empty otherwise."""
 
     directory: Path
     reason: str = ""
 
     @property
     def controller_pid(self) -> Path:
-        """Holds the running controller's process id, start time and what it was started with."""
+        """The file with the running controller's process id, its start time and the digest of its settings."""
         return self.directory / "controller.pid"
 
     @property
     def controller_log(self) -> Path:
-        """The controller's, its trainers' and its service's records."""
+        """The log of the controller, its trainers and its service."""
         return self.directory / "controller.log"
 
     @property
     def settings(self) -> Path:
-        """The settings (TOML) that `tensile up` was last given."""
+        """The settings (TOML) that options of `tensile up` have set."""
         return self.directory / "settings.toml"
 
     @property
     def running_settings(self) -> Path:
-        """All settings (TOML) that the running controller was started with."""
+        """All settings (TOML) with which the running controller was started."""
         return self.directory / "controller.toml"
 
     @property
@@ -67,28 +69,28 @@ class Place:
 
     @property
     def mps(self) -> Path:
-        """The pipes of MPS's daemon, and in `log` its logs (cli/mps_daemon.py); not there without it."""
+        """The directory of the MPS daemon's pipes and logs (cli/mps_daemon.py). It does not exist without MPS."""
         return self.directory / "mps"
 
     @property
     def lock(self) -> Path:
-        """Locked by whoever starts or stops something here."""
+        """The file that `tensile up` and `tensile down` lock while they run."""
         return self.directory / "lock"
 
     def make(self) -> None:
-        """Create the directory. Raises DatabaseError where it does not suit, PrivilegeError where it is another's."""
+        """Create the directory. Raises DatabaseError if it is unsuitable, PrivilegeError if another user owns it."""
         if not os.path.lexists(self.directory):
             self.directory.mkdir(parents=True)
         self.check_owner()
         self.service.mkdir(exist_ok=True)
         for directory in (self.directory, self.service):
-            directory.chmod(0o755)  # whatever the umask: the database's user must be able to enter
+            directory.chmod(0o755)  # the database's user must be able to enter, whatever the umask is
         fault = _fault(self.directory, _database_user())
         if fault:
             raise DatabaseError(fault, hint=f"name another directory with {STATE_VARIABLE}")
 
     def check_owner(self) -> None:
-        """Raise PrivilegeError where the directory is another user's: nothing in it is to be trusted."""
+        """Raise PrivilegeError if another user owns the directory, because its contents cannot be trusted then."""
         try:
             owner = self.directory.lstat().st_uid
         except FileNotFoundError:
@@ -101,7 +103,7 @@ class Place:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other `tensile up` or `down` on this directory waiting. The lock ends with the process."""
+        """Make any other `tensile up` or `down` on this directory wait. The lock ends with the process."""
         with self.lock.open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,16 +113,19 @@ class Place:
             yield
 
     def cluster(self) -> Cluster:
-        """The embedded cluster here, created or not. Raises DatabaseError without the PostgreSQL that it needs."""
+        """Return the embedded cluster in this directory, created or not.
+
+        Raises DatabaseError if the PostgreSQL version that it needs is not installed.
+        """
         programs = find_programs(self._major())
         return Cluster(directory=self.directory, programs=programs, system_user=system_user())
 
     def has_cluster(self) -> bool:
-        """Whether `tensile up` has created one here; needs no PostgreSQL program."""
-        return os.path.isdir(self.directory / "data")  # noqa: PTH112 - Path.is_dir raises where one may not look
+        """Return whether `tensile up` has created a cluster in this directory; needs no PostgreSQL program."""
+        return os.path.isdir(self.directory / "data")  # noqa: PTH112 - Path.is_dir raises without permission
 
     def _major(self) -> int | None:
-        """The major version that the cluster was created by."""
+        """Return the major version of PostgreSQL that created the cluster, or None."""
         try:
             return int((self.directory / "data" / "PG_VERSION").read_text())
         except (FileNotFoundError, ValueError):
@@ -128,9 +133,9 @@ class Place:
 
 
 def find_place(environ: Mapping[str, str]) -> Place:
-    """The state directory of this installation.
+    """Return the state directory of this installation.
 
-    Raises DatabaseError where no directory suits the database's system user.
+    Raises DatabaseError if no directory suits the database's system user.
     """
     chosen = environ.get(STATE_VARIABLE, "")
     if chosen:
@@ -138,27 +143,27 @@ def find_place(environ: Mapping[str, str]) -> Place:
     ordinary = Place(directory=_checkout(environ) / _FOLDER)
     user = _database_user()
     fault = _fault(ordinary.directory, user)
-    other = Place(directory=fallback(ordinary.directory), reason=fault or "it was put there when .tensile did not do")
+    other = Place(directory=fallback(ordinary.directory), reason=fault or _KEPT_PLACE)
     if not fault and (ordinary.has_cluster() or not other.has_cluster()):
         return ordinary
     second_fault = _fault(other.directory, user)
     if second_fault:
         raise DatabaseError(
-            f"the embedded cluster has no place: {fault}; {second_fault}",
-            hint=f"name a directory that the system user {user} can reach with {STATE_VARIABLE}",
+            f"there is no suitable directory for the embedded cluster: {fault}; {second_fault}",
+            hint=f"name a directory that the system user {user} can enter with {STATE_VARIABLE}",
         )
     return other
 
 
 def fallback(ordinary: Path) -> Path:
-    """The one directory that stands in for `ordinary`: of this checkout and this user alone."""
+    """Return the directory that replaces an unsuitable `ordinary` directory, unique to this checkout and user."""
     identity = os.fsencode(ordinary) if os.geteuid() == 0 else os.fsencode(ordinary) + b" %d" % os.geteuid()
     name = "tensile-" + hashlib.sha256(identity).hexdigest()[:8]
     return Path(_OF_ROOT if os.geteuid() == 0 else _OF_OTHERS) / name
 
 
 def _checkout(environ: Mapping[str, str]) -> Path:
-    """The folder that holds the package: the checkout, or the user's state folder for an installed package."""
+    """Return the folder of the ordinary state directory: the checkout, or else the user's folder for state files."""
     top = Path(__file__).resolve().parents[2]
     if (top / "pyproject.toml").exists():
         return top
@@ -166,7 +171,7 @@ def _checkout(environ: Mapping[str, str]) -> Path:
 
 
 def _database_user() -> str:
-    """The cluster's system user; `nobody` stands in for `postgres` where that is not installed yet."""
+    """Return the cluster's system user, or `nobody` if there is no user `postgres` yet."""
     try:
         return system_user()
     except DatabaseError:

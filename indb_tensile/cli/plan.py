@@ -1,4 +1,4 @@
-"""`tensile plan`: how a job's memory was planned, or how that of given step graphs would be."""
+"""`tensile plan` shows the memory plans of a job, or plans step graphs from files and shows the predicted result."""
 
 import sys
 import time
@@ -29,8 +29,8 @@ from indb_tensile.scheduler.trace_events import trace_events
 from indb_tensile.scheduler.workload import Workload
 
 
-def _decorated(function: Callable[..., None]) -> Callable[..., None]:
-    """The options of a plan for graphs, which mean nothing for a job of the database."""
+def _with_graph_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for planning graphs, which are not used for a job of the database."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -38,52 +38,51 @@ def _decorated(function: Callable[..., None]) -> Callable[..., None]:
 
 _OPTIONS = (
     click.option(
-        "--graph", "graphs", multiple=True, metavar="FILE", help="a step graph; given again: jobs side by side"
+        "--graph", "graphs", multiple=True, metavar="FILE", help="a step graph; repeat it for jobs side by side"
     ),
-    click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="who plans"),
+    click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="the policy that plans"),
     size_option("--budget", help="device memory for all graphs together, such as 800MB or a number of bytes"),
     click.option(
         "--link", "rates", default="25", show_default=True, metavar="GB/S[,GB/S]", help="to host, to device"
     ),
-    click.option("--machine", help="take operators' times from this machine, not from the file"),
+    click.option("--machine", help="use this machine's operator latencies instead of those in the file"),
     click.option(
         "--compute",
         type=click.Choice([kind.value for kind in Compute]),
         default=Compute.OVERLAP.value,
         show_default=True,
-        help="whether jobs compute side by side or take turns",
+        help="whether jobs compute at the same time or in turn",
     ),
-    click.option("--phases", is_flag=True, help="let jobs share the budget by gates that each has to pass"),
+    click.option("--phases", is_flag=True, help="let jobs use the same memory at different times, by gates"),
     click.option(
-        "--curve", is_flag=True, help="show what each budget costs, for each graph alone; needs no --budget"
+        "--curve", is_flag=True, help="show the time at each budget, for each graph alone; needs no --budget"
     ),
     click.option("--timeline", "trace", metavar="FILE", help="write a trace for Perfetto or chrome://tracing"),
 )
 
 
-_LONGEST_NS = 2**60  # 36 years; with room for several such times in one machine integer
+_LONGEST_NS = 2**60  # 36 years; a sum of several such times still fits into a machine integer
 
 
 @click.command()
 @dsn_option
 @json_option
 @click.argument("job_id", type=int, required=False)
-@_decorated
-def plan(dsn: str | None, as_json: bool, job_id: int | None, graphs: Sequence[str], **given: Any) -> None:
-    """Show how JOB_ID's memory was planned, or plan step graphs and show what the plan is worth.
+@_with_graph_options
+def plan(dsn: str | None, as_json: bool, job_id: int | None, graphs: Sequence[str], **options: Any) -> None:
+    """Show the memory plans of JOB_ID, or plan step graphs and show the predicted result.
 
-    For JOB_ID: peaks by policy, what is swapped and recomputed, predicted and measured. For --graph files (see
-    `tensile graph`), which need --budget and no database: both baselines' peaks, the planned peak, time, stalls and
-    faults by job.
-    With --phases also what all jobs hold together at most, what that saves, and each gate: which operator of which
-    iteration of a round waits for which one of another job.
+    For JOB_ID: peaks by policy, swaps and recomputations, predicted and measured times. For --graph files (see
+    `tensile graph`), which need --budget and no database: the peaks of both baselines, the planned peak, the time,
+    the stalls and the faults of each job. With --phases also the largest memory of all jobs together, the memory that
+    phases save, and each gate: which operator of which iteration of a round waits for which operator of another job.
     """
     if (job_id is None) == (not graphs):
-        raise click.UsageError("give the number of a job, or step graphs by --graph, and not both")
+        raise click.UsageError("give either the number of a job or step graphs by --graph")
     if job_id is not None:
         _show_job(dsn, job_id, as_json=as_json)
     else:
-        _plan_graphs(graphs, as_json=as_json, **given)
+        _plan_graphs(graphs, as_json=as_json, **options)
 
 
 def _show_job(dsn: str | None, job_id: int, *, as_json: bool) -> None:
@@ -101,7 +100,7 @@ def _show_job(dsn: str | None, job_id: int, *, as_json: bool) -> None:
         rows = cursor.execute(statement("plans"), {"job": job_id}).fetchall()
     if not rows:
         raise MissingError(
-            f"job {job_id} has no plan: it was not admitted yet, does not exist or is not yours",
+            f"job {job_id} has no plan: it was not admitted yet, does not exist or belongs to another role",
             hint="tensile jobs lists your jobs",
         )
     show_rows(rows, as_json=as_json)
@@ -130,14 +129,14 @@ def _plan_graphs(
     if budget is None:
         needed = sum(liveness_peak(document.graph) for document in documents)
         raise RequestError("no budget is given", hint=f"add --budget; without planning {needed} bytes are needed")
-    asked = partial(plan_jobs, workloads, budget_bytes=budget, link=link, policy=policy)
+    plan_workloads = partial(plan_jobs, workloads, budget_bytes=budget, link=link, policy=policy)
     start_ns = time.perf_counter_ns()
-    planned = asked(phases=phases, compute=Compute(compute))
+    planned = plan_workloads(phases=phases, compute=Compute(compute))
     planning_ms = (time.perf_counter_ns() - start_ns) / 1e6
     if isinstance(planned, Infeasible):
         _refuse(planned, as_json=as_json)
-    plans = [one.plans for one in planned]
-    schedules = [schedule.among([one.job for one in planned]) for schedule in schedules_of(planned)]
+    plans = [job_plan.plans for job_plan in planned]
+    schedules = [schedule.among([job_plan.job for job_plan in planned]) for schedule in schedules_of(planned)]
     scores = score(workloads, plans, link, compute=Compute(compute), schedules=schedules)
     if trace is not None:
         _write_trace(Path(trace), documents, workloads, plans, link, Compute(compute), schedules)
@@ -148,20 +147,20 @@ def _plan_graphs(
             "policy": policy,
             "link_gb_s": _rate(link),
             "budget_bytes": budget,
-            **found.figures(),
-            **({"gate_us": found.forecast.gate_ns / 1000} if phases else {}),
+            **job_score.figures(),
+            **({"gate_us": job_score.forecast.gate_ns / 1000} if phases else {}),
             "planning_ms": round(planning_ms, 3),
         }
-        for number, (document, found) in enumerate(zip(documents, scores, strict=True), start=1)
+        for number, (document, job_score) in enumerate(zip(documents, scores, strict=True), start=1)
     ]
     shared: Row | None = None
     if phases:
-        apart = asked(phases=False, compute=Compute(compute))
+        apart = plan_workloads(phases=False, compute=Compute(compute))
         shared = _phases(workloads, planned, scores, None if isinstance(apart, Infeasible) else apart)
         rows.append(shared if as_json else {name: value for name, value in shared.items() if name != "gates"})
     _show(rows, as_json=as_json)
     if shared is not None and not as_json:
-        for line in _told(shared["gates"]):
+        for line in _describe_gates(shared["gates"]):
             click.echo(line)
     _check(scores, policy, [] if shared is None else shared["faults"])
 
@@ -172,24 +171,29 @@ def _phases(
     scores: Sequence[Score],
     apart: Sequence[JobPlan] | None,
 ) -> Row:
-    """What the jobs gain by phases, and the gates that they have to pass for it.
+    """Return the gain of the jobs by phases, and their gates.
 
-    Memory against the sum of the same plans' peaks, time against the best plans within the budget without phases.
+    Memory is compared with the sum of the peaks of the same plans, and time with the plans within the budget without
+    phases.
     """
     schedules = schedules_of(planned)
-    placed = [schedule.among([one.job for one in planned]) for schedule in schedules]
-    pairs = [list(zip(w.graphs, one.plans, strict=True)) for w, one in zip(workloads, planned, strict=True)]
-    found = check.faults_together(pairs, budget_bytes=together_bytes(planned), schedules=placed)
-    peaks_bytes = sum(one.peak_bytes for one in planned)
-    most_bytes = peaks_bytes if found else check.together_bytes(pairs, placed)
-    bases = [one.baseline for one in scores]
+    placed = [schedule.among([job_plan.job for job_plan in planned]) for schedule in schedules]
+    pairs = [
+        list(zip(workload.graphs, job_plan.plans, strict=True))
+        for workload, job_plan in zip(workloads, planned, strict=True)
+    ]
+    faults = check.faults_together(pairs, budget_bytes=together_bytes(planned), schedules=placed)
+    peaks_bytes = sum(job_plan.peak_bytes for job_plan in planned)
+    most_bytes = peaks_bytes if faults else check.together_bytes(pairs, placed)
+    bases = [job_score.baseline for job_score in scores]
     return {
         "jobs": len(planned),
         "peaks_bytes": peaks_bytes,
         "together_bytes": most_bytes,
         "saved_bytes": peaks_bytes - most_bytes,
-        "eor": round(overhead(bases, [one.forecast.iteration_ns for one in scores]), 6),
-        "eor_without_phases": apart and round(overhead(bases, [one.forecast.iteration_ns for one in apart]), 6),
+        "eor": round(overhead(bases, [job_score.forecast.iteration_ns for job_score in scores]), 6),
+        "eor_without_phases": apart
+        and round(overhead(bases, [job_plan.forecast.iteration_ns for job_plan in apart]), 6),
         "iterations": [n for schedule in schedules for n in schedule.iterations],
         "gates": [
             {
@@ -203,12 +207,12 @@ def _phases(
             for schedule in schedules
             for gate in schedule.gates
         ],
-        "faults": list(found),
+        "faults": list(faults),
     }
 
 
-def _told(gates: Sequence[Row]) -> Iterator[str]:
-    """Each gate in words."""
+def _describe_gates(gates: Sequence[Row]) -> Iterator[str]:
+    """Describe each gate in words."""
     for gate in gates:
         yield (
             "job {job}, iteration {iteration}, operator {operator} waits for job {after_job}, "
@@ -224,12 +228,12 @@ def _show(rows: Sequence[Row], *, as_json: bool) -> None:
 
 
 def _check(scores: Sequence[Score], policy: str, together: Sequence[str]) -> None:
-    """A plan that breaks a rule is shown, and is a fault of ours; so are gates that do not keep to the budget."""
+    """Raise InvariantError for a plan that breaks a rule or for gates beyond the budget, after they were shown."""
     if together:
         raise InvariantError(f"the phases of policy {policy} break the rules", detail="\n".join(together))
-    for number, found in enumerate(scores, start=1):
-        if found.faults:
-            text = "\n".join(found.faults)
+    for number, job_score in enumerate(scores, start=1):
+        if job_score.faults:
+            text = "\n".join(job_score.faults)
             raise InvariantError(f"the plan of policy {policy} for job {number} breaks the rules", detail=text)
 
 
@@ -249,7 +253,7 @@ def _refuse(refusal: Infeasible, *, as_json: bool) -> NoReturn:
 
 
 def _workload(number: int, document: Document, machine: str | None) -> Workload:
-    """The job of this graph; a graph that knows no latencies takes the reference machine's."""
+    """Return the workload of this graph. A graph without latencies gets those of the reference machine."""
     latency_ns = document.latency_ns
     if machine is not None or latency_ns is None:
         chosen = machines.REFERENCE if machine is None else machines.machine(machine)
@@ -258,12 +262,12 @@ def _workload(number: int, document: Document, machine: str | None) -> Workload:
 
 
 def _check_times(documents: Sequence[Document], link: Link) -> None:
-    """Raise RequestError for a link so slow, or tensors so large, that machine integers do not hold a copy's time."""
+    """Raise RequestError if copying all tensors over the link takes longer than machine integers can represent."""
     for document in documents:
-        held_bytes = sum(tensor.size_bytes for tensor in document.graph.tensors)
-        if max(link.out_ns(held_bytes), link.in_ns(held_bytes)) >= _LONGEST_NS:
+        total_bytes = sum(tensor.size_bytes for tensor in document.graph.tensors)
+        if max(link.out_ns(total_bytes), link.in_ns(total_bytes)) >= _LONGEST_NS:
             raise RequestError(
-                f"the tensors of {document.name} are {held_bytes} bytes, and the link would copy them for decades",
+                f"the tensors of {document.name} have {total_bytes} bytes, and the link would copy them for decades",
                 hint="give a faster --link, and check the sizes in the file, which are bytes",
             )
 
@@ -288,7 +292,7 @@ def _write_trace(
 
 
 def read_file(path: str) -> Document:
-    """The step graph in this file, or on stdin where it is called `-`. Raises RequestError that names the file."""
+    """Read the step graph from this file, or from stdin for `-`. Raises RequestError that names the file."""
     try:
         text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         return read_document(text)
@@ -299,7 +303,7 @@ def read_file(path: str) -> Document:
 
 
 def parse_link(text: str) -> Link:
-    """`25` or `25,12`: gigabytes a second to the host and to the device. Raises click.BadParameter."""
+    """Parse `25` or `25,12`: gigabytes a second to the host and to the device. Raises click.BadParameter."""
     try:
         rates = [machines.link(float(part)) for part in text.split(",")]
     except (ValueError, RequestError):

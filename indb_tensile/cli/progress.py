@@ -1,4 +1,4 @@
-"""Live progress of jobs and of their device, redrawn in a terminal and printed line by line elsewhere."""
+"""Shows the live progress of jobs and their devices: redrawn in a terminal, and line by line elsewhere."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from indb_tensile.job import JobState
 from indb_tensile.sizes import size
 
 _POLL_S = 0.25
-_QUIET_POLL_S = 2.0  # where lines are printed one below the other
+_QUIET_POLL_S = 2.0  # when the progress is printed line by line
 _ENDED = {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
 _STYLES = {JobState.SUCCEEDED: "green", JobState.FAILED: "red", JobState.CANCELLED: "yellow"}
 _RIGHT = {"job", "epoch", "loss", "ETA"}
@@ -27,14 +27,14 @@ _RIGHT = {"job", "epoch", "loss", "ETA"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What was seen at one moment: the jobs, and the devices that they run on."""
+    """The watched jobs and their devices at one moment, as rows of the database."""
 
     jobs: Sequence[Row]
     devices: Sequence[Row]
 
     @property
     def ended(self) -> bool:
-        """Whether no job will change any more."""
+        """Whether all jobs have ended."""
         return all(row["state"] in _ENDED for row in self.jobs)
 
 
@@ -42,9 +42,9 @@ class Look:
 class Watch:
     """Shows the jobs until all have ended.
 
-    Without a terminal and without JSON, a line about a job is printed when its phase changes or a tenth of it is
-    done, and otherwise at most every `news.QUIET_S` seconds; `news` remembers the lines. `told` is what was last
-    printed as JSON about each job.
+    Without a terminal and without JSON, a line about a job is printed when its phase changes or another tenth of it
+    is done, and otherwise at most every `news.QUIET_S` seconds; `news` holds the last lines. `printed` holds the
+    values that were last printed as JSON, by job.
     """
 
     session: Session
@@ -52,29 +52,29 @@ class Watch:
     as_json: bool = False
     clock_s: Callable[[], float] = time.monotonic
     news: News = field(default_factory=News)
-    told: dict[int, object] = field(default_factory=dict)
+    printed: dict[int, object] = field(default_factory=dict)
 
     def run(self) -> list[str]:
-        """Show and wait; the states in the end, in the order of the numbers."""
+        """Show the jobs until all have ended. Returns their states, in the order of `numbers`."""
         if self.as_json:
-            last = self._follow(self._print_json, _POLL_S)
+            last = self._show_until_ended(self._print_json, _POLL_S)
         elif err.is_terminal:
             with Live(console=err, auto_refresh=False) as live:
-                last = self._follow(lambda look: live.update(picture(look), refresh=True), _POLL_S)
+                last = self._show_until_ended(lambda look: live.update(picture(look), refresh=True), _POLL_S)
         else:
-            last = self._follow(self._print_lines, _QUIET_POLL_S)
+            last = self._show_until_ended(self._print_lines, _QUIET_POLL_S)
         states = {row["job_id"]: str(row["state"]) for row in last.jobs}
         return [states[number] for number in self.numbers]
 
-    def _follow(self, show: Callable[[Look], None], poll_s: float) -> Look:
+    def _show_until_ended(self, show: Callable[[Look], None], poll_s: float) -> Look:
         while True:
-            look = self.session.run(self._look)
+            look = self.session.run(self._read)
             show(look)
             if look.ended:
                 return look
             time.sleep(poll_s)
 
-    def _look(self, connection: Connection) -> Look:
+    def _read(self, connection: Connection) -> Look:
         arguments = {"jobs": list(self.numbers)}
         with pinned(connection), connection.cursor(row_factory=dict_row) as cursor:
             jobs = cursor.execute(statement("watched_jobs"), arguments).fetchall()
@@ -83,9 +83,9 @@ class Watch:
 
     def _print_json(self, look: Look) -> None:
         for row in look.jobs:
-            seen = {name: value for name, value in row.items() if not name.startswith("eta_")}
-            if self.told.get(row["job_id"]) != seen:
-                self.told[row["job_id"]] = seen
+            values = {name: value for name, value in row.items() if not name.startswith("eta_")}
+            if self.printed.get(row["job_id"]) != values:
+                self.printed[row["job_id"]] = values
                 print_json(row)
 
     def _print_lines(self, look: Look) -> None:
@@ -94,14 +94,14 @@ class Watch:
 
 
 def lines(news: News, look: Look, now_s: float) -> list[str]:
-    """What is to be printed of this look, one line each."""
-    shown = [(f"job {row['job_id']}", line(row), mark_of(row)) for row in look.jobs]
-    shown += [(f"device {row['worker_id']}", device_line(row), ()) for row in look.devices]
-    return [text for about, text, mark in shown if news.is_news(about, text, mark, now_s)]
+    """Return the lines to print now: those about jobs and devices with a change worth printing."""
+    candidates = [(f"job {row['job_id']}", line(row), mark_of(row)) for row in look.jobs]
+    candidates += [(f"device {row['worker_id']}", device_line(row), ()) for row in look.devices]
+    return [text for subject, text, mark in candidates if news.is_news(subject, text, mark, now_s)]
 
 
 def picture(look: Look) -> Group:
-    """The jobs as a table with bars, the devices below it, and what went wrong."""
+    """Draw the jobs as a table with progress bars, and below it the devices and the errors of failed jobs."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("job", "model", "state", "epoch", "loss", "", "ETA", "device memory"):
         table.add_column(heading, justify="right" if heading in _RIGHT else "left", no_wrap=heading != "state")
@@ -125,7 +125,7 @@ def picture(look: Look) -> Group:
 
 
 def line(row: Row) -> str:
-    """One job on one line."""
+    """Describe one job on one line."""
     parts = [f"job {row['job_id']}", f"{plain(row['model']):<14}", f"{_state(row):<18}"]
     parts += [f"{float(row['percent']):3.0f} %"] if row["percent"] is not None else []
     parts += [
@@ -138,7 +138,7 @@ def line(row: Row) -> str:
 
 
 def device_line(device: Row) -> str:
-    """A device's memory on one line, and what its driver says of it where there is one."""
+    """Describe a device's memory on one line, with the driver's figures if it is a GPU."""
     line = (
         f"device {device['worker_id']}: {size(device['used_bytes'])} in use, "
         f"most {size(device['high_water_bytes'])}, budget {size(device['budget_bytes'])}"
@@ -157,7 +157,7 @@ def _state(row: Row) -> str:
 
 
 def _bar(row: Row) -> ProgressBar:
-    """Of one colour from the eight that every terminal has."""
+    """Return a progress bar in one of the eight colours that every terminal has."""
     percent = float(row["percent"] or 0)
     return ProgressBar(total=100, completed=percent, width=24, complete_style="cyan", finished_style="green")
 
@@ -171,11 +171,11 @@ def _loss(row: Row) -> str:
 
 
 def _eta(row: Row) -> str:
-    """The time that is left; with early stopping the least and the most."""
+    """Format the remaining time; with early stopping, the least and the most."""
     if row["eta_s"] is None:
         return ""
-    most, least = duration(row["eta_s"]), row["eta_earliest_s"]
-    return most if least is None or duration(least) == most else f"{duration(least)} to {most}"
+    most, least_s = duration(row["eta_s"]), row["eta_earliest_s"]
+    return most if least_s is None or duration(least_s) == most else f"{duration(least_s)} to {most}"
 
 
 def _memory(row: Row) -> str:

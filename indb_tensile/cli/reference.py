@@ -1,4 +1,4 @@
-"""`tensile reference`: every option and setting of this version, as Markdown."""
+"""`tensile reference` prints all options and settings of this version as Markdown."""
 
 import importlib
 
@@ -8,4 +8,4 @@ import click
 @click.command()
 def reference() -> None:
     """Print every option and setting with its type, range, default and meaning, as Markdown."""
-    click.echo(importlib.import_module("indb_tensile.reference.page").page())  # torch: only where it is needed
+    click.echo(importlib.import_module("indb_tensile.reference.page").page())  # late, so that --help is fast

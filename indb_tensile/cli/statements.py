@@ -1,4 +1,4 @@
-"""The command line's SQL, in named blocks of `statements.sql`."""
+"""Reads the command line's SQL statements from the named blocks of `statements.sql`."""
 
 from functools import cache
 from pathlib import Path
@@ -8,7 +8,7 @@ from indb_tensile.catalog.queries import parse
 
 
 def statement(name: str) -> LiteralString:
-    """The statement of that name."""
+    """Return the statement `name`."""
     return _statements()[name]
 
 

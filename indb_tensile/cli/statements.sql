@@ -1,19 +1,20 @@
--- The command line's statements. Most run with search_path pinned to pg_catalog, and name everything else with its
--- schema. Those that resolve what the user wrote, or ask about the user's own path, run under that path and qualify every
--- name, type and operator: tests/sql/test_qualified.py lists them.
+-- The command line's statements. Most run with search_path pinned to pg_catalog, and qualify all other names with their
+-- schema. Statements that resolve names written by the user, or that read the user's path, run with the user's
+-- search_path and qualify every name, type and operator: tests/sql/test_qualified.py lists them.
 
 -- database_exists --
 select 1 from pg_catalog.pg_database where datname = %(name)s;
 
 -- prepare_embedded_roles --
--- The embedded cluster is one user's: its ordinary role is demo, and trainers may read every table.
+-- The embedded cluster belongs to one user. Its ordinary role is demo, and trainers may read every table.
 do $$
 begin
   if not exists (select from pg_catalog.pg_roles where rolname = 'demo') then
     create role demo login;
   end if;
   grant tensile_user to demo;
-  -- Functions in a schema that a superuser's search_path names can become the superuser's: demo has a schema of its own.
+  -- A superuser could call functions that demo creates in a schema on the superuser's search_path, so demo has a schema
+  -- of its own.
   revoke create on schema public from public, demo;
   create schema if not exists demo authorization demo;
   execute pg_catalog.format('alter role demo in database %I set search_path = demo, public',
@@ -31,14 +32,14 @@ insert into tensile.settings (name, value) values ('socket_directory', pg_catalo
  where settings.value <> excluded.value;
 
 -- bury_worker --
--- Its process is known to be gone, and it may not have said so: its jobs need not wait until its lease is over.
+-- Marks a worker as stopped whose process has ended. Other workers can then take over its jobs before its lease ends.
 update tensile.workers set stopped_at = now(), service_name = null
  where pid = %(pid)s and host = %(host)s and stopped_at is null;
 
 -- worker_is_ready --
 select 1 from tensile.workers
  where pid = %(pid)s and stopped_at is null and service_name is not null
-   and heartbeat_at > now() - make_interval(secs => lease_s);  -- an earlier one of that number may have been killed
+   and heartbeat_at > now() - make_interval(secs => lease_s);  -- a killed worker may have had the same pid
 
 -- device_of_worker --
 select w.device, d.budget_bytes, d.capacity_bytes
@@ -50,7 +51,7 @@ select w.device, d.budget_bytes, d.capacity_bytes
 select c.item, c.ok, c.detail, c.hint from public.tensile_check() as c;
 
 -- roles --
--- Which of our roles there are, and what this session's may do.
+-- The roles of this package that are missing, and whether the current role may use the functions.
 select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 'tensile_admin', 'tensile_worker',
                                            'tensile_reader', 'tensile_data'])
                              with ordinality as w (name, place)
@@ -60,7 +61,8 @@ select array(select w.name from unnest(array['tensile_user', 'tensile_monitor', 
                 where r.rolname = 'tensile_user' and pg_has_role(current_user, r.oid, 'usage')) as is_user;
 
 -- readable_tables --
--- Tables that this session's role may train on, partitions among them, and may the trainers' role read them?
+-- Counts the tables, including partitions, that the current role may read, and those of them that tensile_reader may
+-- read.
 select count(*) as tables, count(*) filter (where t.readable) as readable,
        min(t.mend) filter (where not t.readable) as mend
   from (select case when has_schema_privilege(w.oid, n.oid, 'usage') then ''
@@ -73,7 +75,7 @@ select count(*) as tables, count(*) filter (where t.readable) as readable,
            and has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')) as t;
 
 -- earlier_grants --
--- Version 0.1.0 read tables as tensile_worker: what was granted to it, and is not yet to tensile_reader.
+-- Version 0.1.0 read tables as tensile_worker. Returns the commands that move its privileges to tensile_reader.
 with granted (schema, relation, columns) as (
     select n.oid, c.oid, null::text
       from pg_class as c
@@ -149,7 +151,7 @@ select j.job_id, j.model_name as model, format('%%I.%%I', j.relation_schema, j.r
  where j.job_id = %(job)s;
 
 -- data_report --
--- Nothing where the job is another role's, which only monitors see.
+-- Returns no rows for a job of another role; only monitors see such jobs.
 select f.section, f.subject, f.fact, f.value, f.warning
   from tensile.data_reports as r,
        rows from (jsonb_to_recordset(r.report)
@@ -162,8 +164,8 @@ select f.section, f.subject, f.fact, f.value, f.warning
 select job_id from tensile.jobs where state in ('queued', 'starting', 'running') order by job_id;
 
 -- train --
--- The user's search_path says which relation is meant, and holds for the functions of a view. The function is that of
--- schema tensile, in which nobody can add an overload that fits better.
+-- Runs with the user's search_path, which resolves the relation and the functions of a view. It calls the function of
+-- schema tensile, where no user can add an overload that PostgreSQL would prefer.
 select tensile.train(tensile.training_request(
   %(model)s::pg_catalog.text, %(relation)s::pg_catalog.regclass,
   target => %(target)s::pg_catalog.text, task => %(task)s::pg_catalog.text,

@@ -1,4 +1,4 @@
-"""`tensile plan --curve`: what each budget costs in time, for one step graph after the other, each alone."""
+"""`tensile plan --curve` prints the budget curve of each step graph: its iteration time at each memory budget."""
 
 from collections.abc import Sequence
 
@@ -12,17 +12,17 @@ _SHOWN = ("peak_bytes", "bound_bytes", "msr_vanilla", "msr_liveness", "iteration
 
 
 def show_curves(names: Sequence[str], workloads: Sequence[Workload], link: Link, *, as_json: bool) -> None:
-    """Print one row a point, from the highest and fastest to the lowest and slowest."""
+    """Print one row for each point of each curve, from the largest peak to the smallest."""
     rows = [row for name, job in zip(names, workloads, strict=True) for row in _rows(name, job, link)]
     show_rows(rows, as_json=as_json)
 
 
 def _rows(name: str, workload: Workload, link: Link) -> list[Row]:
-    found = curve(workload.graphs[0], workload.latency_ns[0], link)
+    budget_curve = curve(workload.graphs[0], workload.latency_ns[0], link)
     against = baselines([workload], link)
     rows = []
-    for point in found.points:
-        (one,) = score([workload], ((point.plan,),), link, against=against)
-        figures = one.figures()
-        rows.append({"model": name, **{field: figures[field] for field in _SHOWN}, "faults": len(one.faults)})
+    for point in budget_curve.points:
+        (point_score,) = score([workload], ((point.plan,),), link, against=against)
+        figures = point_score.figures()
+        rows.append({"model": name, **{field: figures[field] for field in _SHOWN}, "faults": len(point_score.faults)})
     return rows

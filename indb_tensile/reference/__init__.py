@@ -1,1 +1,1 @@
-"""The reference page of options and settings, made from the tables that check them."""
+"""Generates the reference page of options and settings from the tables that check them."""

@@ -1,4 +1,4 @@
-"""`python -m indb_tensile.reference`: print the reference page, or write it to the file that `--write` names."""
+"""`python -m indb_tensile.reference` prints the reference page, or writes it to the file that `--write` names."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
--- Tables and data of 0.1.0 become those of 0.2.0. Triggers, policies and grants are down: see prepare.sql.
+-- Changes the tables and data of 0.1.0 to those of 0.2.0. prepare.sql has removed triggers, policies and grants.
 
--- Functions that are gone, or that would stand beside their successors.
+-- Functions that no longer exist, or whose new versions have other arguments.
 drop function tensile.check_model_name();
 drop function tensile.check_model_owner();
 drop function tensile.owns_model(bigint, name);
@@ -20,8 +20,8 @@ alter table tensile.workers
   add column entering integer not null default 2,
   add column holdup text;
 
--- No controller of 0.1.0 works on after this. What they had goes back into the queue as soon as a controller of 0.2.0
--- runs, and since they took leave it counts as no fault of a job.
+-- No controller of 0.1.0 continues after the upgrade. Its jobs go back into the queue as soon as a controller of 0.2.0
+-- runs. The workers are marked as having left in good order, so the interruption does not count as a fault of the jobs.
 update tensile.workers set stopped_at = now(), took_leave = true where stopped_at is null;
 update tensile.workers set service_name = null where service_name is not null;
 delete from tensile.device_jobs;
@@ -34,8 +34,8 @@ alter table tensile.workers
 
 -- Names ------------------------------------------------------------------------------------------------------
 
--- A model and its jobs get a name that 0.2.0 accepts: "?" for each character that is not printable, no more than 200
--- characters, and a number where another model has that name.
+-- Models and jobs whose names 0.2.0 refuses get a new name: with "?" for each character that is not printable, at most
+-- 200 characters, and with a number if another model has that name.
 do $$
 declare
   unprintable constant text := '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]';
@@ -69,7 +69,7 @@ begin
     raise warning 'model % is renamed to "%": 0.2.0 takes no such name', to_json(old_name), new_name;
   end loop;
 
-  -- No request can carry such a key any more, so no request will be recognized by it.
+  -- Requests of 0.2.0 cannot carry such a key, so the key cannot identify a request any more.
   update tensile.jobs as j set idempotency_key = null
    where j.idempotency_key ~ unprintable or length(j.idempotency_key) not between 1 and 200;
 end
@@ -118,7 +118,7 @@ alter table tensile.jobs
 
 alter table tensile.job_progress add column eta_earliest timestamptz;
 
--- No worker of 0.2.0 reads more than this.
+-- Jobs fail whose specification is larger than a worker of 0.2.0 reads.
 with refused as (
   update tensile.jobs as j
      set state = 'failed', phase = null, worker_id = null, waits_for = null, not_before = null, finished_at = now(),
@@ -156,8 +156,9 @@ create unique index jobs_idempotency on tensile.jobs (owner_oid, installation, i
 create index job_events_at on tensile.job_events (at);
 create index plans_created on tensile.plans (created_at);
 
--- A training under way has its model's name, as if it had been enqueued in 0.2.0. Where two owners train a new model of
--- one name, the first has it, and the other's job fails when it publishes, as it would have done in 0.1.0.
+-- Reserves the model names of queued and active jobs, as enqueuing in 0.2.0 does. If two owners train a new model of
+-- the same name, the first job gets the name, and the other job fails when it publishes, as it would have done in
+-- 0.1.0.
 insert into tensile.models (name, owner_oid, owner_name, installation)
 select distinct on (j.model_name) j.model_name, j.owner_oid, j.owner_name, j.installation
   from tensile.jobs as j
@@ -167,7 +168,7 @@ select distinct on (j.model_name) j.model_name, j.owner_oid, j.owner_name, j.ins
 
 -- Checkpoints ------------------------------------------------------------------------------------------------
 
--- Those of 0.1.0 have no digest: what was under way begins again.
+-- Checkpoints of 0.1.0 have no digest, so they are deleted, and active jobs start again from the beginning.
 alter table tensile.artifacts
   drop constraint artifacts_have_one_owner,
   drop constraint artifacts_job_id_fkey;
@@ -175,7 +176,7 @@ delete from tensile.artifacts where job_id is not null;
 delete from tensile.checkpoints;
 drop index tensile.artifacts_job;
 drop index tensile.artifacts_version;
--- Deleting a version would have to lock its job's row, which the job's owner may lock.
+-- With the foreign key, deleting a version would lock its job's row, which the job's owner may lock too.
 alter table tensile.jobs drop constraint jobs_version_id_fkey;
 drop index tensile.jobs_version;
 

@@ -1,15 +1,16 @@
--- Before the steps of an upgrade: what is replaced whole, and could be in the way, is taken down.
--- Functions and views stay, since views of users may depend on them; the new source replaces them in place.
+-- Runs before the steps of an upgrade, and removes the objects that would hinder the steps and that the new source
+-- creates again: policies, triggers and grants. Functions and views stay, because views of users may depend on them;
+-- the new source replaces them in place.
 
 set local search_path = pg_catalog, pg_temp;
-set local deadlock_timeout = '10s';  -- longer than others': in a deadlock their statement is cancelled, not the upgrade
+set local deadlock_timeout = '10s';  -- longer than in other sessions, so that a deadlock cancels their statement
 
 do $$
 declare
   thing record;
   roles text;
 begin
-  -- A controller may still run. Whoever waits, waits before anything is changed.
+  -- A controller may still run. The locks make other sessions wait before the upgrade has changed anything.
   for thing in
     select c.oid::regclass as name from pg_catalog.pg_class as c
      where c.relnamespace = 'tensile'::regnamespace and c.relkind = 'r' order by c.oid
@@ -17,7 +18,7 @@ begin
     execute pg_catalog.format('lock table %s in access exclusive mode', thing.name);
   end loop;
 
-  -- Functions of public are replaced in place and keep their owner: none may be somebody else's.
+  -- Functions of schema public are replaced in place and keep their owner, so they must not belong to another role.
   for thing in
     select p.oid::regprocedure as name, r.rolname as owner, p.prokind
       from pg_catalog.pg_proc as p

@@ -53,7 +53,7 @@ def test_a_file_that_is_lost_cut_short_or_changed_is_not_loaded(files: Checkpoin
     with pytest.raises(StorageError, match="has 4 bytes, not 5"):
         files.read(JOB, digest, 5)
     path.write_bytes(b"wrong")
-    with pytest.raises(StorageError, match="is damaged: its SHA-256 digest is another"):
+    with pytest.raises(StorageError, match="is damaged: its SHA-256 digest does not match"):
         files.read(JOB, digest, 5)
     path.unlink()
     with pytest.raises(StorageError, match="cannot be read: No such file"):
@@ -67,7 +67,7 @@ def test_a_file_that_is_lost_cut_short_or_changed_is_not_loaded(files: Checkpoin
 
 @pytest.mark.parametrize("digest", ["../../etc/passwd", "", "a" * 63, "A" * 64, "a" * 64 + "/"])
 def test_no_digest_of_the_catalog_leads_out_of_the_folder(files: CheckpointFiles, digest: str) -> None:
-    with pytest.raises(StorageError, match="make no name"):
+    with pytest.raises(StorageError, match="do not form the name"):
         files.read(JOB, digest, 5)
 
 

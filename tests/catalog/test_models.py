@@ -222,7 +222,7 @@ def test_a_name_that_nobody_has_committed_yet_is_waited_for_no_longer_than_two_s
     with database.connect("alice") as alice, database.connect("bob") as bob:
         with bob.transaction():
             bob.execute("insert into tensile.models (name) values ('m')")
-            with pytest.raises(LockNotAvailable, match='model "m" is being made by a transaction that has not ended'):
+            with pytest.raises(LockNotAvailable, match='model "m" is being created by a transaction that'):
                 enqueue(alice)
         with pytest.raises(InsufficientPrivilege, match='model "m" belongs to another role'):
             enqueue(alice)
@@ -318,7 +318,7 @@ def test_weights_that_were_changed_are_not_handed_out(database: Database) -> Non
 def test_a_missing_version_is_named(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         assert models.deployed_version(connection, "nothing") is None
-        with pytest.raises(MissingError, match="model version 7 is not there"):
+        with pytest.raises(MissingError, match="model version 7 does not exist"):
             models.load_version(connection, ModelVersionId(7))
 
 

@@ -19,7 +19,7 @@ def test_a_block_runs_from_its_name_to_the_next_name() -> None:
 
 
 def test_a_name_that_comes_twice_is_refused() -> None:
-    with pytest.raises(InvariantError, match="block a is there twice"):
+    with pytest.raises(InvariantError, match="block a is defined twice"):
         queries.parse("-- a --\nselect 1\n-- a --\nselect 2\n")
 
 

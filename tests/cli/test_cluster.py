@@ -150,7 +150,7 @@ os.execv(psql, [psql, cluster.dsn(user="demo", database="postgres"), "-c", ""])
 def test_a_folder_that_is_no_cluster_is_left_alone(private_cluster: Cluster) -> None:
     precious = private_cluster.data / "precious"
     precious.mkdir(parents=True)
-    with pytest.raises(DatabaseError, match="is there already, and is no cluster"):
+    with pytest.raises(DatabaseError, match="exists already and is not a cluster"):
         private_cluster.create()
     assert precious.exists()
     assert not private_cluster.exists()
@@ -169,7 +169,7 @@ def test_a_sockets_path_may_have_107_bytes_and_no_more() -> None:
 
 
 def test_a_version_that_is_not_installed_is_named() -> None:
-    with pytest.raises(DatabaseError, match="the embedded cluster is of PostgreSQL 99") as caught:
+    with pytest.raises(DatabaseError, match="the embedded cluster belongs to PostgreSQL 99") as caught:
         find_programs(99)
     assert "postgresql-99" in caught.value.hint
     assert find_programs(find_programs().major) == find_programs()
@@ -185,11 +185,11 @@ def test_a_server_is_told_from_a_process_that_has_its_number(tmp_path: Path) -> 
 
 def test_only_a_number_in_use_is_taken_out_of_a_lock_file(tmp_path: Path) -> None:
     lock = tmp_path / "postmaster.pid"
-    module._disown(lock)
+    module._clear_process_id(lock)
     assert not lock.exists()
     lock.write_text("4194300\n/data\n1\n2\n")
-    module._disown(lock)
+    module._clear_process_id(lock)
     assert lock.read_text() == "4194300\n/data\n1\n2\n"
     lock.write_text(f"{os.getpid()}\n/data\n1\n2\n")
-    module._disown(lock)
+    module._clear_process_id(lock)
     assert lock.read_text() == "4194305\n/data\n1\n2\n"

@@ -75,7 +75,7 @@ def test_the_versions_are_of_the_command_and_of_the_database(tensile: Tensile, d
     assert done.out.startswith('{"tensile": "0.2.0", "catalog": "0.2.0", "postgresql": "')
     alone = tensile("version")
     assert (alone.code, alone.out) == (0, "tensile  0.2.0\n")
-    assert alone.err == "no catalog to ask: no database is named, and there is no embedded one yet\n"
+    assert alone.err == "the catalog's version is unknown: no database is named, and there is no embedded one yet\n"
 
 
 def test_installing_says_what_it_did_and_who_may(tensile: Tensile, database: Database) -> None:
@@ -103,8 +103,8 @@ def test_initializing_a_database_of_an_older_release_brings_it_up(tensile: Tensi
         done = tensile("init", "--dsn", database.cluster.dsn(database="older"))
         assert done.code == 0
         assert done.err == (
-            'the catalog 0.2.0 is brought up from 0.1.0 in database "older"\n'
-            "tensile doctor says what else is needed\n"
+            'the catalog 0.2.0 is upgraded from 0.1.0 in database "older"\n'
+            "tensile doctor checks what else is needed\n"
         )
     finally:
         with database.cluster_connection() as admin:

@@ -63,7 +63,7 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
     assert done.code == 1
     assert "embedded cluster" not in found
     assert {name: row["mend"] for name, row in found.items() if not row["ok"]} == {
-        "catalog": "go on; or lose all models: tensile down --purge, then tensile up",
+        "catalog": "continue with it; or, which deletes all models: tensile down --purge, then tensile up",
         "grants": "grant select on public.secret to tensile_reader;",
         "controller 1": "start it again from this version",
         "link of slow cpu on here": "start the controller again while this machine has less to do: it measures its "

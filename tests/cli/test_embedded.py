@@ -116,16 +116,16 @@ def test_a_variable_reaches_a_running_controller_and_holds_while_it_is_set(servi
     done = service.but(TENSILE_MAX_JOBS="1")("up", *OPTIONS, "--json")
     assert done.code == 0, done.err
     assert (
-        "the settings differ: max_jobs is 1 (TENSILE_MAX_JOBS) and was 8; starting the controller again, its jobs go "
-        "on from their last checkpoints\n"
-        f"variables hold while they are set; what is to stay goes into {state(service).settings}\n"
+        "the settings differ: max_jobs is 1 (TENSILE_MAX_JOBS) and was 8; restarting the controller, its jobs "
+        "resume from their last checkpoints\n"
+        f"variables have effect only while they are set; write permanent settings into {state(service).settings}\n"
     ) in done.err
     assert json.loads(done.out)["controller"] != first["controller"]
     with admin(service) as connection:
         slots = connection.execute("select slots from tensile.workers where stopped_at is null").fetchall()
     assert slots == [(1,)]
     back = service("up", *OPTIONS, "--json")
-    assert "the settings differ: max_jobs is 8 and was 1; starting the controller again" in back.err
+    assert "the settings differ: max_jobs is 8 and was 1; restarting the controller" in back.err
 
 
 def test_an_option_goes_before_the_variable_of_the_same_setting(service: Tensile) -> None:
@@ -149,7 +149,7 @@ def test_what_a_controller_leaves_in_the_state_directory_is_ours_to_remove(tmp_p
         (tmp_path / name).mkdir()
     _check_ours(tmp_path)
     (tmp_path / "thesis.log").mkdir()
-    with pytest.raises(RequestError, match=r"holds something that is not ours: thesis\.log"):
+    with pytest.raises(RequestError, match=r"contains a file that tensile did not create: thesis\.log"):
         _check_ours(tmp_path)
 
 

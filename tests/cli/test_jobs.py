@@ -75,7 +75,7 @@ def test_anothers_jobs_are_not_there(demo: Tensile, database: Database) -> None:
     for command in ("job", "wait", "watch"):
         done = demo(command, str(hers))
         assert (done.code, done.out) == (2, "")
-        assert done.err.startswith(f"tensile: job {hers} does not exist or is not yours\n  hint: ")
+        assert done.err.startswith(f"tensile: job {hers} does not exist or belongs to another role\n  hint: ")
     assert demo("cancel", str(hers)).err.startswith(f"tensile: there is no job {hers}\n")
 
 
@@ -154,7 +154,7 @@ def test_cancelling_says_what_became_of_each(
     done = demo("cancel", str(done_job), str(running), str(queued))
     assert done.code == 0
     assert done.err.splitlines() == [
-        f"job {done_job} had ended: succeeded",
+        f"job {done_job} had ended already: succeeded",
         f"job {running} is being stopped",
         f"job {queued} is cancelled",
     ]
@@ -205,7 +205,7 @@ def test_interrupting_a_watch_says_that_the_jobs_go_on(demo: Tensile, database: 
         assert process.returncode == 130
         assert "Traceback" not in told
         assert told.splitlines()[-1] == (
-            f"interrupted: the jobs go on. See them again: tensile watch {job}; stop them: tensile cancel {job}"
+            f"interrupted: the jobs continue. To watch them: tensile watch {job}; to stop them: tensile cancel {job}"
         )
     assert json.loads(demo("job", str(job), "--json").out)["state"] == "queued"
 

@@ -37,7 +37,8 @@ def test_sizes_and_links_of_one_device_are_not_kept_for_another(
         "max_jobs": 3,
     }
     assert capsys.readouterr().err == (
-        "the device was emulated and is cuda: not kept for it: budget_bytes = 5, link_out_bytes_per_s = 4\n"
+        "the device was emulated and is cuda: these settings of emulated are removed: "
+        "budget_bytes = 5, link_out_bytes_per_s = 4\n"
     )
 
 
@@ -47,7 +48,7 @@ def test_options_of_the_emulated_device_are_not_kept_for_another(capsys: pytest.
     assert capsys.readouterr().err == ""
     assert without_imitation(kept, Settings(device="auto"), {"emulate": "h200"}) == {"max_jobs": 3}
     assert capsys.readouterr().err == (
-        "--emulate: for the emulated device alone, and the device is auto; --device emulated has it\n"
+        "--emulate: only for the emulated device, and the device is auto; add --device emulated to use it\n"
     )
 
 
@@ -60,8 +61,8 @@ def test_a_gpu_that_auto_finds_with_sizes_from_before_is_said_to_have_them(
     assert capsys.readouterr().err == ""
     warn_of_old_sizes(place, {"device": "cuda:H200", "budget_bytes": 5}, kept, {})
     assert capsys.readouterr().err == (
-        f"jobs on cuda:H200 have a budget of 5 bytes: {place.settings} keeps budget_bytes = 5 from before; remove "
-        "these lines for what the GPU has\n"
+        f"jobs on cuda:H200 have a budget of 5 bytes, because {place.settings} has budget_bytes = 5 from an earlier "
+        "start; remove these lines to use all memory of the GPU\n"
     )
 
 

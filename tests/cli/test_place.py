@@ -67,7 +67,7 @@ def test_a_checkout_that_the_databases_user_cannot_enter_has_one_directory_elsew
     # Models that are there stay in use when the checkout is opened later.
     (directory / "data").mkdir(parents=True)
     checkout.parent.chmod(0o755)
-    assert found_by(checkout) == (directory, "it was put there when .tensile did not do")
+    assert found_by(checkout) == (directory, "it was created there when .tensile was unsuitable")
     (checkout / ".tensile" / "data").mkdir(parents=True)
     assert found_by(checkout) == (checkout / ".tensile", "")
 
@@ -152,7 +152,7 @@ def test_purging_removes_only_what_is_ours(place: Path, tensile: Tensile) -> Non
     (state / "thesis.tex").touch()
     done = tensile("down", "--purge")
     assert done.code == 2
-    assert f"the state directory {state} holds something that is not ours: thesis.tex" in done.err
+    assert f"the state directory {state} contains a file that tensile did not create: thesis.tex" in done.err
     (state / "thesis.tex").unlink()
     done = tensile("down", "--purge")
     assert (done.code, done.err) == (0, f"nothing was running\nremoved {state}\n")
@@ -164,7 +164,7 @@ def test_no_place_at_all_names_the_variable(monkeypatch: pytest.MonkeyPatch, pla
     monkeypatch.setattr(module, "_OF_ROOT", str(place / ("d" * 100)))
     monkeypatch.setattr(module, "_OF_OTHERS", str(place / ("d" * 100)))
     monkeypatch.setattr(module, "_FOLDER", "x" * 100)
-    with pytest.raises(DatabaseError, match="the embedded cluster has no place") as caught:
+    with pytest.raises(DatabaseError, match="there is no suitable directory for the embedded cluster") as caught:
         find_place({})
     assert "TENSILE_STATE_DIR" in caught.value.hint
 

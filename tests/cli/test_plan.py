@@ -215,8 +215,8 @@ def test_operators_without_tensors_need_nothing_and_save_nothing(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--budget", "1GB"), "give the number of a job, or step graphs by --graph, and not both"),
-        (("7", "--graph", "GRAPH"), "give the number of a job, or step graphs by --graph, and not both"),
+        (("--budget", "1GB"), "give either the number of a job or step graphs by --graph"),
+        (("7", "--graph", "GRAPH"), "give either the number of a job or step graphs by --graph"),
         (("--graph", "GRAPH"), "no budget is given"),
         (("--graph", "GRAPH", "--budget", "much"), "'much' is not a size, such as 512MB or 2GB"),
         (("--graph", "GRAPH", "--budget", "-5"), "'-5' is not a size"),

@@ -44,7 +44,7 @@ def in_transactions(database: Database) -> Iterator[Pooled]:
 )
 def test_shared_sessions_are_refused_whatever_the_pool(database: Database, mode: str, settings: str) -> None:
     with pooled(database, mode, settings) as through:
-        with pytest.raises(DatabaseError, match="a pooler gives each transaction another") as caught:
+        with pytest.raises(DatabaseError, match="a pooler runs each transaction in another session") as caught:
             refuse_pooled_sessions(through.dsn("tensile_worker"))
         assert "pool_mode = session" in caught.value.hint
 

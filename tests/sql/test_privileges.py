@@ -257,7 +257,7 @@ def test_a_wrong_error_is_not_hidden_by_the_way_back(alice: Connection) -> None:
 
 def test_a_grantee_is_a_role_that_exists(alice: Connection) -> None:
     alice.execute("select tensile_create_model('mine')")
-    way = "Name a role, or public for everybody."
+    way = "Name a role, or public for all roles."
 
     for verb, to in (("grant", "to"), ("revoke", "from")):
         missing = refused(alice, f"select tensile_{verb}_model('mine', 'nosuchrole')")
@@ -265,5 +265,5 @@ def test_a_grantee_is_a_role_that_exists(alice: Connection) -> None:
 
         assert (missing.sqlstate, missing.message, missing.hint) == ("42704", 'there is no role "nosuchrole"', way)
         assert (unnamed.sqlstate, unnamed.hint) == ("22004", way)
-        assert unnamed.message == f'no role is given to {verb} model "mine" {to}'
+        assert unnamed.message == f'no role is named to {verb} model "mine" {to}'
     alice.execute("select tensile_revoke_model('mine', 'bob'), tensile_revoke_model('mine', 'public')")

@@ -119,7 +119,8 @@ def test_more_jobs_than_the_quota_are_refused_with_the_way_out(database: Databas
         with pytest.raises(psycopg.errors.ProgramLimitExceeded) as caught:
             enqueue(alice, "a")
         assert (
-            caught.value.diag.message_primary == 'role "alice" may have 3 jobs in the queue, and this would be more'
+            caught.value.diag.message_primary
+            == 'role "alice" may have at most 3 jobs in the queue, and this statement would exceed that'
         )
         assert "tensile_set_quota('alice', jobs_queued => …)" in str(caught.value.diag.message_hint)
         enqueue(bob, "b")

@@ -136,7 +136,9 @@ def test_a_job_of_a_copied_queue_says_that_nobody_takes_it(alice: Connection, ad
     _worker(admin)
     admin.execute("update tensile.jobs set installation = gen_random_uuid()")
     told = admin.execute("select waits_for from tensile.stat_queue").fetchall()
-    assert told == [("nothing: it came with a copy of another database, and no controller of this one takes it",)]
+    assert told == [
+        ("nothing: it came with a copy of another database, and no controller of this database claims it",)
+    ]
 
 
 @pytest.mark.usefixtures("published")

@@ -145,7 +145,7 @@ def test_training_and_waiting_tells_why_a_version_is_not_deployed(alice: Connect
 
     assert told[-1] == (
         f"job {value(alice, 'select job_id from tensile.jobs')}: version 2 is not deployed: deploy is never",
-        "With deploy => 'always' a training deploys its version, whatever that is compared with.",
+        "With deploy => 'always' a training deploys its version without a comparison.",
     )
 
 
@@ -230,7 +230,7 @@ def test_waiting_where_nothing_can_be_committed_says_so(alice: Connection, state
 
     assert error == Refused(
         "2D000",
-        "tensile_train_and_wait commits, which a transaction block or a function does not let it do",
+        "tensile_train_and_wait commits, which is not possible in a transaction block or in a function",
         None,
         "Call it outside of both; or use tensile_train(...), commit, and then tensile_wait(job).",
     )
