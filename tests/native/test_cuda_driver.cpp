@@ -143,9 +143,9 @@ TEST(a_forked_child_is_refused_by_every_call) {
 
 TEST(devices_are_known_by_their_facts) {
   const Setting devices("FAKE_CUDA_DEVICES", "2");
-  const auto devices = probe(driver());
-  CHECK_EQUAL(devices.size(), 2U);
-  const DeviceFacts& second = devices.back();
+  const auto facts = probe(driver());
+  CHECK_EQUAL(facts.size(), 2U);
+  const DeviceFacts& second = facts.back();
   CHECK_EQUAL(second.ordinal, 1);
   CHECK_EQUAL(second.name, "Fake GPU 1");
   CHECK_EQUAL(second.uuid, "GPU-00112233-4455-6677-8899-aabbccddeeff");
