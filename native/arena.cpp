@@ -68,7 +68,7 @@ std::byte* Arena::allocate_at(std::uint64_t offset, std::uint64_t size_bytes) {
                      " bytes, and offsets are multiples of ", shape_.alignment_bytes));
   }
   const Range range{offset, aligned(size_bytes)};
-  if (!free_.around(range)) look();
+  if (!free_.around(range)) refresh_free_list();
   if (!free_.around(range) || !engage(range)) {
     throw Fault(Fault::Kind::invariant, text("slot ", claim_.slot, ": ", size_bytes, " bytes at offset ", offset,
                                              " are not free in the regions of this job"));
@@ -78,7 +78,7 @@ std::byte* Arena::allocate_at(std::uint64_t offset, std::uint64_t size_bytes) {
 
 std::byte* Arena::allocate_whole(std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
-  look();
+  refresh_free_list();
   const std::uint64_t taken_bytes = aligned(size_bytes);
   std::uint64_t empty_bytes = 0;  // length of the run of empty regions that ends with this region
   for (std::uint64_t region = 0; region < known_.size(); ++region) {
@@ -163,13 +163,13 @@ std::uint64_t Arena::aligned(std::uint64_t size_bytes) const {
 std::optional<std::uint64_t> Arena::find(std::uint64_t size_bytes) {
   if (size_bytes > this->size_bytes()) return std::nullopt;
   const std::uint64_t taken_bytes = aligned(size_bytes);
-  bool looked = false;
+  bool refreshed = false;
   for (;;) {
     const std::optional<Range> candidate = free_.best_fit(taken_bytes);
     if (candidate && engage({candidate->offset, taken_bytes})) return candidate->offset;
     if (candidate) continue;
-    if (std::exchange(looked, true)) return std::nullopt;
-    look();
+    if (std::exchange(refreshed, true)) return std::nullopt;
+    refresh_free_list();
   }
 }
 
@@ -179,7 +179,7 @@ bool Arena::engage(Range range) {
   const Range regions = regions_of(range);
   std::uint64_t region = regions.offset;
   try {
-    while (region < regions.end() && (placed_[region] != 0 || take_up(region))) ++placed_[region++];
+    while (region < regions.end() && (placed_[region] != 0 || engage_region(region))) ++placed_[region++];
   } catch (...) {
     disengage({regions.offset, region - regions.offset});
     throw;
@@ -190,7 +190,7 @@ bool Arena::engage(Range range) {
 }
 
 // Engage a region before its first allocation, and back it with memory. False if the job no longer owns it.
-bool Arena::take_up(std::uint64_t region) {
+bool Arena::engage_region(std::uint64_t region) {
   const std::optional<layout::Owner> owner = ledger_.regions().engage(claim_, region);
   if (!owner) {
     known_[region] = false;
@@ -240,7 +240,7 @@ void Arena::back(std::uint64_t region) {
 }
 
 // Bring the free list up to date with the ledger: enter regions that the job has gained, remove those it has lost.
-void Arena::look() {
+void Arena::refresh_free_list() {
   for (std::uint64_t region = 0; region < ledger_.regions().count(); ++region) {
     const bool ours = ledger_.regions().is_of(claim_, region);
     if (ours == known_[region]) continue;

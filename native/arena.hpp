@@ -41,7 +41,7 @@ struct ArenaUsage {
   std::uint64_t requested_bytes;   // live allocations, their sizes as requested
   std::uint64_t high_water_bytes;  // highest value of allocated_bytes
   std::uint64_t reserved_high_water_bytes;
-  std::uint64_t largest_free_bytes;  // largest contiguous free range; regions not yet looked at do not count
+  std::uint64_t largest_free_bytes;  // largest contiguous free range; regions gained since the last look at the ledger do not count
   std::uint64_t fallback_count;      // requests through the hook that the arena had no room for
   std::uint64_t unaccounted_bytes;   // largest excess of requested_bytes over the bytes given to `expect`
 };
@@ -112,10 +112,10 @@ class Arena {
   std::uint64_t aligned(std::uint64_t size_bytes) const;
   std::optional<std::uint64_t> find(std::uint64_t size_bytes);
   bool engage(Range range);
-  bool take_up(std::uint64_t region);
+  bool engage_region(std::uint64_t region);
   void disengage(Range regions);
   void back(std::uint64_t region);
-  void look();
+  void refresh_free_list();
   Range bytes_of(std::uint64_t region) const;
   Range regions_of(Range range) const;
   void open(Range range);

@@ -114,10 +114,10 @@ void Script::reset_high_water() {
 void* Script::allocate(std::uint64_t size_bytes) {
   const bool mine = std::this_thread::get_id() == program_;
   const std::lock_guard lock(changing_);
-  std::uintptr_t address = mine && sheet_ != nullptr ? planned(size_bytes) : 0;
-  if (address == 0 && mine) address = lent(size_bytes);
+  std::uintptr_t address = mine && sheet_ != nullptr ? take_planned(size_bytes) : 0;
+  if (address == 0 && mine) address = take_lent(size_bytes);
   if (is_lent(address)) return reinterpret_cast<void*>(address);
-  if (address == 0) address = unplanned(size_bytes);
+  if (address == 0) address = take_unplanned(size_bytes);
   if (address == 0) return nullptr;
   if (guard_ && is_planned(address)) guard_->open(address, size_bytes, name_of(next_ - 1), position_);
   usage_.elsewhere += !mine;
@@ -148,7 +148,7 @@ int Script::release(std::uintptr_t address) {
 
 // Return the address of the position's next planned allocation of this size. It skips entries of other sizes, so an
 // allocation that does not occur does not shift the addresses of those after it.
-std::uintptr_t Script::planned(std::uint64_t size_bytes) {
+std::uintptr_t Script::take_planned(std::uint64_t size_bytes) {
   if (window_.size_bytes() == 0 || position_ >= sheet_->first.size() - 1) return 0;
   if (position_ != followed_) {
     followed_ = position_;
@@ -173,7 +173,7 @@ std::uintptr_t Script::planned(std::uint64_t size_bytes) {
 
 // Return a piece of lent memory that was never used before: memory freed while an iteration is recorded is still used
 // by every launch of the recording.
-std::uintptr_t Script::lent(std::uint64_t size_bytes) {
+std::uintptr_t Script::take_lent(std::uint64_t size_bytes) {
   if (!lending_ || size_bytes > small_bytes) return 0;
   Slab& slab = slabs_.back();
   if (slab.taken_bytes + lent_bytes > slab.size_bytes) return 0;
@@ -191,7 +191,7 @@ std::string Script::name_of(std::uint32_t entry) const {
   return entry < sheet_->names.size() ? sheet_->names[entry] : "a tensor";
 }
 
-std::uintptr_t Script::unplanned(std::uint64_t size_bytes) {
+std::uintptr_t Script::take_unplanned(std::uint64_t size_bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(arena_.allocate(arena_.context, size_bytes));
   usage_.unplanned += address != 0;
   return address;

@@ -123,11 +123,11 @@ class Script {
 
   void* allocate(std::uint64_t size_bytes);
   int release(std::uintptr_t address);
-  std::uintptr_t planned(std::uint64_t size_bytes);
-  std::uintptr_t lent(std::uint64_t size_bytes);
+  std::uintptr_t take_planned(std::uint64_t size_bytes);
+  std::uintptr_t take_lent(std::uint64_t size_bytes);
   bool is_lent(std::uintptr_t address) const;
   std::string name_of(std::uint32_t entry) const;
-  std::uintptr_t unplanned(std::uint64_t size_bytes);
+  std::uintptr_t take_unplanned(std::uint64_t size_bytes);
   std::vector<Block>::iterator at(std::uintptr_t address);
   bool is_free(std::uintptr_t address, std::uint64_t size_bytes);
   bool is_planned(std::uintptr_t address) const noexcept { return address - block() < window_.end() - block(); }

@@ -12,6 +12,10 @@ bin=.venv/bin
 say "ruff"
 $bin/ruff format --check --quiet . || die "these files are not formatted: run .venv/bin/ruff format ."
 $bin/ruff check --quiet .
+say "clang-format"
+# shellcheck disable=SC2046
+$bin/clang-format --dry-run --Werror $(find native tests/native -name '*.[ch]' -o -name '*.[ch]pp') ||
+  die "these files are not formatted: run .venv/bin/clang-format -i on them"
 say "native library: warnings as errors, sanitizers; beside it mypy and import contracts, which use one core"
 sh tests/native/run.sh >.cache/native.log 2>&1 &
 native=$!

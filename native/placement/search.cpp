@@ -105,14 +105,14 @@ class Searcher {
     weight_.assign(count, 1.0);
     preference_.assign(count, 1.0);
     height_.resize(at(sections_.count));
-    roof_.resize(count);
+    lowest_top_.resize(count);
     offsets_.resize(count);
-    measure();
+    measure_load();
   }
 
   Found run(std::int64_t steps) {
     for (std::int64_t turn = 0; steps > 0; ++turn) {
-      prefer(turn);
+      set_preferences(turn);
       const std::int64_t most = std::min(steps, first_steps * luby(turn / kinds + 1));
       left_ = most;
       const Verdict verdict = place(start(), 0);
@@ -126,7 +126,7 @@ class Searcher {
  private:
   static constexpr std::int64_t kinds = 5;
 
-  void measure() {
+  void measure_load() {
     std::vector<Bytes> load(at(sections_.count));
     for (const Block& block : blocks_) {
       for (Index t = block.first; t < block.stop; ++t) load[at(wrapped(t, sections_.count))] += block.size;
@@ -134,18 +134,18 @@ class Searcher {
     for (const Block& block : blocks_) {
       Bytes most = 0;
       for (Index t = block.first; t < block.stop; ++t) most = std::max(most, load[at(wrapped(t, sections_.count))]);
-      crowd_.push_back(static_cast<double>(most));
+      max_load_.push_back(static_cast<double>(most));
     }
   }
 
   // Set the preferences that decide between blocks with equal least offsets. Successive restarts use different
   // criteria in turn: the load during the life of a block, its length, load times the root of the area, its size, its
   // area.
-  void prefer(std::int64_t turn) {
+  void set_preferences(std::int64_t turn) {
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const double size = static_cast<double>(blocks_[i].size);
       const double length = static_cast<double>(blocks_[i].stop - blocks_[i].first);
-      const double bases[kinds] = {crowd_[i], length, crowd_[i] * std::sqrt(size * length), size, size * length};
+      const double bases[kinds] = {max_load_[i], length, max_load_[i] * std::sqrt(size * length), size, size * length};
       preference_[i] = bases[turn % kinds] * (1 + shuffle * (2 * random() - 1));
     }
   }
@@ -183,7 +183,7 @@ class Searcher {
       if (!settle(open)) return left_ <= 0 ? Verdict::undecided : Verdict::impossible;
       if (!bounded(open)) return Verdict::impossible;
       const Index block = chosen(open);
-      const bool free = roof_[at(block)] == unlimited;  // the block meets no open block: there is no alternative
+      const bool free = lowest_top_[at(block)] == unlimited;  // it meets no open block
       const std::size_t saved_count = changed_.size();
       const Verdict verdict = place_with(open, block, level, free);
       if (verdict == Verdict::placed) offsets_[at(block)] = least_[at(block)].offset;
@@ -193,7 +193,7 @@ class Searcher {
       if (free || !failure_.has(level)) return verdict;  // the branch fails wherever this block lies
       failure_.remove(level);
       explain(block);
-      if (!raise(block, find_roof(block))) return Verdict::impossible;
+      if (!raise(block, find_lowest_top(block))) return Verdict::impossible;
     }
   }
 
@@ -228,17 +228,17 @@ class Searcher {
     least_[at(block)].offset = least;
     least_[at(block)].why = failure_;
     if (least + blocks_[at(block)].size <= capacity_) return true;
-    weight_[at(block)] += blame_;
+    weight_[at(block)] += weight_increment_;
     return false;
   }
 
   // Return the lowest top that an open block which meets this block can have; `unlimited` if there is none.
-  Bytes find_roof(Index block) const {
-    Bytes roof = unlimited;
+  Bytes find_lowest_top(Index block) const {
+    Bytes lowest_top = unlimited;
     for (const Index other : meets_[at(block)]) {
-      if (is_open_[at(other)]) roof = std::min(roof, least_[at(other)].offset + blocks_[at(other)].size);
+      if (is_open_[at(other)]) lowest_top = std::min(lowest_top, least_[at(other)].offset + blocks_[at(other)].size);
     }
-    return roof;
+    return lowest_top;
   }
 
   // Add to `failure_` the reasons why the block, which cannot lie at its least offset, must lie on an open block.
@@ -253,17 +253,17 @@ class Searcher {
   // Raise each block that rests on no placed block until it may rest on an open block. False if a least offset
   // becomes too high, or if the steps are used up.
   bool settle(const Blocks& open) {
-    for (const Index block : open) roof_[at(block)] = find_roof(block);
+    for (const Index block : open) lowest_top_[at(block)] = find_lowest_top(block);
     for (bool changed = true; changed;) {
       changed = false;
       for (const Index block : open) {
         const std::size_t i = at(block);
-        if (least_[i].offset == least_[i].support || least_[i].offset >= roof_[i]) continue;
+        if (least_[i].offset == least_[i].support || least_[i].offset >= lowest_top_[i]) continue;
         failure_.clear();
         explain(block);
-        if (roof_[i] == unlimited || !raise(block, roof_[i])) return false;
+        if (lowest_top_[i] == unlimited || !raise(block, lowest_top_[i])) return false;
         for (const Index other : meets_[i]) {
-          if (is_open_[at(other)]) roof_[at(other)] = find_roof(other);
+          if (is_open_[at(other)]) lowest_top_[at(other)] = find_lowest_top(other);
         }
         changed = true;
         if (left_-- <= 0) return false;  // raises count as steps: there may be many until the capacity is reached
@@ -284,7 +284,7 @@ class Searcher {
         Bytes& height = height_[at(wrapped(t, sections_.count))];
         height = std::max(height, least_[at(block)].offset) + size;
         if (height > capacity_) {
-          blame(wrapped(t, sections_.count), block);
+          explain_bound(wrapped(t, sections_.count), block);
           return false;
         }
       }
@@ -294,7 +294,7 @@ class Searcher {
 
   // Set `failure_` after the bound failed at this moment with the block `last`. The reasons are those of the least
   // offsets of all blocks from the last hole below up to `last`, and these blocks gain weight.
-  void blame(Index moment, Index last) {
+  void explain_bound(Index moment, Index last) {
     Bytes height = 0;
     critical_.clear();
     for (const Index block : by_least_) {
@@ -311,12 +311,12 @@ class Searcher {
     failure_.clear();
     for (const Index block : critical_) {
       failure_.add(least_[at(block)].why);
-      weight_[at(block)] += blame_;
+      weight_[at(block)] += weight_increment_;
     }
-    blame_ *= weight_growth;
-    if (blame_ > weight_most) {
+    weight_increment_ *= weight_growth;
+    if (weight_increment_ > weight_most) {
       for (double& weight : weight_) weight /= weight_most;
-      blame_ /= weight_most;
+      weight_increment_ /= weight_most;
     }
   }
 
@@ -327,9 +327,9 @@ class Searcher {
     bool best_must = false;
     for (const Index block : open) {
       const std::size_t i = at(block);
-      if (least_[i].offset != least_[i].support || least_[i].offset >= roof_[i]) continue;
-      if (roof_[i] == unlimited) return block;
-      const bool must = roof_[i] + blocks_[i].size > capacity_;
+      if (least_[i].offset != least_[i].support || least_[i].offset >= lowest_top_[i]) continue;
+      if (lowest_top_[i] == unlimited) return block;
+      const bool must = lowest_top_[i] + blocks_[i].size > capacity_;
       if (best == none || (must != best_must ? must : before(i, at(best)))) {
         best = block;
         best_must = must;
@@ -350,15 +350,15 @@ class Searcher {
   std::vector<Least> least_;
   std::vector<std::uint8_t> is_open_;
   std::vector<std::pair<Index, Least>> changed_;  // saved least offsets, the latest change last
-  std::vector<double> crowd_;                     // by block: the highest load during its life
+  std::vector<double> max_load_;                     // by block: the highest load during its life
   std::vector<double> preference_;
   std::vector<double> weight_;
-  double blame_ = 1.0;
+  double weight_increment_ = 1.0;
   std::uint64_t seed_ = 1;
   std::int64_t left_ = 0;
   Reasons failure_;
   std::vector<Bytes> height_;
-  std::vector<Bytes> roof_;
+  std::vector<Bytes> lowest_top_;
   std::vector<Index> by_least_;
   std::vector<Index> critical_;
   std::vector<Bytes> offsets_;

@@ -183,7 +183,7 @@ EXPORTED void free(void* address) {
 
 /* --- serving ------------------------------------------------------------------------------------------------- */
 
-static void leave_to_parent(void) {
+static void stop_in_child(void) {
   atomic_store(&forked, true);
   atomic_store(&serving, NULL);
 }
@@ -192,10 +192,10 @@ static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 
 static void prepare(void) {
   dl_iterate_phdr(find_allocator, NULL);
-  pthread_atfork(NULL, NULL, leave_to_parent);
+  pthread_atfork(NULL, NULL, stop_in_child);
 }
 
-static bool remember(const tensile_arena_hook* hook) {
+static bool add_arena(const tensile_arena_hook* hook) {
   for (int i = 0; i < MOST_ARENAS; ++i) {
     const tensile_arena_hook* known = NULL;
     if (atomic_compare_exchange_strong(&arenas[i], &known, hook) || known == hook) return true;
@@ -210,7 +210,7 @@ static int begin(const tensile_arena_hook* hook) {
   unsigned long nobody = 0;
   const unsigned long mine = this_thread();
   if (!atomic_compare_exchange_strong(&program, &nobody, mine) && nobody != mine) return EBUSY;
-  if (!remember(hook)) return ENOSPC;
+  if (!add_arena(hook)) return ENOSPC;
   atomic_store(&serving, hook);
   return 0;
 }
@@ -250,7 +250,7 @@ static void remove_entry(char* list, const char* entry) {
   *to = '\0';
 }
 
-__attribute__((constructor)) static void arrive(void) {
+__attribute__((constructor)) static void initialize(void) {
   resolve();
   Dl_info own;
   char* const preloaded = getenv("LD_PRELOAD");
