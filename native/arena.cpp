@@ -42,7 +42,7 @@ Arena::Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape, std::op
     throw Fault(Fault::Kind::invariant, text("an alignment of ", shape.alignment_bytes,
                                              " bytes is no power of two of at most a page of ", page_bytes()));
   }
-  if (shape.strict && foreign_) throw Fault(Fault::Kind::invariant, "strict mode on memory that is not the ledger's");
+  if (shape.strict && foreign_) throw Fault(Fault::Kind::invariant, "strict mode needs the ledger's own memory");
   if (shape.strict) protect({0, size_bytes()}, PROT_NONE);
 }
 

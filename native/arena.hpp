@@ -19,7 +19,7 @@
 namespace tensile {
 
 struct ArenaShape {
-  std::uint64_t alignment_bytes = 64;  // a power of two: 64 is what torch aligns CPU tensors to, 512 CUDA's
+  std::uint64_t alignment_bytes = 64;  // a power of two: torch aligns CPU tensors to 64, CUDA tensors to 512
   bool strict = false;                 // touching memory that is not allocated faults, or reads `Arena::poison`
 };
 
@@ -41,7 +41,7 @@ struct ArenaUsage {
   std::uint64_t requested_bytes;   // live allocations, their sizes as requested
   std::uint64_t high_water_bytes;  // highest value of allocated_bytes
   std::uint64_t reserved_high_water_bytes;
-  std::uint64_t largest_free_bytes;  // largest contiguous free range; regions gained since the last look at the ledger do not count
+  std::uint64_t largest_free_bytes;  // contiguous; without regions that the free list does not cover yet
   std::uint64_t fallback_count;      // requests through the hook that the arena had no room for
   std::uint64_t unaccounted_bytes;   // largest excess of requested_bytes over the bytes given to `expect`
 };

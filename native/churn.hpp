@@ -1,4 +1,4 @@
-// A test load: a job that allocates at full speed and checks its bytes. Tests kill it at random instructions and then
+// A workload for tests: a job that allocates at full speed and checks its bytes. Tests kill it at random instructions and then
 // check the state that it leaves in the ledger.
 #pragma once
 

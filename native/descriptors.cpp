@@ -25,7 +25,7 @@ struct alignas(cmsghdr) Control {
   if (error_number == EPIPE || error_number == ECONNRESET || error_number == EAGAIN) {
     const char* failure = error_number == EAGAIN ? "does not answer" : "closed the socket";
     throw Fault(Fault::Kind::device, text(purpose, ": the other process ", failure),
-                "Look why that process ended or hangs; this one cannot go on with it.");
+                "Look why that process ended or hangs; this process cannot continue.");
   }
   throw_system_fault(call, purpose, error_number);
 }

@@ -1,6 +1,6 @@
 // The interface of a device as a trainer uses it, which every back end implements. It consists of plain integers and
 // addresses and depends on neither torch nor CUDA. Every back end uses `Account` (bytes, shared by all processes) and
-// `HostPool`; back ends differ in where device memory is and in what copies it.
+// `HostPool`; back ends differ in the location of device memory and in the copy engines.
 #pragma once
 
 #include <chrono>

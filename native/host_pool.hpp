@@ -30,7 +30,7 @@ struct HostSupply {
   std::function<void(std::byte* address, std::size_t size_bytes)> add = populate;
   std::function<void(std::byte* address, std::size_t size_bytes)> remove = discard;
   std::function<void(std::byte* to, const std::byte* from, std::size_t size_bytes)> move = std::memmove;
-  std::uint64_t unit_bytes = 64;  // a cache line, and what torch aligns its CPU tensors to
+  std::uint64_t unit_bytes = 64;  // a cache line, and the alignment of torch's CPU tensors
   bool is_memory = true;
 };
 

@@ -1,5 +1,5 @@
-// The clock of one link between host and device, shared by all processes that copy over the link. It emulates a link
-// of limited bandwidth.
+// The clock of one link between host and device, shared by all processes that copy over the link. It can emulate
+// a link of limited bandwidth.
 #pragma once
 
 #include <cstdint>

@@ -90,7 +90,7 @@ void CopyLane::add_users(const std::byte* host, std::size_t size_bytes, std::vec
 }
 
 void CopyLane::begin_recording() {
-  if (!queued_.empty()) throw Fault(Fault::Kind::invariant, "a copy is under way where recording begins");
+  if (!queued_.empty()) throw Fault(Fault::Kind::invariant, "recording begins while a copy is under way");
   recording_ = true;
 }
 

@@ -203,7 +203,7 @@ void CudaDevice::begin_recording() {
   CaptureStatus status = CaptureStatus::none;
   driver_.cuStreamIsCapturing("recording an iteration", pointer(compute_), &status);
   if (status != CaptureStatus::active) {
-    throw Fault(Fault::Kind::invariant, "nobody records what the computing stream is given");
+    throw Fault(Fault::Kind::invariant, "the computing stream is not being recorded");
   }
   forbid_recording("recording has begun already");
   recording_ = true;

@@ -142,8 +142,8 @@ class TorchAllocator {
     const DeviceAddress address = device_->allocate_outside(size_bytes);
     if (address == 0) {
       throw Fault(Fault::Kind::memory,
-                  text("the job's regions have no ", size_bytes, " bytes in one piece for torch, and of what may be ",
-                       "had beside them ", device_->outside_bytes(), " bytes are in use"),
+                  text("the job's regions have no ", size_bytes, " bytes in one piece for torch, and ",
+                       device_->outside_bytes(), " bytes outside them are in use"),
                   "Ask the controller for a larger grant, or follow a plan with a lower peak.");
     }
     return reinterpret_cast<void*>(address);

@@ -125,11 +125,11 @@ TEST(nothing_is_recorded_where_nobody_records_or_a_copy_is_under_way) {
   const Checked checked;
   Scene scene(2 * mib);
   Iteration iteration(*scene.device);
-  CHECK_FAULT(invariant, "nobody records what the computing stream is given", iteration.device.begin_recording());
+  CHECK_FAULT(invariant, "the computing stream is not being recorded", iteration.device.begin_recording());
   fake_cuda::hold(true);
   iteration.device.copy_out(iteration.swapped, iteration.tensor, 1000);
   fake_cuda::begin_capture(stream());
-  CHECK_FAULT(invariant, "a copy is under way where recording begins", iteration.device.begin_recording());
+  CHECK_FAULT(invariant, "recording begins while a copy is under way", iteration.device.begin_recording());
   fake_cuda::drop_capture(stream());
   fake_cuda::hold(false);
   CHECK(iteration.device.drain_for(60s));

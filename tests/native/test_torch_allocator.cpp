@@ -164,7 +164,7 @@ TEST(what_does_not_fit_the_regions_comes_from_the_driver_as_far_as_that_is_allow
   device.allow_outside(10 * region_bytes);
   void* outside = tensile_cuda_allocate(9 * region_bytes, 0, nullptr);
   CHECK_EQUAL(device.outside_bytes(), 9 * region_bytes);
-  CHECK_FAULT(memory, text("of what may be had beside them ", 9 * region_bytes, " bytes are in use"),
+  CHECK_FAULT(memory, text("and ", 9 * region_bytes, " bytes outside them are in use"),
               tensile_cuda_allocate(9 * region_bytes, 0, nullptr));
   tensile_cuda_free(outside, 9 * region_bytes, 0, nullptr);
   CHECK_EQUAL(device.outside_bytes(), 0U);
