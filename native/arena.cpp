@@ -33,8 +33,13 @@ Arena::Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape, std::op
       forks_(forks()),
       foreign_(std::move(foreign)),
       memory_(foreign_ ? Mapping(foreign_->begin, ledger_.regions().count() * region_bytes_) : map_memory(ledger_)),
-      hook_{this, &hook_allocate, &hook_release, reinterpret_cast<std::uintptr_t>(begin()),
-            reinterpret_cast<std::uintptr_t>(begin()) + size_bytes(), region_bytes_, &hook_allocate_whole},
+      hook_{this,
+            &hook_allocate,
+            &hook_release,
+            reinterpret_cast<std::uintptr_t>(begin()),
+            reinterpret_cast<std::uintptr_t>(begin()) + size_bytes(),
+            region_bytes_,
+            &hook_allocate_whole},
       known_(ledger_.regions().count()),
       placed_(ledger_.regions().count()) {
   ledger_.check(claim_);

@@ -1,5 +1,5 @@
-// A workload for tests: a job that allocates at full speed and checks its bytes. Tests kill it at random instructions and then
-// check the state that it leaves in the ledger.
+// A workload for tests: a job that allocates at full speed and checks its bytes. Tests kill it at random instructions
+// and then check the state that it leaves in the ledger.
 #pragma once
 
 #include <cstdint>

@@ -78,13 +78,13 @@ CpuDevice::CpuDevice(Ledger ledger, const Claim& claim, std::uint64_t host_pool_
                      const std::shared_ptr<Swap>& swap)
     : MachineDevice(std::move(ledger), claim, host_pool_bytes, arena,
                     {swap->supply(swap),
-                     {[swap, buffer = std::make_shared<SwapFile::Buffer>()](
-                          std::byte* to, const std::byte* from, std::size_t size_bytes) {
+                     {[swap, buffer = std::make_shared<SwapFile::Buffer>()](std::byte* to, const std::byte* from,
+                                                                            std::size_t size_bytes) {
                         swap->write(to, from, size_bytes, *buffer);
                       },
                       Lane::Pace::none},
-                     {[swap, buffer = std::make_shared<SwapFile::Buffer>()](
-                          std::byte* to, const std::byte* from, std::size_t size_bytes) {
+                     {[swap, buffer = std::make_shared<SwapFile::Buffer>()](std::byte* to, const std::byte* from,
+                                                                            std::size_t size_bytes) {
                         swap->read(to, from, size_bytes, *buffer);
                       },
                       Lane::Pace::none}}),

@@ -98,8 +98,7 @@ std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count) {
   if (received <= 0) throw_socket_fault("recvmsg", text("taking over ", count, " descriptors"), received);
   std::vector<FileDescriptor> descriptors = taken(message);
   if (descriptors.size() != count || (message.msg_flags & MSG_CTRUNC) != 0) {
-    throw Fault(Fault::Kind::device,
-                text("taking over descriptors: ", descriptors.size(), " of ", count, " arrived"),
+    throw Fault(Fault::Kind::device, text("taking over descriptors: ", descriptors.size(), " of ", count, " arrived"),
                 "Raise the limit on open files (ulimit -n).");
   }
   return descriptors;

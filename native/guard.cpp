@@ -79,9 +79,8 @@ void Guard::report(std::uintptr_t address) const {
   if (address - begin_ >= size_bytes_) return;
   std::string message =
       text(who_, ": memory that is away was touched: byte ", address - begin_, " of the planned block");
-  const auto last =
-      std::find_if(released_.rbegin(), released_.rend(),
-                   [&](const auto& entry) { return address - entry.first < entry.second.size_bytes; });
+  const auto last = std::find_if(released_.rbegin(), released_.rend(),
+                                 [&](const auto& entry) { return address - entry.first < entry.second.size_bytes; });
   if (last != released_.rend()) {
     const auto& [start, tensor] = *last;
     message += text(", where ", tensor.name, " of ", tensor.size_bytes, " bytes lay until position ", tensor.position,

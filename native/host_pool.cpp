@@ -15,7 +15,8 @@ constexpr std::uint64_t step_bytes = std::uint64_t{16} << 20;  // faulting in on
 HostPool::HostPool(std::uint64_t limit_bytes, HostSupply supply)
     : supply_(std::move(supply)),
       limit_bytes_(limit_bytes / supply_.unit_bytes * supply_.unit_bytes),
-      range_(reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes()), page_bytes()), supply_.is_memory)),
+      range_(
+          reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes()), page_bytes()), supply_.is_memory)),
       forks_(forks()) {}
 
 HostPool::~HostPool() {
@@ -36,7 +37,8 @@ void HostPool::prepare(std::uint64_t size_bytes) {
 std::byte* HostPool::allocate(std::uint64_t size_bytes) {
   if (size_bytes == 0) throw Fault(Fault::Kind::invariant, "a host buffer of 0 bytes");
   const std::lock_guard lock(mutex_);
-  const std::uint64_t taken_bytes = size_bytes > limit_bytes_ ? size_bytes : rounded_up(size_bytes, supply_.unit_bytes);
+  const std::uint64_t taken_bytes =
+      size_bytes > limit_bytes_ ? size_bytes : rounded_up(size_bytes, supply_.unit_bytes);
   std::optional<Range> free_range = free_.best_fit(taken_bytes);
   if (!free_range && grow(taken_bytes)) free_range = free_.best_fit(taken_bytes);
   if (!free_range) throw_full(taken_bytes);

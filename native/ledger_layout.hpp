@@ -10,8 +10,8 @@
 //     4864    8*n  Word     one per region, n of them: its owner
 //   memory  n*region        the device's memory, at a page boundary, if the ledger was created with memory
 //
-// Each record has a cache line to itself, so that two jobs never contend for one line. The words of host shares and of
-// owners share lines, because they change rarely.
+// Each record has a cache line to itself, so that two jobs never contend for one line. The words of host shares and
+// of owners share lines, because they change rarely.
 //
 // ## Regions
 //

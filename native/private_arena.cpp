@@ -44,7 +44,8 @@ void PrivateArena::trim(const tensile_arena_hook& hook) {
   const HostUsage usage = static_cast<const HostPool*>(hook.context)->usage();
   if (usage.used_bytes != 0 || usage.resident_bytes == 0) return;
   // MADV_DONTNEED does not give shared memory back; punching a hole does.
-  if (::madvise(reinterpret_cast<void*>(hook.begin), rounded_up(usage.resident_bytes, page_bytes()), MADV_REMOVE) != 0) {
+  if (::madvise(reinterpret_cast<void*>(hook.begin), rounded_up(usage.resident_bytes, page_bytes()), MADV_REMOVE) !=
+      0) {
     throw_system_fault("madvise", text("giving back ", usage.resident_bytes, " bytes of a private arena"), errno);
   }
 }

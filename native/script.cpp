@@ -25,9 +25,11 @@ Script::Script(const tensile_arena_hook& arena, Shim shim, std::unique_ptr<Piece
             [](void* context, void* address) {
               return static_cast<Script*>(context)->release(reinterpret_cast<std::uintptr_t>(address));
             },
-            arena.begin, arena.end, 1, nullptr},
-      block_hook_{this, hook_.allocate, hook_.release, window_.begin(), window_.end(), 1,
-                  nullptr} {}
+            arena.begin,
+            arena.end,
+            1,
+            nullptr},
+      block_hook_{this, hook_.allocate, hook_.release, window_.begin(), window_.end(), 1, nullptr} {}
 
 bool Script::reserve(std::uint64_t size_bytes, bool gathers) {
   const std::lock_guard lock(changing_);
@@ -47,7 +49,8 @@ void Script::discard(std::uintptr_t address, std::uint64_t size_bytes) {
   const std::lock_guard lock(changing_);
   if (!is_planned(address)) return;
   if (!is_free(address, size_bytes))
-    throw Fault(Fault::Kind::invariant, text("a tensor lies in the ", size_bytes, " bytes that are to be given back"));
+    throw Fault(Fault::Kind::invariant,
+                text("a tensor lies in the ", size_bytes, " bytes that are to be given back"));
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = (address + page - 1) / page * page;
   const std::uintptr_t end = (address + size_bytes) / page * page;

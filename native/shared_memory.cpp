@@ -140,7 +140,8 @@ Mapping reserve_address_space(std::size_t size_bytes, bool usable) {
   const std::size_t slack_bytes = size_bytes < huge_page_bytes ? 0 : huge_page_bytes;
   void* const mapped =
       ::mmap(nullptr, size_bytes + slack_bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) throw_system_fault("mmap", text("reserving ", size_bytes, " bytes of address space"), errno);
+  if (mapped == MAP_FAILED)
+    throw_system_fault("mmap", text("reserving ", size_bytes, " bytes of address space"), errno);
   if (slack_bytes == 0) return {mapped, size_bytes};
   auto* const first = static_cast<std::byte*>(mapped);
   const std::uint64_t start = reinterpret_cast<std::uintptr_t>(mapped);

@@ -103,7 +103,8 @@ void SwapFile::read(std::uint64_t offset, std::byte* to, std::size_t size_bytes,
     std::size_t got = 0;
     while (got < part_bytes) {
       const ssize_t count = uninterrupted([&] {
-        return ::pread(fd_.number(), buffer.bytes() + got, whole_bytes - got, static_cast<off_t>(offset + done + got));
+        return ::pread(fd_.number(), buffer.bytes() + got, whole_bytes - got,
+                       static_cast<off_t>(offset + done + got));
       });
       if (count < 0) throw_lost(text("reading ", part_bytes, " bytes"), errno);
       if (count == 0) break;
@@ -112,7 +113,8 @@ void SwapFile::read(std::uint64_t offset, std::byte* to, std::size_t size_bytes,
     if (got < part_bytes) std::memset(buffer.bytes() + got, 0, part_bytes - got);  // space that was never written
     std::memcpy(to + done, buffer.bytes(), part_bytes);
   }
-  if (!direct_) ::posix_fadvise(fd_.number(), static_cast<off_t>(offset), static_cast<off_t>(size_bytes), POSIX_FADV_DONTNEED);
+  if (!direct_)
+    ::posix_fadvise(fd_.number(), static_cast<off_t>(offset), static_cast<off_t>(size_bytes), POSIX_FADV_DONTNEED);
 }
 
 // Write a range to the disk, then drop it from the page cache, which can only drop pages that are on the disk.
@@ -130,11 +132,12 @@ void SwapFile::flush(Range range) {
 }
 
 void SwapFile::throw_lost(const std::string& purpose, int error_number) const {
-  throw Fault(Fault::Kind::lost,
-              text("the swap file in swap_directory '", directory_, "': ", purpose, ": ",
-                   std::generic_category().message(error_number)),
-              "Free space on that disk or name another (TENSILE_SWAP_DIRECTORY), or give the device a larger budget, so "
-              "that less is swapped. A twentieth of the disk, at most 1 GB, stays free.");
+  throw Fault(
+      Fault::Kind::lost,
+      text("the swap file in swap_directory '", directory_, "': ", purpose, ": ",
+           std::generic_category().message(error_number)),
+      "Free space on that disk or name another (TENSILE_SWAP_DIRECTORY), or give the device a larger budget, so "
+      "that less is swapped. A twentieth of the disk, at most 1 GB, stays free.");
 }
 
 }  // namespace tensile

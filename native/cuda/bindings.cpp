@@ -102,9 +102,8 @@ struct Regions {
 void bind_regions(nb::module_& module) {
   nb::class_<Regions>(module, "CudaRegions")
       .def(
-          "__init__",
-          [](Regions* place, int device, int socket) { new (place) Regions(device, socket); }, "device"_a, "socket"_a,
-          nb::call_guard<nb::gil_scoped_release>())
+          "__init__", [](Regions* place, int device, int socket) { new (place) Regions(device, socket); }, "device"_a,
+          "socket"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("touch", &Regions::touch, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -19,7 +19,8 @@ PrimaryContext::PrimaryContext(const Driver& driver, int ordinal) : driver_(driv
 void PrimaryContext::sleep_in_waits(const std::string& purpose) {
   const Call<DeviceNumber, unsigned int>& call = driver_.cuDevicePrimaryCtxSetFlags;
   const Result result = call.answer(device_, schedule_blocking);
-  if (result != Result::success && result != Result::primary_context_active) driver_.fail(purpose, call.name(), result);
+  if (result != Result::success && result != Result::primary_context_active)
+    driver_.fail(purpose, call.name(), result);
 }
 
 PrimaryContext::~PrimaryContext() { driver_.cuDevicePrimaryCtxRelease.answer(device_); }

@@ -145,7 +145,8 @@ class Searcher {
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const double size = static_cast<double>(blocks_[i].size);
       const double length = static_cast<double>(blocks_[i].stop - blocks_[i].first);
-      const double bases[kinds] = {max_load_[i], length, max_load_[i] * std::sqrt(size * length), size, size * length};
+      const double bases[kinds] = {max_load_[i], length, max_load_[i] * std::sqrt(size * length), size,
+                                   size * length};
       preference_[i] = bases[turn % kinds] * (1 + shuffle * (2 * random() - 1));
     }
   }
@@ -275,8 +276,9 @@ class Searcher {
   // Return whether at each moment the open blocks fit above their least offsets (Jackson's bound).
   bool bounded(const Blocks& open) {
     by_least_ = open;
-    std::sort(by_least_.begin(), by_least_.end(),
-              [&](Index a, Index b) { return std::pair(least_[at(a)].offset, a) < std::pair(least_[at(b)].offset, b); });
+    std::sort(by_least_.begin(), by_least_.end(), [&](Index a, Index b) {
+      return std::pair(least_[at(a)].offset, a) < std::pair(least_[at(b)].offset, b);
+    });
     std::fill(height_.begin(), height_.end(), 0);
     for (const Index block : by_least_) {
       const auto [first, stop, size] = blocks_[at(block)];
@@ -350,7 +352,7 @@ class Searcher {
   std::vector<Least> least_;
   std::vector<std::uint8_t> is_open_;
   std::vector<std::pair<Index, Least>> changed_;  // saved least offsets, the latest change last
-  std::vector<double> max_load_;                     // by block: the highest load during its life
+  std::vector<double> max_load_;                  // by block: the highest load during its life
   std::vector<double> preference_;
   std::vector<double> weight_;
   double weight_increment_ = 1.0;

@@ -8,8 +8,8 @@ namespace {
 
 constexpr Index most_stretches = 1 << 15;  // of a lane's calendar: each spans one or a few operators of a large graph
 constexpr int most_weighed = 24;           // candidates weighed at a position besides those that are taken
-constexpr int deepest_chain = 12;          // longest estimated chain; longer ones count as impossible (Candidates too)
-constexpr double choice_price = 0.05;      // fixed cost of a choice, in mean operators: prefers fewer choices
+constexpr int deepest_chain = 12;      // longest estimated chain; longer ones count as impossible (Candidates too)
+constexpr double choice_price = 0.05;  // fixed cost of a choice, in mean operators: prefers fewer choices
 constexpr double impossible_ns = 1e18;
 
 }  // namespace
@@ -289,8 +289,7 @@ double Sweep::chain_ns(Index tensor, Index op, int depth) const {
   if (maker == none || step_.arrays.repeatable[at(maker)] == 0 || depth > deepest_chain) return impossible_ns;
   if (step_.writers[at(tensor)].size() != 1) return impossible_ns;
   auto sum = static_cast<double>(step_.arrays.latency_ns[at(maker)]);
-  for (Index number = step_.first_access(maker); number < step_.last_access(maker) && sum < impossible_ns;
-       ++number) {
+  for (Index number = step_.first_access(maker); number < step_.last_access(maker) && sum < impossible_ns; ++number) {
     const Access& source = step_.access(number);
     if (source.writes) continue;
     if (step_.written_between(source.tensor, maker, op)) return impossible_ns;

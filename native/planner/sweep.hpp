@@ -24,9 +24,9 @@ namespace tensile::planner {
 
 // The weights of a sweep.
 struct Weights {
-  bool drops = true;      // allow recomputation
-  double lane_price = 0;  // cost of a nanosecond of copying, in nanoseconds, besides the waits that it causes
-  double again_price = 1; // cost of a nanosecond of recomputation, in nanoseconds
+  bool drops = true;       // allow recomputation
+  double lane_price = 0;   // cost of a nanosecond of copying, in nanoseconds, besides the waits that it causes
+  double again_price = 1;  // cost of a nanosecond of recomputation, in nanoseconds
 };
 
 class Sweep {

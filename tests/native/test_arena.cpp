@@ -389,8 +389,7 @@ TEST(a_machine_with_too_little_memory_is_an_error_and_no_signal) {
   const Claim claim = ledger.claim_slot(1);
   ledger.grant(claim.slot, huge);
   Arena arena(Ledger::attach(ledger.fd()), claim, {});
-  CHECK_FAULT(lost, text("the system has no memory for ", huge, " more bytes of the device: "),
-              arena.allocate(100));
+  CHECK_FAULT(lost, text("the system has no memory for ", huge, " more bytes of the device: "), arena.allocate(100));
   CHECK(ledger.regions().owner(0).state == RegionState::empty);
   CHECK(arena.hook().allocate(arena.hook().context, 100) == nullptr);
   CHECK_EQUAL(arena.usage().fallback_count, 1U);

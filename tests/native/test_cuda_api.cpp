@@ -19,8 +19,8 @@ constexpr bool passes_as() {
   if constexpr (std::is_pointer_v<Ours> || std::is_pointer_v<Theirs>) {
     return std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>;
   } else {
-    return (std::is_integral_v<Ours> || std::is_enum_v<Ours>)&&(
-               std::is_integral_v<Theirs> || std::is_enum_v<Theirs>)&&sizeof(Ours) == sizeof(Theirs);
+    return (std::is_integral_v<Ours> || std::is_enum_v<Ours>) &&
+           (std::is_integral_v<Theirs> || std::is_enum_v<Theirs>) && sizeof(Ours) == sizeof(Theirs);
   }
 }
 

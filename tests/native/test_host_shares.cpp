@@ -24,7 +24,9 @@ constexpr std::uint64_t limit_bytes = 64 * page;
 constexpr std::uint64_t region = 1000;
 constexpr int for_ever = 1 << 30;
 
-Ledger pinning_ledger() { return Ledger::create({20 * region, region, 1'000'000, 1'000'000, std::nullopt, limit_bytes}); }
+Ledger pinning_ledger() {
+  return Ledger::create({20 * region, region, 1'000'000, 1'000'000, std::nullopt, limit_bytes});
+}
 
 // Counts the memory that processes really have, independently of the ledger.
 struct Witness {
@@ -142,9 +144,10 @@ TEST(a_share_is_refused_beside_others_and_after_its_epoch) {
   const Claim second = ledger.claim_slot(2);
   HostShares& shares = ledger.host_shares();
   shares.take(first, limit_bytes - page);
-  CHECK_FAULT(memory,
-              "slot 1: the host pool has no 8192 bytes more: of its 262144 bytes this job has 0 and others have 258048",
-              shares.take(second, 2 * page));
+  CHECK_FAULT(
+      memory,
+      "slot 1: the host pool has no 8192 bytes more: of its 262144 bytes this job has 0 and others have 258048",
+      shares.take(second, 2 * page));
   CHECK_FAULT(invariant, "slot 1: giving back 1 bytes of the host pool, of which it has 0", shares.give(second, 1));
   shares.take(second, page);
   ledger.revoke_slot(first.slot);

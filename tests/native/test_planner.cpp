@@ -143,7 +143,8 @@ TEST(a_plan_is_read_back_and_anything_else_is_refused_and_changes_nothing) {
     std::vector<Index> order = search.layout().order().op_at;
     std::vector<Move> moves = search.layout().moves;
     for (Move& move : moves) {
-      move = {none, move.tensor, move.after, move.need % count, move.free % count, move.back % count, 0, none, move.copies};
+      move = {none, move.tensor, move.after, move.need % count, move.free % count, move.back % count,
+              0,    none,        move.copies};
     }
     Search other(arrays);
     const auto standing = other.adopt(order, moves);

@@ -84,7 +84,8 @@ TEST(a_range_that_was_given_back_reads_as_zeros) {
 TEST(a_disk_without_room_is_said_before_anything_is_written) {
   const Directory directory;
   SwapFile file(directory.name());
-  CHECK_FAULT(lost, "the swap file in swap_directory '" + directory.name() + "'", file.reserve({0, std::uint64_t{1} << 52}));
+  CHECK_FAULT(lost, "the swap file in swap_directory '" + directory.name() + "'",
+              file.reserve({0, std::uint64_t{1} << 52}));
 }
 
 TEST(a_directory_that_takes_no_files_is_named) {

@@ -118,7 +118,8 @@ TEST(equal_sweeps_choose_equally_and_do_nothing_within_the_limit) {
   Search search(arrays);
   Search other(arrays);
   const Bytes top = search.layout().peak_bytes();
-  CHECK(search.sweep(top, {}, 4) && search.layout().moves.empty() && search.layout().length() == search.step().operators());
+  CHECK(search.sweep(top, {}, 4) && search.layout().moves.empty() &&
+        search.layout().length() == search.step().operators());
   CHECK(search.sweep(top * 2 / 3, {}, 4) == other.sweep(top * 2 / 3, {}, 4));
   CHECK(search.choices().choice == other.choices().choice);
 }
