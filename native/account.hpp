@@ -1,4 +1,4 @@
-// One job's bytes on the device, as its own process sees them.
+// The account of one job's bytes on the device, used by the job's own process.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,20 @@
 
 namespace tensile {
 
-// Binds a ledger to one claim. The mutex is this process's own: it keeps the process's threads one behind the
-// other, and nobody else ever waits for it.
+// Binds a ledger to one claim. The mutex is private to this process: it serializes the process's threads, and no
+// other process ever waits for it.
 class Account {
  public:
-  // Refuses a claim whose epoch is over.
+  // Raises a device fault for a claim whose epoch is over.
   Account(Ledger ledger, const Claim& claim);
 
-  // What is used then.
+  // Give bytes back, then take bytes, as one change. Returns the bytes in use afterwards.
   std::uint64_t move(std::uint64_t freed_bytes, std::uint64_t taken_bytes);
   void reset_high_water();
   SlotUsage usage() const;
 
-  // Memory for a host pool, which is counted before it is taken and for as long as it is there. Outlives none of this.
+  // Wrap a host pool's supply so that the ledger counts its memory from before the memory is taken until after it is
+  // given back. The returned supply must not outlive this account.
   HostSupply counted(HostSupply supply);
 
   layout::Lane& out_lane() const noexcept { return ledger_.words().out; }

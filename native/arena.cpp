@@ -33,8 +33,13 @@ Arena::Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape, std::op
       forks_(forks()),
       foreign_(std::move(foreign)),
       memory_(foreign_ ? Mapping(foreign_->begin, ledger_.regions().count() * region_bytes_) : map_memory(ledger_)),
-      hook_{this, &hook_allocate, &hook_release, reinterpret_cast<std::uintptr_t>(begin()),
-            reinterpret_cast<std::uintptr_t>(begin()) + size_bytes(), region_bytes_, &hook_allocate_whole},
+      hook_{this,
+            &hook_allocate,
+            &hook_release,
+            reinterpret_cast<std::uintptr_t>(begin()),
+            reinterpret_cast<std::uintptr_t>(begin()) + size_bytes(),
+            region_bytes_,
+            &hook_allocate_whole},
       known_(ledger_.regions().count()),
       placed_(ledger_.regions().count()) {
   ledger_.check(claim_);
@@ -42,11 +47,11 @@ Arena::Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape, std::op
     throw Fault(Fault::Kind::invariant, text("an alignment of ", shape.alignment_bytes,
                                              " bytes is no power of two of at most a page of ", page_bytes()));
   }
-  if (shape.strict && foreign_) throw Fault(Fault::Kind::invariant, "strict mode on memory that is not the ledger's");
+  if (shape.strict && foreign_) throw Fault(Fault::Kind::invariant, "strict mode needs the ledger's own memory");
   if (shape.strict) protect({0, size_bytes()}, PROT_NONE);
 }
 
-// Foreign memory is its owner's, and in a forked child the addresses may be somebody else's by now.
+// Foreign memory belongs to its owner. In a forked child other mappings may have taken the addresses.
 Arena::~Arena() {
   if (foreign_ || forks() != forks_) memory_.abandon();
 }
@@ -68,7 +73,7 @@ std::byte* Arena::allocate_at(std::uint64_t offset, std::uint64_t size_bytes) {
                      " bytes, and offsets are multiples of ", shape_.alignment_bytes));
   }
   const Range range{offset, aligned(size_bytes)};
-  if (!free_.around(range)) look();
+  if (!free_.around(range)) refresh_free_list();
   if (!free_.around(range) || !engage(range)) {
     throw Fault(Fault::Kind::invariant, text("slot ", claim_.slot, ": ", size_bytes, " bytes at offset ", offset,
                                              " are not free in the regions of this job"));
@@ -78,9 +83,9 @@ std::byte* Arena::allocate_at(std::uint64_t offset, std::uint64_t size_bytes) {
 
 std::byte* Arena::allocate_whole(std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
-  look();
+  refresh_free_list();
   const std::uint64_t taken_bytes = aligned(size_bytes);
-  std::uint64_t empty_bytes = 0;  // up to and with this region
+  std::uint64_t empty_bytes = 0;  // length of the run of empty regions that ends with this region
   for (std::uint64_t region = 0; region < known_.size(); ++region) {
     empty_bytes = known_[region] && placed_[region] == 0 ? empty_bytes + region_bytes_ : 0;
     if (empty_bytes < taken_bytes) continue;
@@ -138,7 +143,7 @@ void Arena::reset_high_water() {
   unaccounted_bytes_ = 0;
 }
 
-// A range that is free and engaged becomes an allocation.
+// Turn a range that is free and engaged into an allocation.
 std::byte* Arena::place(std::uint64_t offset, const Live& live) {
   const Range range{offset, live.size_bytes};
   if (shape_.strict) open(range);
@@ -158,26 +163,28 @@ std::uint64_t Arena::aligned(std::uint64_t size_bytes) const {
   return rounded_up(size_bytes, shape_.alignment_bytes);
 }
 
-// The best fit in regions that are still ours; each turn but the last finds out that one is not, or finds new ones.
+// Engage the best fit among the regions that this job still owns. Every pass but the last either discovers that the
+// job has lost a region or enters regions that it has gained.
 std::optional<std::uint64_t> Arena::find(std::uint64_t size_bytes) {
   if (size_bytes > this->size_bytes()) return std::nullopt;
   const std::uint64_t taken_bytes = aligned(size_bytes);
-  bool looked = false;
+  bool refreshed = false;
   for (;;) {
-    const std::optional<Range> found = free_.best_fit(taken_bytes);
-    if (found && engage({found->offset, taken_bytes})) return found->offset;
-    if (found) continue;
-    if (std::exchange(looked, true)) return std::nullopt;
-    look();
+    const std::optional<Range> candidate = free_.best_fit(taken_bytes);
+    if (candidate && engage({candidate->offset, taken_bytes})) return candidate->offset;
+    if (candidate) continue;
+    if (std::exchange(refreshed, true)) return std::nullopt;
+    refresh_free_list();
   }
 }
 
-// Keep the regions under a free range for it. False where one of them has been taken back; the book knows then.
+// Engage the regions under a free range. False if the controller has taken one of them back; the free list no longer
+// contains that region then.
 bool Arena::engage(Range range) {
   const Range regions = regions_of(range);
   std::uint64_t region = regions.offset;
   try {
-    while (region < regions.end() && (placed_[region] != 0 || take_up(region))) ++placed_[region++];
+    while (region < regions.end() && (placed_[region] != 0 || engage_region(region))) ++placed_[region++];
   } catch (...) {
     disengage({regions.offset, region - regions.offset});
     throw;
@@ -187,8 +194,8 @@ bool Arena::engage(Range range) {
   return false;
 }
 
-// The first thing is about to be placed in this region.
-bool Arena::take_up(std::uint64_t region) {
+// Engage a region before its first allocation, and back it with memory. False if the job no longer owns it.
+bool Arena::engage_region(std::uint64_t region) {
   const std::optional<layout::Owner> owner = ledger_.regions().engage(claim_, region);
   if (!owner) {
     known_[region] = false;
@@ -228,8 +235,8 @@ void Arena::back(std::uint64_t region) {
     reserve(ledger_.fd(), {ledger_.words().header.memory_offset + bytes.offset, bytes.size_bytes});
   }
 #ifdef MADV_POPULATE_WRITE
-  // Into this process's page tables at once, where the kernel can: page by page later costs as much and comes amid
-  // work.
+  // Fill this process's page tables at once where the kernel can. Faulting page by page later costs as much and
+  // interrupts the computation.
   if (!shape_.strict && !foreign_) ::madvise(begin() + bytes.offset, bytes.size_bytes, MADV_POPULATE_WRITE);
 #endif
   ledger_.regions().mark_backed(claim_, region);
@@ -237,8 +244,8 @@ void Arena::back(std::uint64_t region) {
   reserved_high_water_bytes_ = std::max(reserved_high_water_bytes_, reserved_bytes);
 }
 
-// Enter regions that are new, strike those that are gone.
-void Arena::look() {
+// Bring the free list up to date with the ledger: enter regions that the job has gained, remove those it has lost.
+void Arena::refresh_free_list() {
   for (std::uint64_t region = 0; region < ledger_.regions().count(); ++region) {
     const bool ours = ledger_.regions().is_of(claim_, region);
     if (ours == known_[region]) continue;
@@ -258,15 +265,15 @@ Range Arena::regions_of(Range range) const {
   return {first, (range.end() - 1) / region_bytes_ - first + 1};
 }
 
-// Strict mode: the pages that a range touches can be used again.
+// Strict mode: make the pages that a range touches accessible again.
 void Arena::open(Range range) {
   const std::uint64_t start = range.offset / page_bytes() * page_bytes();
   protect({start, rounded_up(range.end(), page_bytes()) - start}, PROT_READ | PROT_WRITE);
   std::memset(begin() + range.offset, static_cast<int>(poison), range.size_bytes);
 }
 
-// Strict mode, after the range was entered as free: what is left in it is poison, and whole pages of the free range
-// it is now part of cannot be touched at all.
+// Strict mode, after the range was entered as free: fill the range with poison, and make the whole pages of the free
+// range that now contains it inaccessible.
 void Arena::shut(Range range) {
   std::memset(begin() + range.offset, static_cast<int>(poison), range.size_bytes);
   const Range whole = free_.around(range).value_or(range);
@@ -299,7 +306,7 @@ void* Arena::hook_allocate(void* context, std::size_t size_bytes) noexcept {
   try {
     const std::optional<std::uint64_t> offset = arena->find(size_bytes);
     if (offset) return arena->place(*offset, {arena->aligned(size_bytes), size_bytes});
-  } catch (...) {  // the machine is full, which the caller finds out for itself
+  } catch (...) {  // the machine is out of memory; the caller's own allocator reports that
   }
   ++arena->fallback_count_;
   return nullptr;

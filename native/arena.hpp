@@ -1,4 +1,4 @@
-// One process's allocator in the regions of device memory that its job owns.
+// The allocator of one process in the regions of device memory that its job owns.
 #pragma once
 
 #include <atomic>
@@ -19,67 +19,68 @@
 namespace tensile {
 
 struct ArenaShape {
-  std::uint64_t alignment_bytes = 64;  // a power of two: 64 is what torch aligns CPU tensors to, 512 CUDA's
-  bool strict = false;                 // touching what is not allocated faults, or shows `Arena::poison`
+  std::uint64_t alignment_bytes = 64;  // a power of two: torch aligns CPU tensors to 64, CUDA tensors to 512
+  bool strict = false;                 // touching memory that is not allocated faults, or reads `Arena::poison`
 };
 
-// Memory that is mapped already, and that an arena itself never touches: a GPU's.
+// Memory that is already mapped and that the arena itself never reads or writes, such as a GPU's.
 struct ForeignMemory {
   std::byte* begin;
 
-  // Give these bytes, of whole regions, memory of their own, and nothing of another job's in it.
+  // Back these bytes, which are whole regions, with memory that holds nothing of another job.
   std::function<void(Range)> back;
 
-  // Take it away again.
+  // Take the memory behind these bytes away again.
   std::function<void(Range)> drop;
 };
 
 struct ArenaUsage {
-  std::uint64_t owned_bytes;       // regions of this job
-  std::uint64_t reserved_bytes;    // of those, what the system has set aside memory for
+  std::uint64_t owned_bytes;       // in regions that this job owns
+  std::uint64_t reserved_bytes;    // part of owned_bytes that the system has set aside memory for
   std::uint64_t allocated_bytes;   // live allocations, their sizes rounded up to the alignment
-  std::uint64_t requested_bytes;   // the same as they were asked for
-  std::uint64_t high_water_bytes;  // of allocated_bytes
+  std::uint64_t requested_bytes;   // live allocations, their sizes as requested
+  std::uint64_t high_water_bytes;  // highest value of allocated_bytes
   std::uint64_t reserved_high_water_bytes;
-  std::uint64_t largest_free_bytes;  // in one piece; regions not looked at yet count as not there
-  std::uint64_t fallback_count;      // what the hook had no room for
-  std::uint64_t unaccounted_bytes;   // the most by which requested_bytes passed what `expect` said
+  std::uint64_t largest_free_bytes;  // contiguous; without regions that the free list does not cover yet
+  std::uint64_t fallback_count;      // requests through the hook that the arena had no room for
+  std::uint64_t unaccounted_bytes;   // largest excess of requested_bytes over the bytes given to `expect`
 };
 
-// All the device's memory is mapped, at one address for the arena's life, and an allocation is an offset in it. Free
-// memory is one book over all owned regions, so an allocation may span neighbouring ones; the smallest free range
-// that fits is taken and of those the lowest, so equal calls give equal places in equal regions.
+// All the device's memory is mapped at one address for the arena's lifetime, and an allocation is an offset in it.
+// One free list covers all owned regions, so an allocation may span neighbouring regions. The arena takes the
+// smallest free range that fits, and the lowest of equal ones, so equal calls give equal places in equal regions.
 //
-// A region is engaged before the first thing is placed in it, and disengaged with the last: in between the controller
-// cannot take it back, and all of it is backed by memory. Who frees says that the last use is over.
+// The arena engages a region before it places the first allocation there, and disengages the region when the last
+// allocation is freed. In between, the controller cannot take the region back, and memory backs all of it. A caller
+// of `free` states that the last use of the memory is over.
 //
-// Any thread may call. A forked child has neither the memory nor, by the hook, the allocator.
+// Any thread may call. A forked child has neither the memory nor, through the hook, the allocator.
 class Arena {
  public:
-  static constexpr std::byte poison{0xDB};  // what strict mode leaves in memory that is freed, and gives out new
+  static constexpr std::byte poison{0xDB};  // strict mode fills memory with it when the memory is freed and allocated
 
-  // The ledger must have memory of its own, unless there is other. Strict mode is for the ledger's own.
+  // Without `foreign` memory the ledger must have memory. Strict mode works only on the ledger's memory.
   Arena(Ledger ledger, const Claim& claim, const ArenaShape& shape,
         std::optional<ForeignMemory> foreign = std::nullopt);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Raises a memory fault where no free range is long enough, `lost` where the system has no memory.
+  // Raises a memory fault if no free range is long enough, and a `lost` fault if the system has no memory.
   std::byte* allocate(std::uint64_t size_bytes);
 
-  // At an offset of the device, as planned. Raises an invariant fault where that is not free or not this job's.
+  // Allocate at a planned offset of the device. Raises an invariant fault if the range is not free or not this job's.
   std::byte* allocate_at(std::uint64_t offset, std::uint64_t size_bytes);
 
-  // From the start of an empty region of the job's on, and where that is not enough of its empty neighbours'; null
-  // where there are none.
+  // Allocate from the start of an empty region of the job; a larger allocation continues in the empty regions that
+  // follow. Null if there is no such run of empty regions.
   std::byte* allocate_whole(std::uint64_t size_bytes);
   std::byte* allocate_region() { return allocate_whole(region_bytes_); }
 
-  // Raises an invariant fault for what is no live allocation.
+  // Raises an invariant fault if the address is not that of a live allocation.
   void free(const std::byte* address);
 
-  // The live allocation that holds this byte, where one does.
+  // The live allocation that contains this byte, if any.
   std::optional<Range> around(const std::byte* address) const;
 
   std::byte* begin() const noexcept { return memory_.address(); }
@@ -88,15 +89,15 @@ class Arena {
     return address >= begin() && address < begin() + size_bytes();
   }
 
-  // Take the memory away, which is foreign, of all regions in which nothing lies.
+  // Take away the foreign memory of all regions that hold no allocation.
   void trim();
 
-  // From now on the job's account says that so much is used: what is requested beyond that is noted.
+  // Set the bytes that the job's account says are in use. The arena records how far requests exceed them.
   void expect(std::uint64_t used_bytes) noexcept { expected_bytes_ = used_bytes; }
 
   ArenaUsage usage() const;
 
-  // New marks from here on, also of what is unaccounted for.
+  // Restart all high-water marks and `unaccounted_bytes` from the present state.
   void reset_high_water();
 
   const tensile_arena_hook& hook() const noexcept { return hook_; }
@@ -111,10 +112,10 @@ class Arena {
   std::uint64_t aligned(std::uint64_t size_bytes) const;
   std::optional<std::uint64_t> find(std::uint64_t size_bytes);
   bool engage(Range range);
-  bool take_up(std::uint64_t region);
+  bool engage_region(std::uint64_t region);
   void disengage(Range regions);
   void back(std::uint64_t region);
-  void look();
+  void refresh_free_list();
   Range bytes_of(std::uint64_t region) const;
   Range regions_of(Range range) const;
   void open(Range range);
@@ -137,8 +138,8 @@ class Arena {
 
   mutable std::mutex mutex_;
   FreeRanges free_;
-  std::vector<bool> known_;            // regions that the book is kept of
-  std::vector<std::uint32_t> placed_;  // allocations that touch a region
+  std::vector<bool> known_;            // by region: whether the free list covers it
+  std::vector<std::uint32_t> placed_;  // by region: the allocations that touch it
   std::map<std::uint64_t, Live> live_;
   std::uint64_t allocated_bytes_ = 0;
   std::uint64_t requested_bytes_ = 0;

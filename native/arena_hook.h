@@ -1,9 +1,9 @@
-/* How something that knows neither C++ nor Python allocates from a process's arena of device memory.
+/* The C interface through which code without C++ or Python allocates from a process's arena of device memory.
  *
- * `tensile_arena_hook` is filled by the device that owns the arena, and lives as long as that device. Both functions
- * may be called by any thread at any time; they call nothing of Python or torch, and take ordinary memory for their
- * book-keeping from malloc, never from posix_memalign or aligned_alloc. In a forked child the arena is closed: its
- * memory is not mapped there, `allocate` gives NULL and `release` does nothing.
+ * The device that owns the arena fills in `tensile_arena_hook`, which lives as long as that device. Any thread may
+ * call the functions at any time. They call neither Python nor torch, and allocate ordinary memory for their
+ * book-keeping with malloc, never with posix_memalign or aligned_alloc. In a forked child the arena is closed: its
+ * memory is not mapped there, `allocate` returns NULL and `release` does nothing.
  */
 #ifndef TENSILE_ARENA_HOOK_H
 #define TENSILE_ARENA_HOOK_H
@@ -16,21 +16,21 @@ extern "C" {
 #endif
 
 typedef struct {
-  void* context; /* the first argument of both functions */
+  void* context; /* the first argument of all functions */
 
-  /* `size` bytes, aligned as the arena is (at least 64 bytes); NULL where the arena has no room for them or `size`
-   * is 0: take them elsewhere, and count it. */
+  /* Allocate `size` bytes with the alignment of the arena (at least 64 bytes). NULL if the arena has no room or if
+   * `size` is 0: the caller then allocates elsewhere. */
   void* (*allocate)(void* context, size_t size);
 
-  /* Gives back what `allocate` gave: 0. Anything but 0: `address` is no live allocation of this arena, and nothing
-   * has changed. Every address from `begin` up to `end` belongs here and to no other allocator. */
+  /* Release an allocation and return 0. Any other result means that `address` is not a live allocation of this arena,
+   * and that nothing has changed. All addresses from `begin` up to `end` belong to this arena alone. */
   int (*release)(void* context, void* address);
 
-  uintptr_t begin, end; /* the arena's range of addresses, half-open; fixed for the life of the device */
+  uintptr_t begin, end; /* the arena's half-open range of addresses, fixed for the lifetime of the device */
 
-  /* The arena is handed out in regions of so many bytes from `begin` on, and `allocate_whole` is `allocate` from the
-   * start of one in which nothing is, nor in those after it that are needed; NULL also where there is none. Without
-   * regions: 1 and NULL. */
+  /* The arena consists of regions of `region_bytes`, counted from `begin`. `allocate_whole` allocates from the start
+   * of an empty region and continues into the following regions, which must be empty too; NULL if there is no such
+   * place. An arena without regions has 1 and NULL. */
   size_t region_bytes;
   void* (*allocate_whole)(void* context, size_t size);
 } tensile_arena_hook;

@@ -80,17 +80,17 @@ void bind_ledger(nb::module_& module) {
           "slot", [](const Ledger& ledger, std::uint32_t slot) { return as_tuple(ledger.usage(slot)); }, "slot"_a)
       .def("slots",
            [](const Ledger& ledger) {
-             std::vector<decltype(as_tuple(SlotUsage{}))> found;
-             for (const SlotUsage& usage : ledger.claimed_slots()) found.push_back(as_tuple(usage));
-             return found;
+             std::vector<decltype(as_tuple(SlotUsage{}))> rows;
+             for (const SlotUsage& usage : ledger.claimed_slots()) rows.push_back(as_tuple(usage));
+             return rows;
            })
       .def("regions",
            [](const Ledger& ledger) {
-             std::vector<decltype(as_tuple(layout::Owner{}))> found;
+             std::vector<decltype(as_tuple(layout::Owner{}))> rows;
              for (std::uint64_t region = 0; region < ledger.regions().count(); ++region) {
-               found.push_back(as_tuple(ledger.regions().owner(region)));
+               rows.push_back(as_tuple(ledger.regions().owner(region)));
              }
-             return found;
+             return rows;
            })
       .def("pool",
            [](const Ledger& ledger) {

@@ -1,4 +1,4 @@
-// What the binding files of _native share.
+// Helpers that the binding files of _native share.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,11 +19,12 @@ namespace tensile::bindings {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-inline constexpr std::chrono::milliseconds signal_interval{100};  // how soon Ctrl-C ends a wait
+inline constexpr std::chrono::milliseconds signal_interval{100};  // the longest delay before Ctrl-C ends a wait
 
 inline std::byte* pointer(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
-// Block without the interpreter lock, letting signal handlers run now and then; returns the nanoseconds it took.
+// Block without the interpreter lock until `waiter` returns true, and run Python's signal handlers between its calls.
+// Returns the nanoseconds spent.
 template <typename Waiter>
 std::uint64_t blocked_ns(Waiter waiter) {
   const std::uint64_t start_ns = now_ns();
@@ -50,7 +51,7 @@ inline auto as_tuple(const layout::Lane& lane) {
   return std::make_tuple(lane.bytes_per_s, lane.free_ns.load(), lane.reserved_ns.load(), lane.reserved_bytes.load());
 }
 
-// What every device has, whichever back end.
+// Bind the methods that every back end's device has.
 template <typename Back>
 void bind_device(nb::class_<Back>& bound) {
   bound.def("move", &Back::move, "freed_bytes"_a, "taken_bytes"_a)
@@ -125,7 +126,7 @@ void bind_device(nb::class_<Back>& bound) {
       .def("close", &Back::close, nb::call_guard<nb::gil_scoped_release>());
 }
 
-// The GPU's part of the module.
+// Bind the GPU's part of the module.
 void bind_cuda(nb::module_& module);
 
 }  // namespace tensile::bindings

@@ -29,7 +29,7 @@ class Job {
         mark_(1 + (claim.slot * 31 + claim.epoch) % 255),
         random_(seed) {}
 
-  // False where the job has no room.
+  // Returns false if the job has no room.
   bool take(std::size_t size_bytes) {
     try {
       ledger_.move(claim_, 0, size_bytes);
@@ -47,21 +47,21 @@ class Job {
     return true;
   }
 
-  // False where its bytes are not as they were left.
-  bool give_one() {
+  // Free a random piece. Returns false if its bytes have changed.
+  bool free_random_piece() {
     std::swap(pieces_[random_() % pieces_.size()], pieces_.back());
     const Piece piece = pieces_.back();
     pieces_.pop_back();
-    const bool whole = std::all_of(piece.address, piece.address + piece.size_bytes,
-                                   [&](std::byte byte) { return byte == std::byte(mark_); });
+    const bool unchanged = std::all_of(piece.address, piece.address + piece.size_bytes,
+                                       [&](std::byte byte) { return byte == std::byte(mark_); });
     arena_.free(piece.address);
     ledger_.move(claim_, piece.size_bytes, 0);
-    return whole;
+    return unchanged;
   }
 
   bool turn(std::size_t most_bytes) {
     if (pieces_.size() < most_pieces && take(1 + random_() % most_bytes)) return true;
-    return pieces_.empty() || give_one();
+    return pieces_.empty() || free_random_piece();
   }
 
  private:

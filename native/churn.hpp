@@ -1,4 +1,5 @@
-// A job that allocates at full speed and looks after its bytes: for those who kill it to see what it leaves behind.
+// A workload for tests: a job that allocates at full speed and checks its bytes. Tests kill it at random instructions
+// and then check the state that it leaves in the ledger.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace tensile {
 
-// Takes and gives back account and memory at random, fills all it has with a mark of its own, and looks at each mark
-// once more before it lets go. Returns only where a byte is not as it was left.
+// Take and give back bytes of the account and of the arena at random, fill all memory taken with a mark of this job,
+// and check the mark before the memory is freed. Returns only if a byte has changed.
 void churn(Ledger ledger, const Claim& claim, std::uint64_t seed);
 
 }  // namespace tensile

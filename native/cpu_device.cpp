@@ -6,13 +6,13 @@
 
 namespace tensile {
 
-// The file, as the pool and the lanes of one device know it: by addresses of the pool. Each lane has a thread and so a
-// buffer of its own; what the host does itself takes turns.
+// The swap file, addressed by addresses of the host pool, as the pool and the lanes of one device use it. Each lane
+// has its own thread and its own buffer; the host's direct accesses share one buffer and are serialized.
 class CpuDevice::Swap {
  public:
   explicit Swap(const std::string& directory) : file_(directory) {}
 
-  // Offsets in the file count from here.
+  // Set the pool address that stands for offset 0 of the file.
   void begin_at(const std::byte* begin) noexcept { begin_ = begin; }
 
   HostSupply supply(const std::shared_ptr<Swap>& self) const {
@@ -52,7 +52,8 @@ class CpuDevice::Swap {
  private:
   std::uint64_t offset(const std::byte* address) const { return static_cast<std::uint64_t>(address - begin_); }
 
-  // Down, so that what is read has not been written over: part by part, each through memory of its own.
+  // Copy towards lower addresses, part by part through a temporary buffer, so that no part is overwritten before it
+  // is read.
   void move(const std::byte* to, const std::byte* from, std::size_t size_bytes) {
     const std::lock_guard lock(mutex_);
     SwapFile::Buffer between;
@@ -77,13 +78,13 @@ CpuDevice::CpuDevice(Ledger ledger, const Claim& claim, std::uint64_t host_pool_
                      const std::shared_ptr<Swap>& swap)
     : MachineDevice(std::move(ledger), claim, host_pool_bytes, arena,
                     {swap->supply(swap),
-                     {[swap, buffer = std::make_shared<SwapFile::Buffer>()](
-                          std::byte* to, const std::byte* from, std::size_t size_bytes) {
+                     {[swap, buffer = std::make_shared<SwapFile::Buffer>()](std::byte* to, const std::byte* from,
+                                                                            std::size_t size_bytes) {
                         swap->write(to, from, size_bytes, *buffer);
                       },
                       Lane::Pace::none},
-                     {[swap, buffer = std::make_shared<SwapFile::Buffer>()](
-                          std::byte* to, const std::byte* from, std::size_t size_bytes) {
+                     {[swap, buffer = std::make_shared<SwapFile::Buffer>()](std::byte* to, const std::byte* from,
+                                                                            std::size_t size_bytes) {
                         swap->read(to, from, size_bytes, *buffer);
                       },
                       Lane::Pace::none}}),

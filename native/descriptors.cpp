@@ -12,10 +12,10 @@
 namespace tensile {
 namespace {
 
-// A descriptor travels with at least one byte.
+// The byte sent with the descriptors: a message that carries descriptors needs at least one byte of data.
 constexpr std::byte companion{'d'};
 
-// Room for the control message of as many descriptors as one message can carry, aligned as its header must be.
+// Space for a control message with the most descriptors that one message can carry, aligned as its header requires.
 struct alignas(cmsghdr) Control {
   std::array<std::byte, CMSG_SPACE(max_descriptors * sizeof(int))> bytes{};
 };
@@ -23,9 +23,9 @@ struct alignas(cmsghdr) Control {
 [[noreturn]] void throw_socket_fault(const char* call, const std::string& purpose, ssize_t done) {
   const int error_number = done == 0 ? ECONNRESET : errno;
   if (error_number == EPIPE || error_number == ECONNRESET || error_number == EAGAIN) {
-    const char* what = error_number == EAGAIN ? "does not answer" : "closed the socket";
-    throw Fault(Fault::Kind::device, text(purpose, ": the other process ", what),
-                "Look why that process ended or hangs; this one cannot go on with it.");
+    const char* failure = error_number == EAGAIN ? "does not answer" : "closed the socket";
+    throw Fault(Fault::Kind::device, text(purpose, ": the other process ", failure),
+                "Look why that process ended or hangs; this process cannot continue.");
   }
   throw_system_fault(call, purpose, error_number);
 }
@@ -37,7 +37,7 @@ void check_count(std::size_t count) {
   }
 }
 
-// Again after a signal's handler has run.
+// Repeat a system call that a signal handler has interrupted.
 template <typename Operation>
 ssize_t retried(Operation operation) {
   ssize_t done = -1;
@@ -47,20 +47,20 @@ ssize_t retried(Operation operation) {
   return done;
 }
 
-// Owns whatever descriptors came, also those beyond what was asked for.
+// Take ownership of all descriptors in a message, including those beyond the number that the caller expects.
 std::vector<FileDescriptor> taken(msghdr& message) {
-  std::vector<FileDescriptor> found;
-  found.reserve(max_descriptors);
+  std::vector<FileDescriptor> descriptors;
+  descriptors.reserve(max_descriptors);
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
       int number = -1;
       std::memcpy(&number, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-      found.emplace_back(number);
+      descriptors.emplace_back(number);
     }
   }
-  return found;
+  return descriptors;
 }
 
 }  // namespace
@@ -96,12 +96,12 @@ std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count) {
   message.msg_controllen = control.bytes.size();
   const ssize_t received = retried([&] { return ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC); });
   if (received <= 0) throw_socket_fault("recvmsg", text("taking over ", count, " descriptors"), received);
-  std::vector<FileDescriptor> found = taken(message);
-  if (found.size() != count || (message.msg_flags & MSG_CTRUNC) != 0) {
-    throw Fault(Fault::Kind::device, text("taking over descriptors: ", found.size(), " of ", count, " arrived"),
+  std::vector<FileDescriptor> descriptors = taken(message);
+  if (descriptors.size() != count || (message.msg_flags & MSG_CTRUNC) != 0) {
+    throw Fault(Fault::Kind::device, text("taking over descriptors: ", descriptors.size(), " of ", count, " arrived"),
                 "Raise the limit on open files (ulimit -n).");
   }
-  return found;
+  return descriptors;
 }
 
 void send_bytes(int socket, std::span<const std::byte> bytes) {

@@ -1,4 +1,4 @@
-// File descriptors handed from process to process over a Unix socket.
+// Passing file descriptors between processes over a Unix socket.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,19 @@
 
 namespace tensile {
 
-// What one message can carry: the kernel's SCM_MAX_FD.
+// The most descriptors that one message can carry: the kernel's SCM_MAX_FD.
 inline constexpr std::size_t max_descriptors = 253;
 
-// Send duplicates in one message; the descriptors stay the caller's. A peer that has gone is a device fault.
+// Send duplicates of the descriptors in one message; the caller keeps the originals. Raises a device fault if the
+// peer has ended.
 void send_descriptors(int socket, std::span<const int> descriptors);
 
-// Receive exactly as many, of one such message, closed at exec. Too few or too many is a device fault, which keeps
-// none open.
+// Receive exactly `count` descriptors from one such message; they are closed at exec. Raises a device fault if the
+// number differs, and then leaves none open.
 std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count);
 
-// A message of plain bytes before, between and after; whole, or a device fault.
+// Send or receive plain bytes before, between and after messages of descriptors. Raises a device fault if not all
+// bytes could be transferred.
 void send_bytes(int socket, std::span<const std::byte> bytes);
 void receive_bytes(int socket, std::span<std::byte> bytes);
 

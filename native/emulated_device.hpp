@@ -1,5 +1,5 @@
-// A GPU's stand-in on a machine without one: its copy engines are two threads that copy no faster than the links they
-// stand for, and the far side of these links is memory of the process's own.
+// Emulates a GPU on a machine without one. Two threads act as copy engines and copy no faster than the emulated
+// links; the host side of the links is memory of the process itself.
 #pragma once
 
 #include "machine_device.hpp"

@@ -1,4 +1,5 @@
-// What went wrong, in the terms of indb_tensile/errors.py: whose fault, one sentence, and the way out.
+// The exception of the native library. It carries a kind (a class of indb_tensile/errors.py), a one-sentence message
+// and a hint that says how to resolve the error.
 #pragma once
 
 #include <exception>
@@ -11,8 +12,8 @@ namespace tensile {
 class Fault : public std::exception {
  public:
   // The class of indb_tensile/errors.py that a Python caller sees.
-  // `lost`: the device, or this process's hold on it, is gone; the job can run again in another process.
-  // `broken`: what this process computed took its hold on the device from it, and another attempt may do so again.
+  // `lost`: the device, or this process's access to it, is gone; the job can run again in another process.
+  // `broken`: this process's own computation destroyed its access to the device; another attempt may fail likewise.
   enum class Kind { device, memory, lost, broken, invariant };
 
   Fault(Kind kind, std::string message, std::string hint = {})
@@ -28,7 +29,7 @@ class Fault : public std::exception {
   std::string hint_;
 };
 
-// The parts of a message, one after the other.
+// Concatenate the parts of a message.
 template <typename... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream out;
@@ -36,7 +37,7 @@ std::string text(const Parts&... parts) {
   return out.str();
 }
 
-// A system call that failed: names the call, what it was for, and errno's own words.
+// Raise a device fault for a failed system call, naming the call, its purpose and the system's text for the error.
 [[noreturn]] void throw_system_fault(const char* call, const std::string& purpose, int error_number);
 
 }  // namespace tensile

@@ -35,30 +35,30 @@ void FreeRanges::remove(Range range) {
   auto entry = by_offset_.upper_bound(range.offset);
   if (entry != by_offset_.begin()) --entry;
   while (entry != by_offset_.end() && entry->first < range.end()) {
-    const Range found{entry->first, entry->second};
-    if (found.end() <= range.offset) {
+    const Range free_range{entry->first, entry->second};
+    if (free_range.end() <= range.offset) {
       ++entry;
       continue;
     }
     entry = erase(entry);
-    if (found.offset < range.offset) put({found.offset, range.offset - found.offset});
-    if (found.end() > range.end()) put({range.end(), found.end() - range.end()});
+    if (free_range.offset < range.offset) put({free_range.offset, range.offset - free_range.offset});
+    if (free_range.end() > range.end()) put({range.end(), free_range.end() - range.end()});
   }
 }
 
 std::optional<Range> FreeRanges::best_fit(std::uint64_t size_bytes) const {
-  const auto found = by_size_.lower_bound({size_bytes, 0});
-  if (found == by_size_.end()) return std::nullopt;
-  return Range{found->second, found->first};
+  const auto smallest = by_size_.lower_bound({size_bytes, 0});
+  if (smallest == by_size_.end()) return std::nullopt;
+  return Range{smallest->second, smallest->first};
 }
 
 std::optional<Range> FreeRanges::around(Range range) const {
   const auto after = by_offset_.upper_bound(range.offset);
   if (after == by_offset_.begin()) return std::nullopt;
   const auto before = std::prev(after);
-  const Range found{before->first, before->second};
-  if (found.end() < range.end()) return std::nullopt;
-  return found;
+  const Range free_range{before->first, before->second};
+  if (free_range.end() < range.end()) return std::nullopt;
+  return free_range;
 }
 
 std::optional<Range> FreeRanges::last() const {

@@ -1,4 +1,4 @@
-// Which parts of a range of addresses are free: the book that a host pool and an arena keep.
+// The free list of a range of addresses, used by the host pool and the arena.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace tensile {
 
-// Bytes from an offset on.
+// A half-open range of bytes that starts at an offset.
 struct Range {
   std::uint64_t offset;
   std::uint64_t size_bytes;
@@ -19,23 +19,24 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-// Free ranges by place and by size; neighbours are merged, so no two of them touch. Every operation takes time
-// logarithmic in their number. Not for several threads at once.
+// Free ranges, indexed by offset and by size. Neighbours are merged, so no two free ranges touch. Every operation
+// takes time logarithmic in the number of free ranges. Not thread-safe.
 class FreeRanges {
  public:
-  // Nothing of it may be free already.
+  // Mark a range as free. No part of it may be free already.
   void add(Range range);
 
-  // It must lie within one free range.
+  // Mark a range as used. Raises an invariant fault if it does not lie within one free range.
   void take(Range range);
 
-  // Whatever of it is free is so no longer.
+  // Mark as used the parts of a range that are free.
   void remove(Range range);
 
-  // The smallest free range that is as large, and of those the lowest: equal calls give equal places.
+  // Return the smallest free range of at least this size, and the lowest of equal ones, so equal calls give equal
+  // places.
   std::optional<Range> best_fit(std::uint64_t size_bytes) const;
 
-  // The free range that holds all of this one.
+  // Return the free range that contains all of this range, if any.
   std::optional<Range> around(Range range) const;
 
   std::optional<Range> last() const;

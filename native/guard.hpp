@@ -1,8 +1,9 @@
-// Strict mode of a planned block: memory that is away cannot be touched.
+// Strict mode of a planned block: memory of released tensors cannot be accessed.
 //
-// A tensor that was released or swapped out leaves its bytes behind, and what still reads them computes with luck.
-// Here they are overwritten, whole pages that hold nothing are closed, and the process that touches one dies by the
-// fault, after saying what lay there and when it went. System calls at every allocation: for debugging.
+// A tensor that was released or swapped out leaves its bytes behind, so a later read of them may go unnoticed. Strict
+// mode overwrites these bytes and makes whole pages without tensors inaccessible. A process that accesses such a page
+// ends by the memory fault, after it has written which tensor lay there and when that tensor was released. Every
+// allocation makes system calls, so strict mode is for debugging.
 #pragma once
 
 #include <csignal>
@@ -18,36 +19,36 @@ class Guard {
  public:
   static constexpr unsigned char poison = 0xDB;
 
-  // `who` begins the message. Of all guards the latest says what a fault means; none is ever deleted.
+  // `who` begins the message. Only the guard created last reports faults; no guard is ever deleted.
   Guard(std::string who, std::uintptr_t begin);
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
-  // The block has this size and other pages from now on: those of what is there are open.
+  // Protect the whole block again after its size or its pages have changed; pages of live tensors stay accessible.
   void cover(std::uint64_t size_bytes);
 
-  // Something of this name is there, made at this position of the program.
+  // Make a tensor's pages accessible when the tensor is allocated, at this position of the program.
   void open(std::uintptr_t address, std::uint64_t size_bytes, std::string name, std::uint64_t position);
 
-  // It went.
+  // Overwrite a tensor when it is released, and close the whole pages around it that hold no tensor.
   void shut(std::uintptr_t address, std::uint64_t position);
 
  private:
-  struct Held {
+  struct Tensor {
     std::uint64_t size_bytes;
     std::string name;
-    std::uint64_t position;  // at which it was made, or went
+    std::uint64_t position;  // of its allocation; after its release, of its release
   };
 
   static void on_fault(int number, siginfo_t* info, void* context);
-  void tell(std::uintptr_t address) const;
+  void report(std::uintptr_t address) const;
   void protect(std::uintptr_t begin, std::uintptr_t end, int protection) const;
 
   const std::string who_;
   const std::uintptr_t begin_;
   std::uint64_t size_bytes_ = 0;
-  std::map<std::uintptr_t, Held> here_;
-  std::deque<std::pair<std::uintptr_t, Held>> away_;  // the latest last
+  std::map<std::uintptr_t, Tensor> live_;                   // by address
+  std::deque<std::pair<std::uintptr_t, Tensor>> released_;  // the latest last
 };
 
 }  // namespace tensile

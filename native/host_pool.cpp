@@ -8,22 +8,23 @@
 namespace tensile {
 namespace {
 
-constexpr std::uint64_t step_bytes = std::uint64_t{16} << 20;  // about 4 ms of faulting in, once per step
+constexpr std::uint64_t step_bytes = std::uint64_t{16} << 20;  // faulting in one step takes about 4 ms
 
 }  // namespace
 
 HostPool::HostPool(std::uint64_t limit_bytes, HostSupply supply)
     : supply_(std::move(supply)),
       limit_bytes_(limit_bytes / supply_.unit_bytes * supply_.unit_bytes),
-      range_(reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes()), page_bytes()), supply_.is_memory)),
+      range_(
+          reserve_address_space(std::max(rounded_up(limit_bytes_, page_bytes()), page_bytes()), supply_.is_memory)),
       forks_(forks()) {}
 
 HostPool::~HostPool() {
-  if (resident_bytes_ == 0 || forks() != forks_) return;  // a forked child has a copy, and gives nothing back
+  if (resident_bytes_ == 0 || forks() != forks_) return;  // a forked child has a copy and must not give it back
   try {
     supply_.remove(range_.address(), rounded_up(resident_bytes_, page_bytes()));
   } catch (const Fault&) {
-    // Its job is over, and with it all that is counted.
+    // The claim is over, so the ledger no longer counts this memory.
   }
 }
 
@@ -36,13 +37,14 @@ void HostPool::prepare(std::uint64_t size_bytes) {
 std::byte* HostPool::allocate(std::uint64_t size_bytes) {
   if (size_bytes == 0) throw Fault(Fault::Kind::invariant, "a host buffer of 0 bytes");
   const std::lock_guard lock(mutex_);
-  const std::uint64_t taken_bytes = size_bytes > limit_bytes_ ? size_bytes : rounded_up(size_bytes, supply_.unit_bytes);
-  std::optional<Range> found = free_.best_fit(taken_bytes);
-  if (!found && grow(taken_bytes)) found = free_.best_fit(taken_bytes);
-  if (!found) throw_full(taken_bytes);
-  std::byte* buffer = range_.address() + found->offset;
+  const std::uint64_t taken_bytes =
+      size_bytes > limit_bytes_ ? size_bytes : rounded_up(size_bytes, supply_.unit_bytes);
+  std::optional<Range> free_range = free_.best_fit(taken_bytes);
+  if (!free_range && grow(taken_bytes)) free_range = free_.best_fit(taken_bytes);
+  if (!free_range) throw_full(taken_bytes);
+  std::byte* buffer = range_.address() + free_range->offset;
   live_.emplace(buffer, taken_bytes);
-  free_.take({found->offset, taken_bytes});
+  free_.take({free_range->offset, taken_bytes});
   used_bytes_ += taken_bytes;
   high_water_bytes_ = std::max(high_water_bytes_, used_bytes_);
   return buffer;
@@ -103,7 +105,8 @@ HostUsage HostPool::usage() const {
   return {limit_bytes_, used_bytes_, high_water_bytes_, resident_bytes_};
 }
 
-// Fault in more at the end, where the last free range may already begin. False when the limit is in the way.
+// Acquire more memory at the end, so that together with the last free range it holds `needed_bytes`. False if that
+// would exceed the limit.
 bool HostPool::grow(std::uint64_t needed_bytes) {
   const std::uint64_t missing_bytes = needed_bytes - tail_bytes();
   if (missing_bytes > limit_bytes_ - resident_bytes_) return false;
@@ -114,12 +117,12 @@ bool HostPool::grow(std::uint64_t needed_bytes) {
     to(step_bytes);
   } catch (const Fault& fault) {
     if (fault.kind() != Fault::Kind::memory) throw;
-    to(page_bytes());  // not a step ahead, then
+    to(page_bytes());  // memory is short: acquire only what is needed
   }
   return true;
 }
 
-// What is free at the end.
+// Return the length of the free range at the end of the acquired memory.
 std::uint64_t HostPool::tail_bytes() const {
   const std::optional<Range> last = free_.last();
   return last && last->end() == resident_bytes_ ? last->size_bytes : 0;
@@ -133,8 +136,8 @@ void HostPool::throw_full(std::uint64_t size_bytes) const {
 }
 
 void HostPool::supply(std::uint64_t end_bytes) {
-  // The start is a whole number of pages: only the last step, to the limit itself, may end within one, and then
-  // the rest of that page is nobody else's.
+  // The start is a whole number of pages: only the last step, which reaches the limit, may end within a page, and
+  // nothing else uses the rest of that page.
   supply_.add(range_.address() + resident_bytes_, rounded_up(end_bytes - resident_bytes_, page_bytes()));
   const std::uint64_t start_bytes = std::exchange(resident_bytes_, end_bytes);
   free_.add({start_bytes, end_bytes - start_bytes});

@@ -1,4 +1,5 @@
-// What copies go to and come from, host memory or a file, had before it is needed.
+// The host pool: the host memory or swap file that tensors are swapped out to and in from, acquired before it is
+// needed.
 #pragma once
 
 #include <cstddef>
@@ -18,32 +19,34 @@ struct HostUsage {
   std::uint64_t limit_bytes;
   std::uint64_t used_bytes;  // sizes rounded up to the supply's unit
   std::uint64_t high_water_bytes;
-  std::uint64_t resident_bytes;  // what has been faulted in; it stays for reuse, until `fit` gives it back
+  std::uint64_t resident_bytes;  // memory acquired from the supply; the pool keeps it until `fit` gives it back
 };
 
-// Where a pool's memory comes from and goes to: whole pages, at the end of what the pool has. `add` raises a fault
-// where there is none and leaves all as it was. Buffers begin and end at multiples of `unit_bytes`. Where a supply gives
-// no memory but something else that addresses of the pool stand for, nobody else can touch it there, and `move` copies
-// a buffer down, over ranges that may overlap.
+// The source of a pool's memory. The pool acquires and gives back whole pages at its end. `add` raises a fault if
+// there is no memory, and then changes nothing. Buffers begin and end at multiples of `unit_bytes`. `move` copies a
+// buffer to a lower address; the two ranges may overlap. Where `is_memory` is false, addresses of the pool stand for
+// something else (offsets of a file), and only the supply's owner can access it.
 struct HostSupply {
   std::function<void(std::byte* address, std::size_t size_bytes)> add = populate;
   std::function<void(std::byte* address, std::size_t size_bytes)> remove = discard;
   std::function<void(std::byte* to, const std::byte* from, std::size_t size_bytes)> move = std::memmove;
-  std::uint64_t unit_bytes = 64;  // a cache line, and what torch aligns its CPU tensors to
+  std::uint64_t unit_bytes = 64;  // a cache line, and the alignment of torch's CPU tensors
   bool is_memory = true;
 };
 
-// A live buffer's place before and after.
+// The address of a live buffer before and after `HostPool::pack`.
 struct HostMove {
   std::byte* from;
   std::byte* to;
 };
 
-// One process's pool. The limit is the process's own; what all together keep to is its supply's affair (Account).
+// The host pool of one process. The limit applies to this process; the supply enforces the limit on all processes
+// together (Account::counted).
 //
-// All buffers lie in one range of addresses, as long as the limit, which gets memory in steps from its start. The
-// smallest free range that fits is taken, so a size that comes back finds the range it left; neighbours merge, so
-// the sizes of a new plan can use what the old one left. The lowest such range, so equal calls give equal places.
+// All buffers lie in one range of addresses as long as the limit, which acquires memory in steps from its start. The
+// pool takes the smallest free range that fits, so a recurring size finds the range that it left. Neighbouring free
+// ranges merge, so the buffers of a new plan can use the space of the old plan's. Among equal ranges the pool takes
+// the lowest, so equal calls give equal places.
 class HostPool {
  public:
   explicit HostPool(std::uint64_t limit_bytes, HostSupply supply = {});
@@ -51,27 +54,27 @@ class HostPool {
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
 
-  // Get this much memory now, up to the limit, so that no later call has to.
+  // Acquire this much memory now, up to the limit, so that no later call has to.
   void prepare(std::uint64_t size_bytes);
 
   // Aligned to the supply's unit. Raises a memory fault when no free range under the limit is long enough.
   std::byte* allocate(std::uint64_t size_bytes);
 
-  // Both raise an invariant fault for what is not a live buffer of this pool.
+  // Both raise an invariant fault if the address is not that of a live buffer of this pool.
   void free(const std::byte* buffer);
   std::uint64_t size_bytes(const std::byte* buffer) const;
 
-  // Let the live buffers move down over the gaps between them, in the order in which they lie: all that is free is
-  // then in one piece. Which of them moved. Nothing may be under way to or from any.
+  // Move the live buffers down over the gaps between them, in the order of their addresses, so that all free space is
+  // contiguous. Returns the buffers that moved. No copy to or from any buffer may be under way.
   std::vector<HostMove> pack();
 
-  // Have just so much free behind the last live buffer, rounded up to a page: what is more goes back, what is missing
-  // comes. Raises a memory fault where it cannot come.
+  // Give memory back or acquire memory until exactly this much is free behind the last live buffer, rounded up to a
+  // page. Raises a memory fault if the memory cannot be acquired.
   void fit(std::uint64_t free_bytes);
 
   HostUsage usage() const;
 
-  // Where the range of addresses begins.
+  // The start of the pool's range of addresses.
   std::uintptr_t begin() const noexcept { return reinterpret_cast<std::uintptr_t>(range_.address()); }
 
  private:

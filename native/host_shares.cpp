@@ -11,7 +11,7 @@ using layout::HostShare;
 
 namespace {
 
-// Two that announced at once try again one after the other.
+// Processes that announced at once wait for different times, so that they try again one after the other.
 constexpr std::uint32_t attempts = 16;
 constexpr std::chrono::microseconds pause{50};
 
@@ -26,9 +26,9 @@ constexpr std::chrono::microseconds pause{50};
 std::uint64_t HostShares::of(std::uint32_t slot) const { return HostShare::unpacked(words_[slot].load()).size_bytes; }
 
 std::uint64_t HostShares::sum() const {
-  std::uint64_t found = 0;
-  for (std::uint32_t slot = 0; slot < layout::slot_count; ++slot) found += of(slot);
-  return found;
+  std::uint64_t sum_bytes = 0;
+  for (std::uint32_t slot = 0; slot < layout::slot_count; ++slot) sum_bytes += of(slot);
+  return sum_bytes;
 }
 
 void HostShares::take(const Claim& claim, std::uint64_t size_bytes) {

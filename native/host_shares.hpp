@@ -1,11 +1,12 @@
-// Who has how much of the machine's pinned host memory: one word of a ledger for each slot, and no sum beside them.
+// Each slot's share of the machine's pinned host memory: one word of the ledger per slot, without a stored sum.
 //
-// A process announces what it is about to take in its own word and then adds all words up. Above the limit it takes
-// its announcement back; otherwise the memory is its own, and only then does it touch it. So at every instant what
-// is really there keeps to the limit: of all announcements that were kept, the last one's sum was read when the
-// others stood in their words already. A word is changed by its owner alone, and after its death by the controller,
-// so a process that is killed between any two instructions leaves no more counted than it may have had, and nothing
-// to mend. Two that announce at once may both see too much: they try again, each after a time of its own.
+// A process first announces in its own word the bytes that it is about to take, and then adds up all words. If the
+// sum exceeds the limit, the process withdraws the announcement; otherwise it owns the memory and may touch it. So
+// the memory in use never exceeds the limit: among all announcements that were kept, the sum of the last one was read
+// when the others were already in their words. Only its owner changes a word, and after the owner's death the
+// controller. So a process that is killed between any two instructions leaves no more counted than it may have had,
+// and leaves no state to repair. Two processes that announce at once may both exceed the limit: each withdraws and
+// tries again after a delay that differs between slots.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +16,24 @@
 
 namespace tensile {
 
-// The words of a ledger, which outlives this.
+// A view of the ledger's words. The ledger must outlive it.
 class HostShares {
  public:
   HostShares(layout::Word* words, std::uint64_t limit_bytes) : words_(words), limit_bytes_(limit_bytes) {}
 
   std::uint64_t limit_bytes() const noexcept { return limit_bytes_; }
   std::uint64_t of(std::uint32_t slot) const;
-  std::uint64_t sum() const;  // of a limit's worth at most, save announcements that are about to be taken back
+  std::uint64_t sum() const;  // at most the limit, except for announcements that are about to be withdrawn
 
-  // So many bytes more, before they are taken. A memory fault where the limit is in the way, and then nothing has
-  // changed; a device fault where the claim's time is over.
+  // Count this many more bytes, before the memory is taken. Raises a memory fault if the limit would be exceeded, and
+  // then changes nothing. Raises a device fault if the claim's epoch is over.
   void take(const Claim& claim, std::uint64_t size_bytes);
 
-  // After they were given back.
+  // Count this many bytes less, after the memory was given back.
   void give(const Claim& claim, std::uint64_t size_bytes);
 
-  // The controller's, when nothing is left of a slot's process: it has nothing, and what its epoch changes is refused.
+  // Reset a slot's share for a new epoch; changes by earlier epochs are refused from then on. The controller calls it
+  // when the slot's process has ended.
   void begin(std::uint32_t slot, std::uint64_t epoch);
 
  private:

@@ -19,9 +19,10 @@
 namespace tensile {
 namespace {
 
-constexpr std::chrono::nanoseconds watched = std::chrono::microseconds(100);
+constexpr std::chrono::nanoseconds spin_time = std::chrono::microseconds(100);
 
-// The interpreter's signal handlers run in its main thread: a lane's thread must not take signals from it.
+// Blocks all signals while a lane's thread is created. Python runs signal handlers in its main thread, so a lane's
+// thread must not receive signals.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -61,7 +62,7 @@ struct Lane::State {
   LaneClock clock;
   const Engine engine;
   const unsigned born_after_forks = forks();
-  std::uint64_t previous_end_ns = 0;  // the thread's own
+  std::uint64_t previous_end_ns = 0;  // used by the lane's thread only
 
   mutable std::mutex mutex;
   std::condition_variable queued;
@@ -78,7 +79,7 @@ struct Lane::State {
 
 Lane::Lane(const char* name, LaneClock clock, Engine engine)
     : state_(std::make_unique<State>(clock, std::move(engine))) {
-  // A clock's nanoseconds per chunk must fit 64 bits.
+  // The clock computes nanoseconds per chunk in 64 bits.
   const std::size_t chunk_bytes = state_->engine.chunk_bytes;
   if (chunk_bytes == 0 || chunk_bytes > (std::size_t{1} << 30)) {
     throw Fault(Fault::Kind::invariant, text("chunks of ", chunk_bytes, " bytes: between 1 and 2^30 are possible"));
@@ -89,12 +90,13 @@ Lane::Lane(const char* name, LaneClock clock, Engine engine)
 
 Lane::~Lane() {
   close();
-  // In a forked child the thread is not there to be joined and the locks may be held by nobody: let them be.
+  // A forked child has no thread to join, and a lock may be held by a thread that exists only in the parent: leak the
+  // state.
   if (state_->born_after_forks != forks()) static_cast<void>(state_.release());
 }
 
 std::uint64_t Lane::submit(std::byte* to, const std::byte* from, std::size_t size_bytes) {
-  State& state = here();
+  State& state = own_state();
   if (size_bytes == 0) throw Fault(Fault::Kind::invariant, "a copy of 0 bytes");
   const std::lock_guard lock(state.mutex);
   if (state.closing) throw Fault(Fault::Kind::invariant, "the device is closed, it copies nothing more");
@@ -112,10 +114,10 @@ bool Lane::done(std::uint64_t number) const {
 
 bool Lane::wait_for(std::uint64_t number, std::chrono::nanoseconds limit) {
   if (done(number)) return true;
-  State& state = here();
+  State& state = own_state();
   const auto start = std::chrono::steady_clock::now();
-  // Being woken takes tens of microseconds, and most copies that are waited for at all end within less.
-  while (std::chrono::steady_clock::now() < start + std::min(limit, watched)) {
+  // Waking up takes tens of microseconds, and most copies that a caller has to wait for end sooner: spin first.
+  while (std::chrono::steady_clock::now() < start + std::min(limit, spin_time)) {
     if (number <= state.completed.load(std::memory_order_acquire)) return done(number);
     std::this_thread::yield();
   }
@@ -127,7 +129,7 @@ bool Lane::wait_for(std::uint64_t number, std::chrono::nanoseconds limit) {
 }
 
 std::uint64_t Lane::latest() const {
-  const State& state = here();
+  const State& state = own_state();
   const std::lock_guard lock(state.mutex);
   return state.latest;
 }
@@ -142,7 +144,7 @@ void Lane::close() noexcept {
   state_->thread.join();
 }
 
-Lane::State& Lane::here() const {
+Lane::State& Lane::own_state() const {
   if (state_->born_after_forks != forks()) {
     throw Fault(Fault::Kind::invariant, "the device was opened before this process was forked",
                 "Open the device in the process that uses it.");
@@ -152,7 +154,7 @@ Lane::State& Lane::here() const {
 
 void Lane::State::run(const char* name) {
   ::pthread_setname_np(::pthread_self(), name);
-  ::prctl(PR_SET_TIMERSLACK, 1UL);  // wake up when asked to, not within the default 50 us after
+  ::prctl(PR_SET_TIMERSLACK, 1UL);  // wake up on time instead of up to 50 us late, which is the default
   Copy copy{};
   while (take(copy)) {
     perform(copy);
@@ -170,7 +172,7 @@ bool Lane::State::take(Copy& copy) {
 }
 
 void Lane::State::perform(const Copy& copy) {
-  if (failed.load(std::memory_order_relaxed)) return;  // what it was to follow did not happen
+  if (failed.load(std::memory_order_relaxed)) return;  // an earlier copy failed, so this copy must not take place
   try {
     if (engine.pace == Pace::link) {
       perform_paced(copy);

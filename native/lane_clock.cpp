@@ -9,7 +9,7 @@ namespace tensile {
 namespace {
 
 constexpr std::uint64_t ns_per_s = 1'000'000'000;
-constexpr std::uint64_t oversleep_ns = 80'000;  // a sleeper wakes up as much as this after the time it asked for
+constexpr std::uint64_t oversleep_ns = 80'000;  // a sleeping thread may wake up this much late
 
 }  // namespace
 

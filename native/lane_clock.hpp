@@ -1,4 +1,5 @@
-// The time of one link between host and device, shared by all processes that copy over it.
+// The clock of one link between host and device, shared by all processes that copy over the link. It can emulate
+// a link of limited bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -7,24 +8,24 @@
 
 namespace tensile {
 
-// CLOCK_MONOTONIC, which all processes of a machine share.
+// Return the time of CLOCK_MONOTONIC, which all processes of a machine share.
 std::uint64_t now_ns() noexcept;
 
 class LaneClock {
  public:
   explicit LaneClock(layout::Lane& lane) noexcept : lane_(lane) {}
 
-  // Reserve the link for these bytes, from `ready_ns` on or once all that was reserved before has passed; returns
-  // when they will have passed. `ready_ns` is when the bytes could have gone, which may be a little while ago: a
-  // copy engine would have started them then, however late our thread woke up.
+  // Reserve the link for these bytes, from `ready_ns` on or from the end of all earlier reservations, whichever is
+  // later. Returns the end of the transfer. `ready_ns` is when the bytes were ready, which may be in the recent past:
+  // a copy engine would have started then, even if our thread woke up late.
   std::uint64_t reserve(std::uint64_t ready_ns, std::uint64_t size_bytes) noexcept;
 
-  // Note a copy that took as long as it took.
+  // Count a copy whose duration was measured.
   void count(std::uint64_t taken_ns, std::uint64_t size_bytes) noexcept;
 
   static void sleep_until(std::uint64_t until_ns) noexcept;
 
-  // The same to within a microsecond: the last of it awake.
+  // Wait until this time to within a microsecond: the last part is a busy wait.
   static void be_at(std::uint64_t until_ns) noexcept;
 
  private:

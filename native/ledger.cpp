@@ -14,18 +14,18 @@ using layout::Word;
 
 namespace {
 
-// All orders are sequentially consistent: a grant and a move each write one word and then read the other's, and
-// on the machines we run on the weaker orders are not measurably faster here.
+// All memory orders are sequentially consistent: a grant and a move each write one word and then read the word that
+// the other writes. Weaker orders are not measurably faster here on the machines that we run on.
 
 void raise_to(Word& mark, std::uint64_t value) {
-  std::uint64_t seen = mark.load();
-  while (seen < value && !mark.compare_exchange_weak(seen, value)) {
+  std::uint64_t current = mark.load();
+  while (current < value && !mark.compare_exchange_weak(current, value)) {
   }
 }
 
 bool is_open(const Intent& intent, const Tally& tally) { return intent.sequence != tally.sequence; }
 
-// What the slot uses now or will in a moment.
+// Return the bytes that the slot uses now, plus those that its open move is about to take.
 std::uint64_t promised_bytes(const layout::Slot& record) {
   const Intent intent = Intent::unpacked(record.intent.load());
   const Tally tally = Tally::unpacked(record.tally.load());
@@ -33,8 +33,9 @@ std::uint64_t promised_bytes(const layout::Slot& record) {
   return tally.used_bytes + (coming ? static_cast<std::uint64_t>(intent.change_bytes) : 0);
 }
 
-// What a slot has in the pool's tally, given the tally as it is now: its own, and its open move's if that was
-// posted. The tally is read before `posted`, which is written before the tally is replaced.
+// Return the bytes that a slot has in the pool's present tally: those of its own tally, and the change of its open
+// move if the move has reached the pool. The caller reads the pool's tally before this reads `posted`, and `posted`
+// is written before the tally is replaced.
 std::uint64_t share_bytes(const layout::Slot& record, std::uint32_t slot, const Tally& pool, const Intent& intent) {
   const Tally own = Tally::unpacked(record.tally.load());
   if (!is_open(intent, own)) return own.used_bytes;
@@ -167,15 +168,17 @@ std::uint64_t Ledger::grant(std::uint32_t slot, std::uint64_t size_bytes) {
   layout::Slot& record = claimed(slot);
   const Claim claim{slot, record.epoch};
   const std::uint64_t region_bytes = words_->header.region_bytes;
-  const std::uint64_t wanted = size_bytes / region_bytes + (size_bytes % region_bytes != 0 ? 1 : 0);
-  if (wanted > regions_.count()) throw_full(claim, size_bytes);
-  const std::uint64_t wanted_bytes = wanted * region_bytes;
-  if (wanted_bytes < record.granted_bytes) lower(slot, wanted_bytes);
-  const std::uint64_t held = regions_.held_count(claim);
-  if (held < wanted && !regions_.hand_out(claim, wanted - held)) throw_full(claim, wanted_bytes);
-  record.granted_bytes = wanted_bytes;
-  if (held > wanted) regions_.take_back(claim, held - wanted, wipe());
-  return wanted_bytes;
+  const std::uint64_t target_count = size_bytes / region_bytes + (size_bytes % region_bytes != 0 ? 1 : 0);
+  if (target_count > regions_.count()) throw_full(claim, size_bytes);
+  const std::uint64_t target_bytes = target_count * region_bytes;
+  if (target_bytes < record.granted_bytes) lower(slot, target_bytes);
+  const std::uint64_t owned_count = regions_.held_count(claim);
+  if (owned_count < target_count && !regions_.hand_out(claim, target_count - owned_count)) {
+    throw_full(claim, target_bytes);
+  }
+  record.granted_bytes = target_bytes;
+  if (owned_count > target_count) regions_.take_back(claim, owned_count - target_count, wipe());
+  return target_bytes;
 }
 
 void Ledger::throw_full(const Claim& claim, std::uint64_t size_bytes) const {
@@ -187,22 +190,22 @@ void Ledger::throw_full(const Claim& claim, std::uint64_t size_bytes) const {
               "Lower other grants first, or wait until a job ends.");
 }
 
-// The grant is lowered before use is looked at, and a move states its intent before it looks at the grant: of two
-// that happen at once at least one sees the other.
-void Ledger::lower(std::uint32_t slot, std::uint64_t wanted_bytes) {
+// This writes the lower grant before it reads the bytes in use, and a move writes its intent before it reads the
+// grant. So if both happen at once, at least one of them notices the other.
+void Ledger::lower(std::uint32_t slot, std::uint64_t target_bytes) {
   layout::Slot& record = words_->slots[slot];
-  const std::uint64_t before_bytes = record.granted_bytes.exchange(wanted_bytes);
+  const std::uint64_t before_bytes = record.granted_bytes.exchange(target_bytes);
   const std::uint64_t needed_bytes = promised_bytes(record);
-  if (needed_bytes > wanted_bytes) {
+  if (needed_bytes > target_bytes) {
     record.granted_bytes = before_bytes;
     throw Fault(Fault::Kind::memory,
-                text("slot ", slot, ": its grant of ", before_bytes, " bytes cannot be lowered to ", wanted_bytes,
+                text("slot ", slot, ": its grant of ", before_bytes, " bytes cannot be lowered to ", target_bytes,
                      " bytes while ", needed_bytes, " bytes are in use"),
                 "Lower a grant only after the job has adopted the plan that needs less.");
   }
 }
 
-// What a region held is given back to the system, and reads as zeros from then on.
+// Return the function that gives the bytes of regions back to the system; they read as zeros afterwards.
 Regions::Wipe Ledger::wipe() const {
   const layout::Header& header = words_->header;
   if (header.memory_offset == 0) return [](Range) {};
@@ -223,8 +226,8 @@ void Ledger::release_slot(std::uint32_t slot) {
   check_number(slot);
   layout::Slot& record = words_->slots[slot];
   if (record.state.load() != layout::state_releasing) revoke_slot(slot);
-  // The epoch is over: the job's process, should it still run, can begin no move once the intent is not what it
-  // expects, and finish none, since whoever reads the tally that we write below sees the new epoch.
+  // The epoch is over. If the job's process still runs, it can begin no move, because the intent is no longer the one
+  // that it expects, and can finish none, because a process that reads the tally written below sees the new epoch.
   std::uint64_t intent_word = record.intent.load();
   Intent intent = Intent::unpacked(intent_word);
   while (!record.intent.compare_exchange_weak(intent_word, Intent{layout::next(intent.sequence), 0}.packed())) {
@@ -250,7 +253,7 @@ void Ledger::release_slot(std::uint32_t slot) {
 std::uint64_t Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t taken_bytes) {
   layout::Slot& record = live(claim);
   std::uint64_t before_word = record.tally.load();
-  live(claim);  // once more: a tally of a later epoch is not ours to change
+  live(claim);  // check again: a tally of a later epoch must not be changed
   const Tally before = Tally::unpacked(before_word);
   if (freed_bytes > before.used_bytes) {
     throw Fault(Fault::Kind::invariant, text("slot ", claim.slot, ": giving back ", freed_bytes,
@@ -266,7 +269,7 @@ std::uint64_t Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::u
   const std::uint64_t granted_bytes = record.granted_bytes.load();
   if (taken_bytes > freed_bytes && after.used_bytes > granted_bytes) {
     withdraw(record, before, intent);
-    live(claim);  // a release under us is the better explanation
+    live(claim);  // if the slot was released meanwhile, report that instead
     throw_over_grant(claim.slot, before.used_bytes, freed_bytes, taken_bytes, granted_bytes);
   }
   post(claim, record, intent);
@@ -275,7 +278,7 @@ std::uint64_t Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::u
   return after.used_bytes;
 }
 
-// Step 1 of a move. The grant is looked at only after this: see `lower`.
+// Step 1 of a move. The grant is read only after this: see `lower`.
 void Ledger::publish(const Claim& claim, layout::Slot& record, const Tally& before, const Intent& intent) {
   std::uint64_t word = record.intent.load();
   if (!is_open(Intent::unpacked(word), before) && record.intent.compare_exchange_strong(word, intent.packed()))
@@ -285,14 +288,15 @@ void Ledger::publish(const Claim& claim, layout::Slot& record, const Tally& befo
               text("slot ", claim.slot, ": two processes move bytes in epoch ", claim.epoch, " at once"));
 }
 
-// A failure means that the slot was released under us, and its intent is no longer ours.
+// A failed exchange means that the slot was released meanwhile, so the intent belongs to a later epoch.
 void Ledger::withdraw(layout::Slot& record, const Tally& before, const Intent& intent) {
   std::uint64_t word = intent.packed();
   record.intent.compare_exchange_strong(word, Intent{before.sequence, 0}.packed());
 }
 
-// Step 2: into the pool's tally, signed. The epoch is read between the tally and its replacement, so a release,
-// which replaces the tally after advancing the epoch, is either seen or makes the replacement fail.
+// Step 2 of a move: add the change to the pool's tally, signed. The epoch is read after the tally and before its
+// replacement. A release advances the epoch and then replaces the tally, so the release is either noticed here or
+// makes the replacement fail.
 void Ledger::post(const Claim& claim, layout::Slot& record, const Intent& intent) {
   for (;;) {
     std::uint64_t word = words_->pool.tally.load();
@@ -305,13 +309,13 @@ void Ledger::post(const Claim& claim, layout::Slot& record, const Intent& intent
   }
 }
 
-// Before the pool's tally is replaced: tell the slot that signed it that its move has happened, and keep the mark.
-// False when the tally has changed and all must be read again.
+// Before the pool's tally is replaced, record in `posted` of the slot that signed it that its move has happened, and
+// raise the high-water mark. False if the tally has changed, in which case the caller must read all words again.
 bool Ledger::settle(std::uint64_t word) {
   const Tally pool = Tally::unpacked(word);
   Word& posted = words_->slots[pool.slot].posted;
   std::uint64_t known = posted.load();
-  if (words_->pool.tally.load() != word) return false;  // else `known` could be newer than this signature
+  if (words_->pool.tally.load() != word) return false;  // otherwise `known` could be newer than this signature
   if (known != pool.sequence && !posted.compare_exchange_strong(known, pool.sequence)) return false;
   raise_to(words_->pool.high_water_bytes, pool.used_bytes);
   return true;
@@ -349,11 +353,11 @@ PoolUsage Ledger::usage() const {
 }
 
 std::vector<SlotUsage> Ledger::claimed_slots() const {
-  std::vector<SlotUsage> found;
+  std::vector<SlotUsage> usages;
   for (std::uint32_t slot = 0; slot < layout::slot_count; ++slot) {
-    if (words_->slots[slot].state.load() == layout::state_claimed) found.push_back(usage(slot));
+    if (words_->slots[slot].state.load() == layout::state_claimed) usages.push_back(usage(slot));
   }
-  return found;
+  return usages;
 }
 
 layout::Slot& Ledger::claimed(std::uint32_t slot) const {

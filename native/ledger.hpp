@@ -1,7 +1,8 @@
-// The device's account of bytes and regions, shared by all processes that use the device: who may use how much, who
-// does, and where.
+// The device's ledger of bytes and regions, shared by all processes that use the device: it records how much each job
+// may use, how much it does use, and which regions it owns.
 //
-// Atomics only, no lock: a process may be killed at any instruction and nobody waits for it. See ledger_layout.hpp.
+// The ledger uses atomics and no lock, so a process may be killed at any instruction without blocking another. See
+// ledger_layout.hpp.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,11 @@ struct DeviceShape {
   std::uint64_t out_bytes_per_s;
   std::uint64_t in_bytes_per_s;
 
-  // Where the device's memory is: in the ledger's own file, which has no name ("") or lies, without a name too, in
-  // a directory such as /dev/shm. Nothing: each process's memory is private, and the ledger only counts.
+  // The directory of the nameless file that holds the ledger and the device's memory, such as /dev/shm; empty for the
+  // system's own nameless file (memfd). Without a value each process's memory is private, and the ledger only counts.
   std::optional<std::string> memory_directory = std::nullopt;
 
-  // What the pinned host memory of all processes keeps to.
+  // The limit on the pinned host memory of all processes together.
   std::uint64_t host_bytes = layout::max_bytes;
 };
 
@@ -35,16 +36,16 @@ struct SlotUsage {
   std::uint64_t epoch;
   std::uint64_t pid;
   std::uint64_t granted_bytes;
-  std::uint64_t held_bytes;  // its regions: more than its grant while those that it must give back hold something
+  std::uint64_t held_bytes;  // of its regions: exceeds the grant while regions to be given back are not yet empty
   std::uint64_t used_bytes;
   std::uint64_t high_water_bytes;
-  std::uint64_t host_bytes;  // of the pinned host pool
+  std::uint64_t host_bytes;  // its share of the pinned host pool
 };
 
 struct PoolUsage {
   std::uint64_t capacity_bytes;
   std::uint64_t region_bytes;
-  std::uint64_t granted_bytes;  // all regions that are not free, those in quarantine too
+  std::uint64_t granted_bytes;  // of all regions that are not free, including those in quarantine
   std::uint64_t used_bytes;
   std::uint64_t high_water_bytes;
   std::uint64_t host_bytes;
@@ -58,38 +59,40 @@ class Ledger {
 
   int fd() const noexcept { return memory_.fd(); }
 
-  // --- the controller's: one thread at a time per slot ---
+  // --- for the controller: one thread at a time per slot ---
 
   Claim claim_slot(std::uint64_t pid);
   void set_pid(std::uint32_t slot, std::uint64_t pid);
 
-  // Let a slot use this much, in whole regions; returns what it was rounded up to. Never grants more than the
-  // capacity in all, never lowers a grant below what is in use. Regions that hold something come back when they
-  // are empty and this is called again: until then `held_bytes` is above the grant.
+  // Set a slot's grant, rounded up to whole regions; returns the rounded size. Raises a memory fault if all grants
+  // together would exceed the capacity or if the grant would fall below the bytes in use. After a grant is lowered,
+  // regions that are not empty stay with the slot until they are empty and this is called again: until then
+  // `held_bytes` exceeds the grant.
   std::uint64_t grant(std::uint32_t slot, std::uint64_t size_bytes);
 
-  // A job's process has died: its epoch is over and its regions are in quarantine. Should it still run, it is
-  // refused from here on.
+  // End a slot's epoch after its process has died, which puts its regions in quarantine. If the process still runs,
+  // its calls are refused from now on.
   void revoke_slot(std::uint32_t slot);
 
-  // Take back whatever a job had, at whichever instruction its process ended, revoked before or not. Its regions
-  // are anybody's now, so nothing that maps them may be left of it.
+  // Take back all that a job had, whatever instruction its process ended at, and whether or not it was revoked
+  // before. Its regions become free for other jobs, so no process that maps them may be left of the job.
   void release_slot(std::uint32_t slot);
 
-  // --- the trainer's: one thread at a time per claim (see Account) ---
+  // --- for the trainer: one thread at a time per claim (see Account) ---
 
-  // Give back, then take, as one change; what is used then. The slot's use never passes its grant.
+  // Give bytes back, then take bytes, as one change; returns the bytes in use afterwards. Raises a memory fault if
+  // the slot would exceed its grant.
   std::uint64_t move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t taken_bytes);
   void reset_high_water(const Claim& claim);
   void check(const Claim& claim) const;
 
-  // --- anybody's ---
+  // --- for any process ---
 
   SlotUsage usage(std::uint32_t slot) const;
   PoolUsage usage() const;
   std::vector<SlotUsage> claimed_slots() const;
 
-  // The words themselves, for lanes and for tests of what a killed process leaves behind.
+  // The words themselves, for lanes and for tests of the state that a killed process leaves.
   layout::Ledger& words() const noexcept { return *words_; }
   const Regions& regions() const noexcept { return regions_; }
   Regions& regions() noexcept { return regions_; }
@@ -101,7 +104,7 @@ class Ledger {
 
   layout::Slot& claimed(std::uint32_t slot) const;
   layout::Slot& live(const Claim& claim) const;
-  void lower(std::uint32_t slot, std::uint64_t wanted_bytes);
+  void lower(std::uint32_t slot, std::uint64_t target_bytes);
   [[noreturn]] void throw_full(const Claim& claim, std::uint64_t size_bytes) const;
   Regions::Wipe wipe() const;
   void publish(const Claim& claim, layout::Slot& record, const layout::Tally& before, const layout::Intent& intent);

@@ -1,49 +1,50 @@
-// The device's file, version 3: every process that maps it reads and writes exactly this.
+// The layout of the device's shared file, version 3. Every process that maps the file uses exactly this layout.
 //
 //   offset  bytes  record
 //        0     64  Header   magic, version, slots, capacity, region, regions, memory, host pool
 //       64     64  Lane     device to host: rate, clock, totals
 //      128     64  Lane     host to device
 //      192     64  Pool     the device as a whole: tally, high water
-//      256  64*64  Slot     one job each: state, epoch, pid, granted, tally, intent, posted, high water
-//     4352   64*8  Word     one job each: its share of the pinned host pool (host_shares.hpp)
-//     4864    8*n  Word     one region each, n of them: its owner
-//   memory  n*region        the device's memory, from a whole page on, where the device has memory of its own
+//      256  64*64  Slot     one per job: state, epoch, pid, granted, tally, intent, posted, high water
+//     4352   64*8  Word     one per job: its share of the pinned host pool (host_shares.hpp)
+//     4864    8*n  Word     one per region, n of them: its owner
+//   memory  n*region        the device's memory, at a page boundary, if the ledger was created with memory
 //
-// One record per cache line, so that two jobs never fight over a line that belongs to one of them. Owners change
-// too seldom for that.
+// Each record has a cache line to itself, so that two jobs never contend for one line. The words of host shares and
+// of owners share lines, because they change rarely.
 //
 // ## Regions
 //
-// Region i is the memory from i * region_bytes on, in every process: an offset means the same byte everywhere. Its
-// word names the one slot and epoch that own it, and changes by compare-and-swap alone:
+// Region i is the memory from i * region_bytes on in every process, so an offset means the same byte everywhere. The
+// region's word names the one slot and epoch that own it, and only changes by compare-and-swap:
 //
 //   free ──controller: hand out──► empty ──owner: engage──► used ──owner: disengage──► empty
 //     ▲                              │ controller: take back   │ controller, when the owner's process is gone
 //     └──────────────────────────── wiping ◄───────────────────┘
 //
-// An owner that is about to place something in an empty region first makes it `used`; when the last use of the last
-// thing in it has ended it makes it `empty`, and nothing else is needed to hand it back: whoever lowers a grant
-// takes empty regions, and an owner that lost one finds out when it engages it. `wiping` is the controller's alone,
-// who gives the region's bytes back to the system (the next owner reads zeros) before it is free. `backed` says
-// that the system has set memory aside for all of the region, so that touching it can neither fail nor wait. A region
-// whose epoch is over is in quarantine: its owner is dead, but a process that maps it may not be yet. How much is
-// granted in all is the number of words that are not free, so a process killed between two instructions leaves no
-// second count to mend.
+// An owner marks an empty region `used` before it places an allocation there, and marks the region `empty` after the
+// last use of the last allocation. Nothing else is needed to hand the region back: the controller takes empty regions
+// when it lowers a grant, and an owner notices the loss when it tries to engage the region. Only the controller sets
+// `wiping`: it gives the region's bytes back to the system before the region becomes free, so the next owner reads
+// zeros. `backed` means that the system has set memory aside for the whole region, so that touching it can neither
+// fail nor wait. A region whose epoch is over is in quarantine: its owner is dead, but a process that maps the region
+// may still run. The total grant is derived from the number of words that are not free, so a process killed between
+// two instructions leaves no second count to repair.
 //
 // ## Bytes
 //
-// All bytes in use must stay exact when a process is killed between two instructions. A job's bytes are in two
-// places, its slot and the pool, which no instruction changes together. So the pool's word says not only how much
-// is used but also who changed it last, in which of its moves (a *tally*), and a move has three steps:
+// The count of bytes in use must stay exact when a process is killed between two instructions. A job's bytes are
+// counted in two places, its slot and the pool, and no instruction changes both. So the pool's word (a *tally*) holds
+// the bytes in use and also the slot and the sequence number of the move that changed it last. A move has three
+// steps:
 //
-//   1. the slot's `intent` says what is about to be added, with the move's sequence number;
-//   2. the pool's tally takes it, signed with slot and sequence, by compare-and-swap;
-//   3. the slot's own tally takes it, with the same sequence.
+//   1. write the change, with the move's sequence number, into the slot's `intent`;
+//   2. add the change to the pool's tally, signed with slot and sequence, by compare-and-swap;
+//   3. add the change to the slot's own tally, with the same sequence.
 //
-// Whoever replaces the pool's tally first writes its signature's sequence into `posted` of the slot that signed
-// it. So for a process that died with an intent open, step 2 happened exactly if the pool still carries that
-// signature or `posted` does. (Attiya, Ben-Baruch and Hendler, PODC 2018, call such objects recoverable.)
+// A process that replaces the pool's tally first copies the sequence of the old signature into `posted` of the slot
+// that signed it. So for a process that died with an open intent, step 2 happened exactly if the pool's tally or
+// `posted` carries that sequence. (Attiya, Ben-Baruch and Hendler, PODC 2018, call such objects recoverable.)
 #pragma once
 
 #include <array>
@@ -60,39 +61,40 @@ inline constexpr std::uint32_t version = 3;
 inline constexpr std::uint32_t slot_count = 64;
 inline constexpr std::size_t line_bytes = 64;
 
-inline constexpr std::uint64_t max_regions = std::uint64_t{1} << 20;  // their words are read one by one
+inline constexpr std::uint64_t max_regions = std::uint64_t{1} << 20;  // bounds the time of reading all their words
 
-// Values of Slot::state. `releasing` keeps a slot from being claimed before its bytes and regions are back.
+// Values of Slot::state. While a slot is `releasing`, its bytes and regions are not yet back, and it cannot be
+// claimed.
 inline constexpr std::uint64_t state_free = 0;
 inline constexpr std::uint64_t state_claimed = 1;
 inline constexpr std::uint64_t state_releasing = 2;
 
 struct alignas(line_bytes) Header {
-  Word magic;  // written last: who sees it sees the rest
+  Word magic;  // written last: a process that reads it also reads the rest
   std::uint32_t version;
   std::uint32_t slot_count;
   std::uint64_t capacity_bytes;
   std::uint64_t region_bytes;
   std::uint64_t region_count;   // whole regions in the capacity
-  std::uint64_t memory_offset;  // where in this file the memory begins; 0 where processes have private memory
-  std::uint64_t host_bytes;     // that the pinned memory of all processes keeps to
+  std::uint64_t memory_offset;  // start of the memory in this file; 0 if the memory of each process is private
+  std::uint64_t host_bytes;     // limit on the pinned host memory of all processes together
 };
 
 struct alignas(line_bytes) Lane {
   std::uint64_t bytes_per_s;
-  Word free_ns;         // CLOCK_MONOTONIC at which all that is reserved so far will have passed
+  Word free_ns;         // time of CLOCK_MONOTONIC at which all reservations so far end
   Word reserved_ns;     // total time reserved
-  Word reserved_bytes;  // total bytes it was reserved for
+  Word reserved_bytes;  // total bytes of all reservations
 };
 
 struct alignas(line_bytes) Pool {
   Word tally;
-  Word high_water_bytes;  // raised by whoever replaces the tally; the mark is max(this, tally.used_bytes)
+  Word high_water_bytes;  // raised before the tally is replaced; the mark is max(this, tally.used_bytes)
 };
 
 struct alignas(line_bytes) Slot {
   Word state;
-  Word epoch;  // advanced when the slot is released: a write with an older one is refused
+  Word epoch;  // advanced when the slot is revoked: writes with an older epoch are refused
   Word pid;
   Word granted_bytes;
   Word tally;
@@ -118,7 +120,7 @@ static_assert(offsetof(Header, memory_offset) == 40 && offsetof(Header, host_byt
 static_assert(offsetof(Ledger, slots) == 256 && offsetof(Ledger, host_shares) == 256 + slot_count * sizeof(Slot));
 static_assert(sizeof(Ledger) == offsetof(Ledger, host_shares) + slot_count * sizeof(Word));
 
-// Sequence numbers count a slot's moves and wrap; they are only ever compared for equality with the latest one.
+// Sequence numbers count a slot's moves and wrap around; they are only compared for equality with the latest number.
 inline constexpr unsigned sequence_bits = 14;
 inline constexpr std::uint64_t sequence_mask = (std::uint64_t{1} << sequence_bits) - 1;
 inline constexpr unsigned used_bits = 44;
@@ -126,7 +128,7 @@ inline constexpr std::uint64_t max_bytes = (std::uint64_t{1} << used_bits) - 1; 
 
 constexpr std::uint64_t next(std::uint64_t sequence) { return (sequence + 1) & sequence_mask; }
 
-// How many bytes are used, and which move of which slot made it so: 14 bits, 6 bits, 44 bits.
+// The bytes in use, with the sequence number and the slot of the move that set them: 14 bits, 6 bits, 44 bits.
 struct Tally {
   std::uint64_t sequence;
   std::uint64_t slot;
@@ -138,7 +140,7 @@ struct Tally {
   }
 };
 
-// What a move is about to add (or, below zero, to give back): 14 bits, 50 bits.
+// The change that a move is about to make, negative if it gives bytes back: 14 bits, 50 bits.
 struct Intent {
   std::uint64_t sequence;
   std::int64_t change_bytes;
@@ -151,7 +153,7 @@ struct Intent {
   }
 };
 
-// How much of the host pool is a slot's, and in which epoch, of which the word holds the low bits: 20 bits, 44 bits.
+// A slot's share of the host pool, and the low bits of the epoch that holds it: 20 bits, 44 bits.
 struct HostShare {
   std::uint64_t epoch;
   std::uint64_t size_bytes;
@@ -162,7 +164,7 @@ struct HostShare {
 
 enum class RegionState : std::uint64_t { free = 0, empty = 1, used = 2, wiping = 3 };
 
-// Who has a region: 2 bits, 1 bit, 6 bits, 55 bits. The word of a free region is 0, as in a new file.
+// The owner of a region: 2 bits, 1 bit, 6 bits, 55 bits. The word of a free region is 0, as in a new file.
 struct Owner {
   RegionState state = RegionState::free;
   bool backed = false;

@@ -9,7 +9,7 @@
 namespace tensile {
 namespace {
 
-// The lowest bit of a ticket says which lane, the others which of its copies.
+// The lowest bit of a ticket is the lane; the other bits are the number of the copy on that lane.
 constexpr Ticket out_ticket(std::uint64_t number) { return number << 1; }
 constexpr Ticket in_ticket(std::uint64_t number) { return number << 1 | 1; }
 constexpr bool is_in(Ticket ticket) { return (ticket & 1) != 0; }
@@ -61,12 +61,14 @@ Arena& MachineDevice::arena() const {
 }
 
 const tensile_arena_hook& MachineDevice::hook() {
-  // What was allocated by the hook can outlive this object, so the arena must: on purpose it is never destroyed.
-  static auto* const kept = new std::vector<std::shared_ptr<Arena>>();
-  static std::mutex keeping;
+  // Allocations made through the hook can outlive this object, so the arena must too: it is never destroyed.
+  static auto* const hooked_arenas = new std::vector<std::shared_ptr<Arena>>();
+  static std::mutex mutex;
   const Arena& hooked = arena();
-  const std::lock_guard lock(keeping);
-  if (std::find(kept->begin(), kept->end(), arena_) == kept->end()) kept->push_back(arena_);
+  const std::lock_guard lock(mutex);
+  if (std::find(hooked_arenas->begin(), hooked_arenas->end(), arena_) == hooked_arenas->end()) {
+    hooked_arenas->push_back(arena_);
+  }
   return hooked.hook();
 }
 
@@ -75,7 +77,7 @@ Ticket MachineDevice::copy_out(std::byte* host, DeviceAddress device, std::size_
   check_buffer(host, size_bytes);
   const std::uint64_t number = out_.submit(host, reinterpret_cast<const std::byte*>(device), size_bytes);
   uses_[host].out = number;
-  note(pending_out_, out_, {number, device, device + size_bytes});
+  add_pending(pending_out_, out_, {number, device, device + size_bytes});
   return out_ticket(number);
 }
 
@@ -84,7 +86,7 @@ Ticket MachineDevice::copy_in(DeviceAddress device, const std::byte* host, std::
   check_buffer(host, size_bytes);
   const std::uint64_t number = in_.submit(reinterpret_cast<std::byte*>(device), host, size_bytes);
   uses_[host].in = number;
-  note(pending_in_, in_, {number, device, device + size_bytes});
+  add_pending(pending_in_, in_, {number, device, device + size_bytes});
   return in_ticket(number);
 }
 
@@ -127,8 +129,8 @@ void MachineDevice::close() noexcept {
   in_.close();
 }
 
-// Copies of one lane end in the order in which they were queued.
-void MachineDevice::note(std::deque<Pending>& pending, const Lane& lane, const Pending& copy) {
+// Add a queued copy, and drop those that are done: copies of one lane end in the order in which they were queued.
+void MachineDevice::add_pending(std::deque<Pending>& pending, const Lane& lane, const Pending& copy) {
   while (!pending.empty() && lane.done(pending.front().number)) pending.pop_front();
   pending.push_back(copy);
 }
@@ -146,9 +148,9 @@ void MachineDevice::check_device(Range range) const {
   }
 }
 
-void MachineDevice::check_over(const std::pair<const std::byte* const, Uses>& use, const char* what) const {
+void MachineDevice::check_over(const std::pair<const std::byte* const, Uses>& use, const char* operation) const {
   if (out_.done(use.second.out) && in_.done(use.second.in)) return;
-  throw Fault(Fault::Kind::invariant, text("host buffer ", static_cast<const void*>(use.first), " is ", what,
+  throw Fault(Fault::Kind::invariant, text("host buffer ", static_cast<const void*>(use.first), " is ", operation,
                                            " while a copy still uses it"));
 }
 

@@ -1,6 +1,7 @@
-// A device in this machine's own memory: a file that all its processes map, owned region by region as the shared ledger
-// says. Its copy engines are two threads. Where the ledger has no memory, each process's is private and only the bytes
-// are shared. What is beyond its links, and how fast these are, is a back end's (EmulatedDevice, CpuDevice).
+// A device in this machine's own memory: a file that all processes map, whose regions are owned as the shared ledger
+// says. Two threads act as copy engines. If the ledger has no memory, the memory of each process is private and the
+// ledger only counts bytes. The back ends (EmulatedDevice, CpuDevice) define the far side of the links and their
+// pace.
 #pragma once
 
 #include <cstring>
@@ -17,7 +18,7 @@
 
 namespace tensile {
 
-// What is beyond the links of a device: where the host pool is, and what copies there and back.
+// The far side of a device's links: the memory of the host pool, and the engines that copy there and back.
 struct FarSide {
   HostSupply supply;
   Lane::Engine out;
@@ -26,21 +27,20 @@ struct FarSide {
 
 class MachineDevice : public Device {
  public:
-
   void move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) override;
   SlotUsage usage() const override;
   void reset_high_water() override;
 
-  // Memory in the job's regions; see Arena. To free what a queued copy still uses is refused.
+  // Memory in the job's regions; see Arena. `free` raises an invariant fault while a queued copy uses the memory.
   DeviceAddress allocate(std::uint64_t size_bytes);
   DeviceAddress allocate_at(std::uint64_t offset, std::uint64_t size_bytes);
   void free(DeviceAddress address);
 
-  // Raises a device fault where the ledger has no memory.
+  // Raises a device fault if the ledger has no memory.
   Arena& arena() const;
 
-  // An allocator for code that knows nothing of this class; what it allocated may be touched and released for as
-  // long as the process lives.
+  // An allocator for code that does not depend on this class. Its allocations may be used and released until the
+  // process ends, even after this device is destroyed.
   const tensile_arena_hook& hook();
 
   Ticket copy_out(std::byte* host, DeviceAddress device, std::size_t size_bytes) override;
@@ -61,10 +61,10 @@ class MachineDevice : public Device {
   MachineDevice(Ledger ledger, const Claim& claim, std::uint64_t host_pool_bytes, const ArenaShape& arena,
                 FarSide far_side);
 
-  // Where the pool's addresses begin.
+  // The start of the host pool's range of addresses.
   const std::byte* pool_begin() const noexcept { return reinterpret_cast<const std::byte*>(pool_.begin()); }
 
-  // Raises an invariant fault for what is no live buffer of this size.
+  // Raises an invariant fault if there is no live buffer at this address or it is smaller than this.
   void check_buffer(const std::byte* host, std::size_t size_bytes) const;
 
  private:
@@ -74,7 +74,7 @@ class MachineDevice : public Device {
     std::uint64_t in = 0;
   };
 
-  // One queued copy's end in device memory.
+  // The device memory that one queued copy uses.
   struct Pending {
     std::uint64_t number;
     DeviceAddress begin;
@@ -82,8 +82,8 @@ class MachineDevice : public Device {
   };
 
   void check_device(Range range) const;
-  static void note(std::deque<Pending>& pending, const Lane& lane, const Pending& copy);
-  void check_over(const std::pair<const std::byte* const, Uses>& use, const char* what) const;
+  static void add_pending(std::deque<Pending>& pending, const Lane& lane, const Pending& copy);
+  void check_over(const std::pair<const std::byte* const, Uses>& use, const char* operation) const;
 
   Account account_;
   std::shared_ptr<Arena> arena_;
@@ -92,7 +92,7 @@ class MachineDevice : public Device {
   std::unordered_map<const std::byte*, Uses> uses_;
   std::deque<Pending> pending_out_;
   std::deque<Pending> pending_in_;
-  Lane out_;  // the lanes last: their threads end before what they copy from goes
+  Lane out_;  // the lanes come last: their threads end before the memory that they copy is released
   Lane in_;
 };
 

@@ -9,12 +9,13 @@
 namespace tensile {
 namespace {
 
-// As many mappings as that makes of a device's memory a system allows: it has them numbered, not added up.
+// Each piece is a mapping, and the system limits the number of mappings of a process (not their total size), so
+// pieces are not smaller than this.
 constexpr std::uint64_t least_piece_bytes = std::uint64_t{1} << 20;
 
 std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
-// No memory, and no process that is forked gets it.
+// Replace the mapping of a range by one without memory.
 void close_range(std::byte* address, std::size_t size_bytes) {
   if (::mmap(address, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
       MAP_FAILED) {
@@ -22,12 +23,12 @@ void close_range(std::byte* address, std::size_t size_bytes) {
   }
 }
 
-// The same pages at a second address: of a shared mapping, which an old size of 0 asks for.
+// Map pages of a shared mapping at a second address as well: mremap does so when the old size is 0.
 bool map_again(std::byte* pages, std::byte* address, std::size_t size_bytes) {
   if (::mremap(pages, 0, size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) return false;
   ::madvise(address, size_bytes, MADV_DONTFORK);
 #ifdef MADV_POPULATE_WRITE
-  ::madvise(address, size_bytes, MADV_POPULATE_WRITE);  // or each page costs a fault when it is touched
+  ::madvise(address, size_bytes, MADV_POPULATE_WRITE);  // otherwise the first access to each page faults
 #endif
   return true;
 }
@@ -58,7 +59,8 @@ void PagePieces::remove(void* taken, std::uint64_t offset, std::uint64_t size_by
   arena_.release(arena_.context, taken);
 }
 
-// Whole regions or else whole pages: behind an allocation of an odd size one page more is needed to find them.
+// Take whole regions, or else whole pages. An allocation that does not start at a page boundary needs one page more
+// to contain the whole pages.
 void* PagePieces::take(std::uint64_t size_bytes, std::byte** pages) const {
   if (arena_.allocate_whole != nullptr) {
     void* const taken = arena_.allocate_whole(arena_.context, size_bytes);

@@ -1,4 +1,4 @@
-// What a window (window.hpp) is made of: memory of an arena that a back end shows a second time, at other addresses.
+// The pieces of a window (window.hpp): memory of an arena that a back end maps a second time, at other addresses.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,26 @@ class Pieces {
   Pieces(const Pieces&) = delete;
   Pieces& operator=(const Pieces&) = delete;
 
-  // A range of addresses as long as the arena's; memory is behind what was added.
+  // The window's range of addresses, as long as the arena's. Only the parts given to `add` have memory.
   virtual std::uintptr_t begin() const noexcept = 0;
   virtual std::uint64_t size_bytes() const noexcept = 0;
 
-  // Every piece has this length, but the last, which is some of these units long.
+  // The length of every piece except the last, whose length is a multiple of `unit_bytes`.
   virtual std::uint64_t piece_bytes() const noexcept = 0;
   virtual std::uint64_t unit_bytes() const noexcept = 0;
 
-  // Take so much of the arena, whole regions of it where there are any, and show it at an offset; null where there is
-  // no room. Returns what `remove` needs.
+  // Take this much memory of the arena, whole regions if possible, and map it at an offset of the window. Returns the
+  // allocation, which `remove` needs; null if the arena has no room.
   virtual void* add(std::uint64_t offset, std::uint64_t size_bytes) = 0;
 
-  // Whether this lies across the borders of regions, which others could have but for it.
+  // True if the piece does not start at a region's border, so that it occupies regions only in part.
   virtual bool is_scattered(const void* /*taken*/) const noexcept { return false; }
 
-  // Nothing is behind these addresses any more, and the arena has its memory back.
+  // Unmap a piece from the window and give its memory back to the arena.
   virtual void remove(void* taken, std::uint64_t offset, std::uint64_t size_bytes) = 0;
 };
 
-// Pages of shared memory of this process, moved about by the system: an emulated device's.
+// Pieces of an emulated device: pages of shared memory, which the system can map a second time.
 class PagePieces final : public Pieces {
  public:
   explicit PagePieces(const tensile_arena_hook& arena);

@@ -31,7 +31,7 @@ int release(void* context, void* address) {
 PrivateArena::PrivateArena(std::uint64_t limit_bytes)
     : pool_(limit_bytes, {[](std::byte*, std::size_t) {}, [](std::byte*, std::size_t) {}}),
       hook_{&pool_, &allocate, &release, pool_.begin(), pool_.begin() + limit_bytes, 1, nullptr} {
-  // Shared with nobody, but only shared memory can be mapped twice (window.hpp).
+  // No other process uses this mapping; it is shared because only shared memory can be mapped twice (window.hpp).
   void* const whole = reinterpret_cast<void*>(pool_.begin());
   if (::mmap(whole, rounded_up(limit_bytes, page_bytes()), PROT_READ | PROT_WRITE,
              MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
@@ -43,8 +43,9 @@ PrivateArena::PrivateArena(std::uint64_t limit_bytes)
 void PrivateArena::trim(const tensile_arena_hook& hook) {
   const HostUsage usage = static_cast<const HostPool*>(hook.context)->usage();
   if (usage.used_bytes != 0 || usage.resident_bytes == 0) return;
-  // Shared memory is given back by a hole in it, not by forgetting pages.
-  if (::madvise(reinterpret_cast<void*>(hook.begin), rounded_up(usage.resident_bytes, page_bytes()), MADV_REMOVE) != 0) {
+  // MADV_DONTNEED does not give shared memory back; punching a hole does.
+  if (::madvise(reinterpret_cast<void*>(hook.begin), rounded_up(usage.resident_bytes, page_bytes()), MADV_REMOVE) !=
+      0) {
     throw_system_fault("madvise", text("giving back ", usage.resident_bytes, " bytes of a private arena"), errno);
   }
 }

@@ -1,4 +1,4 @@
-// An arena of this process alone: where there is no device yet, as while operators are calibrated.
+// An arena that belongs to this process alone, for use without a device, such as while operators are calibrated.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ class PrivateArena {
 
   const tensile_arena_hook* hook() const noexcept { return &hook_; }
 
-  // Give the memory of such a hook's arena back to the system if nothing is in it: it comes again when it is used.
+  // Give the memory of the arena behind this hook back to the system if it holds no allocation. The arena gets memory
+  // again when it is used. The hook must belong to a PrivateArena.
   static void trim(const tensile_arena_hook& hook);
 
  private:

@@ -15,7 +15,8 @@ constexpr bool holds(const Claim& claim, const Owner& owner) {
          owner.epoch == claim.epoch;
 }
 
-// A region below or above the last run makes it longer; another begins a new one.
+// Add a region to a list of runs: it extends the last run if it is adjacent to that run, and otherwise begins a new
+// one.
 void append(std::vector<Range>& runs, std::uint64_t region) {
   if (!runs.empty() && runs.back().end() == region) {
     ++runs.back().size_bytes;
@@ -49,12 +50,12 @@ std::uint64_t Regions::backed_count(const Claim& claim) const {
 
 bool Regions::is_of(const Claim& claim, std::uint64_t region) const { return holds(claim, owner(region)); }
 
-bool Regions::hand_out(const Claim& claim, std::uint64_t wanted) {
-  if (free_count() < wanted) return false;
+bool Regions::hand_out(const Claim& claim, std::uint64_t count) {
+  if (free_count() < count) return false;
   std::vector<std::uint64_t> taken;
-  while (taken.size() < wanted) {
-    const std::optional<Range> run = best_run(claim, wanted - taken.size());
-    if (!run) {  // somebody else was handed some meanwhile
+  while (taken.size() < count) {
+    const std::optional<Range> run = best_run(claim, count - taken.size());
+    if (!run) {  // a concurrent call has taken free regions: undo
       for (const std::uint64_t region : taken) {
         replace(region, {RegionState::empty, false, claim.slot, claim.epoch}, Owner{});
       }
@@ -68,10 +69,10 @@ bool Regions::hand_out(const Claim& claim, std::uint64_t wanted) {
   return true;
 }
 
-std::uint64_t Regions::take_back(const Claim& claim, std::uint64_t wanted, const Wipe& wipe) {
+std::uint64_t Regions::take_back(const Claim& claim, std::uint64_t count, const Wipe& wipe) {
   std::vector<Range> wiping;
   std::uint64_t taken = 0;
-  for (std::uint64_t region = count_; region-- > 0 && taken < wanted;) {
+  for (std::uint64_t region = count_; region-- > 0 && taken < count;) {
     const Owner now = owner(region);
     if (!holds(claim, now) || now.state != RegionState::empty) continue;
     if (!replace(region, now, {RegionState::wiping, now.backed, now.slot, now.epoch})) continue;
@@ -106,7 +107,7 @@ std::optional<Owner> Regions::engage(const Claim& claim, std::uint64_t region) {
   return used;
 }
 
-// Neither can fail but for an owner that is over: nobody else changes a region in use.
+// This and `disengage` only fail if the owner's epoch is over: no other process changes a region in use.
 void Regions::mark_backed(const Claim& claim, std::uint64_t region) {
   replace(region, {RegionState::used, false, claim.slot, claim.epoch},
           {RegionState::used, true, claim.slot, claim.epoch});
@@ -117,7 +118,7 @@ void Regions::disengage(const Claim& claim, std::uint64_t region) {
   if (holds(claim, now)) replace(region, now, {RegionState::empty, now.backed, now.slot, now.epoch});
 }
 
-// Fails where it was taken back meanwhile: then its next owner finds it so.
+// Fails if the controller took the region back meanwhile.
 void Regions::mark_unbacked(const Claim& claim, std::uint64_t region) {
   replace(region, {RegionState::empty, true, claim.slot, claim.epoch},
           {RegionState::empty, false, claim.slot, claim.epoch});
@@ -136,17 +137,18 @@ std::vector<Range> Regions::free_runs() const {
   return runs;
 }
 
-// Regions to hand out next, at most `wanted`: from a run that is long enough, next to what the claim has if one is,
-// else from the shortest of them, so that long runs stay; where none is long enough, from the longest.
-std::optional<Range> Regions::best_run(const Claim& claim, std::uint64_t wanted) const {
+// Return the regions to hand out next, at most `max_count`. Runs that are long enough come first: preferably one
+// adjacent to the claim's regions, otherwise the shortest, so that long runs remain. If no run is long enough, the
+// longest is used.
+std::optional<Range> Regions::best_run(const Claim& claim, std::uint64_t max_count) const {
   std::optional<Range> best;
   std::pair<int, std::uint64_t> best_rank{};
   for (const Range& run : free_runs()) {
-    const std::uint64_t size = std::min(run.size_bytes, wanted);
+    const std::uint64_t size = std::min(run.size_bytes, max_count);
     const bool follows = run.offset > 0 && is_of(claim, run.offset - 1);
     const bool precedes = run.end() < count_ && is_of(claim, run.end());
     std::pair<int, std::uint64_t> rank{2, count_ - size};
-    if (size == wanted) rank = {follows || precedes ? 0 : 1, run.size_bytes};
+    if (size == max_count) rank = {follows || precedes ? 0 : 1, run.size_bytes};
     if (best && rank >= best_rank) continue;
     best_rank = rank;
     best = Range{precedes && !follows ? run.end() - size : run.offset, size};

@@ -1,4 +1,4 @@
-// Who owns which region of the device's memory: words that change by compare-and-swap alone.
+// The owners of the regions of the device's memory: words that only change by compare-and-swap.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Claim {
   std::uint64_t epoch;
 };
 
-// The words of a ledger, which outlives this. A range here counts regions, not bytes.
+// A view of the ledger's words; the ledger must outlive it. A `Range` in this class counts regions, not bytes.
 class Regions {
  public:
   // Gives the bytes of neighbouring regions back to the system.
@@ -29,34 +29,36 @@ class Regions {
   bool is_of(const Claim& claim, std::uint64_t region) const;
   std::uint64_t free_count() const;
 
-  // Those of a claim, and among them those that the system has set memory aside for.
+  // The number of regions that a claim owns, and of those for which the system has set memory aside.
   std::uint64_t held_count(const Claim& claim) const;
   std::uint64_t backed_count(const Claim& claim) const;
 
-  // --- the controller's: one thread at a time (two that hand out at once may both be refused) ---
+  // --- for the controller: one thread at a time (of two concurrent hand_out calls, both may fail) ---
 
-  // So many more, neighbours of each other and of what the claim has where that can be, and otherwise in the longest
-  // runs there are. False, and nothing has changed, where too few are free.
-  bool hand_out(const Claim& claim, std::uint64_t wanted);
+  // Give a claim this many more regions: contiguous and adjacent to its own regions if possible, otherwise in the
+  // longest free runs. False if too few regions are free, and then nothing has changed.
+  bool hand_out(const Claim& claim, std::uint64_t count);
 
-  // At most so many that hold nothing, the highest first, since an arena fills from the lowest. How many came back.
-  std::uint64_t take_back(const Claim& claim, std::uint64_t wanted, const Wipe& wipe);
+  // Take back at most this many empty regions, the highest first, because an arena fills from the lowest. Returns the
+  // number taken back.
+  std::uint64_t take_back(const Claim& claim, std::uint64_t count, const Wipe& wipe);
 
-  // Whatever any epoch of the slot has. No process that maps it may be left.
+  // Take back the regions of all epochs of a slot. No process that maps them may be left.
   void take_all(std::uint32_t slot, const Wipe& wipe);
 
-  // --- the owner's ---
+  // --- for the owner ---
 
-  // Before something is placed in the region: as it is from now on, or nothing where it is no longer the claim's.
+  // Mark a region as used, before an allocation is placed there. Returns its new word, or nothing if the claim no
+  // longer owns the region.
   std::optional<layout::Owner> engage(const Claim& claim, std::uint64_t region);
 
-  // The system has set memory aside for a region that is engaged.
+  // Record that the system has set memory aside for an engaged region.
   void mark_backed(const Claim& claim, std::uint64_t region);
 
-  // After the last use of the last thing in it.
+  // Mark a region as empty, after the last use of its last allocation.
   void disengage(const Claim& claim, std::uint64_t region);
 
-  // An empty region's memory is given up by the process that made it.
+  // Record that the owner has given up the memory of an empty region, which that process had created.
   void mark_unbacked(const Claim& claim, std::uint64_t region);
 
  private:
@@ -64,7 +66,7 @@ class Regions {
   std::uint64_t count_if(Condition condition) const;
   bool replace(std::uint64_t region, const layout::Owner& expected, const layout::Owner& desired);
   std::vector<Range> free_runs() const;
-  std::optional<Range> best_run(const Claim& claim, std::uint64_t wanted) const;
+  std::optional<Range> best_run(const Claim& claim, std::uint64_t max_count) const;
   void free(const std::vector<Range>& wiping, const Wipe& wipe);
 
   layout::Word* words_;

@@ -11,8 +11,8 @@
 namespace tensile {
 namespace {
 
-constexpr std::uint64_t small_bytes = 64;  // a few words
-constexpr std::uint64_t lent_bytes = 512;  // a piece: what kernels on a GPU may count on its address to be a multiple of
+constexpr std::uint64_t small_bytes = 64;  // the largest allocation that is served from lent memory: a few words
+constexpr std::uint64_t lent_bytes = 512;  // size of a lent piece: the alignment that a GPU's kernels may rely on
 
 }  // namespace
 
@@ -25,15 +25,17 @@ Script::Script(const tensile_arena_hook& arena, Shim shim, std::unique_ptr<Piece
             [](void* context, void* address) {
               return static_cast<Script*>(context)->release(reinterpret_cast<std::uintptr_t>(address));
             },
-            arena.begin, arena.end, 1, nullptr},
-      block_hook_{this, hook_.allocate, hook_.release, window_.begin(), window_.end(), 1,
-                  nullptr} {}
+            arena.begin,
+            arena.end,
+            1,
+            nullptr},
+      block_hook_{this, hook_.allocate, hook_.release, window_.begin(), window_.end(), 1, nullptr} {}
 
 bool Script::reserve(std::uint64_t size_bytes, bool gathers) {
   const std::lock_guard lock(changing_);
   const std::uintptr_t kept_end = block() + window_.kept(size_bytes, gathers);
-  const auto lost = std::count_if(alive_.begin(), alive_.end(), [&](const Block& one) {
-    return is_planned(one.address) && one.address + one.size_bytes > kept_end;
+  const auto lost = std::count_if(alive_.begin(), alive_.end(), [&](const Block& block) {
+    return is_planned(block.address) && block.address + block.size_bytes > kept_end;
   });
   if (lost != 0) throw Fault(Fault::Kind::invariant, text(lost, " tensors are in the part of a block that changes"));
   const std::uint64_t before_bytes = window_.size_bytes();
@@ -47,7 +49,8 @@ void Script::discard(std::uintptr_t address, std::uint64_t size_bytes) {
   const std::lock_guard lock(changing_);
   if (!is_planned(address)) return;
   if (!is_free(address, size_bytes))
-    throw Fault(Fault::Kind::invariant, text("a tensor lies in the ", size_bytes, " bytes that are to be given back"));
+    throw Fault(Fault::Kind::invariant,
+                text("a tensor lies in the ", size_bytes, " bytes that are to be given back"));
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = (address + page - 1) / page * page;
   const std::uintptr_t end = (address + size_bytes) / page * page;
@@ -57,8 +60,8 @@ void Script::discard(std::uintptr_t address, std::uint64_t size_bytes) {
 void Script::be_strict(std::string who) {
   const std::lock_guard lock(changing_);
   guard_ = std::make_unique<Guard>(std::move(who), block());
-  for (const Block& one : alive_) {
-    if (is_planned(one.address)) guard_->open(one.address, one.size_bytes, "a tensor", position_);
+  for (const Block& block : alive_) {
+    if (is_planned(block.address)) guard_->open(block.address, block.size_bytes, "a tensor", position_);
   }
   guard_->cover(window_.size_bytes());
 }
@@ -66,7 +69,7 @@ void Script::be_strict(std::string who) {
 void Script::lend(std::uintptr_t address, std::uint64_t size_bytes) {
   const std::lock_guard lock(changing_);
   lending_ = size_bytes != 0;
-  std::erase_if(slabs_, [&](const Slab& one) { return one.address == address; });
+  std::erase_if(slabs_, [&](const Slab& slab) { return slab.address == address; });
   if (lending_) slabs_.push_back({address, size_bytes});
 }
 
@@ -114,10 +117,10 @@ void Script::reset_high_water() {
 void* Script::allocate(std::uint64_t size_bytes) {
   const bool mine = std::this_thread::get_id() == program_;
   const std::lock_guard lock(changing_);
-  std::uintptr_t address = mine && sheet_ != nullptr ? planned(size_bytes) : 0;
-  if (address == 0 && mine) address = lent(size_bytes);
+  std::uintptr_t address = mine && sheet_ != nullptr ? take_planned(size_bytes) : 0;
+  if (address == 0 && mine) address = take_lent(size_bytes);
   if (is_lent(address)) return reinterpret_cast<void*>(address);
-  if (address == 0) address = unplanned(size_bytes);
+  if (address == 0) address = take_unplanned(size_bytes);
   if (address == 0) return nullptr;
   if (guard_ && is_planned(address)) guard_->open(address, size_bytes, name_of(next_ - 1), position_);
   usage_.elsewhere += !mine;
@@ -134,10 +137,10 @@ void* Script::allocate(std::uint64_t size_bytes) {
 int Script::release(std::uintptr_t address) {
   const std::lock_guard lock(changing_);
   if (is_lent(address)) return 0;
-  const auto found = at(address);
-  if (found == alive_.end() || found->address != address) return -1;
-  usage_.used_bytes -= found->size_bytes;
-  alive_.erase(found);
+  const auto entry = at(address);
+  if (entry == alive_.end() || entry->address != address) return -1;
+  usage_.used_bytes -= entry->size_bytes;
+  alive_.erase(entry);
   if (const auto record = recording_ ? open_.find(address) : open_.end(); record != open_.end()) {
     records_[record->second].released_at = moment_++;
     open_.erase(record);
@@ -146,8 +149,9 @@ int Script::release(std::uintptr_t address) {
   return is_planned(address) ? 0 : arena_.release(arena_.context, reinterpret_cast<void*>(address));
 }
 
-// The next allocation of this position that has the size asked for: one that is missing shifts nothing.
-std::uintptr_t Script::planned(std::uint64_t size_bytes) {
+// Return the address of the position's next planned allocation of this size. It skips entries of other sizes, so an
+// allocation that does not occur does not shift the addresses of those after it.
+std::uintptr_t Script::take_planned(std::uint64_t size_bytes) {
   if (window_.size_bytes() == 0 || position_ >= sheet_->first.size() - 1) return 0;
   if (position_ != followed_) {
     followed_ = position_;
@@ -170,8 +174,9 @@ std::uintptr_t Script::planned(std::uint64_t size_bytes) {
   return address;
 }
 
-// A piece of its own for each: what is freed while an iteration is recorded is used by every launch of it.
-std::uintptr_t Script::lent(std::uint64_t size_bytes) {
+// Return a piece of lent memory that was never used before: memory freed while an iteration is recorded is still used
+// by every launch of the recording.
+std::uintptr_t Script::take_lent(std::uint64_t size_bytes) {
   if (!lending_ || size_bytes > small_bytes) return 0;
   Slab& slab = slabs_.back();
   if (slab.taken_bytes + lent_bytes > slab.size_bytes) return 0;
@@ -182,14 +187,14 @@ std::uintptr_t Script::lent(std::uint64_t size_bytes) {
 
 bool Script::is_lent(std::uintptr_t address) const {
   return std::any_of(slabs_.begin(), slabs_.end(),
-                     [&](const Slab& one) { return address - one.address < one.size_bytes; });
+                     [&](const Slab& slab) { return address - slab.address < slab.size_bytes; });
 }
 
 std::string Script::name_of(std::uint32_t entry) const {
   return entry < sheet_->names.size() ? sheet_->names[entry] : "a tensor";
 }
 
-std::uintptr_t Script::unplanned(std::uint64_t size_bytes) {
+std::uintptr_t Script::take_unplanned(std::uint64_t size_bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(arena_.allocate(arena_.context, size_bytes));
   usage_.unplanned += address != 0;
   return address;
@@ -197,7 +202,7 @@ std::uintptr_t Script::unplanned(std::uint64_t size_bytes) {
 
 std::vector<Script::Block>::iterator Script::at(std::uintptr_t address) {
   return std::lower_bound(alive_.begin(), alive_.end(), address,
-                          [](const Block& block, std::uintptr_t wanted) { return block.address < wanted; });
+                          [](const Block& block, std::uintptr_t key) { return block.address < key; });
 }
 
 bool Script::is_free(std::uintptr_t address, std::uint64_t size_bytes) {

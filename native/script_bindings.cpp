@@ -32,7 +32,7 @@ Sheet sheet_of(const std::vector<std::vector<PlacedRow>>& positions) {
   return sheet;
 }
 
-// Neither is ever deleted: tensors give their memory back when they please, at the very end of a process, too.
+// Scripts and private arenas are never deleted: tensors may release their memory as late as the end of the process.
 Script* create(std::uint64_t hook, std::uint64_t shim, std::uint64_t pieces) {
   return new Script(*reinterpret_cast<const tensile_arena_hook*>(hook), reinterpret_cast<Script::Shim>(shim),
                     std::unique_ptr<Pieces>(reinterpret_cast<Pieces*>(pieces)));

@@ -1,4 +1,4 @@
-// The part of the Python module that binds script.hpp.
+// Binds script.hpp and private_arena.hpp to Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

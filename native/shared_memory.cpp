@@ -17,10 +17,10 @@
 namespace tensile {
 namespace {
 
-// What a huge page is on x86-64, and on 64-bit Arm with pages of 4 kB.
+// The size of a huge page on x86-64, and on 64-bit Arm with pages of 4 kB.
 constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 
-// What the system must be left with: below it, it kills processes rather than refuse memory.
+// The memory that must remain available: with less, the system kills processes instead of refusing memory.
 constexpr std::uint64_t spare_bytes = std::uint64_t{64} << 20;
 
 Mapping map_shared(int fd, Range range) {
@@ -49,7 +49,7 @@ FileDescriptor nameless_in(const std::string& directory) {
   return fd;
 }
 
-// What the system could give without taking from anybody; unlimited where it does not say.
+// Return the memory that the system can give out without swapping; unlimited if /proc/meminfo does not say.
 std::uint64_t available_bytes() {
   std::ifstream lines("/proc/meminfo");
   for (std::string line; std::getline(lines, line);) {
@@ -58,7 +58,7 @@ std::uint64_t available_bytes() {
   return UINT64_MAX;
 }
 
-// What was granted is not there: as little the job's fault as a device that is gone.
+// Raise a `lost` fault: memory that was granted does not exist, which is not the job's fault.
 [[noreturn]] void throw_no_memory(std::uint64_t size_bytes, const std::string& why) {
   throw Fault(Fault::Kind::lost,
               text("the system has no memory for ", size_bytes, " more bytes of the device: ", why),
@@ -140,7 +140,8 @@ Mapping reserve_address_space(std::size_t size_bytes, bool usable) {
   const std::size_t slack_bytes = size_bytes < huge_page_bytes ? 0 : huge_page_bytes;
   void* const mapped =
       ::mmap(nullptr, size_bytes + slack_bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) throw_system_fault("mmap", text("reserving ", size_bytes, " bytes of address space"), errno);
+  if (mapped == MAP_FAILED)
+    throw_system_fault("mmap", text("reserving ", size_bytes, " bytes of address space"), errno);
   if (slack_bytes == 0) return {mapped, size_bytes};
   auto* const first = static_cast<std::byte*>(mapped);
   const std::uint64_t start = reinterpret_cast<std::uintptr_t>(mapped);
@@ -157,7 +158,7 @@ void keep_from_children(std::byte* address, std::size_t size_bytes) {
 }
 
 void prefer_huge_pages(std::byte* address, std::size_t size_bytes) {
-  ::madvise(address, size_bytes, MADV_HUGEPAGE);  // refused by a kernel without them: the pages are small then
+  ::madvise(address, size_bytes, MADV_HUGEPAGE);  // a kernel without huge pages refuses, and the pages stay small
 }
 
 void populate(std::byte* address, std::size_t size_bytes) {
@@ -171,7 +172,7 @@ void populate(std::byte* address, std::size_t size_bytes) {
         "Lower the host pool's limit or the number of jobs, or give the machine more memory.");
   }
 #endif
-  // Kernels before 5.14 do not know the advice: one write per page does the same.
+  // Kernels before 5.14 do not know this advice; one write per page has the same effect.
   for (std::size_t offset = 0; offset < size_bytes; offset += page_bytes()) {
     *static_cast<volatile std::byte*>(address + offset) = std::byte{0};
   }

@@ -1,4 +1,4 @@
-// File descriptors and mappings, owned: what a ledger and a host pool are made of.
+// Owners of file descriptors and memory mappings, and the system calls on memory that ledgers and host pools use.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ class Mapping {
   std::byte* address() const noexcept { return address_; }
   std::size_t size_bytes() const noexcept { return size_bytes_; }
 
-  // Leave the mapping as it is.
+  // Give up ownership; the mapping stays in place.
   void abandon() noexcept { address_ = nullptr; }
 
  private:
@@ -58,18 +58,18 @@ class Mapping {
   std::size_t size_bytes_ = 0;
 };
 
-// Memory without a name that processes share by handing on a file descriptor, and the start of it as this process
-// maps it.
+// Nameless memory that processes share by passing a file descriptor, together with this process's mapping of its
+// start.
 class SharedMemory {
  public:
-  // The system's own nameless file where `directory` is empty: its size is sealed, so nobody who holds the
-  // descriptor can make another process's access fail. Else a file in that directory (such as /dev/shm, whose size
-  // bounds it) that has no name either. The first `mapped_bytes` are set aside and mapped, the rest waits for
-  // `reserve`.
+  // If `directory` is empty, create the system's own nameless file (memfd). Its size is sealed, so no process that
+  // has the descriptor can make another process's access fail. Otherwise create a nameless file in that directory,
+  // such as /dev/shm, whose size bounds it. Memory for the first `mapped_bytes` is set aside and mapped; the rest
+  // needs `reserve`.
   static SharedMemory create(const char* name, const std::string& directory, std::uint64_t size_bytes,
                              std::size_t mapped_bytes);
 
-  // Duplicates `fd`, which stays the caller's; a file smaller than `mapped_bytes` is refused.
+  // Duplicates `fd`, which the caller keeps. Raises a device fault if the file is smaller than `mapped_bytes`.
   static SharedMemory attach(int fd, std::size_t mapped_bytes);
 
   int fd() const noexcept { return fd_.number(); }
@@ -88,28 +88,29 @@ constexpr std::uint64_t rounded_up(std::uint64_t size_bytes, std::uint64_t unit_
   return (size_bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
 }
 
-// Map these bytes of a file; a forked child does not get the mapping.
+// Map these bytes of a file. A forked child does not get the mapping.
 Mapping map_unforked(int fd, Range range);
 
-// Have the system set memory aside for these bytes of a shared file, so that touching them cannot fail. Raises a
-// memory fault, instead of the signal that touching them would be, where the file system or the machine is full.
+// Have the system set memory aside for these bytes of a shared file, so that touching them cannot fail. If the file
+// system or the machine is full, raises a `lost` fault; touching the bytes would end the process by a signal.
 void reserve(int fd, Range range);
 
-// Give the memory of these bytes of a shared file back to the system: they read as zeros in every process.
+// Give the memory of these bytes of a shared file back to the system; they read as zeros in every process.
 void punch(int fd, Range range);
 
-// Address space without memory behind it; `populate` gives it memory. Where it is not `usable`, touching it ends the
-// process: its addresses stand for something else. A range that has room for huge pages begins where one may.
+// Reserve address space without memory; `populate` gives it memory. If it is not `usable`, touching it ends the
+// process, because its addresses only stand for something else. A range with room for huge pages is aligned to one.
 Mapping reserve_address_space(std::size_t size_bytes, bool usable = true);
 
-// Whole pages of a private range that no forked child gets: what the device writes there is not to go to a copy.
+// Keep whole pages of a private range from forked children. Otherwise copy-on-write after a fork could move this
+// process to new pages while the device still writes to the old ones.
 void keep_from_children(std::byte* address, std::size_t size_bytes);
 
-// Ask for huge pages where the range has whole ones, before it is populated: a system that has none gives small ones.
+// Ask for huge pages in a range, before it is populated. A system without huge pages uses small ones.
 void prefer_huge_pages(std::byte* address, std::size_t size_bytes);
 
-// Fault the pages of a private range in now, so that no later access has to. Raises a memory fault when the
-// system has none left.
+// Fault in the pages of a private range now, so that no later access faults. Raises a memory fault if the system has
+// no memory left.
 void populate(std::byte* address, std::size_t size_bytes);
 
 // Give whole pages of a private range back to the system.

@@ -18,9 +18,9 @@
 namespace tensile {
 namespace {
 
-constexpr std::size_t buffer_bytes = std::size_t{1} << 20;  // a disk is at its rate from about this size on
+constexpr std::size_t buffer_bytes = std::size_t{1} << 20;  // transfers of about this size reach the disk's full rate
 constexpr std::uint64_t most_spare_bytes = std::uint64_t{1} << 30;
-constexpr std::uint64_t spare_part = 20;  // of the disk's size, and at most the above, is left to others
+constexpr std::uint64_t spare_part = 20;  // 1/20 of the disk, but at most the above, is left to other users
 
 template <typename Call>
 auto uninterrupted(Call call) {
@@ -32,7 +32,7 @@ auto uninterrupted(Call call) {
 FileDescriptor open_nameless(const std::string& directory, int flags) {
   FileDescriptor fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL | flags, 0600));
   if (fd.number() >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return fd;
-  // A file system that makes no nameless files: the name lives for an instant.
+  // The file system does not support nameless files: create a named file and unlink it at once.
   std::string name = directory + "/tensile-swap-XXXXXX";
   FileDescriptor named(::mkostemp(name.data(), O_CLOEXEC | flags));
   if (named.number() >= 0) ::unlink(name.c_str());
@@ -59,13 +59,15 @@ void SwapFile::reserve(Range range) {
   if (::fstatvfs(fd_.number(), &disk) == 0 && disk.f_blocks != 0) {
     const std::uint64_t unit_bytes = disk.f_frsize;
     const std::uint64_t left_bytes = disk.f_bavail * unit_bytes;
-    const std::uint64_t kept_bytes = std::min(disk.f_blocks * unit_bytes / spare_part, most_spare_bytes);
-    if (left_bytes < range.size_bytes + kept_bytes) throw_lost(text("room for ", range.size_bytes, " more bytes"), ENOSPC);
+    const std::uint64_t spare_bytes = std::min(disk.f_blocks * unit_bytes / spare_part, most_spare_bytes);
+    if (left_bytes < range.size_bytes + spare_bytes) {
+      throw_lost(text("room for ", range.size_bytes, " more bytes"), ENOSPC);
+    }
   }
   const int status = uninterrupted([&] {
     return ::fallocate(fd_.number(), 0, static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes));
   });
-  // Where the file system reserves nothing, writing finds out.
+  // If the file system cannot reserve space, a later write reports that the disk is full.
   if (status != 0 && errno != EOPNOTSUPP) throw_lost(text("room for ", range.size_bytes, " more bytes"), errno);
 }
 
@@ -101,19 +103,21 @@ void SwapFile::read(std::uint64_t offset, std::byte* to, std::size_t size_bytes,
     std::size_t got = 0;
     while (got < part_bytes) {
       const ssize_t count = uninterrupted([&] {
-        return ::pread(fd_.number(), buffer.bytes() + got, whole_bytes - got, static_cast<off_t>(offset + done + got));
+        return ::pread(fd_.number(), buffer.bytes() + got, whole_bytes - got,
+                       static_cast<off_t>(offset + done + got));
       });
       if (count < 0) throw_lost(text("reading ", part_bytes, " bytes"), errno);
       if (count == 0) break;
       got += static_cast<std::size_t>(count);
     }
-    if (got < part_bytes) std::memset(buffer.bytes() + got, 0, part_bytes - got);  // reserved, and never written
+    if (got < part_bytes) std::memset(buffer.bytes() + got, 0, part_bytes - got);  // space that was never written
     std::memcpy(to + done, buffer.bytes(), part_bytes);
   }
-  if (!direct_) ::posix_fadvise(fd_.number(), static_cast<off_t>(offset), static_cast<off_t>(size_bytes), POSIX_FADV_DONTNEED);
+  if (!direct_)
+    ::posix_fadvise(fd_.number(), static_cast<off_t>(offset), static_cast<off_t>(size_bytes), POSIX_FADV_DONTNEED);
 }
 
-// To the disk, and out of the page cache, which can drop only what is on the disk.
+// Write a range to the disk, then drop it from the page cache, which can only drop pages that are on the disk.
 void SwapFile::flush(Range range) {
   const auto offset = static_cast<off_t>(range.offset);
   const auto size = static_cast<off_t>(range.size_bytes);
@@ -128,11 +132,12 @@ void SwapFile::flush(Range range) {
 }
 
 void SwapFile::throw_lost(const std::string& purpose, int error_number) const {
-  throw Fault(Fault::Kind::lost,
-              text("the swap file in swap_directory '", directory_, "': ", purpose, ": ",
-                   std::generic_category().message(error_number)),
-              "Free space on that disk or name another (TENSILE_SWAP_DIRECTORY), or give the device a larger budget, so "
-              "that less is swapped. A twentieth of the disk, at most 1 GB, stays free.");
+  throw Fault(
+      Fault::Kind::lost,
+      text("the swap file in swap_directory '", directory_, "': ", purpose, ": ",
+           std::generic_category().message(error_number)),
+      "Free space on that disk or name another (TENSILE_SWAP_DIRECTORY), or give the device a larger budget, so "
+      "that less is swapped. A twentieth of the disk, at most 1 GB, stays free.");
 }
 
 }  // namespace tensile

@@ -1,5 +1,4 @@
-// The far side of the links of a device in this machine's own memory: a file on disk, so that what is swapped out takes
-// no memory at all.
+// The swap file of the CPU device. Tensors are swapped out to a file on disk, where they take no memory.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +10,19 @@
 
 namespace tensile {
 
-// A file that has no name from its first instant on: it is gone with the last process that has it open, however that
-// ends.
+// A file without a name. It disappears with the last process that has it open, however that process ends.
 //
-// Bytes pass the page cache by (O_DIRECT) where the file system lets them, and otherwise leave it as soon as they are
-// on disk: the cache would hold what was swapped out in the memory that swapping is to save, and a control group counts
-// it. So reads and writes go at the disk's own rate, which is the rate that plans count on.
+// Transfers bypass the page cache (O_DIRECT) if the file system allows it, and otherwise leave the cache as soon as
+// they are on disk. The cache would keep swapped bytes in the memory that swapping is meant to save, and a control
+// group counts that memory. So reads and writes run at the rate of the disk, which is the rate that plans assume.
 //
-// Offsets and the ends of ranges are multiples of `block_bytes`, except that a size may end within a block, the rest of
-// which then holds nothing. Any thread may call, each with a buffer of its own.
+// Offsets and the ends of ranges are multiples of `block_bytes`. The size of a read or a write may end within a
+// block; the rest of the block is then undefined. Any thread may call, each with its own buffer.
 class SwapFile {
  public:
-  static constexpr std::uint64_t block_bytes = 4096;  // what any disk takes: they have blocks of 512 or 4,096 bytes
+  static constexpr std::uint64_t block_bytes = 4096;  // suits every disk: their blocks have 512 or 4,096 bytes
 
-  // Memory of one thread's through which its bytes pass: O_DIRECT wants aligned addresses.
+  // The memory through which one thread transfers its bytes: O_DIRECT requires aligned addresses.
   class Buffer {
    public:
     Buffer();
@@ -35,17 +33,17 @@ class SwapFile {
     Mapping memory_;
   };
 
-  // Raises a device fault where there can be no such file in the directory.
+  // Raises a device fault if no such file can be created in the directory.
   explicit SwapFile(std::string directory);
 
-  // Have room on the disk for these bytes. Raises a `lost` fault where it is full, or nearly so: a database may be on
-  // the same disk, and ends when that is full.
+  // Reserve space on the disk for these bytes. Raises a `lost` fault if the disk is full or nearly full: a database
+  // may be on the same disk, and a full disk would stop it.
   void reserve(Range range);
 
-  // Give the room back to the disk.
+  // Give the disk space back.
   void give_back(Range range);
 
-  // Both raise a `lost` fault for whatever the disk refuses.
+  // Both raise a `lost` fault if the disk reports an error.
   void write(std::uint64_t offset, const std::byte* from, std::size_t size_bytes, Buffer& buffer);
   void read(std::uint64_t offset, std::byte* to, std::size_t size_bytes, Buffer& buffer);
 

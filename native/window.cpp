@@ -10,7 +10,7 @@ Window::~Window() {
   try {
     while (!pieces_.empty()) pop();
   } catch (const Fault&) {
-    // What is left goes with the process.
+    // The remaining pieces are released when the process ends.
   }
 }
 
@@ -28,25 +28,25 @@ bool Window::resize(std::uint64_t size_bytes, bool gathers) {
 std::uint64_t Window::kept(std::uint64_t size_bytes, bool gathers) const {
   const std::uint64_t stays_bytes = gathers ? gathered_bytes() : size_bytes_;
   const std::uint64_t piece_bytes = memory_->piece_bytes();
-  std::uint64_t found = size_bytes_;
+  std::uint64_t kept_bytes = size_bytes_;
   for (auto piece = pieces_.rbegin(); piece != pieces_.rend(); ++piece) {
-    const std::uint64_t start_bytes = found - piece->size_bytes;
+    const std::uint64_t start_bytes = kept_bytes - piece->size_bytes;
     const bool goes = start_bytes >= size_bytes || start_bytes >= stays_bytes;
     const bool grows = size_bytes > size_bytes_ && piece->size_bytes < piece_bytes;
     if (!goes && !grows) break;
-    found = start_bytes;
+    kept_bytes = start_bytes;
   }
-  return found;
+  return kept_bytes;
 }
 
-// Up to the first piece that lies across regions.
+// Return the length of the window up to the first piece that lies across regions.
 std::uint64_t Window::gathered_bytes() const {
-  std::uint64_t found = 0;
+  std::uint64_t gathered = 0;
   for (const Piece& piece : pieces_) {
     if (memory_->is_scattered(piece.taken)) break;
-    found += piece.size_bytes;
+    gathered += piece.size_bytes;
   }
-  return found;
+  return gathered;
 }
 
 bool Window::push(std::uint64_t size_bytes) {

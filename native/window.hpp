@@ -1,8 +1,9 @@
-// One range of addresses over pieces of an arena that may lie anywhere in it.
+// A contiguous range of addresses over pieces of an arena that may lie anywhere in the arena.
 //
-// Regions come and go between jobs, so what a job has is rarely in one piece; a plan's offsets are. The pieces are
-// mapped a second time, one behind the other: system calls where plans change, none while they are followed. Why a job
-// has a range of its own, and not its part of one for all: scheduler/admission/regions.py.
+// Regions move between jobs, so a job's regions are rarely contiguous, while a plan's offsets are. The pieces are
+// mapped a second time, one behind the other. That takes system calls when plans change, and none while a plan is
+// followed. scheduler/admission/regions.py explains why each job has a range of its own instead of a part of a common
+// one.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,13 @@ class Window {
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
-  // Have memory from the start of the window on, at least this much. False where the arena has no room for it: then
-  // there is what there was, up to what `kept` says. Who gathers takes anew what lies across regions because others
-  // were not empty then: they may be now, and what is left of a job's block must leave whole regions to others.
+  // Resize the window to at least this many bytes of memory. False if the arena has no room; the window then still
+  // has at least its first `kept` bytes. With `gathers`, the window also replaces pieces that lie across the borders
+  // of regions. They were placed there when no whole region was empty; by now whole regions may be, and a job's block
+  // must leave whole regions to other jobs.
   bool resize(std::uint64_t size_bytes, bool gathers = false);
 
-  // How much from the start keeps its memory and its bytes in a `resize`.
+  // Return how many bytes from the start keep their memory and their contents in a `resize`.
   std::uint64_t kept(std::uint64_t size_bytes, bool gathers = false) const;
 
   std::uintptr_t begin() const noexcept { return memory_->begin(); }
@@ -34,7 +36,7 @@ class Window {
 
  private:
   struct Piece {
-    void* taken;  // what the arena gave
+    void* taken;  // the arena's allocation
     std::uint64_t size_bytes;
   };
 

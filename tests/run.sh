@@ -12,6 +12,10 @@ bin=.venv/bin
 say "ruff"
 $bin/ruff format --check --quiet . || die "these files are not formatted: run .venv/bin/ruff format ."
 $bin/ruff check --quiet .
+say "clang-format"
+# shellcheck disable=SC2046
+$bin/clang-format --dry-run --Werror $(find native tests/native -name '*.[ch]' -o -name '*.[ch]pp') ||
+  die "these files are not formatted: run .venv/bin/clang-format -i on them"
 say "native tests with warnings as errors and sanitizers; at the same time mypy and import contracts, on the other core"
 sh tests/native/run.sh >.cache/native.log 2>&1 &
 native=$!

@@ -1,13 +1,14 @@
-// The part of the CUDA driver API that is used here, declared by us: neither cuda.h nor a CUDA library is needed to
-// build. Each call stands with the CUDA version that introduced the prototype written here, and is asked for by that
-// version (cuGetProcAddress), since what a plain symbol means differs between versions. Source: the CUDA driver API
-// reference, 12.0 to 13.0; tests/native/test_cuda_api.cpp compares all of it with cuda.h where there is one.
+// Our own declarations of the part of the CUDA driver API that this library uses, so that the build needs neither
+// cuda.h nor a CUDA library. Each call is listed with the CUDA version that introduced its prototype and is looked up
+// with that version (cuGetProcAddress), because the meaning of a plain symbol differs between versions. Source: the
+// CUDA driver API reference, 12.0 to 13.0. tests/native/test_cuda_api.cpp compares these declarations with cuda.h
+// where it exists.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// The driver's own names for what is behind its handles.
+// The driver's names of the types behind its handles.
 struct CUctx_st;
 struct CUstream_st;
 struct CUevent_st;
@@ -21,7 +22,7 @@ using DeviceNumber = int;
 using Address = unsigned long long;
 using AllocationHandle = unsigned long long;
 
-// A CUresult; those that are told apart here.
+// The values of CUresult that this library distinguishes.
 enum class Result : int {
   success = 0,
   invalid_value = 1,
@@ -111,7 +112,7 @@ struct AccessDescription {
 };
 
 inline constexpr int access_read_write = 3;
-inline constexpr unsigned int schedule_blocking = 4;  // a thread that waits for the device sleeps
+inline constexpr unsigned int schedule_blocking = 4;  // a thread sleeps while it waits for the device
 inline constexpr unsigned int stream_non_blocking = 1;
 inline constexpr unsigned int event_timed = 0;
 inline constexpr unsigned int event_untimed = 2;
@@ -162,7 +163,7 @@ inline constexpr std::uint64_t search_legacy_stream = 1;  // stream 0 means the 
   CALL(cuMemExportToShareableHandle, 10020, void*, AllocationHandle, HandleType, unsigned long long)        \
   CALL(cuMemImportFromShareableHandle, 10020, AllocationHandle*, void*, HandleType)
 
-// Those that are found by their plain symbols, which never changed: they say what the others need to be asked for.
+// The calls that are looked up by plain symbols, whose meaning never changed. They are needed to look up the others.
 using GetDriverVersion = Result (*)(int*);
 using GetErrorText = Result (*)(Result, const char**);
 using GetProcAddress = Result (*)(const char*, void**, int, std::uint64_t, int*);  // cuGetProcAddress_v2, 12.0

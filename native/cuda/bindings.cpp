@@ -1,4 +1,4 @@
-// The GPU's part of the Python module: binds, and no more.
+// The GPU's part of the Python module; it contains bindings only.
 #include "bindings.hpp"
 
 #include <nanobind/stl/string.h>
@@ -40,7 +40,7 @@ const char* spelled(Absent::Why why) {
   return "";
 }
 
-// Too many facts for a tuple to be read safely: keyed by their names.
+// Return the facts keyed by name: a tuple of this many values would be misread easily.
 nb::dict as_dict(const cuda::DeviceFacts& facts) {
   nb::dict made;
   made["ordinal"] = facts.ordinal;
@@ -81,14 +81,15 @@ void bind_broker(nb::module_& module) {
       .def("send", &RegionBroker::send, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
 }
 
-// Until a device takes them. The context stays: a device that takes them has it at once.
+// The regions that a trainer has received, until a device takes them. Keeps the context, so that the device does not
+// have to create it again.
 struct Regions {
   Regions(int device, int socket) : context(cuda::required_driver(), device) {
     const cuda::Current current(context);
     map.emplace(RegionMap::receive(cuda::required_driver(), device, socket));
   }
 
-  // Write to each, and wait until the device has done it.
+  // Write to each region, and wait until the device has done so.
   void touch() const {
     const cuda::Current current(context);
     map.value().touch();
@@ -101,9 +102,8 @@ struct Regions {
 void bind_regions(nb::module_& module) {
   nb::class_<Regions>(module, "CudaRegions")
       .def(
-          "__init__",
-          [](Regions* place, int device, int socket) { new (place) Regions(device, socket); }, "device"_a, "socket"_a,
-          nb::call_guard<nb::gil_scoped_release>())
+          "__init__", [](Regions* place, int device, int socket) { new (place) Regions(device, socket); }, "device"_a,
+          "socket"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("touch", &Regions::touch, nb::call_guard<nb::gil_scoped_release>());
 }
 

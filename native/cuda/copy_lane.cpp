@@ -6,7 +6,7 @@
 namespace tensile::cuda {
 namespace {
 
-// Ranges in terms of numbers: addresses of different objects are not compared otherwise.
+// Compares ranges as integers, because C++ does not define the order of pointers into different objects.
 bool overlap(std::uint64_t first, std::uint64_t first_bytes, std::uint64_t second, std::uint64_t second_bytes) {
   return first < second + second_bytes && second < first + first_bytes;
 }
@@ -41,7 +41,8 @@ std::uint64_t CopyLane::submit(const Copy& copy, std::span<const EventPointer> a
     driver.cuEventRecord("marking a copy's end", queued.end.handle(), stream_.handle());
     queued_.push_back(std::move(queued));
   } catch (...) {
-    // The caller learns of no copy, so none may be under way when it learns that.
+    // The caller gets no number for this copy, so the copy must not be under way when the exception reaches the
+    // caller.
     if (!recording_) driver.cuStreamSynchronize.answer(stream_.handle());
     throw;
   }
@@ -68,7 +69,7 @@ void CopyLane::queue(const Copy& copy) {
 bool CopyLane::done(std::uint64_t number) {
   if (number <= completed()) return true;
   if (number > latest_) throw Fault(Fault::Kind::invariant, text("copy ", number, " was never queued"));
-  if (!recording_) retire();  // the driver answers nothing about what it records
+  if (!recording_) retire();  // the driver refuses queries about events while it records
   return number <= completed();
 }
 
@@ -76,27 +77,27 @@ EventPointer CopyLane::end_of(std::uint64_t number) {
   return done(number) ? nullptr : queued_[number - completed() - 1].end.handle();
 }
 
-void CopyLane::add_users(Address device, std::size_t size_bytes, std::vector<EventPointer>& found) const {
+void CopyLane::add_users(Address device, std::size_t size_bytes, std::vector<EventPointer>& events) const {
   for (const auto& [copy, begin, end] : queued_) {
-    if (overlap(copy.device, copy.size_bytes, device, size_bytes)) found.push_back(end.handle());
+    if (overlap(copy.device, copy.size_bytes, device, size_bytes)) events.push_back(end.handle());
   }
 }
 
-void CopyLane::add_users(const std::byte* host, std::size_t size_bytes, std::vector<EventPointer>& found) const {
+void CopyLane::add_users(const std::byte* host, std::size_t size_bytes, std::vector<EventPointer>& events) const {
   for (const auto& [copy, begin, end] : queued_) {
-    if (overlap(number_of(copy.host), copy.size_bytes, number_of(host), size_bytes)) found.push_back(end.handle());
+    if (overlap(number_of(copy.host), copy.size_bytes, number_of(host), size_bytes)) events.push_back(end.handle());
   }
 }
 
 void CopyLane::begin_recording() {
-  if (!queued_.empty()) throw Fault(Fault::Kind::invariant, "a copy is under way where recording begins");
+  if (!queued_.empty()) throw Fault(Fault::Kind::invariant, "recording begins while a copy is under way");
   recording_ = true;
 }
 
 std::uint64_t CopyLane::end_recording() noexcept {
   if (!recording_) return 0;
   std::uint64_t recorded_bytes = 0;
-  for (const Queued& one : queued_) recorded_bytes += one.copy.size_bytes;
+  for (const Queued& recorded : queued_) recorded_bytes += recorded.copy.size_bytes;
   queued_.clear();
   recording_ = false;
   return recorded_bytes;
@@ -113,7 +114,7 @@ void CopyLane::count(std::uint64_t size_bytes) noexcept {
 
 void CopyLane::finish() noexcept { context_.driver().cuStreamSynchronize.answer(stream_.handle()); }
 
-// The first ones always: a stream is first in, first out. Their bytes and time are counted.
+// Finished copies are always at the front of the queue, because a stream is first in, first out.
 void CopyLane::retire() {
   const Driver& driver = context_.driver();
   while (!queued_.empty()) {

@@ -1,4 +1,4 @@
-// Copies in one direction between pinned host memory and the device, queued on a stream of their own.
+// A queue of copies in one direction between pinned host memory and the device, with its own stream.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace tensile::cuda {
 
-// First in, first out, beside whatever the device computes; nothing here waits but `finish`. A copy goes in chunks:
-// the device's copy engine turns to another process's copies between two of them. Used by one thread at a time, with
-// the context current.
+// First in, first out, concurrent with the device's computation. Only `finish` waits. The lane copies in chunks:
+// between two chunks the device's copy engine can serve another process. Used by one thread at a time, with the
+// context current.
 class CopyLane {
  public:
   enum class Direction { out, in };
@@ -24,42 +24,44 @@ class CopyLane {
     std::size_t size_bytes;
   };
 
-  // `pinned` holds every host range; `counters` are those of this direction in the ledger.
+  // `pinned` contains all host ranges to be copied; `counters` are the ledger's counters for this direction.
   CopyLane(const PrimaryContext& context, Direction direction, std::size_t chunk_bytes, const PinnedRanges& pinned,
            layout::Lane& counters);
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
 
-  // Queue a copy that starts after all that was queued here and after these events. Returns its number, from 1 on.
+  // Queue a copy that starts after all earlier copies of this lane and after these events. Returns its number, from 1
+  // on.
   std::uint64_t submit(const Copy& copy, std::span<const EventPointer> after);
 
-  // Raises an invariant fault for a number that was never given out.
+  // Raises an invariant fault for a number that was never returned.
   bool done(std::uint64_t number);
   std::uint64_t latest() const noexcept { return latest_; }
 
-  // The event at the end of a copy; null once the copy is done.
+  // Return the event at the end of a copy; null once the copy is done.
   EventPointer end_of(std::uint64_t number);
 
-  // Forget the copies that are done.
+  // Remove finished copies from the queue, and count their bytes and time.
   void retire();
 
-  // Add the events at the end of those queued copies that use any of this memory.
-  void add_users(Address device, std::size_t size_bytes, std::vector<EventPointer>& found) const;
-  void add_users(const std::byte* host, std::size_t size_bytes, std::vector<EventPointer>& found) const;
+  // Append the end events of all queued copies that use any of this memory.
+  void add_users(Address device, std::size_t size_bytes, std::vector<EventPointer>& events) const;
+  void add_users(const std::byte* host, std::size_t size_bytes, std::vector<EventPointer>& events) const;
 
-  // From now on copies are recorded by the driver, as part of what is computed, and not made. Nothing may be queued,
-  // as somebody has seen (`retire`): the driver answers nothing about it any more.
+  // From now on the driver records copies into a graph, with the computation, instead of making them. All queued
+  // copies must have been retired, because the driver refuses queries about events while it records.
   void begin_recording();
 
-  // Copies are made again; those that were recorded are nobody's to wait for. Returns their bytes.
+  // From now on copies are made again. The recorded copies cannot be waited for. Returns their bytes.
   std::uint64_t end_recording() noexcept;
 
-  // Such copies were made once more, their time unmeasured: it counts as that of what was measured before.
+  // Count the bytes of recorded copies that were made once more. Their time is not measured; it is estimated by the
+  // average rate of the copies measured so far.
   void count(std::uint64_t size_bytes) noexcept;
 
   StreamPointer stream() const noexcept { return stream_.handle(); }
 
-  // Block until nothing is queued, whatever the driver says of it.
+  // Block until all queued copies have ended; errors of the driver are ignored.
   void finish() noexcept;
 
  private:

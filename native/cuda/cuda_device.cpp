@@ -10,15 +10,15 @@
 namespace tensile::cuda {
 namespace {
 
-// How often a waiting host looks. There is no call that waits for an event for a limited time.
+// The interval at which a waiting host polls: the driver has no call that waits for an event for a limited time.
 constexpr std::chrono::microseconds look_interval{50};
 
-// The lowest bit of a ticket says which lane, the others which of its copies.
+// The lowest bit of a ticket is the lane; the other bits are the number of the copy on that lane.
 constexpr Ticket out_ticket(std::uint64_t number) { return number << 1; }
 constexpr Ticket in_ticket(std::uint64_t number) { return number << 1 | 1; }
 constexpr bool is_in(Ticket ticket) { return (ticket & 1) != 0; }
 
-// What torch's own allocator aligns to, and what cuBLAS and cuDNN choose their kernels by.
+// The alignment of torch's own allocator. cuBLAS and cuDNN choose their kernels by it.
 constexpr std::uint64_t alignment_bytes = 512;
 
 std::byte* memory_at(Address address) { return reinterpret_cast<std::byte*>(address); }
@@ -39,8 +39,9 @@ StreamPointer pointer(StreamHandle stream) { return reinterpret_cast<StreamPoint
 
 StreamHandle handle(StreamPointer stream) { return reinterpret_cast<StreamHandle>(stream); }
 
+// Poll until the condition is true. False if the time limit passes first.
 template <typename Condition>
-bool looked_for(Condition condition, std::chrono::nanoseconds limit) {
+bool wait_until(Condition condition, std::chrono::nanoseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() >= end) return false;
@@ -75,7 +76,7 @@ CudaDevice::~CudaDevice() {
   if (at_end_) at_end_();
   close();
   stop_recording();
-  // The memory goes: nothing that was queued on any stream may still use it.
+  // The memory is about to be released: no work queued on any stream may still use it.
   const Current current(context_, std::nothrow);
   driver_.cuCtxSynchronize.answer();
   for (const auto& [address, size_bytes] : outside_) driver_.cuMemFree.answer(address);
@@ -113,7 +114,7 @@ Ticket CudaDevice::copy(CopyLane& lane, CopyLane& other, const CopyLane::Copy& c
   return lane.submit(copy, after);
 }
 
-// The new stream takes over what the old one ordered.
+// The new stream continues after the work of the old one, so all orders kept so far stay valid.
 void CudaDevice::compute_on(StreamHandle stream) {
   const std::lock_guard lock(mutex_);
   if (stream == compute_) return;
@@ -186,7 +187,7 @@ StreamHandle CudaDevice::computing_on() const {
   return compute_;
 }
 
-// A region that comes from another job holds what that job left there.
+// Clear the region: it may hold data of another job.
 void CudaDevice::back(Range bytes) {
   const std::lock_guard lock(mutex_);
   forbid_recording("a region comes from another job");
@@ -202,7 +203,7 @@ void CudaDevice::begin_recording() {
   CaptureStatus status = CaptureStatus::none;
   driver_.cuStreamIsCapturing("recording an iteration", pointer(compute_), &status);
   if (status != CaptureStatus::active) {
-    throw Fault(Fault::Kind::invariant, "nobody records what the computing stream is given");
+    throw Fault(Fault::Kind::invariant, "the computing stream is not being recorded");
   }
   forbid_recording("recording has begun already");
   recording_ = true;
@@ -254,8 +255,8 @@ void CudaDevice::count(const Copied& copied) noexcept {
   in_.count(copied.in_bytes);
 }
 
-void CudaDevice::forbid_recording(const char* what) const {
-  if (recording_) throw Fault(Fault::Kind::device, text("an iteration cannot be recorded: ", what));
+void CudaDevice::forbid_recording(const char* reason) const {
+  if (recording_) throw Fault(Fault::Kind::device, text("an iteration cannot be recorded: ", reason));
 }
 
 void CudaDevice::check_context() const {
@@ -337,16 +338,16 @@ DeviceAddress CudaDevice::allocate_outside(std::uint64_t size_bytes) {
   return address;
 }
 
-// The driver waits for what is queued before it takes memory away.
+// cuMemFree waits for queued work before it releases memory.
 bool CudaDevice::free_outside(DeviceAddress address) {
   const std::lock_guard lock(mutex_);
   if (recording_ && outside_.contains(address)) {
     freed_.push_back(address);
     return true;
   }
-  const auto found = outside_.extract(address);
-  if (!found) return false;
-  outside_bytes_ -= found.mapped();
+  const auto entry = outside_.extract(address);
+  if (!entry) return false;
+  outside_bytes_ -= entry.mapped();
   const Current current(context_);
   driver_.cuMemFree("giving memory back to the driver", address);
   return true;
@@ -369,7 +370,7 @@ bool CudaDevice::both_done(std::uint64_t out_number, std::uint64_t in_number) co
 }
 
 bool CudaDevice::wait_for(Ticket ticket, std::chrono::nanoseconds limit) {
-  return looked_for([&] { return done(ticket); }, limit);
+  return wait_until([&] { return done(ticket); }, limit);
 }
 
 bool CudaDevice::drain_for(std::chrono::nanoseconds limit) {
@@ -377,7 +378,7 @@ bool CudaDevice::drain_for(std::chrono::nanoseconds limit) {
   const std::uint64_t out = out_.latest();
   const std::uint64_t in = in_.latest();
   lock.unlock();
-  return looked_for([&] { return both_done(out, in); }, limit);
+  return wait_until([&] { return both_done(out, in); }, limit);
 }
 
 std::byte* CudaDevice::host_allocate(std::uint64_t size_bytes) { return pool_.allocate(size_bytes); }
@@ -416,7 +417,7 @@ bool CudaDevice::copies_use(const std::byte* host, std::uint64_t size_bytes) {
 void CudaDevice::host_prepare(std::uint64_t size_bytes) { pool_.prepare(size_bytes); }
 
 void CudaDevice::close() noexcept {
-  if (after_fork) return;  // nothing of the parent's is ours to finish, and the lock may be held by nobody
+  if (after_fork) return;  // the copies are the parent's, and a thread that does not exist here may hold the lock
   const std::lock_guard lock(mutex_);
   if (std::exchange(closed_, true)) return;
   const Current current(context_, std::nothrow);
@@ -425,10 +426,10 @@ void CudaDevice::close() noexcept {
 }
 
 bool CudaDevice::holds(DeviceAddress device, std::size_t size_bytes) const {
-  const auto one = outside_.upper_bound(device);
-  const bool beside =
-      one != outside_.begin() && device + size_bytes <= std::prev(one)->first + std::prev(one)->second;
-  return beside || map_.holds(device, size_bytes) || shown_.holds(device, size_bytes);
+  const auto after = outside_.upper_bound(device);
+  const bool is_outside =
+      after != outside_.begin() && device + size_bytes <= std::prev(after)->first + std::prev(after)->second;
+  return is_outside || map_.holds(device, size_bytes) || shown_.holds(device, size_bytes);
 }
 
 void CudaDevice::check(const CopyLane::Copy& copy) const {

@@ -1,5 +1,5 @@
-// A GPU as one job's process uses it: memory mapped from the broker's regions, bytes accounted for in the shared
-// ledger, swapped over two copy lanes beside the computation.
+// A GPU as the process of one job uses it: memory is mapped from the broker's regions, the shared ledger counts the
+// bytes, and two copy lanes swap tensors while the GPU computes.
 #pragma once
 
 #include <functional>
@@ -20,10 +20,11 @@
 
 namespace tensile::cuda {
 
-// What is ordered, by the device and without the host waiting: a copy starts after the computation that was queued
-// when it was asked for, and after every queued copy that reads or writes the same bytes; computation starts after
-// the copies it was told to (`compute_after`), and after those of the memory that is allocated for it. All streams
-// give and take memory by way of the one that computes, so whatever frees comes before whatever takes anew.
+// The device keeps the following orders, without the host waiting. A copy starts after the computation that was
+// queued when the copy was requested, and after every queued copy that reads or writes the same bytes. Computation
+// starts after the copies given to `compute_after`, and after the copies of the memory that is allocated for it. All
+// streams free and allocate memory by way of the computing stream, so the last use of freed memory comes before its
+// next use.
 class CudaDevice final : public Device {
   class RegionPieces;
 
@@ -35,13 +36,13 @@ class CudaDevice final : public Device {
              std::size_t chunk_bytes = default_chunk_bytes);
   ~CudaDevice() override;
 
-  // Memory in the job's regions, for what `stream` does from now on; see Arena. Freed memory may be taken anew at
-  // once: what was queued for it on `stream`, and copies of it, come first on the device.
+  // Memory in the job's regions, for work that is queued on `stream` from now on; see Arena. Freed memory may be
+  // allocated again at once: the device first finishes the work queued on `stream` and the copies of that memory.
   DeviceAddress allocate(std::uint64_t size_bytes, StreamHandle stream);
   DeviceAddress allocate_at(std::uint64_t offset, std::uint64_t size_bytes, StreamHandle stream);
   void free(DeviceAddress address, StreamHandle stream);
 
-  // The same, where it is computed.
+  // The same for the computing stream.
   DeviceAddress allocate(std::uint64_t size_bytes) { return allocate(size_bytes, computing_on()); }
   DeviceAddress allocate_at(std::uint64_t offset, std::uint64_t size_bytes) {
     return allocate_at(offset, size_bytes, computing_on());
@@ -50,40 +51,41 @@ class CudaDevice final : public Device {
 
   Arena& arena() const noexcept { return arena_; }
 
-  // What `stream` does from now on may use this memory, whoever had it: `allocate` without the book-keeping.
+  // Order the work queued on `stream` from now on after all earlier users of this memory: `allocate` without the
+  // book-keeping.
   void hand_to(DeviceAddress device, std::size_t size_bytes, StreamHandle stream);
 
-  // What any stream is given this memory for from now on starts after what `stream` was given.
+  // Order the work of any stream that gets memory from now on after the work queued on `stream`: `free` without the
+  // book-keeping.
   void take_from(StreamHandle stream);
 
-  // Raise the fault for what has befallen this process's hold on the device, if anything; waits for all that is
-  // queued. A context that a kernel broke answers every call so, whoever made the one that found it.
+  // Wait for all queued work, and raise the fault if this process has lost its access to the device. A context that a
+  // kernel broke answers every call with the error.
   void check_context() const;
 
-  // How many bytes were copied.
+  // The bytes copied in each direction.
   struct Copied {
     std::uint64_t out_bytes;
     std::uint64_t in_bytes;
   };
 
-  // The driver has begun to record what the computing stream is given (a graph), and is to record copies with it.
-  // All
-  // copies must be known to be done (`drain_for`). Until `end_recording` nothing is asked of the driver that it
-  // refuses meanwhile: what needs it raises a fault, and memory beside the regions goes back afterwards.
+  // Record copies into the graph that the driver has begun to record on the computing stream. All copies must have
+  // ended (`drain_for`). Until `end_recording`, operations whose driver calls are refused during recording raise a
+  // fault, and memory outside the regions that is freed is given back afterwards.
   void begin_recording();
 
-  // Computation joins the copies that were recorded; then the driver may end it too. Whatever this raises, copies are
-  // made again. Returns what one run of the record copies.
+  // Join the recorded copies to the computing stream, after which the caller may end the driver's recording. Copies
+  // are made again afterwards, even if this raises a fault. Returns the bytes that one run of the recording copies.
   Copied end_recording();
 
-  // The same where recording failed, after the driver has ended it.
+  // End a recording that failed, after the driver has ended its own.
   void give_up_recording() noexcept;
 
-  // What was recorded was run once more.
+  // Count the copies of one more run of a recording.
   void count(const Copied& copied) noexcept;
 
-  // Without a broker: give up the memory of regions in which nothing lies, before others may be granted as much.
-  // Waits for all that is queued.
+  // Without a broker: give up the memory of regions without allocations, before other jobs may be granted as much.
+  // Waits for all queued work.
   void trim();
 
   void move(std::uint64_t freed_bytes, std::uint64_t taken_bytes) override;
@@ -106,21 +108,22 @@ class CudaDevice final : public Device {
 
   void close() noexcept override;
 
-  // Call this once where the device ends, before its memory goes.
-  void at_end(std::function<void()> told) { at_end_ = std::move(told); }
+  // Set the function that the destructor calls before it releases the memory.
+  void at_end(std::function<void()> callback) { at_end_ = std::move(callback); }
 
-  // What a window over the job's regions is made of (window.hpp): whole regions, mapped a second time. Outlives none
-  // of this device. Taking a region away waits for all that was queued.
+  // The pieces of a window over the job's regions (window.hpp): whole regions, mapped a second time. They must not
+  // outlive this device. Removing a piece waits for all queued work.
   std::unique_ptr<Pieces> pieces();
 
-  // Let so much be had from the driver beside the regions, for what no plan foresees; nothing at first. Null: no
-  // more.
+  // Memory from the driver outside the regions, for allocations that no plan has. `allow_outside` sets the limit,
+  // which is 0 at first. `allocate_outside` returns 0 if the limit would be exceeded; `free_outside` returns false if
+  // the address is not that of such memory.
   void allow_outside(std::uint64_t size_bytes);
   DeviceAddress allocate_outside(std::uint64_t size_bytes);
   bool free_outside(DeviceAddress address);
   std::uint64_t outside_bytes() const;
 
-  // Pin this much of the host pool now: a call of the driver that no iteration should wait for.
+  // Pin this much of the host pool now, so that no iteration has to wait for that driver call.
   void host_prepare(std::uint64_t size_bytes);
 
   const RegionMap& regions() const noexcept { return map_; }
@@ -133,7 +136,7 @@ class CudaDevice final : public Device {
   void back(Range bytes);
   void drop(Range bytes);
   void order(StreamHandle first, StreamHandle second);
-  void forbid_recording(const char* what) const;
+  void forbid_recording(const char* reason) const;
   Copied stop_recording() noexcept;
   bool holds(DeviceAddress device, std::size_t size_bytes) const;
   void check(const CopyLane::Copy& copy) const;
@@ -147,9 +150,9 @@ class CudaDevice final : public Device {
   Account account_;
   const PrimaryContext context_;
   RegionMap map_;
-  RegionMap shown_;  // the job's regions a second time
+  RegionMap shown_;  // maps the job's regions a second time
   mutable Arena arena_;
-  PinnedRanges pinned_;  // before the pool, which it pins, and that before the lanes, which copy from and to it
+  PinnedRanges pinned_;  // comes before the pool, which uses it; the pool comes before the lanes, which use the pool
   HostPool pool_;
   mutable std::mutex mutex_;
   EventPool fences_;
@@ -159,7 +162,7 @@ class CudaDevice final : public Device {
   std::map<DeviceAddress, std::uint64_t> outside_;
   std::uint64_t outside_bytes_ = 0;
   std::uint64_t outside_limit_bytes_ = 0;
-  std::vector<DeviceAddress> freed_;  // beside the regions, while recording, when the driver lets nothing go
+  std::vector<DeviceAddress> freed_;  // memory outside the regions that was freed during recording, to be given back
   bool recording_ = false;
   bool closed_ = false;
   std::function<void()> at_end_;

@@ -16,8 +16,8 @@ constexpr const char* no_driver_hint =
 constexpr const char* new_driver_hint = "Install NVIDIA's driver 525.60.13 or newer.";
 constexpr const char* broken_driver_hint = "Install NVIDIA's driver again, and one version of it only.";
 
-// The device or its driver is not there, or not in order: whoever came, the same would have befallen them. Hardware
-// errors are among them also where the documentation speaks of one process alone.
+// Results that mean that the device or its driver is missing or defective, whatever this process did. They include
+// hardware errors, even those that the documentation attributes to a single process.
 constexpr std::array lost_results{
     Result::deinitialized,
     Result::device_unavailable,
@@ -34,8 +34,9 @@ constexpr std::array lost_results{
     Result::unknown,
 };
 
-// A kernel of this process did what it must not, and its context is of no more use. The documentation says of each
-// that the process is left in an inconsistent state, and must be ended and started again to use CUDA.
+// Results that mean that a kernel of this process made an error and its context can no longer be used. The
+// documentation says of each that the process is left in an inconsistent state, and must be ended and started again
+// to use CUDA.
 constexpr std::array broken_results{
     Result::illegal_address,    Result::launch_timeout,        Result::context_is_destroyed,
     Result::device_assert,      Result::hardware_stack_error,  Result::illegal_instruction,
@@ -50,11 +51,11 @@ const char* hint_for(Fault::Kind kind) {
     case Fault::Kind::memory:
       return "Lower the device's budget or the host pool's limit, or end what else uses this memory.";
     case Fault::Kind::lost:
-      return "The job runs again in another process; nvidia-smi and the kernel's log (Xid) say what befell the "
+      return "The job runs again in another process; nvidia-smi and the kernel's log (Xid) show what happened to the "
              "device.";
     case Fault::Kind::broken:
-      return "Other jobs go on. Where it happens again, a kernel of this network is at fault: train it under "
-             "compute-sanitizer, or on the emulated device, and look at its inputs.";
+      return "Other jobs continue. If it happens again, a kernel of this network is at fault: train it under "
+             "compute-sanitizer, or on the emulated device, and check its inputs.";
     default:
       return "Report this with the version of NVIDIA's driver (nvidia-smi).";
   }
@@ -146,7 +147,7 @@ std::variant<std::unique_ptr<const Driver>, Absent> Driver::load(const char* lib
   return std::unique_ptr<const Driver>(std::move(driver));
 }
 
-// The name of what is not there, empty when all is.
+// Look up all calls. Returns the name of the first that is missing, or an empty string.
 std::string Driver::resolve(const Library& library) {
   GetProcAddress get = nullptr;
   if (!library.find("cuGetProcAddress_v2", get)) return "cuGetProcAddress_v2";

@@ -1,6 +1,7 @@
-// The CUDA driver, loaded when asked for: nothing here is linked to it, and a machine without one is told so.
+// The CUDA driver, loaded on demand: this library does not link to the driver, and on a machine without one `load`
+// returns the reason.
 //
-// Not yet run on a GPU: what is known of the calls is their documentation, and what a test double checks of it
+// This code has not run on a GPU yet: the calls follow the driver's documentation, and a test double checks them
 // (tests/native/fake_cuda.cpp).
 #pragma once
 
@@ -18,13 +19,14 @@ namespace tensile::cuda {
 inline constexpr const char* driver_library = "libcuda.so.1";
 inline constexpr int needed_version = 12000;  // CUDA 12.0: cuGetProcAddress_v2; torch's oldest CUDA build needs 12.x
 
-// Set in a child that was forked after the driver had been loaded: it must not touch it.
+// True in a child that was forked after the driver had been loaded; the child must not use the driver.
 inline std::atomic<bool> after_fork{false};
 
 class Driver;
 
-// One call of the driver. Called, it is checked and raises a fault that names it; `answer` is for those whose
-// results are more than success and failure, and for destructors, which never throw.
+// One function of the driver. The call operator checks the result and raises a fault that names the function.
+// `answer` returns the result instead: for functions whose results are more than success and failure, and for
+// destructors, which never throw.
 template <typename... Arguments>
 class Call {
  public:
@@ -32,7 +34,7 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // `purpose` is the subject of the fault's sentence: "copying to the host".
+  // `purpose` begins the fault's message, such as "copying to the host".
   void operator()(std::string_view purpose, Arguments... arguments) const;
   Result answer(Arguments... arguments) const noexcept {
     return after_fork.load(std::memory_order_relaxed) ? Result::not_initialized : pointer_(arguments...);
@@ -47,7 +49,7 @@ class Call {
   Result (*pointer_)(Arguments...) = nullptr;
 };
 
-// Why there is no device to be used. Expected on many machines, so a value.
+// The reason why no device can be used. It is a value and not a fault, because many machines have no GPU.
 struct Absent {
   enum class Why { no_driver, broken_driver, old_driver, no_device, refused };
 
@@ -56,7 +58,8 @@ struct Absent {
   std::string hint;
 };
 
-// Stays loaded for the life of the process: unloading it while its threads run is not provided for.
+// The loaded driver. It stays loaded until the process ends, because it cannot be unloaded safely while its threads
+// run.
 class Driver {
  public:
   static std::variant<std::unique_ptr<const Driver>, Absent> load(const char* library = driver_library);
@@ -66,11 +69,11 @@ class Driver {
 
   int version() const noexcept { return version_; }
 
-  // The name that the driver gives a result, and its own words for it.
+  // Return the driver's name and description of a result.
   std::string words(Result result) const;
 
-  // Raise the fault for a call that failed: a memory fault, a lost device, a computation that broke, or another
-  // refusal.
+  // Raise the fault for a call that failed. Its kind is `memory`, `lost`, `broken`, or `device` for all other
+  // results.
   [[noreturn]] void fail(std::string_view purpose, const char* call, Result result) const;
 
 #define TENSILE_CUDA_MEMBER(name, version, ...) Call<__VA_ARGS__> name{*this, #name};
@@ -94,10 +97,10 @@ void Call<Arguments...>::operator()(std::string_view purpose, Arguments... argum
   if (result != Result::success) driver_.fail(purpose, name_, result);
 }
 
-// The driver of this process, loaded at the first call; the others get the same answer.
+// Return the driver of this process. The first call loads it; later calls return the same result.
 const std::variant<std::unique_ptr<const Driver>, Absent>& process_driver();
 
-// The same for who cannot go on without: raises a device fault that says why there is none.
+// Return the driver of this process, or raise a device fault with the reason why there is none.
 const Driver& required_driver();
 
 }  // namespace tensile::cuda

@@ -20,11 +20,11 @@ std::string uuid_of(const Driver& driver, DeviceNumber device, const std::string
 }
 
 std::uint64_t granularity_of(const Driver& driver, DeviceNumber device, const std::string& purpose) {
-  AllocationProperties wanted{};
-  wanted.type = AllocationType::pinned;
-  wanted.location = {LocationType::device, device};
+  AllocationProperties properties{};
+  properties.type = AllocationType::pinned;
+  properties.location = {LocationType::device, device};
   std::size_t granularity_bytes = 0;
-  driver.cuMemGetAllocationGranularity(purpose, &granularity_bytes, &wanted, Granularity::minimum);
+  driver.cuMemGetAllocationGranularity(purpose, &granularity_bytes, &properties, Granularity::minimum);
   return granularity_bytes;
 }
 
@@ -36,9 +36,9 @@ DeviceFacts facts_of(const Driver& driver, int ordinal) {
   driver.cuDeviceGetName(purpose, name.data(), static_cast<int>(name.size()), device);
   std::size_t memory_bytes = 0;
   driver.cuDeviceTotalMem(purpose, &memory_bytes, device);
-  const auto attribute = [&](Attribute wanted) {
+  const auto attribute = [&](Attribute id) {
     int value = 0;
-    driver.cuDeviceGetAttribute(purpose, &value, wanted, device);
+    driver.cuDeviceGetAttribute(purpose, &value, id, device);
     return value;
   };
   const bool virtual_memory = attribute(Attribute::virtual_memory) != 0;
@@ -65,9 +65,9 @@ DeviceFacts facts_of(const Driver& driver, int ordinal) {
 std::vector<DeviceFacts> probe(const Driver& driver) {
   int count = 0;
   driver.cuDeviceGetCount("looking for devices", &count);
-  std::vector<DeviceFacts> found;
-  for (int ordinal = 0; ordinal < count; ++ordinal) found.push_back(facts_of(driver, ordinal));
-  return found;
+  std::vector<DeviceFacts> devices;
+  for (int ordinal = 0; ordinal < count; ++ordinal) devices.push_back(facts_of(driver, ordinal));
+  return devices;
 }
 
 }  // namespace tensile::cuda

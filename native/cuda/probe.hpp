@@ -1,4 +1,4 @@
-// What GPUs the driver has, and what of them matters here.
+// Lists the driver's GPUs with the properties that this package uses.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct DeviceFacts {
   int clock_khz;
   int memory_clock_khz;
   int memory_bus_bits;
-  int copy_engines;  // 2 or more: copies in both directions at once
+  int copy_engines;  // with 2 or more, copies in both directions can run at once
   bool virtual_memory;
-  bool shareable;                   // regions can be handed to other processes
-  std::uint64_t granularity_bytes;  // regions are a multiple of it; 0 without virtual memory
+  bool shareable;                   // whether regions can be passed to other processes
+  std::uint64_t granularity_bytes;  // the size of a region must be a multiple of this; 0 without virtual memory
 };
 
-// All that this process may use, by ordinal. Raises a fault where the driver refuses an answer.
+// Return all GPUs that this process may use, by ordinal. Raises a fault if a driver call fails.
 std::vector<DeviceFacts> probe(const Driver& driver);
 
 }  // namespace tensile::cuda

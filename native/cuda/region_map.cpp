@@ -12,9 +12,9 @@
 namespace tensile::cuda {
 namespace {
 
-constexpr std::size_t batch = 64;  // descriptors open at a time, on either side: the usual limit is 1,024 in all
+constexpr std::size_t batch = 64;  // descriptors open at a time on either side; the usual limit of a process is 1,024
 
-// What the broker says first, so that two versions never misread each other's regions.
+// The broker's first message. Its version prevents processes of different versions from misreading each other.
 struct Greeting {
   std::uint64_t magic;
   std::uint64_t version;
@@ -51,8 +51,8 @@ RegionShape received_shape(int device, int socket) {
 
 void check_shape(const Driver& driver, const RegionShape& shape) {
   std::size_t granularity_bytes = 0;
-  const AllocationProperties wanted = properties(shape.device, false);
-  driver.cuMemGetAllocationGranularity(text("device ", shape.device), &granularity_bytes, &wanted,
+  const AllocationProperties unshared = properties(shape.device, false);
+  driver.cuMemGetAllocationGranularity(text("device ", shape.device), &granularity_bytes, &unshared,
                                        Granularity::minimum);
   if (shape.region_bytes == 0 || shape.region_bytes % granularity_bytes != 0) {
     const std::uint64_t units = std::max<std::uint64_t>(1, shape.region_bytes / granularity_bytes);
@@ -70,8 +70,8 @@ void check_shape(const Driver& driver, const RegionShape& shape) {
 
 Region Region::create(const Driver& driver, const RegionShape& shape, std::uint64_t index, bool shared) {
   Region made(driver);
-  const AllocationProperties wanted = properties(shape.device, shared);
-  const Result result = driver.cuMemCreate.answer(&made.handle_, shape.region_bytes, &wanted, 0);
+  const AllocationProperties kind = properties(shape.device, shared);
+  const Result result = driver.cuMemCreate.answer(&made.handle_, shape.region_bytes, &kind, 0);
   if (result != Result::success) {
     made.handle_ = 0;
     driver.fail(text("device ", shape.device, ": allocating ", named(index), " of ", shape.count, ", ",
@@ -83,7 +83,7 @@ Region Region::create(const Driver& driver, const RegionShape& shape, std::uint6
 
 Region Region::import(const Driver& driver, std::uint64_t index, int descriptor) {
   Region made(driver);
-  // The handle of this type is passed as a pointer that has the descriptor's value.
+  // For this type of handle the driver expects the value of the descriptor in the pointer argument.
   auto* handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));  // NOLINT
   driver.cuMemImportFromShareableHandle(text("importing ", named(index)), &made.handle_, handle,
                                         HandleType::file_descriptor);
@@ -114,14 +114,15 @@ RegionBroker::RegionBroker(const Driver& driver, const RegionShape& shape) : dri
   for (std::uint64_t index = 0; index < shape_.count; ++index) {
     regions_.push_back(Region::create(driver_, shape_, index, true));
   }
-  regions_.front().descriptor(0);  // where the driver hands none over, who has to do without hears of it now
+  regions_.front().descriptor(0);  // raises a fault now if the driver cannot export handles on this machine
 }
 
 void RegionBroker::send(int socket) const {
   const Greeting greeting{greeting_magic, greeting_version, shape_.region_bytes, shape_.count};
   send_bytes(socket, std::as_bytes(std::span(&greeting, 1)));
   std::byte answer{};
-  receive_bytes(socket, std::span(&answer, 1));  // a spare process may take its time: until then nothing is exported
+  // A spare process may connect long before it maps the regions: export nothing until it is ready.
+  receive_bytes(socket, std::span(&answer, 1));
   for (std::uint64_t first = 0; first < shape_.count; first += batch) {
     const std::uint64_t end = std::min<std::uint64_t>(first + batch, shape_.count);
     std::vector<FileDescriptor> exported;
@@ -131,7 +132,7 @@ void RegionBroker::send(int socket) const {
       numbers.push_back(exported.back().number());
     }
     send_descriptors(socket, numbers);
-    // Descriptors on their way count against the sender's limit: go on when these have arrived.
+    // Descriptors in transit count against the sender's limit, so wait until these have arrived.
     receive_bytes(socket, std::span(&answer, 1));
   }
 }
@@ -169,7 +170,7 @@ RegionMap::RegionMap(RegionMap&& other) noexcept
       base_(std::exchange(other.base_, 0)),
       mapped_(std::exchange(other.mapped_, {})) {}
 
-// The memory's handles were released as soon as it was mapped: a mapping keeps it.
+// The handles were released as soon as the memory was mapped, because a mapping keeps the memory alive.
 RegionMap::~RegionMap() {
   if (base_ == 0) return;
   for (std::uint64_t index = 0; index < shape_.count; ++index) {

@@ -1,9 +1,10 @@
-// A device's memory as regions that processes share: made once by the broker, mapped at the same offsets by all.
+// A device's memory as regions that processes share: the broker creates them once, and all processes map them at the
+// same offsets.
 //
-// A region is one physical allocation with a file descriptor as its handle. Every process reserves one range of
-// addresses for the whole capacity and maps region i at offset i * region_bytes of it, so an offset means the same
-// byte everywhere, and whose a region is can change without any call of the driver (ledger.hpp). A broker makes and
-// holds the memory without a context; who maps it has made one current.
+// A region is one physical allocation whose shareable handle is a file descriptor. Every process reserves one range
+// of addresses for the whole capacity and maps region i at offset i * region_bytes, so an offset means the same byte
+// everywhere, and the owner of a region can change without a driver call (ledger.hpp). The broker creates and holds
+// the memory without a context; a process that maps the memory must have a current context.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +24,13 @@ struct RegionShape {
   std::uint64_t capacity_bytes() const noexcept { return region_bytes * count; }
 };
 
-// Raises a device fault for what the device's granularity does not divide.
+// Raise a device fault if the size of a region is not a multiple of the device's granularity.
 void check_shape(const Driver& driver, const RegionShape& shape);
 
-// Owns one handle to physical memory, which lives on while any process has a handle, a descriptor or a mapping.
+// Owns one handle to physical memory. The memory exists while any process has a handle, a descriptor or a mapping.
 class Region {
  public:
-  // `shared`: it can be handed to another process.
+  // With `shared`, the region can be passed to another process.
   static Region create(const Driver& driver, const RegionShape& shape, std::uint64_t index, bool shared);
   static Region import(const Driver& driver, std::uint64_t index, int descriptor);
   static Region behind(const Driver& driver, Address mapped);
@@ -50,7 +51,7 @@ class Region {
   AllocationHandle handle_ = 0;  // 0: none
 };
 
-// The broker's end.
+// Creates and holds the regions, in the broker's process.
 class RegionBroker {
  public:
   RegionBroker(const Driver& driver, const RegionShape& shape);
@@ -59,8 +60,9 @@ class RegionBroker {
 
   const RegionShape& shape() const noexcept { return shape_; }
 
-  // Hand all regions to the process at the other end of a Unix stream socket, which calls RegionMap::receive. Few
-  // descriptors are open at a time, however many regions there are. A peer that ends meanwhile is a device fault.
+  // Pass all regions to the process at the other end of a Unix stream socket, which calls RegionMap::receive. The
+  // number of descriptors open at a time is bounded, whatever the number of regions. Raises a device fault if the
+  // peer ends.
   void send(int socket) const;
 
  private:
@@ -69,13 +71,14 @@ class RegionBroker {
   std::vector<Region> regions_;
 };
 
-// A process's view of the whole capacity.
+// One process's mapping of the whole capacity.
 class RegionMap {
  public:
-  // All of the broker's regions, mapped and accessible.
+  // Receive all of the broker's regions, map them and make them accessible.
   static RegionMap receive(const Driver& driver, int device, int socket);
 
-  // Addresses only: where handles cannot be passed on, and to debug, a process makes its own memory with `add`.
+  // Reserve addresses only. The process then creates its own memory with `add`: for devices whose handles cannot be
+  // passed on, and for debugging.
   static RegionMap reserve(const Driver& driver, const RegionShape& shape);
 
   ~RegionMap();
@@ -84,23 +87,23 @@ class RegionMap {
   RegionMap(RegionMap&& other) noexcept;
   RegionMap& operator=(RegionMap&&) = delete;
 
-  // Give regions of this process's own memory, or take it away again; nothing queued may still use it.
+  // Back regions with memory of this process's own, or remove their memory; no queued work may still use it.
   void add(std::uint64_t first, std::uint64_t count);
   void remove(std::uint64_t first, std::uint64_t count);
 
-  // Show at region `index` of these addresses the memory that another map has at `mapped`.
+  // Map at region `index` the memory that another map has at address `mapped`.
   void show(std::uint64_t index, Address mapped);
 
-  // Write to every region and wait until that is done: whether the device can really use them. Needs a context.
+  // Write to every region and wait for the result, which shows whether the device can use them. Needs a context.
   void touch() const;
 
   const RegionShape& shape() const noexcept { return shape_; }
   Address base() const noexcept { return base_; }
 
-  // Whether the memory is this process's own.
+  // Return whether this process creates the memory itself.
   bool is_own() const noexcept { return own_; }
 
-  // Whether all these bytes lie in regions that are mapped.
+  // Return whether all these bytes lie in mapped regions.
   bool holds(Address address, std::size_t size_bytes) const noexcept;
 
  private:
@@ -113,7 +116,7 @@ class RegionMap {
   const Driver& driver_;
   const RegionShape shape_;
   bool own_ = true;
-  Address base_ = 0;  // 0: moved from
+  Address base_ = 0;  // 0 after the object was moved from
   std::vector<bool> mapped_;
 };
 

@@ -14,11 +14,13 @@ PrimaryContext::PrimaryContext(const Driver& driver, int ordinal) : driver_(driv
   driver_.cuDevicePrimaryCtxRetain(purpose, &context_, device_);
 }
 
-// Before the context is active, or an older driver refuses the flags: whoever made it has chosen them then.
+// Let threads sleep while they wait for the device. Must be called before the context is active: an older driver
+// refuses the flags afterwards, and then those chosen by the creator of the context apply.
 void PrimaryContext::sleep_in_waits(const std::string& purpose) {
   const Call<DeviceNumber, unsigned int>& call = driver_.cuDevicePrimaryCtxSetFlags;
   const Result result = call.answer(device_, schedule_blocking);
-  if (result != Result::success && result != Result::primary_context_active) driver_.fail(purpose, call.name(), result);
+  if (result != Result::success && result != Result::primary_context_active)
+    driver_.fail(purpose, call.name(), result);
 }
 
 PrimaryContext::~PrimaryContext() { driver_.cuDevicePrimaryCtxRelease.answer(device_); }
@@ -93,7 +95,7 @@ void PinnedRanges::remove(std::byte* address, std::size_t size_bytes) {
     if (start + range_bytes <= address) break;
     const Call<void*>& call = context_.driver().cuMemHostUnregister;
     const Result result = call.answer(start);
-    ranges_.erase(start);  // whatever came of it, it is not asked twice
+    ranges_.erase(start);  // even if unregistering failed: do not try again
     if (result != Result::success) context_.driver().fail("giving back pinned memory", call.name(), result);
     if (start < address) pin(start, static_cast<std::size_t>(address - start));
   }

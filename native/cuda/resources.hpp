@@ -1,7 +1,7 @@
-// Owners of what a process holds of a CUDA device: its context, streams, events and pinned host memory.
+// Owners of a process's CUDA resources: context, streams, events and pinned host memory.
 //
-// A destructor never throws: what the driver answers to a release is not looked at, since a release that fails
-// reports the error of an earlier launch, or a device that is gone with all that was on it.
+// Destructors never throw. They ignore the result of a release, because a failed release reports the error of an
+// earlier launch, or that the device is gone together with the resource.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace tensile::cuda {
 
-// One device's primary context: the one that torch's runtime uses too.
+// The primary context of a device, which torch's runtime uses too.
 class PrimaryContext {
  public:
   PrimaryContext(const Driver& driver, int ordinal);
@@ -35,7 +35,7 @@ class PrimaryContext {
   Context context_ = nullptr;
 };
 
-// Makes a context this thread's current one, and afterwards again what was before: any thread may call us.
+// Makes a context current in this thread and restores the previous one at the end: any thread may call this library.
 class Current {
  public:
   explicit Current(const PrimaryContext& context);
@@ -49,7 +49,7 @@ class Current {
   bool pushed_ = true;
 };
 
-// Owns a stream that does not wait for the default stream, nor lets it wait.
+// Owns a stream that is not synchronized with the default stream.
 class Stream {
  public:
   explicit Stream(const PrimaryContext& context);
@@ -66,8 +66,8 @@ class Stream {
 
 class EventPool;
 
-// One event of a pool, which gets it back. Given back while a stream still waits for it, it may be recorded again:
-// a wait means what was recorded when the wait was queued.
+// One event of a pool; the destructor returns it to the pool. An event may be recorded again while a stream still
+// waits for it, because a wait refers to what was recorded when the wait was queued.
 class Event {
  public:
   Event() = default;
@@ -89,8 +89,8 @@ class Event {
   EventPointer event_ = nullptr;
 };
 
-// Events for reuse, so that none is made inside an iteration. Used by one thread at a time; the context must be
-// current for `take`.
+// Reuses events, so that iterations create none. Used by one thread at a time; `take` needs the context to be
+// current.
 class EventPool {
  public:
   explicit EventPool(const PrimaryContext& context, unsigned int flags = event_untimed)
@@ -107,10 +107,11 @@ class EventPool {
   const PrimaryContext& context_;
   const unsigned int flags_;
   std::vector<EventPointer> made_;
-  std::vector<EventPointer> spare_;  // has room for all that were made: giving back never allocates
+  std::vector<EventPointer> spare_;  // has capacity for all events, so that returning an event never allocates
 };
 
-// Host memory that the device's copy engines reach: ranges of a host pool, registered as the pool grows.
+// Pinned host memory, which the device's copy engines can access: ranges of a host pool, registered as the pool
+// grows.
 class PinnedRanges {
  public:
   explicit PinnedRanges(const PrimaryContext& context) : context_(context) {}
@@ -118,14 +119,14 @@ class PinnedRanges {
   PinnedRanges(const PinnedRanges&) = delete;
   PinnedRanges& operator=(const PinnedRanges&) = delete;
 
-  // Give a range memory and pin it.
+  // Populate a range with memory and pin it.
   void add(std::byte* address, std::size_t size_bytes);
 
-  // From here on nothing is pinned any more, and the memory goes back. What no copy uses.
+  // Unpin all memory from this address on, and give it back. No copy may use it.
   void remove(std::byte* address, std::size_t size_bytes);
 
-  // How far the registration that holds this address goes: a copy must not cross into the next one, since the
-  // driver may refuse ranges that lie in two.
+  // Return the bytes from this address to the end of the registration that contains it, 0 if none does. A copy must
+  // not cross into the next registration, because the driver may refuse a range that lies in two.
   std::size_t bytes_from(const std::byte* address) const;
 
  private:

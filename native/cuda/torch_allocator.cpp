@@ -15,9 +15,9 @@ namespace {
 
 StreamHandle handle(CUstream_st* stream) { return reinterpret_cast<StreamHandle>(stream); }
 
-thread_local bool beside = false;
+thread_local bool outside_regions = false;  // whether this thread's allocations come from outside the regions
 
-// Torch calls functions without an object, so this is one per process.
+// The state behind the functions that torch calls. torch passes no object, so a process has one instance.
 class TorchAllocator {
  public:
   void serve_from(CudaDevice* device) {
@@ -43,7 +43,7 @@ class TorchAllocator {
     try {
       return allocated(size_bytes, ordinal, stream);
     } catch (const Fault& fault) {
-      told_ = fault;
+      last_fault_ = fault;
       if (fault.kind() == Fault::Kind::memory) throw_out_of_memory(fault.what());
       throw;
     }
@@ -56,8 +56,8 @@ class TorchAllocator {
 
   void raise_told(std::string_view words) {
     const std::lock_guard lock(mutex_);
-    if (!told_ || words.find(told_->what()) == std::string_view::npos) return;
-    throw Fault(*std::exchange(told_, std::nullopt));
+    if (!last_fault_ || words.find(last_fault_->what()) == std::string_view::npos) return;
+    throw Fault(*std::exchange(last_fault_, std::nullopt));
   }
 
   void free(void* address, StreamHandle stream) {
@@ -73,12 +73,13 @@ class TorchAllocator {
   void record(void* address, StreamHandle stream) {
     const std::lock_guard lock(mutex_);
     if (address == nullptr || device_ == nullptr) return;
-    std::vector<StreamHandle>& known = others_[address];  // once for each: it may be told in every iteration
-    if (std::find(known.begin(), known.end(), stream) == known.end()) known.push_back(stream);
+    // Each stream is added once, because torch may announce it in every iteration.
+    std::vector<StreamHandle>& streams = others_[address];
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
   }
 
  private:
-  // The device ends; what of its memory is freed afterwards has gone with it.
+  // Forget a device that ends. Memory of the device that torch frees afterwards no longer exists.
   void forget(const CudaDevice* device) {
     const std::lock_guard lock(mutex_);
     if (device_ != device) return;
@@ -103,9 +104,9 @@ class TorchAllocator {
 
   void* allocated(std::size_t size_bytes, int ordinal, StreamHandle stream) {
     check(ordinal);
-    void* address = beside ? nullptr : take(size_bytes);
+    void* address = outside_regions ? nullptr : take(size_bytes);
     if (address == nullptr) {
-      if (!beside) note_refusal(size_bytes);
+      if (!outside_regions) note_refusal(size_bytes);
       return outside(size_bytes);
     }
     try {
@@ -125,7 +126,7 @@ class TorchAllocator {
     }
   }
 
-  // Null where the job's regions have no room.
+  // Return null if the job's regions have no room.
   void* take(std::size_t size_bytes) {
     if (serving_ != nullptr) return serving_->allocate(serving_->context, size_bytes);
     try {
@@ -136,19 +137,19 @@ class TorchAllocator {
     }
   }
 
-  // What no plan foresaw, as torch's own workspaces are.
+  // Allocate memory outside the regions, for allocations that no plan has, such as torch's own workspaces.
   void* outside(std::size_t size_bytes) {
     const DeviceAddress address = device_->allocate_outside(size_bytes);
     if (address == 0) {
       throw Fault(Fault::Kind::memory,
-                  text("the job's regions have no ", size_bytes, " bytes in one piece for torch, and of what may be ",
-                       "had beside them ", device_->outside_bytes(), " bytes are in use"),
+                  text("the job's regions have no ", size_bytes, " bytes in one piece for torch, and ",
+                       device_->outside_bytes(), " bytes outside them are in use"),
                   "Ask the controller for a larger grant, or follow a plan with a lower peak.");
     }
     return reinterpret_cast<void*>(address);
   }
 
-  // Whoever gave it takes it.
+  // Give memory back to the allocator that it came from.
   void release(void* address) {
     if (device_->free_outside(reinterpret_cast<DeviceAddress>(address))) return;
     if (known_ != nullptr && known_->release(known_->context, address) == 0) return;
@@ -159,12 +160,12 @@ class TorchAllocator {
   CudaDevice* device_ = nullptr;
   const tensile_arena_hook* serving_ = nullptr;
   const tensile_arena_hook* known_ = nullptr;
-  std::optional<Fault> told_;
+  std::optional<Fault> last_fault_;
   Refusal refusal_;
-  std::unordered_map<void*, std::vector<StreamHandle>> others_;  // beside its own, who uses a tensor's memory
+  std::unordered_map<void*, std::vector<StreamHandle>> others_;  // further streams that use an allocation
 };
 
-// On purpose never destroyed: torch frees its last tensors when the process ends.
+// Never destroyed, because torch frees its last tensors while the process ends.
 TorchAllocator& torch_allocator() {
   static auto* const allocator = new TorchAllocator();
   return *allocator;
@@ -172,7 +173,7 @@ TorchAllocator& torch_allocator() {
 
 }  // namespace
 
-void allocate_beside(bool wanted) { beside = wanted; }
+void allocate_beside(bool wanted) { outside_regions = wanted; }
 
 void raise_told(std::string_view words) { torch_allocator().raise_told(words); }
 
@@ -197,7 +198,8 @@ TENSILE_EXPORT void tensile_cuda_free(void* address, std::size_t /*size*/, int /
   try {
     torch_allocator().free(address, handle(stream));
   } catch (const tensile::Fault&) {
-    // Called from destructors. The memory stays taken, and what is wrong with the device is said by the next call.
+    // Destructors call this, so it must not throw. The memory stays allocated, and the next call reports the error of
+    // the device.
   }
 }
 

@@ -1,9 +1,11 @@
-// What torch's CUDAPluggableAllocator calls: its tensors' memory comes from this process's device.
+// The functions that torch's CUDAPluggableAllocator calls, so that torch's tensors use the memory of this process's
+// device.
 //
-// The three functions are found by name in this library (torch/csrc/cuda/CUDAPluggableAllocator.cpp), before torch
-// uses CUDA. Memory is ordered by streams as torch's own allocator orders it: what is freed may be taken anew by the
-// stream that it was allocated for, and by any other after that; `tensile_cuda_record_stream` names others that use
-// it. torch's record_stream says nothing unless that function was given to the allocator.
+// torch looks up the first three functions by name in this library (torch/csrc/cuda/CUDAPluggableAllocator.cpp),
+// before it uses CUDA. Memory is ordered by streams as in torch's own allocator: freed memory may be used again by
+// the stream that it was allocated for, and by other streams after that stream's work. `tensile_cuda_record_stream`
+// announces other streams that use a tensor; torch's record_stream has no effect unless that function was given to
+// the allocator.
 #pragma once
 
 #include <cstddef>
@@ -15,35 +17,36 @@
 
 extern "C" {
 
-// Where there is no room c10::OutOfMemoryError, which torch's callers of cuDNN catch to try another algorithm, or a
-// memory fault, which torch shows as a RuntimeError, in a process without torch: torch does not look for null.
+// Without room it throws c10::OutOfMemoryError, which torch's callers of cuDNN catch to try another algorithm. In a
+// process without torch it throws a memory fault, which becomes a RuntimeError. It never returns null for lack of
+// memory, because torch does not check for null.
 void* tensile_cuda_allocate(std::size_t size, int device, CUstream_st* stream);
 void tensile_cuda_free(void* address, std::size_t size, int device, CUstream_st* stream);
 void tensile_cuda_record_stream(void* address, CUstream_st* stream);
 
-// From now on allocate from this hook instead of the device's arena (script.hpp), or from the arena again: null.
+// Allocate from this hook (script.hpp) instead of the device's arena from now on; null selects the arena again.
 int tensile_cuda_serve(const tensile_arena_hook* hook);
 }
 
 namespace tensile::cuda {
 
-// From now on this thread's allocations come from beside the regions, for what outlives every plan; or no longer.
+// Choose whether this thread's allocations come from memory outside the regions from now on. That memory is for
+// tensors that outlive every plan.
 void allocate_beside(bool wanted);
 
-// Raise once more what torch was told last, where these are its words for it.
+// Raise the last fault given to torch once more, if `words` (the text of torch's error) contain its message.
 void raise_told(std::string_view words);
 
-// What the job's regions had no room for, whoever gave it then: what they would have to hold with it, the most of all
-// such requests. `grantable_bytes` is the most of those that the whole device could hold.
+// The requests for which the job's regions had no room, even if memory outside the regions served them.
 struct Refusal {
-  std::uint64_t needed_bytes = 0;
-  std::uint64_t grantable_bytes = 0;
+  std::uint64_t needed_bytes = 0;     // the most that the regions would have had to hold for one of the requests
+  std::uint64_t grantable_bytes = 0;  // the same over those requests that the whole device could hold
 };
 
-// Since this was last asked.
+// Return the requests since the last call of this function.
 Refusal take_refusal();
 
-// Serve torch from this device, which should outlive what is allocated; or from none: null.
+// Serve torch from this device, which should outlive all allocations; null ends that.
 void serve_torch(CudaDevice* device);
 
 }  // namespace tensile::cuda

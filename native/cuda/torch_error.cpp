@@ -10,7 +10,8 @@
 namespace tensile::cuda {
 namespace {
 
-// As c10::SourceLocation (c10/util/Exception.h, torch 2.11 to 2.13): passed by value, it is what the call looks like.
+// Has the layout of c10::SourceLocation (c10/util/Exception.h, torch 2.11 to 2.13), which is passed by value and so
+// determines the calling convention.
 struct SourceLocation {
   const char* function;
   const char* file;
@@ -19,7 +20,7 @@ struct SourceLocation {
 
 using Construct = void (*)(void* object, SourceLocation where, std::string words);
 
-// More than sizeof(c10::OutOfMemoryError), which is 128 in torch 2.13 and which nothing exports.
+// More than sizeof(c10::OutOfMemoryError), which is 128 in torch 2.13 and cannot be looked up.
 constexpr std::size_t room_bytes = 1024;
 
 constexpr const char* own_constructor =
@@ -27,17 +28,17 @@ constexpr const char* own_constructor =
 constexpr const char* base_constructor =
     "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
 
-// The type as libc10.so exports it. Where its constructor is inherited, the base's makes the object and the table of
-// virtual functions makes it the derived: that has no members of its own.
+// The type as libc10.so exports it. If its constructor is inherited, the base class's constructor creates the object,
+// and replacing the table of virtual functions turns it into the derived class, which has no members of its own.
 struct OutOfMemory {
   OutOfMemory() {
     void* library = ::dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
     if (library == nullptr) return;
     type = static_cast<std::type_info*>(::dlsym(library, "_ZTIN3c1016OutOfMemoryErrorE"));
     table = static_cast<void**>(::dlsym(library, "_ZTVN3c1016OutOfMemoryErrorE"));
-    void* found = ::dlsym(library, own_constructor);
-    if (found == nullptr) found = ::dlsym(library, base_constructor);
-    construct = reinterpret_cast<Construct>(found);
+    void* constructor = ::dlsym(library, own_constructor);
+    if (constructor == nullptr) constructor = ::dlsym(library, base_constructor);
+    construct = reinterpret_cast<Construct>(constructor);
   }
 
   bool is_known() const { return type != nullptr && table != nullptr && construct != nullptr; }
@@ -47,7 +48,8 @@ struct OutOfMemory {
   Construct construct = nullptr;
 };
 
-// The first virtual function of a class with a virtual destructor that derives from std::exception is that destructor.
+// Destroy the object through its first virtual function: that is the destructor in a class that derives from
+// std::exception.
 void destroy(void* object) {
   void** table = nullptr;
   std::memcpy(&table, object, sizeof(table));
@@ -57,18 +59,18 @@ void destroy(void* object) {
 }  // namespace
 
 void throw_out_of_memory(const std::string& words) {
-  const OutOfMemory found;  // asked each time: torch may be loaded later, and a refusal is rare
-  if (!found.is_known()) return;
+  const OutOfMemory type;  // looked up each time: torch may be loaded later, and refusals are rare
+  if (!type.is_known()) return;
   void* object = abi::__cxa_allocate_exception(room_bytes);
   try {
-    found.construct(object, {"tensile_cuda_allocate", "torch_allocator.cpp", 0}, words);
+    type.construct(object, {"tensile_cuda_allocate", "torch_allocator.cpp", 0}, words);
   } catch (...) {
     abi::__cxa_free_exception(object);
     throw;
   }
-  void** const functions = found.table + 2;  // behind the offset to the top and the type
+  void** const functions = type.table + 2;  // the functions follow the offset to the top and the type
   std::memcpy(object, &functions, sizeof(functions));
-  abi::__cxa_throw(object, found.type, &destroy);
+  abi::__cxa_throw(object, type.type, &destroy);
 }
 
 }  // namespace tensile::cuda

@@ -1,16 +1,16 @@
-// Torch's own error for memory that is not there, thrown without linking to torch.
+// Throws torch's own out-of-memory error without linking to torch.
 //
-// cuDNN's callers in torch try another algorithm where a workspace is refused by c10::OutOfMemoryError, and by nothing
-// else (aten/src/ATen/native/cudnn/Conv_v8.cpp). The type, its constructor and its table of virtual functions are
-// exported by libc10.so, which a process that computes with torch has loaded; they are found by name, and the object
-// is made as the Itanium C++ ABI prescribes. Where a name is missing nothing is thrown.
+// torch's callers of cuDNN try another algorithm if a workspace is refused with c10::OutOfMemoryError, and with no
+// other exception (aten/src/ATen/native/cudnn/Conv_v8.cpp). libc10.so, which is loaded in every process that computes
+// with torch, exports the type, its constructor and its table of virtual functions. This code looks them up by name
+// and creates the object as the Itanium C++ ABI prescribes. If a name is missing, nothing is thrown.
 #pragma once
 
 #include <string>
 
 namespace tensile::cuda {
 
-// Throws c10::OutOfMemoryError with these words; returns where this process has no such type.
+// Throw c10::OutOfMemoryError with these words; return if this process does not have the type.
 void throw_out_of_memory(const std::string& words);
 
 }  // namespace tensile::cuda

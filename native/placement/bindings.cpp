@@ -1,4 +1,4 @@
-// The Python module indb_tensile._placement: binds the placing of blocks of memory.
+// The Python module indb_tensile._placement: binds the placement of memory blocks.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -20,14 +20,14 @@ using Numbers = std::vector<Index>;
 
 std::vector<Block> blocks(const Numbers& first, const Numbers& stop, const std::vector<Bytes>& size, Index cycle) {
   if (stop.size() != first.size() || size.size() != first.size()) throw std::invalid_argument("lengths differ");
-  std::vector<Block> found;
+  std::vector<Block> made;
   for (std::size_t i = 0; i < first.size(); ++i) {
     if (first[i] < 0 || first[i] >= cycle || stop[i] <= first[i] || stop[i] > first[i] + cycle || size[i] <= 0) {
       throw std::invalid_argument("a block is empty or out of the cycle");
     }
-    found.push_back({first[i], stop[i], size[i]});
+    made.push_back({first[i], stop[i], size[i]});
   }
-  return found;
+  return made;
 }
 
 }  // namespace
@@ -52,8 +52,8 @@ NB_MODULE(_placement, module) {
          std::int64_t steps) {
         const auto all = blocks(first, stop, size, cycle);
         const nb::gil_scoped_release released;
-        const Found found = search(all, cycle, capacity, steps);
-        return std::pair(found.verdict != Verdict::undecided, found.offsets);
+        const Found result = search(all, cycle, capacity, steps);
+        return std::pair(result.verdict != Verdict::undecided, result.offsets);
       },
       "first"_a, "stop"_a, "size"_a, "cycle"_a, "capacity"_a, "steps"_a);
 }

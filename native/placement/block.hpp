@@ -1,4 +1,4 @@
-// What is to be placed: blocks of bytes that are needed for a stretch of a cycle of moments.
+// The input of placement: blocks of bytes, each alive for an interval of a cycle of moments.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@ using Index = std::int32_t;
 
 inline constexpr Index none = -1;
 
-// Alive at moments first .. stop - 1, counted on from `first`: `stop` passes the end of the cycle where the block
-// does.
+// A block that is alive at moments first .. stop - 1. If it lives on past the end of the cycle, `stop` exceeds the
+// length of the cycle.
 struct Block {
   Index first;
   Index stop;
@@ -22,12 +22,12 @@ struct Block {
 
 inline std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
-// Whether both are alive at some moment of a cycle of so many.
+// Return whether both blocks are alive at some moment of a cycle of this length.
 inline bool meet(const Block& a, const Block& b, Index cycle) {
   return (a.first < b.stop && b.first < a.stop) || a.first + cycle < b.stop || b.first + cycle < a.stop;
 }
 
-// The first moment under an index that may have passed the end.
+// Return the moment of the cycle for an index that may have passed the end once.
 inline Index wrapped(Index moment, Index cycle) { return moment < cycle ? moment : moment - cycle; }
 
 }  // namespace tensile::placement

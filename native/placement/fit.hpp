@@ -1,4 +1,4 @@
-// One block after the other into the space that those before it leave: first fit and best fit.
+// First fit and best fit: place one block after the other into the space that the earlier blocks leave.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,8 @@ enum class Hole : std::uint8_t {
   best,   // the smallest hole that is large enough
 };
 
-// The offset of every block. Where no hole is large enough a block lies on top of those that it meets.
+// Return the offset of every block. A block for which no hole is large enough is placed on top of all blocks that are
+// alive with it.
 std::vector<Bytes> fit(const std::vector<Block>& blocks, Index cycle, const std::vector<Index>& order, Hole hole);
 
 }  // namespace tensile::placement

@@ -11,13 +11,13 @@ namespace tensile::placement {
 namespace {
 
 constexpr Bytes unlimited = std::numeric_limits<Bytes>::max();
-// Of a restart: the hard instances that are known are placed within tens of them.
+// The length of the shortest restart, in steps. The known hard instances are placed within tens of restarts.
 constexpr std::int64_t first_steps = 6000;
-constexpr double weight_growth = 1.0005;  // of failures, so that recent ones count more
-constexpr double weight_most = 1e50;
-constexpr double shuffle = 0.2;  // how far a restart departs from its kind of order
+constexpr double weight_growth = 1.0005;  // factor from one failure to the next: recent failures weigh more
+constexpr double weight_most = 1e50;      // weights are scaled down here, before they overflow
+constexpr double shuffle = 0.2;           // relative random change of a block's preference in a restart
 
-// A set of levels: the placements that something follows from. Levels are below 64 words.
+// A set of levels of the search tree: the placements that a fact follows from. Levels are below 64 * words.
 template <std::size_t words>
 class ReasonsOf {
  public:
@@ -41,7 +41,8 @@ std::uint64_t mixed(std::uint64_t x) {  // the finalizer of splitmix64
   return x ^ (x >> 31);
 }
 
-// 1 1 2 1 1 2 4 ...: within a constant of the best schedule of restarts (Luby, Sinclair and Zuckerman 1993).
+// Return an element of the sequence 1 1 2 1 1 2 4 ..., whose expected time is within a logarithmic factor of the best
+// schedule of restarts (Luby, Sinclair and Zuckerman 1993).
 std::int64_t luby(std::int64_t turn) {
   for (;;) {
     int bits = 1;
@@ -51,7 +52,7 @@ std::int64_t luby(std::int64_t turn) {
   }
 }
 
-// The moments at which something starts, renamed 0, 1, ...: nothing changes in between.
+// Renumbers the moments at which a block starts or stops as 0, 1, ...: the set of live blocks is constant in between.
 class Sections {
  public:
   Sections(std::vector<Block>& blocks, Index cycle) {
@@ -77,18 +78,18 @@ class Sections {
   Index count = 0;
 };
 
-// `words` of 64 levels each are enough for the blocks: what a step costs grows with them.
+// The search over at most 64 * words blocks. The time of a step grows with `words`.
 template <std::size_t words>
 class Searcher {
   using Reasons = ReasonsOf<words>;
-  using Blocks = std::vector<Index>;  // the open ones
+  using Blocks = std::vector<Index>;  // open blocks
 
-  // Of one block that is open, as it follows from the partial placement.
+  // The least offset of an open block, as it follows from the partial placement.
   struct Least {
-    Bytes offset = 0;   // the least one
-    Bytes support = 0;  // the top of the placed blocks that it meets, 0 for none
-    Reasons why;        // what `offset` follows from
-    Reasons below;      // what the placed blocks that it meets, and their offsets, follow from
+    Bytes offset = 0;   // the least offset
+    Bytes support = 0;  // the top of the placed blocks that the block meets, 0 for none
+    Reasons why;        // the reasons of `offset`
+    Reasons below;      // the reasons of the placed blocks that the block meets, and of their offsets
   };
 
  public:
@@ -104,14 +105,14 @@ class Searcher {
     weight_.assign(count, 1.0);
     preference_.assign(count, 1.0);
     height_.resize(at(sections_.count));
-    roof_.resize(count);
+    lowest_top_.resize(count);
     offsets_.resize(count);
-    measure();
+    measure_load();
   }
 
   Found run(std::int64_t steps) {
     for (std::int64_t turn = 0; steps > 0; ++turn) {
-      prefer(turn);
+      set_preferences(turn);
       const std::int64_t most = std::min(steps, first_steps * luby(turn / kinds + 1));
       left_ = most;
       const Verdict verdict = place(start(), 0);
@@ -125,7 +126,7 @@ class Searcher {
  private:
   static constexpr std::int64_t kinds = 5;
 
-  void measure() {
+  void measure_load() {
     std::vector<Bytes> load(at(sections_.count));
     for (const Block& block : blocks_) {
       for (Index t = block.first; t < block.stop; ++t) load[at(wrapped(t, sections_.count))] += block.size;
@@ -133,16 +134,19 @@ class Searcher {
     for (const Block& block : blocks_) {
       Bytes most = 0;
       for (Index t = block.first; t < block.stop; ++t) most = std::max(most, load[at(wrapped(t, sections_.count))]);
-      crowd_.push_back(static_cast<double>(most));
+      max_load_.push_back(static_cast<double>(most));
     }
   }
 
-  // Where offsets are equal: by how crowded a block's time is, how long it lives, its size, its area, in turns.
-  void prefer(std::int64_t turn) {
+  // Set the preferences that decide between blocks with equal least offsets. Successive restarts use different
+  // criteria in turn: the load during the life of a block, its length, load times the root of the area, its size, its
+  // area.
+  void set_preferences(std::int64_t turn) {
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const double size = static_cast<double>(blocks_[i].size);
       const double length = static_cast<double>(blocks_[i].stop - blocks_[i].first);
-      const double bases[kinds] = {crowd_[i], length, crowd_[i] * std::sqrt(size * length), size, size * length};
+      const double bases[kinds] = {max_load_[i], length, max_load_[i] * std::sqrt(size * length), size,
+                                   size * length};
       preference_[i] = bases[turn % kinds] * (1 + shuffle * (2 * random() - 1));
     }
   }
@@ -162,16 +166,17 @@ class Searcher {
     return open;
   }
 
-  // Keep what is known of a block, until it is taken back.
-  void keep(Index block) { changed_.emplace_back(block, least_[at(block)]); }
+  // Save a block's least offset before it changes.
+  void save(Index block) { changed_.emplace_back(block, least_[at(block)]); }
 
-  void take_back(std::size_t kept) {
-    for (; changed_.size() > kept; changed_.pop_back()) {
+  // Undo all changes after the first `saved_count`.
+  void take_back(std::size_t saved_count) {
+    for (; changed_.size() > saved_count; changed_.pop_back()) {
       least_[at(changed_.back().first)] = changed_.back().second;
     }
   }
 
-  // Place what is open. Impossible: `failure_` says from which of the levels below this one that follows.
+  // Place the open blocks. If that is impossible, `failure_` holds the levels below this one that are the reasons.
   Verdict place(const Blocks& open, Index level) {
     for (;;) {
       if (left_-- <= 0) return Verdict::undecided;
@@ -179,21 +184,22 @@ class Searcher {
       if (!settle(open)) return left_ <= 0 ? Verdict::undecided : Verdict::impossible;
       if (!bounded(open)) return Verdict::impossible;
       const Index block = chosen(open);
-      const bool free = roof_[at(block)] == unlimited;  // it meets nothing open: there is no other way to place it
-      const std::size_t kept = changed_.size();
+      const bool free = lowest_top_[at(block)] == unlimited;  // it meets no open block
+      const std::size_t saved_count = changed_.size();
       const Verdict verdict = place_with(open, block, level, free);
       if (verdict == Verdict::placed) offsets_[at(block)] = least_[at(block)].offset;
       if (verdict != Verdict::impossible) return verdict;
-      take_back(kept);
+      take_back(saved_count);
       is_open_[at(block)] = 1;
-      if (free || !failure_.has(level)) return verdict;  // it fails wherever this block lies
+      if (free || !failure_.has(level)) return verdict;  // the branch fails wherever this block lies
       failure_.remove(level);
       explain(block);
-      if (!raise(block, find_roof(block))) return Verdict::impossible;
+      if (!raise(block, find_lowest_top(block))) return Verdict::impossible;
     }
   }
 
-  // A placement without alternative is no level: it follows from others.
+  // Place `block` at its least offset, then the other open blocks. A placement without an alternative (`free`) does
+  // not count as a level: it follows from others.
   Verdict place_with(const Blocks& open, Index block, Index level, bool free) {
     is_open_[at(block)] = 0;
     Reasons because = least_[at(block)].why;
@@ -202,12 +208,12 @@ class Searcher {
     const Bytes top = least_[at(block)].offset + blocks_[at(block)].size;
     for (const Index other : meets_[at(block)]) {
       if (!is_open_[at(other)]) continue;
-      keep(other);
+      save(other);
       Least& next = least_[at(other)];
       next.below.add(because);
       next.support = std::max(next.support, top);
       if (next.offset >= top) continue;
-      failure_ = next.why;  // no open block fits under the chosen one
+      failure_ = next.why;  // no open block fits under the chosen block, so `other` lies on top of it
       failure_.add(because);
       if (!raise(other, top)) return Verdict::impossible;
     }
@@ -217,26 +223,26 @@ class Searcher {
     return place(rest, free ? level : level + 1);
   }
 
-  // Give the block a new least offset, which follows from `failure_`. False where it is too high.
+  // Set a block's least offset, whose reasons are `failure_`. False if the offset is too high.
   bool raise(Index block, Bytes least) {
-    keep(block);
+    save(block);
     least_[at(block)].offset = least;
     least_[at(block)].why = failure_;
     if (least + blocks_[at(block)].size <= capacity_) return true;
-    weight_[at(block)] += blame_;
+    weight_[at(block)] += weight_increment_;
     return false;
   }
 
-  // The lowest top among the open blocks that this one meets.
-  Bytes find_roof(Index block) const {
-    Bytes roof = unlimited;
+  // Return the lowest top that an open block which meets this block can have; `unlimited` if there is none.
+  Bytes find_lowest_top(Index block) const {
+    Bytes lowest_top = unlimited;
     for (const Index other : meets_[at(block)]) {
-      if (is_open_[at(other)]) roof = std::min(roof, least_[at(other)].offset + blocks_[at(other)].size);
+      if (is_open_[at(other)]) lowest_top = std::min(lowest_top, least_[at(other)].offset + blocks_[at(other)].size);
     }
-    return roof;
+    return lowest_top;
   }
 
-  // Add to `failure_` why the block, which cannot lie at its least offset, has to lie on an open one.
+  // Add to `failure_` the reasons why the block, which cannot lie at its least offset, must lie on an open block.
   void explain(Index block) {
     failure_.add(least_[at(block)].why);
     failure_.add(least_[at(block)].below);
@@ -245,40 +251,42 @@ class Searcher {
     }
   }
 
-  // Raise what rests on nothing placed until it may rest on something open. False where something is too high.
+  // Raise each block that rests on no placed block until it may rest on an open block. False if a least offset
+  // becomes too high, or if the steps are used up.
   bool settle(const Blocks& open) {
-    for (const Index block : open) roof_[at(block)] = find_roof(block);
+    for (const Index block : open) lowest_top_[at(block)] = find_lowest_top(block);
     for (bool changed = true; changed;) {
       changed = false;
       for (const Index block : open) {
         const std::size_t i = at(block);
-        if (least_[i].offset == least_[i].support || least_[i].offset >= roof_[i]) continue;
+        if (least_[i].offset == least_[i].support || least_[i].offset >= lowest_top_[i]) continue;
         failure_.clear();
         explain(block);
-        if (roof_[i] == unlimited || !raise(block, roof_[i])) return false;
+        if (lowest_top_[i] == unlimited || !raise(block, lowest_top_[i])) return false;
         for (const Index other : meets_[i]) {
-          if (is_open_[at(other)]) roof_[at(other)] = find_roof(other);
+          if (is_open_[at(other)]) lowest_top_[at(other)] = find_lowest_top(other);
         }
         changed = true;
-        if (left_-- <= 0) return false;  // small steps, and a long way to the capacity
+        if (left_-- <= 0) return false;  // raises count as steps: there may be many until the capacity is reached
       }
     }
     return true;
   }
 
-  // Whether at each moment the open blocks fit above their least offsets.
+  // Return whether at each moment the open blocks fit above their least offsets (Jackson's bound).
   bool bounded(const Blocks& open) {
     by_least_ = open;
-    std::sort(by_least_.begin(), by_least_.end(),
-              [&](Index a, Index b) { return std::pair(least_[at(a)].offset, a) < std::pair(least_[at(b)].offset, b); });
+    std::sort(by_least_.begin(), by_least_.end(), [&](Index a, Index b) {
+      return std::pair(least_[at(a)].offset, a) < std::pair(least_[at(b)].offset, b);
+    });
     std::fill(height_.begin(), height_.end(), 0);
     for (const Index block : by_least_) {
-      const Block& one = blocks_[at(block)];
-      for (Index t = one.first; t < one.stop; ++t) {
+      const auto [first, stop, size] = blocks_[at(block)];
+      for (Index t = first; t < stop; ++t) {
         Bytes& height = height_[at(wrapped(t, sections_.count))];
-        height = std::max(height, least_[at(block)].offset) + one.size;
+        height = std::max(height, least_[at(block)].offset) + size;
         if (height > capacity_) {
-          blame(wrapped(t, sections_.count), block);
+          explain_bound(wrapped(t, sections_.count), block);
           return false;
         }
       }
@@ -286,48 +294,50 @@ class Searcher {
     return true;
   }
 
-  // The bound failed at this moment with this block: since the last hole, every block's least offset is a reason.
-  void blame(Index moment, Index last) {
+  // Set `failure_` after the bound failed at this moment with the block `last`. The reasons are those of the least
+  // offsets of all blocks from the last hole below up to `last`, and these blocks gain weight.
+  void explain_bound(Index moment, Index last) {
     Bytes height = 0;
     critical_.clear();
     for (const Index block : by_least_) {
-      const Block& one = blocks_[at(block)];
-      if (!meet(one, {moment, moment + 1, 0}, sections_.count)) continue;
+      const Block& candidate = blocks_[at(block)];
+      if (!meet(candidate, {moment, moment + 1, 0}, sections_.count)) continue;
       if (least_[at(block)].offset >= height) {
         critical_.clear();
         height = least_[at(block)].offset;
       }
-      height += one.size;
+      height += candidate.size;
       critical_.push_back(block);
       if (block == last) break;
     }
     failure_.clear();
     for (const Index block : critical_) {
       failure_.add(least_[at(block)].why);
-      weight_[at(block)] += blame_;
+      weight_[at(block)] += weight_increment_;
     }
-    blame_ *= weight_growth;
-    if (blame_ > weight_most) {
+    weight_increment_ *= weight_growth;
+    if (weight_increment_ > weight_most) {
       for (double& weight : weight_) weight /= weight_most;
-      blame_ /= weight_most;
+      weight_increment_ /= weight_most;
     }
   }
 
-  // Among the blocks that may lie at their least offset: one that must, else the lowest, else the weightiest.
+  // Choose the next block among those that may lie at their least offset: first a block that cannot lie higher, then
+  // the one with the lowest least offset, then the one with the largest weight times preference.
   Index chosen(const Blocks& open) const {
-    Index found = none;
-    bool found_must = false;
+    Index best = none;
+    bool best_must = false;
     for (const Index block : open) {
       const std::size_t i = at(block);
-      if (least_[i].offset != least_[i].support || least_[i].offset >= roof_[i]) continue;
-      if (roof_[i] == unlimited) return block;
-      const bool must = roof_[i] + blocks_[i].size > capacity_;
-      if (found == none || (must != found_must ? must : before(i, at(found)))) {
-        found = block;
-        found_must = must;
+      if (least_[i].offset != least_[i].support || least_[i].offset >= lowest_top_[i]) continue;
+      if (lowest_top_[i] == unlimited) return block;
+      const bool must = lowest_top_[i] + blocks_[i].size > capacity_;
+      if (best == none || (must != best_must ? must : before(i, at(best)))) {
+        best = block;
+        best_must = must;
       }
     }
-    return found;
+    return best;
   }
 
   bool before(std::size_t a, std::size_t b) const {
@@ -341,16 +351,16 @@ class Searcher {
   std::vector<std::vector<Index>> meets_;
   std::vector<Least> least_;
   std::vector<std::uint8_t> is_open_;
-  std::vector<std::pair<Index, Least>> changed_;  // what was known before, the latest change last
-  std::vector<double> crowd_;  // the highest load during the block's life
+  std::vector<std::pair<Index, Least>> changed_;  // saved least offsets, the latest change last
+  std::vector<double> max_load_;                  // by block: the highest load during its life
   std::vector<double> preference_;
   std::vector<double> weight_;
-  double blame_ = 1.0;
+  double weight_increment_ = 1.0;
   std::uint64_t seed_ = 1;
   std::int64_t left_ = 0;
   Reasons failure_;
   std::vector<Bytes> height_;
-  std::vector<Bytes> roof_;
+  std::vector<Bytes> lowest_top_;
   std::vector<Index> by_least_;
   std::vector<Index> critical_;
   std::vector<Bytes> offsets_;

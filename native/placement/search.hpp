@@ -1,16 +1,18 @@
-// Places blocks within a capacity by search, or proves that they do not fit.
+// Places blocks within a capacity by a tree search, or proves that they do not fit.
 //
-// In a placement whose blocks are all pushed down, each lies at 0 or on another one. So blocks are placed from below:
-// each has a least offset, and one that rests on what is placed (or on 0) and under which no open block fits may lie
-// right there. Where that has failed it lies higher, at the least on top of one of the open blocks that it meets:
-// its least offset rises. At each moment the open blocks alive must fit above their least offsets (Jackson's bound
-// for one machine with release times); where they do not, or a least offset is too high, the branch has failed.
+// In a placement whose blocks are all pushed down, each block lies at offset 0 or directly on another block. So the
+// search places blocks from below. Every open (not yet placed) block has a least offset. A block may be placed at its
+// least offset if it rests there on a placed block or on 0, and if no open block fits under it. If that fails, the
+// block must lie higher, at least on top of one of the open blocks that it meets (is alive with), so its least offset
+// rises. At each moment the open blocks alive must fit above their least offsets (Jackson's bound for one machine
+// with release times). If they do not fit, or if a least offset is too high, the branch fails.
 //
-// Every least offset has its reasons: the placements that it follows from. A failure's reasons say which placement
-// to take back, however long ago, and what follows once it is taken back; distant stretches of time do not make each
-// other search again. Blocks that failures are about are placed earlier. Restarts keep these weights and shuffle
-// the rest, as times to a solution are heavy-tailed. All of it is seeded and counted in steps: equal inputs give
-// equal results.
+// Every least offset has reasons: the placements that it follows from. The reasons of a failure identify the
+// placement to take back, however long ago it was made, and what holds after that (conflict-directed backjumping). So
+// failures in one interval of time do not repeat the search in an unrelated interval. Blocks that take part in
+// failures gain weight and are placed earlier. The times to a solution are heavy-tailed, so the search restarts; a
+// restart keeps the weights and shuffles the other criteria. The search is seeded and counts steps, so equal inputs
+// give equal results.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +22,18 @@
 
 namespace tensile::placement {
 
-// More blocks than this are not searched: a partial placement keeps reasons for each pair of them.
+// The most blocks that are searched: a partial placement keeps reasons for every pair of blocks.
 inline constexpr std::size_t most_searched = 1024;
 
 enum class Verdict : std::uint8_t { placed, impossible, undecided };
 
 struct Found {
   Verdict verdict;
-  std::vector<Bytes> offsets;  // where placed
+  std::vector<Bytes> offsets;  // by block; empty unless the verdict is `placed`
 };
 
-// Undecided after so many steps: partial placements that were looked at, and offsets that were raised.
+// Search for at most `steps` steps, after which the verdict is `undecided`. Visiting a partial placement is one step,
+// and so is raising a least offset.
 Found search(const std::vector<Block>& blocks, Index cycle, Bytes capacity, std::int64_t steps);
 
 }  // namespace tensile::placement

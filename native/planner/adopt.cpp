@@ -1,4 +1,4 @@
-// Reads the choices of a search off a plan that was made before, so that it can be gone on from.
+// Derives the choices of an existing plan from its order and moves, so that a search can continue from the plan.
 #include <algorithm>
 #include <utility>
 
@@ -18,8 +18,8 @@ std::optional<Search::Standing> Search::adopt(const std::vector<Index>& order, s
   return Standing{held.peak_bytes(), held.iteration_ns};
 }
 
-// Whether this could be an order and moves at all: every operator in turn, some again, and boundaries in order once
-// they are counted on from where the move starts.
+// Return whether these can be an order and its moves: the operators come in turn, some repeated, and all numbers are
+// within their ranges.
 bool Search::readable(const std::vector<Index>& order, const std::vector<Move>& moves) const {
   Index next = 0;
   for (const Index op : order) {
@@ -34,12 +34,12 @@ bool Search::readable(const std::vector<Index>& order, const std::vector<Move>& 
          });
 }
 
-// A gap is dropped where its tensor was made again within it, and swapped where a move lies in it. Completes the
-// moves.
+// Derive the choices. A gap is dropped if its tensor is recomputed within it, and swapped if a move lies in it. Fills
+// in the remaining fields of the moves.
 std::optional<Choices> Search::read(const std::vector<Index>& order, std::vector<Move>& moves) const {
   Choices found = nothing();
   std::vector<Index> open(at(step_.tensors()), none);      // by tensor, the gap after its latest captured access
-  std::vector<std::uint8_t> made(at(step_.tensors()), 0);  // again, since that access
+  std::vector<std::uint8_t> made(at(step_.tensors()), 0);  // by tensor, whether it was recomputed since that access
   Places places{static_cast<Index>(order.size()), {}, {}};
   Index start = 0;
   for (Index pos = 0; pos < places.count; ++pos) {
@@ -71,8 +71,8 @@ std::optional<Choices> Search::read(const std::vector<Index>& order, std::vector
   return found;
 }
 
-// Finds the gap that the move lies in, and the operators at which the tensor is away; counts its boundaries on from
-// where it starts.
+// Find the gap that contains the move and the operators at which the tensor is away, and make the move's boundaries
+// count on from its start across iterations.
 bool Search::read_move(const Places& places, Move& one, Choices& found) const {
   for (Index* where : {&one.free, &one.back, &one.need})
     if (*where <= one.after) *where += places.count;

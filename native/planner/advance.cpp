@@ -71,8 +71,7 @@ std::vector<Move> Search::advanced(Index distance) const {
   const auto due = [&](Index k) { return std::pair(moves[at(k)].need % count, moves[at(k)].tensor); };
   std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return due(a) < due(b); });
   Index previous = -count;
-  for (const Index k : order)
-    previous = return_earlier(moves[at(k)], size(moves[at(k)]), room, distance, previous);
+  for (const Index k : order) previous = return_earlier(moves[at(k)], size(moves[at(k)]), room, distance, previous);
   return moves;
 }
 

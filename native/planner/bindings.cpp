@@ -1,4 +1,4 @@
-// The Python module indb_tensile._planner: binds the search over one step graph's choices.
+// The Python module indb_tensile._planner: binds the search for the choices of one step graph.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -25,7 +25,7 @@ using MoveRow = std::tuple<Index, Index, Index, Index, Index, bool>;
 using ChoiceRow = std::tuple<Index, Index, Index>;  // gap, lo, hi
 using Released = nb::call_guard<nb::gil_scoped_release>;
 
-constexpr Index dropped = -2;  // as lo and hi of a choice
+constexpr Index dropped = -2;  // value of lo and hi in the row of a dropped gap
 
 template <class T>
 std::vector<T> copied(const Array<T>& array) {
@@ -90,7 +90,7 @@ std::optional<std::pair<Bytes, Ns>> adopt(Search& search, const Array<Index>& or
 }  // namespace
 
 NB_MODULE(_planner, module) {
-  nb::set_leak_warnings(false);  // values that a module's globals hold are not freed when an interpreter ends
+  nb::set_leak_warnings(false);  // an interpreter does not free values in a module's globals when it ends
   nb::class_<Manner>(module, "Manner")
       .def(
           "__init__",

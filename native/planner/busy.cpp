@@ -22,7 +22,7 @@ void Busy::add(Ns start, Ns duration) {
 }
 
 void Busy::close() {
-  // One lane's copies in the order of time are in order but for where the period begins.
+  // Copies added in the order of time are sorted except for a rotation at the start of the period.
   std::rotate(parts_.begin(), std::min_element(parts_.begin(), parts_.end()), parts_.end());
   if (!std::is_sorted(parts_.begin(), parts_.end())) std::sort(parts_.begin(), parts_.end());
   before_.clear();

@@ -1,4 +1,4 @@
-// How long a lane is busy within a stretch of the periodic axis.
+// The busy times of a copy lane on the periodic time axis.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +11,16 @@ namespace tensile::planner {
 
 class Busy {
  public:
-  // Forget all copies; times from now on repeat after `period`.
+  // Remove all copies, and set the period after which times repeat.
   void clear(Ns period);
 
-  // One copy. Quickest where they are added in the order of time.
+  // Add a copy. Fastest if copies are added in the order of time.
   void add(Ns start, Ns duration);
 
-  // Has to come between the last copy and the first question.
+  // Finish adding copies. Must be called after the last `add` and before the first `free`.
   void close();
 
-  // How long the lane is free between two times.
+  // Return how long the lane is free between two times.
   Ns free(Ns from, Ns to) const { return std::max<Ns>(0, to - from - (upto(to) - upto(from))); }
 
  private:
@@ -29,7 +29,7 @@ class Busy {
   Ns period_ = 1;
   Ns total_ = 0;
   std::vector<std::pair<Ns, Ns>> parts_;  // start and end within one period
-  std::vector<Ns> before_;                // by part
+  std::vector<Ns> before_;                // by part: the busy time of all parts before it
 };
 
 }  // namespace tensile::planner

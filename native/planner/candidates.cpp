@@ -64,7 +64,7 @@ void Candidates::consider(Index number, const Manner& manner) {
     consider_longer(number, inside);
 }
 
-// A swap that covers the peak: it waits for what the lanes have no room for.
+// Consider a swap that covers the peak. Its cost is the copying time for which the lanes have no room.
 void Candidates::consider_swap(Index number, Index inside, double gain, const Manner& manner) {
   const Gap& gap = step_->gaps[at(number)];
   const Order& order = layout_->order();
@@ -90,7 +90,7 @@ void Candidates::consider_swap(Index number, Index inside, double gain, const Ma
                     in_room});
 }
 
-// A swap that does not cover the peak yet.
+// Consider extending an existing swap that does not cover the peak yet.
 void Candidates::consider_longer(Index number, Index inside) {
   const Index peak = inside >= step_->operators() ? peak_ + layout_->length() : peak_;
   const Cover cover = choices_->cover[at(number)].with(inside);
@@ -109,7 +109,7 @@ void Candidates::consider_longer(Index number, Index inside) {
   found_.push_back({number, Choice::swap, cover, nearby(gap) / (waits + least_ns_), waits});
 }
 
-// Where making things again is itself the peak, one of them may be better swapped.
+// Consider a swap instead of a recomputation, if the peak lies within the recomputation.
 void Candidates::consider_instead(Index number) {
   const Gap& gap = step_->gaps[at(number)];
   if (gap.need != peak_op_ || layout_->order().again[at(peak_)] == 0) return;
@@ -117,7 +117,7 @@ void Candidates::consider_instead(Index number) {
   found_.push_back({number, Choice::swap, {gap.after + 1, gap.need - 1}, nearby(gap) / (waits + least_ns_), waits});
 }
 
-// Bytes over the limit that go, over all positions, if the tensor is away for the whole gap.
+// Return the bytes over the limit, summed over positions, that disappear if the tensor is away for the whole gap.
 double Candidates::benefit(const Gap& gap) const {
   const Index first = first_of(gap);
   const Index stop = unrolled(layout_->order().block, gap.need);
@@ -130,12 +130,12 @@ double Candidates::benefit(const Gap& gap) const {
   return static_cast<double>(std::min<Bytes>(size * static_cast<Bytes>(sum(many_)), sum(over_)));
 }
 
-// Bytes over the limit that go where the peak is.
+// Return the bytes over the limit that disappear at the peak.
 double Candidates::nearby(const Gap& gap) const {
   return static_cast<double>(std::min<Bytes>(step_->arrays.size_bytes[at(gap.tensor)], over_peak_));
 }
 
-// What making the tensor again before this operator takes, as things stand; a rough figure.
+// Return a rough estimate of the time to recompute the tensor before this operator, given the present choices.
 double Candidates::chain_ns(Index tensor, Index op, int depth) const {
   const Index maker = step_->first_writer[at(tensor)];
   if (maker == none || step_->arrays.repeatable[at(maker)] == 0 || depth > deepest_estimate) return impossible_ns;
@@ -152,7 +152,7 @@ double Candidates::chain_ns(Index tensor, Index op, int depth) const {
   return sum;
 }
 
-// Whether the tensor would have to be made again, too, to be there before this operator.
+// Return whether the tensor would have to be recomputed as well, to exist before this operator.
 bool Candidates::given_up(Index tensor, Index op) const {
   if (step_->last_user[at(tensor)] < op) return true;
   for (Index k = step_->first_gap[at(tensor)]; k < step_->first_gap[at(tensor) + 1]; ++k) {

@@ -1,4 +1,4 @@
-// What may be chosen next to lower a layout's peak, and how much each choice promises for what it seems to cost.
+// The candidate choices that may lower a layout's peak next, each with its estimated benefit and cost.
 #pragma once
 
 #include <vector>
@@ -10,17 +10,17 @@
 namespace tensile::planner {
 
 inline constexpr double step_price =
-    1e-4;  // of an iteration, for each choice: many small tensors are not worth one large
+    1e-4;  // fixed cost of each choice, as a part of an iteration: prefers one large tensor to many small ones
 
-// What the greedy search may do, and how it weighs.
+// The options and weights of the greedy search.
 struct Manner {
-  bool drops = true;      // make things again
-  double lane_price = 0;  // nanoseconds that a nanosecond on a lane counts as, besides the waits that it causes
+  bool drops = true;      // allow recomputation
+  double lane_price = 0;  // cost of a nanosecond of copying, in nanoseconds, besides the waits that it causes
   int tried = 6;          // candidates that are laid out for each step
-  int together = 1;       // the best of so many tensors are chosen at once, while that is not too slow: large graphs
-  bool careful = false;   // at once only what the lanes have room for beside one another
+  int together = 1;       // most tensors that one step chooses at once, for large graphs; fewer if that is too slow
+  bool careful = false;   // choose only swaps at once for which the lanes have room side by side
   double surprise =
-      0.1;  // of an iteration, by how much that may be slower than foreseen; from 1 on it does not matter
+      0.1;  // how much slower than estimated such a step may be, as a part of an iteration; from 1 on, unlimited
 };
 
 struct Candidate {
@@ -29,8 +29,8 @@ struct Candidate {
   Cover cover;
   double score = 0;
   double cost_ns = 0;
-  // For a new swap: when it may leave and has to be back, and how long the lanes are free for it until the peak
-  // and from it on.
+  // For a new swap: when the tensor may leave and when it must be back, and how long the lanes are free for its
+  // copies before and after the peak.
   Ns leaves_ns = 0;
   Ns due_ns = 0;
   Ns out_room_ns = 0;
@@ -41,7 +41,7 @@ class Candidates {
  public:
   Candidates(const Step& step, const Choices& choices) : step_(&step), choices_(&choices) {}
 
-  // All for this layout of what is chosen, in no order that matters.
+  // Return all candidates for this layout of the present choices, in no particular order.
   const std::vector<Candidate>& find(const Layout& layout, Bytes limit_bytes, const Manner& manner);
 
  private:
@@ -64,11 +64,11 @@ class Candidates {
   const Layout* layout_ = nullptr;
   Ns period_ = 0;
   Index peak_ = 0;     // position
-  Index peak_op_ = 0;  // the captured operator there
+  Index peak_op_ = 0;  // the captured operator at the peak
   Bytes over_peak_ = 0;
-  double least_ns_ = 0;      // what any choice counts as
-  std::vector<Bytes> over_;  // over the limit, summed over all positions before each
-  std::vector<Index> many_;  // how many of those positions are over it
+  double least_ns_ = 0;      // the fixed cost of every choice
+  std::vector<Bytes> over_;  // by position: bytes over the limit, summed over all earlier positions
+  std::vector<Index> many_;  // by position: the number of earlier positions over the limit
   Busy out_lane_;
   Busy in_lane_;
   std::vector<Candidate> found_;

@@ -8,16 +8,16 @@
 
 namespace tensile::planner {
 
-// Finds boundaries of a periodic axis for times that only rise, or only fall: from the last one found on, in steps
-// that double, since the next one is near.
+// Finds boundaries of a periodic axis for a sequence of times that only rises or only falls. Each search starts at
+// the previous result and doubles its step (galloping search), because the next result is usually near.
 class Cursor {
  public:
   Cursor(const std::vector<Ns>& boundary_ns, Ns period) : at_(boundary_ns), period_(period) {}
 
-  // The first boundary at this time or later, counted on over the iterations; times must rise.
+  // Return the first boundary at this time or later, numbered across iterations. Times must rise.
   Index first_from(Ns time) {
     const Ns rest = turn_to(time, 0);
-    std::size_t low = found_;  // all before it are too early
+    std::size_t low = found_;  // all boundaries before it are too early
     std::size_t step = 1;
     while (low + step <= at_.size() && at_[low + step - 1] < rest) {
       low += step;
@@ -29,10 +29,10 @@ class Cursor {
     return whole();
   }
 
-  // The last boundary at this time or earlier; times must fall.
+  // Return the last boundary at this time or earlier, numbered across iterations. Times must fall.
   Index last_by(Ns time) {
     const Ns rest = turn_to(time, at_.size());
-    std::size_t high = found_;  // all from it on are too late
+    std::size_t high = found_;  // all boundaries from it on are too late
     std::size_t step = 1;
     while (high >= step && at_[high - step] > rest) {
       high -= step;
@@ -45,7 +45,7 @@ class Cursor {
   }
 
  private:
-  // Into the iteration in which the time lies; where that is another one, the search starts over.
+  // Return the time within its iteration. If that iteration is not the one of the previous search, start over.
   Ns turn_to(Ns time, std::size_t start) {
     Ns rest = time - turn_ * period_;
     if (!begun_ || rest < 0 || rest >= period_) {

@@ -1,9 +1,10 @@
-// Another choice for what is chosen, gap by gap, within the room that there is.
+// The exchange of choices: tries another choice for each chosen gap, within the present memory.
 //
-// What the greedy search came down by is seldom what is fastest there: it swapped while the lanes were free, and what
-// filled them may be made again in less time than they take. Far down, where only swapping everything gets, nearly
-// all of it may be. Single steps from one such set of choices to the next are many, so as many gaps as possible take
-// one together: the largest tensors first, and half as many where that is not faster.
+// The choices that lead the greedy search to a limit are seldom the fastest at that limit: the search swapped while
+// the lanes were free, and recomputing tensors may take less time than the copies that now fill the lanes. At low
+// limits, which only swapping everything reaches, this may hold for nearly all tensors. Changing them one at a time
+// would take many steps, so as many gaps as possible change together: the largest tensors first, and half as many if
+// the result is not faster.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -37,7 +38,7 @@ void Search::exchange(bool drops, Index most) {
   }
 }
 
-// Where another choice than the present one could be made, the largest tensors first.
+// Return the gaps whose choice could change to `other`, the largest tensors first.
 std::vector<Index> Search::exchangeable(Choice other) const {
   std::vector<Index> found;
   for (Index gap = 0; gap < static_cast<Index>(step_.gaps.size()); ++gap) {
@@ -50,10 +51,11 @@ std::vector<Index> Search::exchangeable(Choice other) const {
   return found;
 }
 
-// Whether that made anything faster, or as fast with less to copy.
+// Change the choice of these gaps to `other` where that makes the iteration faster, or keeps its time with less to
+// copy. Returns whether any choice changed.
 bool Search::exchange_all(const std::vector<Index>& gaps, Choice other, Index end) {
   bool better = false;
-  std::vector<std::pair<std::size_t, std::size_t>> groups;  // the next one last
+  std::vector<std::pair<std::size_t, std::size_t>> groups;  // a stack of ranges of `gaps`: the next group is last
   for (std::size_t first = gaps.size() / most_together * most_together + most_together; first > 0;) {
     first -= most_together;
     if (first < gaps.size()) groups.emplace_back(first, std::min(gaps.size(), first + most_together));

@@ -23,7 +23,7 @@ Ns LaneCalendar::turn_of(Ns time) const { return time >= 0 ? time / period_ : -(
 
 Index LaneCalendar::stretch_at(Ns rest) const { return static_cast<Index>(rest / width_); }
 
-// What is free of all time before; of a stretch in part, the same part.
+// Return the free time before this time. Free time counts as spread evenly over its stretch.
 Ns LaneCalendar::upto(Ns time) const {
   const Ns turn = turn_of(time);
   const Ns rest = time - turn * period_;
@@ -36,16 +36,16 @@ Ns LaneCalendar::upto(Ns time) const {
   return sum + static_cast<Ns>(part / static_cast<double>(length));
 }
 
-// The first time before which so much is free.
+// Return the first time before which this much time is free: the inverse of `upto`.
 Ns LaneCalendar::found(Ns amount) const {
   if (total_ <= 0) return never;
   Ns turn = amount >= 0 ? amount / total_ : -((-amount + total_ - 1) / total_);
   Ns rest = amount - turn * total_;
-  if (rest == 0) {  // where the turn before it ends
+  if (rest == 0) {  // the result is the end of the previous period
     --turn;
     rest = total_;
   }
-  std::size_t before = 0;  // stretches whose free time is less than that
+  std::size_t before = 0;  // the most stretches whose total free time is less than that
   for (std::size_t step = std::bit_floor(left_.size()); step > 0; step /= 2) {
     if (before + step >= tree_.size() || tree_[before + step] >= rest) continue;
     before += step;

@@ -1,8 +1,9 @@
-// How much of one copy lane is still free, by stretches of the periodic axis, while a sweep gives it out.
+// The free time of one copy lane, by intervals ("stretches") of the periodic axis, while a sweep assigns it to
+// copies.
 //
-// Copies are counted as if a lane could leave one and go on with another: what matters is how much it copies until
-// when, not which copy goes first. Two Fenwick trees' work is done by one, over what each stretch has left: any
-// question takes steps logarithmic in the stretches, and giving time out costs one more for each stretch used up.
+// Copies count as if the lane could interrupt one copy for another: the calendar records how much the lane copies
+// until which time, not the order of copies. One Fenwick tree over the free time of each stretch answers all queries
+// in time logarithmic in the number of stretches. Assigning time takes one tree update for each stretch that it uses.
 #pragma once
 
 #include <vector>
@@ -13,24 +14,24 @@ namespace tensile::planner {
 
 class LaneCalendar {
  public:
-  // All of a period is free, cut into at most so many stretches.
+  // A calendar of a free lane, whose period is divided into at most this many stretches.
   LaneCalendar(Ns period, Index stretches);
 
-  // How long the lane is free between two times.
+  // Return how long the lane is free between two times.
   Ns free(Ns from, Ns to) const { return to > from ? upto(to) - upto(from) : 0; }
 
-  // The first time until which the lane is free for so long from this time on; `never` where it is not within two
-  // periods.
+  // Return the earliest end of an interval from `from` on that contains this much free time; `never` if two periods
+  // do not contain it.
   Ns earliest(Ns from, Ns duration) const;
 
-  // The last time from which on the lane is free for so long until this time; -`never` where it is not.
+  // Return the latest start of an interval up to `to` that contains this much free time; -`never` if there is none.
   Ns latest(Ns to, Ns duration) const;
 
-  // Give out the first free time from this time on, or the last one until then: as much of it as there is.
+  // Assign the first free time from this time on, or the last free time before it, as far as there is free time.
   void take_from(Ns from, Ns duration);
   void take_until(Ns to, Ns duration);
 
-  // The axis waits here, and the lane gains as much.
+  // Add free time here: the computation waits at this time, and the lane gains the duration of the wait.
   void stretch(Ns time, Ns duration);
 
   static constexpr Ns never = Ns{1} << 60U;
@@ -46,8 +47,8 @@ class LaneCalendar {
   Ns period_;
   Ns width_;
   Ns total_ = 0;
-  std::vector<Ns> left_;  // by stretch
-  std::vector<Ns> tree_;  // sums of that
+  std::vector<Ns> left_;  // by stretch: its free time
+  std::vector<Ns> tree_;  // Fenwick tree of the sums of `left_`
 };
 
 }  // namespace tensile::planner

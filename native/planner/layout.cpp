@@ -85,7 +85,7 @@ void Layout::gather(const Choices& choices) {
   moves.clear();
   constexpr std::size_t word = sizeof(std::uint64_t);
   for (std::size_t gap = 0; gap < choice.size(); ++gap) {
-    if (gap % word == 0 && gap + word <= choice.size()) {  // most are kept: eight at once are soon seen through
+    if (gap % word == 0 && gap + word <= choice.size()) {  // most tensors are kept: skip eight at a time
       std::uint64_t eight = 0;
       std::memcpy(&eight, choice.data() + gap, word);
       if (eight == 0) {
@@ -101,7 +101,8 @@ void Layout::gather(const Choices& choices) {
   }
 }
 
-// The parts of a gap in which its tensor is away: the longest, and all up to where it has to be away.
+// Return the parts of a gap in which its tensor is away: the longest part, those in which the tensor has to be away,
+// and all parts between them.
 std::span<const Stretch> Layout::used(std::size_t gap, const Cover& cover) const {
   const std::span<const Stretch> parts = order_->parts(gap);
   if (parts.size() < 2) return parts;
@@ -117,7 +118,7 @@ std::span<const Stretch> Layout::used(std::size_t gap, const Cover& cover) const
   return parts.subspan(first, last - first + 1);
 }
 
-// The positions at which a tensor has to be away.
+// Return the positions at which a tensor has to be away.
 Layout::Reach Layout::reached(const Cover& cover) const {
   if (cover.lo == none) return {none, none};
   const Index ops = step_->operators();
@@ -139,7 +140,7 @@ bool Layout::away(Index gap, Index position) const {
                      [&](const Move& one) { return position >= one.free && position < one.back; });
 }
 
-// By where they leave, then by gap.
+// Sort by the position at which the tensor leaves, then by gap.
 void Layout::sort_departures() {
   std::vector<Index>& count = bench_->count;
   count.assign(at(length()) + 1, 0);
@@ -149,8 +150,8 @@ void Layout::sort_departures() {
   for (std::size_t k = 0; k < moves.size(); ++k) departures[at(count[at(moves[k].after)]++)] = static_cast<Index>(k);
 }
 
-// What uses the lane to the device, by where it is needed, the last first. An upload stands beside the operator after
-// it: it is due when it ends.
+// Sort all copies to the device by the position that needs them, the last first. An upload sorts with the operator
+// after it, because the upload is due at its own end.
 void Layout::sort_returns() {
   std::vector<Index>& count = bench_->count;
   const Index last = length();
@@ -160,7 +161,7 @@ void Layout::sort_returns() {
   for (const Index pos : order_->uploads) ++count[at(last - pos - 1) + 1];
   std::partial_sum(count.begin(), count.end(), count.begin());
   bench_->backs.resize(moves.size() + order_->uploads.size());
-  for (std::size_t k = moves.size(); k-- > 0;) {  // one operator's tensors: the largest id first
+  for (std::size_t k = moves.size(); k-- > 0;) {  // among the tensors of one operator, the largest id comes first
     const Index tensor = moves[k].tensor;
     const Index where = within(moves[k].need);
     bench_->backs[place(where)] = {0, step_->arrays.in_ns[at(tensor)], tensor, static_cast<Index>(k), where};
@@ -187,8 +188,9 @@ void Layout::lay_axis() {
   }
 }
 
-// A host copy serves until the tensor is written again. Whether one is valid at the iteration's start depends on
-// whether the tensor is away or leaving then, which depends on the boundaries: assumed first, then checked.
+// A host copy is valid until the tensor is written again. Whether a copy is valid at the iteration's start depends on
+// whether the tensor is away or leaving at that time, which depends on the boundaries. So validity is assumed first
+// and checked afterwards.
 void Layout::plan_copies(const Choices& choices) {
   bench_->spoilt.assign(at(step_->tensors()), 0);
   for (int attempt = 0; attempt < home_attempts; ++attempt) {
@@ -202,7 +204,7 @@ void Layout::plan_copies(const Choices& choices) {
   }
 }
 
-// Whether a copy is made that was not, or the other way round.
+// Decide which moves copy to the host. Returns whether the decision changed for any move.
 bool Layout::decide_copies() {
   bool other = false;
   for (std::size_t k = 0; k < moves.size();) {
@@ -224,8 +226,8 @@ bool Layout::decide_copies() {
   return other;
 }
 
-// Whether there is a tensor more that is on the device when the iteration starts, so that no host copy lasts till
-// then.
+// Mark the tensors that are on the device when the iteration starts, so that no host copy of them is valid at that
+// time. Returns whether any tensor was newly marked.
 bool Layout::spoil() {
   bool found = false;
   for (const Move& one : moves) {
@@ -279,7 +281,7 @@ void Layout::place_backs() {
     next = std::min(next, start);
     if (item.move == none) continue;
     Move& one = moves[at(item.move)];
-    const bool later = one.need >= count;  // in the iteration after the one in which it leaves
+    const bool later = one.need >= count;  // it is needed in the iteration after the one in which it leaves
     one.in_start_ns = start + (later ? period : 0);
     const Index back = boundary.last_by(start) + (later ? count : 0);
     one.early = std::min(one.early, back);
@@ -319,7 +321,8 @@ void Layout::simulate(int most) {
   }
 }
 
-// Events by position, then by kind, then by move, as chains: pushed to the front, the last one first.
+// Queue events by position, then by kind, then by move, as linked lists. An event is pushed to the front of its list,
+// so the events are queued in reverse order.
 void Layout::queue_events() {
   bench_->first.assign(at(length()), none);
   bench_->next.resize(std::max(moves.size(), order_->uploads.size()) * kinds);
@@ -341,7 +344,7 @@ void Layout::queue_event(Index position, Kind kind, Index move) {
   bench_->busy[at(position) / 64] |= std::uint64_t{1} << (at(position) % 64);
 }
 
-// From the start of one iteration to that of the next. Nothing but computing happens between events.
+// Simulate one iteration and return the start of the next. Between events there is only computation.
 Ns Layout::run_iteration(Ns now) {
   Workbench& bench = *bench_;
   const std::vector<Ns>& before = order_->before_ns;
@@ -383,8 +386,8 @@ Ns Layout::run_iteration(Ns now) {
   return now + before.back() - computed;
 }
 
-// Whether the lanes look as they did when the iteration started, so that the next one will be like it. All that is
-// left of the past are copies that are not done, of moves that cross the end.
+// Return whether the state of the lanes equals the state at the start of the iteration, so that the next iteration
+// will be the same. The state consists of the unfinished copies of moves that cross the iteration's end.
 bool Layout::repeats(Ns now) {
   std::vector<Ns>& was = bench_->backlog_ns;
   const bool first = was.empty();

@@ -1,9 +1,10 @@
-// What a set of choices amounts to: the order of execution, the residency of every tensor, the lanes and the time.
+// The layout of a set of choices: the order of execution, the residency of every tensor, the use of the copy lanes,
+// and the time of an iteration.
 //
-// Copies to the host start as early, copies back as late as the lanes allow on the time axis, which includes the
-// waits that were found when the same choices were last timed; or as the room allows that they are laid into. A
-// search lays out thousands of sets of choices: nothing is allocated for one more, and what does not depend on swaps
-// is taken over from the layout before it.
+// Copies to the host start as early, and copies back as late, as the lanes allow on the time axis. The axis includes
+// the waits of the previous timing of the same choices. If the choices have `room_bytes`, that memory also decides
+// when tensors leave and return (room.cpp). A search lays out thousands of sets of choices, so a layout reuses its
+// memory, and takes over from an earlier layout the parts that do not depend on swaps.
 #pragma once
 
 #include <array>
@@ -17,7 +18,8 @@
 
 namespace tensile::planner {
 
-// One swap in positions of the order of execution, counted on from `after` as the gaps are.
+// One swap, in positions of the order of execution. Positions of the next iteration count on from those of this one,
+// as in gaps: the tensor is last used at `after`, away from `free` up to `back`, and next used at `need`.
 struct Move {
   Index gap;
   Index tensor;
@@ -30,13 +32,13 @@ struct Move {
   bool copies;
   Ns out_start_ns = 0;  // on the axis, from the start of the iteration in which it leaves
   Ns in_start_ns = 0;
-  Index wanted = 0;  // from where on it would be back now, were there room
-  Index early = 0;   // from where on it may be back if there is room: the earliest that the lanes called for so far
+  Index wanted = 0;  // the position from which on it should be back if there is room
+  Index early = 0;   // the earliest position from which on the lanes have required it to be back so far
 };
 
-// What timing needs on the way; one serves any number of layouts, one after the other.
+// The temporary memory of layouts and their timing. Any number of layouts can use it, one after the other.
 struct Workbench {
-  std::vector<Ns> late_out_ns;  // by position, the waits that were found last
+  std::vector<Ns> late_out_ns;  // by position, the waits of the previous timing
   std::vector<Ns> late_in_ns;
   std::vector<Ns> out_done_ns;  // by move
   std::vector<Ns> in_done_ns;
@@ -45,16 +47,16 @@ struct Workbench {
   std::vector<Index> next;           // by event
   std::vector<std::uint64_t> busy;   // a bit for each position with an event
   std::vector<Index> count;          // for counting sorts
-  std::vector<std::uint8_t> spoilt;  // by tensor
+  std::vector<std::uint8_t> spoilt;  // by tensor, whether no host copy of it is valid at the iteration's start
   std::vector<Bytes> change;         // by position
-  std::vector<Bytes> room;           // by position, with everything away that is swapped
-  std::vector<Bytes> left;           // of that, while it is given out
+  std::vector<Bytes> room;           // by position, the free bytes while all swapped tensors are away
+  std::vector<Bytes> left;           // by position, the bytes of `room` that are not yet assigned
   struct Back {
     Ns due;
     Ns duration;
     Index tensor;
     Index move;   // none for an upload
-    Index where;  // the position that needs it, or of the upload
+    Index where;  // the position that needs the tensor, or the position of the upload
   };
   std::vector<Back> backs;
 };
@@ -63,16 +65,16 @@ class Layout {
  public:
   Layout(const Step& step, Workbench& bench) : step_(&step), bench_(&bench) {}
 
-  // Lay the choices out, then time them `passes` times, each anew with the waits that were found. The order of
-  // `like`, another layout, is taken over where these choices lead to it. False, and of no use, where something
-  // dropped cannot be made again.
+  // Lay the choices out and time them `passes` times, each time with the waits of the previous timing. Takes over the
+  // order of `like`, another layout, if these choices lead to the same order. False if a dropped tensor cannot be
+  // recomputed; the layout is then unusable.
   bool lay(const Choices& choices, int passes, const Layout& like);
 
-  // Time these moves as they are instead of its own, of which they may differ in boundaries and copies only. False,
-  // and nothing done, where they differ in more.
+  // Replace the moves by these and time them unchanged. They may differ from the present moves in boundaries and
+  // copies only. False, without any change, if they differ in more.
   bool hold(const std::vector<Move>& given);
 
-  // Let nothing be taken over any more: the step's times are others.
+  // Prevent other layouts from taking over the order, after the step's times have changed.
   void forget() { order_.reset(); }
 
   const Order& order() const { return *order_; }
@@ -80,20 +82,21 @@ class Layout {
   Bytes peak_bytes() const;
   Index peak_position() const;
 
-  // The moves in a gap, in order of time: several where what is made again reads its tensor in between.
+  // Return the moves in a gap, in the order of time. A gap has several if recomputed operators read its tensor in
+  // between.
   std::span<const Move> moves_of(Index gap) const;
 
-  // Whether the gap's tensor is away at this position, counted on as the gap is.
+  // Return whether the gap's tensor is away at this position, which counts on across iterations as the gap does.
   bool away(Index gap, Index position) const;
 
-  // Bytes by position with everything away for as long as it can be that is swapped: what no copy's time changes.
+  // Return the bytes by position if every swapped tensor is away for as long as possible, whatever the copies take.
   std::vector<Bytes> least_load() const;
 
-  // Bytes over the limit, summed over positions.
+  // Return the bytes over the limit, summed over positions.
   Bytes excess(Bytes limit_bytes) const;
 
   std::vector<Move> moves;        // by gap, then by time
-  std::vector<Index> departures;  // moves by when they leave
+  std::vector<Index> departures;  // numbers of the moves, in the order in which they leave
   std::vector<Bytes> load_bytes;  // by position
   std::vector<Ns> boundary_ns;    // by position, when memory changes hands
   std::vector<Ns> begin_ns;       // by position, when the operator starts
@@ -130,7 +133,7 @@ class Layout {
   void demand(const Choices& choices);
   void weigh();
 
-  // Bytes by position, with each moved tensor away between two positions.
+  // Sum up the bytes by position, with each moved tensor away between the two positions that `away` returns.
   template <class Away>
   void sum_up(std::vector<Bytes>& load, Away away) const {
     const Index count = length();
@@ -166,7 +169,7 @@ class Layout {
   const Step* step_;
   Workbench* bench_;
   std::shared_ptr<Order> order_;
-  Ns out_free_ns_ = 0;  // while an iteration is simulated: when the lanes are free
+  Ns out_free_ns_ = 0;  // while an iteration is simulated: when the lanes become free
   Ns in_free_ns_ = 0;
 };
 

@@ -84,7 +84,7 @@ bool Order::make_again(const Step& step, Index tensor, Index op, int depth) {
   return true;
 }
 
-// How long every tensor lives, and what of each gap is free of accesses.
+// Compute the lifetime of every tensor, and the parts of each gap without accesses.
 void Order::walk(const Step& step) {
   const Index count = length();
   held_.assign(at(step.tensors()), {});
@@ -116,7 +116,7 @@ void Order::walk(const Step& step) {
   sort_parts(step.gaps.size());
 }
 
-// The access at `need` ends a part of the gap that is open, if one is.
+// End a part of the tensor's open gap, if there is one, at the access at `need`.
 void Order::note(Index tensor, Index need) {
   const Held& here = held_[at(tensor)];
   if (here.gap != none && need - here.latest > 1)

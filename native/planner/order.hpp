@@ -1,8 +1,8 @@
-// What is chosen for each gap of a step graph, and the order of execution that follows.
+// The choices for the gaps of a step graph, and the order of execution that follows from them.
 //
-// A choice is made for each gap: keep the tensor, swap it, or drop it and make it again. What was dropped is made
-// again right before the operator that needs it, and so is whatever its operators read that is not there (a chain).
-// Swaps change nothing about the order: where only they differ, sets of choices share one.
+// Each gap has one choice: keep the tensor, swap it, or drop and recompute it. A dropped tensor is recomputed right
+// before the operator that needs it, together with all missing tensors that its operators read (a chain). Swaps do
+// not change the order, so sets of choices that differ only in swaps share one order.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@ namespace tensile::planner {
 
 enum class Choice : std::uint8_t { keep, swap, drop };
 
-// For a swap, the operators at which the tensor has to be away, whatever that costs: lo .. hi, counted on from the
-// gap's start; none without such a demand.
+// The operators lo .. hi at which a swapped tensor must be away, whatever that costs. They count on from the gap's
+// start across iterations; `none` if there is no such demand.
 struct Cover {
   Index lo = none;
   Index hi = none;
 
-  // This and one more operator.
+  // Return this range extended to one more operator.
   Cover with(Index op) const { return lo == none ? Cover{op, op} : Cover{std::min(lo, op), std::max(hi, op)}; }
   bool operator==(const Cover&) const = default;
 };
@@ -31,16 +31,16 @@ struct Cover {
 struct Choices {
   std::vector<Choice> choice;
   std::vector<Cover> cover;
-  std::optional<Bytes> room_bytes = {};  // the memory that swaps are laid into; without, the lanes alone say when
+  std::optional<Bytes> room_bytes = {};  // the memory that swaps are laid into; without it, only the lanes time them
 };
 
-// A part of a gap that nothing made again reads in, with at least one operator in between: what a swap can use, in
-// positions of the order. `need` is counted on from `after` as the gap's is.
+// A part of a gap in which no recomputed operator reads the tensor, with at least one operator in between, in
+// positions of the order. A swap can use it. `need` counts on from `after` across iterations, as in the gap.
 struct Stretch {
   Index gap;
   Index after;
   Index need;
-  Index version;  // how often the tensor had been written in this iteration at its start
+  Index version;  // how often the tensor was written in this iteration before the part starts
   Index instance;
 };
 
@@ -51,29 +51,30 @@ bool shorter(const Part& a, const Part& b) {
 
 class Order {
  public:
-  // False, and of no use, where something dropped cannot be made again.
+  // Compute the order for these choices. False if a dropped tensor cannot be recomputed; the order is then unusable.
   bool arrange(const Step& step, const Choices& choices);
 
-  // Whether these choices lead to this order.
+  // Return whether these choices lead to this order.
   bool follows(const Choices& choices) const;
 
   Index length() const { return static_cast<Index>(op_at.size()); }
 
-  // The parts of a gap, in order of time.
+  // Return the parts of a gap, in the order of time.
   std::span<const Stretch> parts(std::size_t gap) const {
     return {parts_.data() + first_part_[gap], parts_.data() + first_part_[gap + 1]};
   }
 
-  // The captured operator at or right before whose run this position is.
+  // Return the captured operator that runs at this position, or for which the operator at this position is
+  // recomputed.
   Index operator_at(Index where) const;
 
-  std::vector<Index> op_at;         // which operator runs at each position
-  std::vector<std::uint8_t> again;  // whether it has run before
-  std::vector<Index> block;         // by operator, the first position of what is made again for it
-  std::vector<Index> position;      // by operator, where it runs itself
+  std::vector<Index> op_at;         // by position, the operator that runs
+  std::vector<std::uint8_t> again;  // by position, whether the operator is recomputed
+  std::vector<Index> block;         // by operator, the first position of the recomputations for it
+  std::vector<Index> position;      // by operator, the position at which it runs itself
   std::vector<Index> uploads;       // positions
-  std::vector<Bytes> held_bytes;    // by position, if nothing were swapped, workspaces included
-  std::vector<Ns> before_ns;        // by position and one more, the latencies of all before it
+  std::vector<Bytes> held_bytes;    // by position, the bytes without swaps, including workspaces
+  std::vector<Ns> before_ns;        // by position and one more, the latencies of all earlier positions
 
  private:
   bool lay_out(const Step& step, const Choices& choices);
@@ -97,9 +98,9 @@ class Order {
     Index last;
   };
   std::vector<std::uint8_t> drops_;    // by gap
-  std::vector<std::uint8_t> wanted_;   // by operator, whether something dropped ends its gap there
+  std::vector<std::uint8_t> wanted_;   // by operator, whether the gap of a dropped tensor starts or ends there
   std::vector<std::uint8_t> dropped_;  // by tensor
-  std::vector<Index> made_for_;        // by tensor, the operator for which it was made again last
+  std::vector<Index> made_for_;        // by tensor, the operator for which it was recomputed last
   std::vector<Held> held_;
   std::vector<Life> lives_;
   std::vector<Stretch> noted_;           // in order of time

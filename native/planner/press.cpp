@@ -1,9 +1,10 @@
-// The last way down to a limit: where the load is over it, the largest tensors that need not be there have to be
+// The last resort to reach a limit: where the load is over the limit, the largest tensors that are not needed must be
 // away.
 //
-// The greedy search stops where no single step lowers the load by more than it raises it elsewhere: copies that
-// nothing demands move when others do. Here every round demands more, and takes no demand back, so it ends; at the
-// latest with everything away at every operator, which is the least that swapping can do.
+// The greedy search stops when no single step lowers the load by more than the step raises it elsewhere, because
+// copies without a demand shift when others change. Here every round adds demands and removes none, so the search
+// ends, at the latest when every tensor is away at every operator that does not use it. That is the least memory that
+// swapping can reach.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -13,7 +14,7 @@
 namespace tensile::planner {
 namespace {
 
-constexpr int most_positions = 16;  // of one round: demands at one move copies at others
+constexpr int most_positions = 16;  // per round; few, because demands at one position shift copies at others
 
 }  // namespace
 
@@ -24,7 +25,8 @@ bool Search::press(Bytes limit_bytes, Index most) {
   return true;
 }
 
-// Demand that enough is away at some positions over the limit. False where nothing more can be away at any of them.
+// Demand that enough tensors are away at some positions over the limit. False if no further tensor can be away at any
+// of them.
 bool Search::demand_more(Bytes limit_bytes) {
   int positions = 0;
   for (Index position = 0; position < layout_.length() && positions < most_positions; ++position)
@@ -44,7 +46,7 @@ bool Search::demand_at(Index position, Bytes limit_bytes) {
     const bool moves = choices_.choice[at(number)] == Choice::swap;
     const Cover known = moves ? choices_.cover[at(number)] : Cover{};
     const Cover cover = known.with(inside);
-    if (cover == known) continue;  // as far away as it can be
+    if (cover == known) continue;  // the tensor must already be away here
     there.push_back({step_.arrays.size_bytes[at(gap.tensor)], {number, Choice::swap, cover}});
   }
   std::stable_sort(there.begin(), there.end(), [](const auto& a, const auto& b) { return a.first > b.first; });

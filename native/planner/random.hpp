@@ -1,11 +1,11 @@
-// Random numbers for a search, the same everywhere.
+// Random numbers for a search, reproducible on every machine.
 #pragma once
 
 #include <cstdint>
 
 namespace tensile::planner {
 
-// splitmix64: small, and the same everywhere.
+// The generator splitmix64: small, and the same on every machine.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}

@@ -1,14 +1,18 @@
-// Lays swaps into a given amount of memory: a tensor stays away as long as it has to, and no longer.
+// Lays swaps into a given amount of memory: a tensor is away for as long as the memory requires, and no longer.
 //
-// Without that, a swap leaves as early and returns as late as the lanes allow, and is over a limit where that is too
-// late: covers then say where it has to be away, one operator after the other. Here the memory itself says so. All
-// swaps start out as away for as long as they can be, which is the least load that they lead to; what that leaves is
-// given out again. First the short parts of gaps in which something is made again stay, which saves a copy. Then,
-// in the order in which they are needed, tensors return where the lanes call for it, or from where on there is room;
-// in the order in which they leave they stay until they are copied, or while there is room. What is still left lets
-// tensors return ahead of time: as early as on the axis without any waits that timing begins with, since full lanes
-// are late for all of them.
-// The idea of the last step is AutoSwap's (Zhang et al., section IV-E), which takes it first.
+// Without a given amount of memory, a swap leaves as early and returns as late as the lanes allow. If the load is
+// then over a limit, covers must demand, operator by operator, where the tensor has to be away. Here the memory
+// decides.
+//
+// At first all swapped tensors are away for as long as possible, which gives the least load. The memory that remains
+// free is then assigned in four steps:
+//   1. Tensors stay during the short parts of gaps that are divided by recomputations, which saves a copy.
+//   2. In the order in which they are needed, tensors return when the lanes require it, or as soon after that as
+//      there is room.
+//   3. In the order in which they leave, tensors stay until they are copied, or while there is room.
+//   4. With the memory still left, tensors return ahead of time: as early as on the axis without waits with which
+//      timing begins, because full lanes delay all of them.
+// The idea of the last step is from AutoSwap (Zhang et al., section IV-E), which does it first.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -18,7 +22,7 @@
 
 namespace tensile::planner {
 
-// Count what everything that is swapped leaves while it is away. False where that is less than nothing.
+// Compute the free memory by position while all swapped tensors are away. False if it is negative anywhere.
 bool Layout::make_room(Bytes room_bytes) {
   std::vector<Bytes>& room = bench_->room;
   sum_up(room, [](const Move& one) { return std::pair(one.after + 1, one.need); });
@@ -36,7 +40,8 @@ std::vector<Bytes> Layout::least_load() const {
   return found;
 }
 
-// Of a gap with several parts only the longest needs to be used: the others stay where there is room, shortest first.
+// Let tensors stay where a gap has several parts: only the longest part needs a swap. In the other parts the tensor
+// stays if there is room, the shortest parts first.
 void Layout::stay_between() {
   std::vector<std::pair<Index, Index>> others;  // length and move
   for (std::size_t k = 0; k < moves.size();) {
@@ -53,7 +58,7 @@ void Layout::stay_between() {
   std::erase_if(moves, [](const Move& one) { return one.gap == none; });
 }
 
-// Give the move's tensor all that it takes between two positions. False, and nothing given, where that is not left.
+// Assign memory to the move's tensor at all positions between two. False, without any change, if not enough is left.
 bool Layout::claim(const Move& one, Index first, Index stop) {
   const Bytes size = step_->arrays.size_bytes[at(one.tensor)];
   for (Index pos = first; pos < stop; ++pos)
@@ -62,7 +67,7 @@ bool Layout::claim(const Move& one, Index first, Index stop) {
   return true;
 }
 
-// Give out what is left, to what was placed by the lanes alone.
+// Assign the free memory to the moves, whose boundaries the lanes alone have determined so far.
 void Layout::fill() {
   bench_->left = bench_->room;
   for (Move& one : moves) one.wanted = std::exchange(one.back, one.need);
@@ -75,7 +80,8 @@ void Layout::fill() {
   return_in_turn();
 }
 
-// Up to which position, or this one, there is room for the tensor from when it could leave on; takes it.
+// Return the position up to which there is room for the tensor after its last use, at most `latest`, and assign the
+// memory.
 Index Layout::stay(const Move& one, Index latest) {
   const Bytes size = step_->arrays.size_bytes[at(one.tensor)];
   Index pos = one.after + 1;
@@ -88,7 +94,8 @@ Index Layout::stay(const Move& one, Index latest) {
   return pos;
 }
 
-// From which position on, or this one, there is room for the tensor until when it is back now; takes it.
+// Return the position from which on there is room for the tensor until its present return, at least `earliest`, and
+// assign the memory.
 Index Layout::return_from(const Move& one, Index earliest) {
   const Bytes size = step_->arrays.size_bytes[at(one.tensor)];
   Index pos = one.back;
@@ -102,7 +109,7 @@ Index Layout::return_from(const Move& one, Index earliest) {
   return pos;
 }
 
-// Let each tensor return from where it is wanted on, as far as there is room, and as the lane has come to it.
+// Let each tensor return at its `wanted` position or later, as the memory and the order of copies on the lane allow.
 void Layout::return_in_turn() {
   const Index count = length();
   const Ns period = end_ns.back();
@@ -114,7 +121,7 @@ void Layout::return_in_turn() {
       continue;
     }
     Move& one = moves[at(item->move)];
-    const Index turn = one.need < count ? 0 : count;  // the iteration in which it is needed begins there
+    const Index turn = one.need < count ? 0 : count;  // the start of the iteration in which the tensor is needed
     const Index earliest = std::max(one.wanted, boundary.first_from(lane) - 1 + turn);
     one.back = return_from(one, earliest);
     const Index where = one.back - turn;

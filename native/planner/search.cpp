@@ -10,15 +10,15 @@
 namespace tensile::planner {
 namespace {
 
-constexpr int trial_passes = 2;
-constexpr int settling_passes = 3;
-constexpr int alone_for = 4;
-constexpr double least_surprise = 0.002;  // of an iteration, beyond twice the foreseen wait
-constexpr double lane_prices[] = {0.0, 0.02, 0.1, 0.3};
+constexpr int trial_passes = 2;     // timing passes for choices on trial; more passes are more exact and slower
+constexpr int settling_passes = 3;  // timing passes for accepted choices
+constexpr int alone_for = 4;        // single steps that must succeed before several choices are made at once again
+constexpr double least_surprise = 0.002;  // allowed beyond twice the estimated wait, as a part of an iteration
+constexpr double lane_prices[] = {0.0, 0.02, 0.1, 0.3};  // values of `lane_price` that `improve` draws from
 
 }  // namespace
 
-// Candidates by score, the best first: few are taken, so they are not all sorted.
+// Candidates by score, the best first. They form a heap instead of a sorted list, because only a few are taken.
 class Search::Ranking {
  public:
   Ranking(const std::vector<Candidate>& found, const Search& search) {
@@ -105,7 +105,7 @@ void Search::retime(std::vector<Ns> latency_ns, std::vector<Ns> out_ns, std::vec
   settle();
 }
 
-// --- changing what is chosen -------------------------------------------------------------------------------------
+// --- changing choices --------------------------------------------------------------------------------------------
 
 void Search::put(Index gap, Choice choice, Cover cover) {
   undo_.push_back({gap, choices_.choice[at(gap)], choices_.cover[at(gap)]});
@@ -148,13 +148,13 @@ Ns Search::lane_ns(const Layout& layout) const {
   return sum;
 }
 
-// --- going down --------------------------------------------------------------------------------------------------
+// --- lowering the peak -------------------------------------------------------------------------------------------
 
 bool Search::lower(Bytes limit_bytes, const Manner& manner, Index most_layouts) {
   const Index end = layouts_ + most_layouts;
   const int most_together = std::max(1, manner.together);
   int together = most_together;
-  int alone = 0;  // steps taken one by one since several at once last failed
+  int alone = 0;  // single steps since several choices at once last failed
   double surprise = manner.surprise < 1 ? least_surprise : manner.surprise;
   forgive();
   while (layout_.peak_bytes() > limit_bytes) {
@@ -165,7 +165,7 @@ bool Search::lower(Bytes limit_bytes, const Manner& manner, Index most_layouts) 
       const bool taken = step_together(ranked, limit_bytes, together, surprise, manner.careful);
       together = taken ? std::min(2 * together, most_together) : together / 2;
       if (together == 1)
-        surprise = std::min(2 * surprise, manner.surprise);  // or many small steps would take for ever
+        surprise = std::min(2 * surprise, manner.surprise);  // otherwise the search would need too many small steps
     } else if (step_best(ranked, limit_bytes, manner)) {
       forgive();
       if (most_together > 1 && ++alone == alone_for) {
@@ -177,7 +177,8 @@ bool Search::lower(Bytes limit_bytes, const Manner& manner, Index most_layouts) 
   return true;
 }
 
-// Take the best of several tensors at once. False, and nothing taken, where that lowers nothing or waits too long.
+// Take the best candidates of several tensors at once. False, without any change, if that does not lower the load or
+// makes the iteration too slow.
 bool Search::step_together(Ranking& ranked, Bytes limit_bytes, int together, double surprise, bool careful) {
   const Excess was = excess(layout_, limit_bytes);
   std::vector<Index> tensors;
@@ -207,8 +208,9 @@ bool Search::step_together(Ranking& ranked, Bytes limit_bytes, int together, dou
   return false;
 }
 
-// Whether the lanes have room for one more swap around the same peak beside others that are chosen with it: of
-// those that leave later, or have to be back earlier, all that is copied must fit where it alone would.
+// Return whether the lanes have room for one more swap around the same peak beside the swaps that are chosen with it.
+// For every swap, its own copies and those of the swaps that leave later, or must be back earlier, must fit together
+// into the free time that the swap alone would have.
 bool Search::fits_beside(const Candidate& one, const std::vector<const Candidate*>& others) const {
   const auto out_of = [&](const Candidate& c) { return step_.arrays.out_ns[at(step_.gaps[at(c.gap)].tensor)]; };
   const auto in_of = [&](const Candidate& c) { return step_.arrays.in_ns[at(step_.gaps[at(c.gap)].tensor)]; };
@@ -226,7 +228,8 @@ bool Search::fits_beside(const Candidate& one, const std::vector<const Candidate
   return std::all_of(others.begin(), others.end(), [&](const Candidate* other) { return fits(*other, &one); });
 }
 
-// Lay out the best few and take the one that turns out best; what lowers nothing is refused from now on.
+// Lay out the best few candidates and take the one with the best result. Candidates that do not lower the load are
+// refused until `forgive`.
 bool Search::step_best(Ranking& ranked, Bytes limit_bytes, const Manner& manner) {
   const Excess was = excess(layout_, limit_bytes);
   const Ns lanes = lane_ns(layout_);
@@ -268,7 +271,7 @@ void Search::forgive() {
   for (; !refusals_.empty(); refusals_.pop_back()) refused_[at(refusals_.back())] = 0;
 }
 
-// --- taking back and trying again ----------------------------------------------------------------------------------
+// --- undoing choices and trying again ------------------------------------------------------------------------------
 
 void Search::prune(Bytes limit_bytes, int most) {
   std::vector<std::pair<double, Index>> chosen;
@@ -312,7 +315,7 @@ int Search::improve(Bytes limit_bytes, const Manner& manner, Index most, std::ui
     const auto width = static_cast<Index>(1 + ops / 24 + random.below(1 + ops / 4));
     const auto first = static_cast<Index>(random.below(ops));
     bool changed = false;
-    ++layouts_;  // so that a round without anything to undo counts too
+    ++layouts_;  // count a round that undoes nothing too, so that the loop ends
     for (std::size_t gap = 0; gap < step_.gaps.size(); ++gap) {
       if (choices_.choice[gap] == Choice::keep) continue;
       const Gap& one = step_.gaps[gap];

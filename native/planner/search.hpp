@@ -1,7 +1,8 @@
-// Searches the choices of one step graph: greedily down to a limit, then by undoing and remaking parts of it.
+// The search for the choices of one step graph: a greedy search down to a limit, and then a local search that undoes
+// and remakes parts of the choices.
 //
-// Every step is judged by the exact load and time of the layout that it leads to. Equal inputs give equal results:
-// the search stops by steps, and its random numbers are seeded.
+// The search judges every step by the exact load and time of the resulting layout. Equal inputs give equal results:
+// the search is limited by steps and not by time, and its random numbers are seeded.
 #pragma once
 
 #include <cstdint>
@@ -22,63 +23,66 @@ class Search {
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
-  // Keep everything.
+  // Choose to keep all tensors.
   void clear();
 
-  // Swap everything for as long as possible: the least memory that swapping gives, whatever it costs.
+  // Swap every tensor for as long as possible, which needs the least memory that swapping can reach, whatever it
+  // costs.
   void exhaust();
 
-  // Swap and drop until the peak is within the limit. False where nothing lowers it further, or `most` layouts did
-  // not suffice.
+  // Swap and drop until the peak is within the limit. False if no choice lowers the peak further, or if `most`
+  // layouts did not suffice.
   bool lower(Bytes limit_bytes, const Manner& manner, Index most);
 
-  // Choose anew for the whole graph at once, and lay that into the limit: a first plan that takes a few layouts
-  // whatever the size (sweep.hpp). False where that many rounds do not come down to it; the least load that they came
-  // to is then what is chosen.
+  // Choose anew for the whole graph in at most `rounds` sweeps, and lay the choices into the limit: a first plan that
+  // needs only a few layouts, whatever the size of the graph (sweep.hpp). False if the sweeps do not reach the limit;
+  // the choices with the least load of all sweeps are kept then.
   bool sweep(Bytes limit_bytes, const Weights& weights, int rounds);
 
-  // Large-neighbourhood search within the room that what is chosen was laid into: undo around random places, sweep what
-  // is then over the limit, keep what is faster. Ends after `most` layouts. Returns how often it became faster.
+  // Large-neighbourhood search within the memory that the choices were laid into: undo choices around random
+  // operators, sweep where the load is over the limit, and keep the result if it is faster. Ends after `most`
+  // layouts. Returns the number of improvements.
   int sweep_again(bool drops, Index most, std::uint64_t seed);
 
-  // Go on from what is chosen by demanding that tensors are away where the load is over the limit, the largest first.
-  // False where that does not suffice, or `most` layouts did not.
+  // Continue from the present choices by demanding that tensors are away where the load is over the limit, the
+  // largest first. False if that does not suffice, or if `most` layouts do not.
   bool press(Bytes limit_bytes, Index most);
 
-  // Take back what the limit does not need, the most expensive first.
+  // Undo choices that the limit does not need, the most expensive first, trying at most `most` of them.
   void prune(Bytes limit_bytes, int most);
 
-  // Lay what is chosen into this much memory, from which on nothing has to be covered. False, and nothing done, where
-  // that is not enough. Holds until something else is chosen.
+  // Lay the present choices into this much memory and remove all demands (`Cover`). False, without any change, if the
+  // memory is too small. The memory applies until the choices change otherwise.
   bool fill(Bytes room_bytes);
 
-  // Make again what is swapped (if that is wanted), keep what is not kept, and swap what is made again, gap by gap,
-  // where that is faster; within the room that there is. Ends where nothing is, or after `most` layouts.
+  // Where it is faster, gap by gap and within the present memory: recompute swapped tensors (if `drops`), keep
+  // tensors that are swapped or dropped, and swap tensors that are dropped. Ends when no change is faster, or after
+  // `most` layouts.
   void exchange(bool drops, Index most);
 
-  // Let each swap take its memory ahead of time, and give it back late, where the peak leaves room for that and the
-  // iteration waits: as far as these distances, in operators. The fastest, on lanes with these times by tensor, is what
-  // is laid out until something else is chosen. Whether any is faster.
+  // Let each swap allocate its memory early and free it late, where the peak leaves memory for that and the iteration
+  // waits, by at most these distances in operators. The lanes take these times per tensor. The fastest distance is
+  // laid out until the choices change. Return whether any distance is faster.
   bool advance(const std::vector<Index>& distances, std::vector<Ns> out_ns, std::vector<Ns> in_ns);
 
-  // Undo what is chosen around random places and lower again; keep what is faster. Ends after `most` layouts.
-  // Returns how often it became faster.
+  // Local search: undo choices around random operators, lower the peak again, and keep the result if it is faster.
+  // Ends after `most` layouts. Returns the number of improvements.
   int improve(Bytes limit_bytes, const Manner& manner, Index most, std::uint64_t seed);
 
-  // The same choices with other times.
+  // Keep the choices, and replace the step's times.
   void retime(std::vector<Ns> latency_ns, std::vector<Ns> out_ns, std::vector<Ns> in_ns);
 
-  // How many sets of choices were laid out so far.
+  // Return the number of sets of choices that were laid out so far.
   Index layouts() const { return layouts_; }
 
-  // How long the lanes copy for one iteration, both together.
+  // Return the copying time of both lanes together in one iteration.
   Ns lane_ns() const { return lane_ns(layout_); }
 
   const Step& step() const { return step_; }
   const Layout& layout() const { return layout_; }
   const Choices& choices() const { return choices_; }
 
-  // What is chosen where everything is kept.
+  // Return the choices that keep all tensors.
   Choices nothing() const;
 
   // Raises std::invalid_argument for choices that cannot be followed.
@@ -89,12 +93,12 @@ class Search {
     Ns iteration_ns;
   };
 
-  // Choose what leads to this order and these moves, given by tensor, positions modulo the length, and copies; every
-  // swap is to cover at least what it covers now. Returns how these very moves stand with the present times, or
-  // nothing, and nothing is chosen, where no choices lead to them.
+  // Choose what leads to this order and these moves, which are given by tensor, positions modulo the length, and
+  // copies. Every swap must cover at least what its move covers. Returns the peak and the time of exactly these moves
+  // with the present times. Returns nothing, and leaves the choices unchanged, if no choices lead to them.
   std::optional<Standing> adopt(const std::vector<Index>& order, std::vector<Move> moves);
 
-  // The same choices, but no swap has to cover anything.
+  // Keep the choices, but remove all demands (`Cover`) from the swaps.
   void uncover();
 
  private:
@@ -102,10 +106,10 @@ class Search {
     Bytes bytes;
     Ns time;
   };
-  struct Places {  // of an order that is read
+  struct Places {  // the positions of operators in an order that `adopt` reads
     Index count;
-    std::vector<Index> block;     // by operator, the first position of what is made again for it
-    std::vector<Index> position;  // by operator, where it runs itself
+    std::vector<Index> block;     // by operator, the first position of the recomputations for it
+    std::vector<Index> position;  // by operator, the position at which it runs itself
   };
   struct Undo {
     Index gap;
@@ -143,14 +147,14 @@ class Search {
   Step step_;
   Workbench bench_;
   Choices choices_;
-  Layout layout_;           // of what is chosen
-  Layout trial_;            // of what is tried out
-  Layout best_;             // of the best that was tried out
-  std::vector<Undo> undo_;  // from what is tried out back to what is chosen, the latest change last
+  Layout layout_;           // of the accepted choices
+  Layout trial_;            // of the choices on trial
+  Layout best_;             // of the best choices tried so far
+  std::vector<Undo> undo_;  // the way back from the choices on trial to the accepted ones, the latest change last
   Candidates candidates_;
   std::vector<std::uint8_t> refused_;  // by gap, a bit for each choice
   std::vector<Index> refusals_;
-  Index layouts_ = 0;  // laid out so far: the unit in which searching is rationed
+  Index layouts_ = 0;  // number of layouts so far: the unit in which the effort of the search is limited
 };
 
 }  // namespace tensile::planner

@@ -52,7 +52,8 @@ void Step::find_gaps(const std::vector<std::vector<std::pair<Index, Index>>>& us
   first_gap.push_back(static_cast<Index>(gaps.size()));
 }
 
-// Gaps by blocks of operators: few enough blocks that a long gap is not listed too often.
+// List the gaps by blocks of operators. The number of blocks is limited, because a long gap is listed in many of
+// them.
 void Step::sort_around() {
   block_operators_ = operators() / most_blocks + 1;
   const Index blocks = (operators() - 1) / block_operators_ + 1;

@@ -1,4 +1,4 @@
-// One step graph as the search sees it: plain arrays, and what follows from them.
+// One step graph as the search uses it: plain arrays, and tables derived from them.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ struct Access {
   bool writes;
 };
 
-// A stretch between two neighbouring accesses of a tensor with at least one operator in between. `need` is counted
-// on from `after`: it is not less than the number of operators where the gap crosses the end of the iteration.
+// The interval between two successive accesses of a tensor, with at least one operator in between. `need` counts on
+// from `after`: if the gap crosses the end of the iteration, `need` is at least the number of operators.
 struct Gap {
   Index tensor;
   Index after;
   Index need;
 };
 
-// What the caller knows. Accesses of operator k are access[offset[k]] .. access[offset[k + 1] - 1], each tensor once.
-// `latency_ns` of an upload is the time it takes on the lane to the device.
+// The step graph as the caller passes it. The accesses of operator k are access[offset[k]] .. access[offset[k + 1] -
+// 1], each tensor once. `latency_ns` of an upload is its time on the lane to the device.
 struct StepArrays {
   std::vector<Bytes> size_bytes;
   std::vector<std::uint8_t> persistent;
@@ -44,7 +44,7 @@ struct StepArrays {
 
 class Step {
  public:
-  // Raises std::invalid_argument for arrays that do not fit together.
+  // Raises std::invalid_argument for inconsistent arrays.
   explicit Step(StepArrays arrays);
 
   Index operators() const { return static_cast<Index>(arrays.latency_ns.size()); }
@@ -57,20 +57,20 @@ class Step {
   bool persistent(Index tensor) const { return arrays.persistent[at(tensor)] != 0; }
   bool fresh(Index op, Index tensor) const { return !persistent(tensor) && first_writer[at(tensor)] == op; }
 
-  // Whether anything writes the tensor after operator `since` and before operator `until`.
+  // Return whether any operator after `since` and before `until` writes the tensor.
   bool written_between(Index tensor, Index since, Index until) const {
     const std::vector<Index>& mine = writers[at(tensor)];
     if (mine.empty() || mine.back() <= since || mine.front() >= until) return false;
     return mine.size() == 1 || written_among(mine, since, until);
   }
 
-  // A few gaps, in order, among them all that the operator lies in, or at the border of.
+  // Return a superset of the gaps that contain the operator or begin or end at it, in order.
   std::span<const Index> gaps_around(Index op) const {
     const std::size_t block = at(op / block_operators_);
     return {around_.data() + around_offset_[block], around_.data() + around_offset_[block + 1]};
   }
 
-  // Whether the tensor could be given up in a gap and made again by its one writer.
+  // Return whether the tensor could be dropped in a gap and recomputed by its only writer.
   bool droppable(const Gap& gap) const;
 
   static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
@@ -79,8 +79,8 @@ class Step {
   std::vector<Gap> gaps;                    // by tensor, then by time
   std::vector<Index> first_gap;             // by tensor and one more
   std::vector<Index> gap_of_access;         // the gap that starts at each access, or none
-  std::vector<Index> first_writer;          // by tensor, none where nothing writes it
-  std::vector<Index> last_user;             // by tensor, none where nothing accesses it
+  std::vector<Index> first_writer;          // by tensor, none if no operator writes it
+  std::vector<Index> last_user;             // by tensor, none if no operator accesses it
   std::vector<std::vector<Index>> writers;  // by tensor, in order
   Bytes base_bytes = 0;                     // of all persistent tensors
 

@@ -7,10 +7,10 @@
 namespace tensile::planner {
 namespace {
 
-constexpr Index most_stretches = 1 << 15;  // of a lane's axis: an operator of a large graph, or a few
-constexpr int most_weighed = 24;           // candidates at a position besides those that are taken
-constexpr int deepest_chain = 12;          // estimated: longer ones count as impossible, as for Candidates
-constexpr double choice_price = 0.05;      // of a mean operator, for each choice: of equal ones the fewest
+constexpr Index most_stretches = 1 << 15;  // of a lane's calendar: each spans one or a few operators of a large graph
+constexpr int most_weighed = 24;           // candidates weighed at a position besides those that are taken
+constexpr int deepest_chain = 12;      // longest estimated chain; longer ones count as impossible (Candidates too)
+constexpr double choice_price = 0.05;  // fixed cost of a choice, in mean operators: prefers fewer choices
 constexpr double impossible_ns = 1e18;
 
 }  // namespace
@@ -80,7 +80,7 @@ void Sweep::list_parts() {
       started_[at(starting_[at(position) + 1]++)] = static_cast<Index>(number);
 }
 
-// The lanes as they are laid out, and what has to be there for what is made again.
+// Reserve the lanes' time for the copies and uploads of the present layout.
 void Sweep::reserve_present() {
   for (const Move& one : layout_.moves) {
     if (one.copies) out_lane_.take_from(one.out_start_ns, step_.arrays.out_ns[at(one.tensor)]);
@@ -104,7 +104,7 @@ void Sweep::open_at(Index position) {
   }
 }
 
-// No offer of this part from this position on scores more.
+// Return an upper bound of the score of this part at this position or later.
 double Sweep::bound_of(const Part& part, Index from) const {
   const Gap& gap = step_.gaps[at(part.gap)];
   const Bytes size = step_.arrays.size_bytes[at(gap.tensor)];
@@ -170,7 +170,8 @@ Sweep::Offer Sweep::weigh(const Open& one, Index position) const {
   return found;
 }
 
-// A swap that is away from this position on, for as long as the lanes let it, or with waits until it is needed.
+// Weigh a swap whose tensor is away from this position on, for as long as the lanes allow; if that is too short,
+// until the tensor is needed, with waits.
 Sweep::Offer Sweep::weigh_swap(const Part& part, Index position) const {
   const Index tensor = step_.gaps[at(part.gap)].tensor;
   const Bytes size = step_.arrays.size_bytes[at(tensor)];
@@ -190,7 +191,7 @@ Sweep::Offer Sweep::weigh_swap(const Part& part, Index position) const {
     found.in_stall = std::max<Ns>(0, in_ns - in_lane_.free(here, due));
     found.away_until = until;
   } else {
-    Index low = position;  // the last boundary by then
+    Index low = position;  // becomes the last boundary at `start` or earlier
     Index high = until;
     while (high - low > 1) {
       const Index middle = low + (high - low) / 2;
@@ -225,7 +226,7 @@ void Sweep::take(const Open& one, const Offer& offer, Index position) {
   in_lane_.take_until(due, step_.arrays.in_ns[at(tensor)]);
   gone_until_[at(part.gap)] = offer.away_until;
   add(here, offer.away_until, -size);
-  if (one.before && part.after + 1 < count_) {  // at the iteration's end it leaves again
+  if (one.before && part.after + 1 < count_) {  // the tensor leaves again before the iteration ends
     const Ns gone = std::max(left, out_lane_.earliest(left, 0) + out_ns);
     Index free = part.after + 1;
     while (free < count_ && layout_.boundary_ns[at(free)] < gone) ++free;
@@ -242,7 +243,7 @@ void Sweep::take_drop(const Part& part, Index position) {
   if (bound == none) make_there(gap.tensor, gap.need, 0);
 }
 
-// What the tensor is made of has to be there before this operator.
+// Record that the tensors from which this tensor is recomputed must exist before this operator.
 void Sweep::make_there(Index tensor, Index op, int depth) {
   const Index maker = step_.first_writer[at(tensor)];
   if (maker == none || depth > deepest_chain) return;
@@ -268,7 +269,7 @@ void Sweep::make_there(Index tensor, Index op, int depth) {
 
 // --- estimates ----------------------------------------------------------------------------------------------------
 
-// Bytes over the limit that go, over all positions from one to the other.
+// Return the bytes over the limit, summed over positions, that disappear if this size is away between two positions.
 double Sweep::benefit(Bytes size, Index from, Index until) const {
   if (until <= from) return 0;
   const auto sum = [&](const auto& before) {
@@ -280,7 +281,7 @@ double Sweep::benefit(Bytes size, Index from, Index until) const {
   return static_cast<double>(std::min<Bytes>(size * static_cast<Bytes>(sum(many_)), sum(over_)));
 }
 
-// Whether the host has a valid copy when the gap starts: it was swapped before, and not written since.
+// Return whether the host has a valid copy when the gap starts: the tensor was swapped before and not written since.
 bool Sweep::copied(Index gap) const {
   const Gap& one = step_.gaps[at(gap)];
   if (gap == step_.first_gap[at(one.tensor)] || choices_.choice[at(gap - 1)] != Choice::swap) return false;
@@ -288,14 +289,14 @@ bool Sweep::copied(Index gap) const {
   return before.need <= one.after && !step_.written_between(one.tensor, before.after, one.after + 1);
 }
 
-// What making the tensor again before this operator takes. What is already there for another one costs nothing.
+// Return the estimated time to recompute the tensor before this operator. Tensors that already exist for another
+// recomputation cost nothing.
 double Sweep::chain_ns(Index tensor, Index op, int depth) const {
   const Index maker = step_.first_writer[at(tensor)];
   if (maker == none || step_.arrays.repeatable[at(maker)] == 0 || depth > deepest_chain) return impossible_ns;
   if (step_.writers[at(tensor)].size() != 1) return impossible_ns;
   auto sum = static_cast<double>(step_.arrays.latency_ns[at(maker)]);
-  for (Index number = step_.first_access(maker); number < step_.last_access(maker) && sum < impossible_ns;
-       ++number) {
+  for (Index number = step_.first_access(maker); number < step_.last_access(maker) && sum < impossible_ns; ++number) {
     const Access& source = step_.access(number);
     if (source.writes) continue;
     if (step_.written_between(source.tensor, maker, op)) return impossible_ns;
@@ -312,7 +313,7 @@ double Sweep::chain_ns(Index tensor, Index op, int depth) const {
   return sum;
 }
 
-// The gap of this tensor that the operator lies in.
+// Return the gap of this tensor that contains the operator, or none.
 Index Sweep::gap_around(Index tensor, Index op) const {
   const auto begin = step_.gaps.begin() + step_.first_gap[at(tensor)];
   const auto end = step_.gaps.begin() + step_.first_gap[at(tensor) + 1];
@@ -321,7 +322,8 @@ Index Sweep::gap_around(Index tensor, Index op) const {
   return static_cast<Index>(next - step_.gaps.begin()) - 1;
 }
 
-// To the load from one position to the other, both counted on; what lies behind the sweep counts no more.
+// Add bytes to the load between two positions, which count on across iterations. Positions that the sweep has passed
+// are ignored.
 void Sweep::add(Index first, Index stop, Bytes size) {
   const Index turn = first >= count_ ? count_ : 0;
   first = std::max(first - turn, position_);

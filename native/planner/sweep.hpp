@@ -1,16 +1,17 @@
-// One scan along an iteration that chooses as much as brings its load under a limit, by estimates alone.
+// A sweep: one scan along an iteration that makes the choices which bring its load under a limit, using estimates
+// only.
 //
-// The greedy search lays everything out for every few choices around one peak; a graph of a hundred thousand operators
-// has tens of thousands of choices to make. A sweep makes all of them on one way through the iteration, as page
-// replacement does that knows the future (Belady, 1966): wherever the load is over the limit, the gaps that are open
-// there compete, by what Capuchin (Peng et al., section 4) weighs, memory over cost. What leaves is taken out of the
-// load of all that follows, and its copies out of the lanes' free time, so that later choices see full lanes and make
-// things again instead. Since positions come in the order of time, copies to the host are given out in the order of
-// their deadlines, which is what one machine does best.
+// The greedy search lays out the whole step for every few choices around one peak, and a graph of a hundred thousand
+// operators needs tens of thousands of choices. A sweep makes all of them in one pass over the iteration, like page
+// replacement with knowledge of the future (Belady, 1966). Wherever the load is over the limit, the gaps that are
+// open at that position compete by memory over cost, the measure of Capuchin (Peng et al., section 4). A chosen
+// tensor is subtracted from the load of the following positions, and its copies from the lanes' free time. So later
+// choices find full lanes, and recompute tensors instead. Positions come in the order of time, so copies to the host
+// are assigned in the order of their deadlines, which is the optimal order on one machine.
 //
-// What is estimated is only what is chosen: the layout that follows is exact, and says what was missed; the next
-// sweep goes on from there. Every gap's parts enter and leave the set of open ones once, and at every position a
-// bounded number of them is weighed, so the cost is near-linear in operators and accesses.
+// Only the choices depend on estimates: the layout that follows is exact and shows what the sweep missed, and the
+// next sweep continues from that layout. Every part of a gap enters and leaves the set of open parts once, and a
+// bounded number of them is weighed at every position, so the cost is near-linear in operators and accesses.
 #pragma once
 
 #include <vector>
@@ -21,30 +22,30 @@
 
 namespace tensile::planner {
 
-// How a sweep weighs.
+// The weights of a sweep.
 struct Weights {
-  bool drops = true;      // make things again
-  double lane_price = 0;  // nanoseconds that a nanosecond on a lane counts as, besides the waits that it causes
-  double again_price = 1; // the same for computing something again
+  bool drops = true;       // allow recomputation
+  double lane_price = 0;   // cost of a nanosecond of copying, in nanoseconds, besides the waits that it causes
+  double again_price = 1;  // cost of a nanosecond of recomputation, in nanoseconds
 };
 
 class Sweep {
  public:
-  // Goes on from what is chosen, as it was laid out; the load to relieve may be less than the layout's.
+  // Continues from the present choices and their layout. The load to lower may be less than the layout's.
   Sweep(const Step& step, const Layout& layout, const std::vector<Bytes>& load_bytes, Choices& choices,
         Bytes limit_bytes, const Weights& weights);
 
-  // Choose until the estimated load is under the limit wherever that can be. Returns how many choices were made.
+  // Make choices until the estimated load is under the limit wherever that is possible. Returns their number.
   Index run();
 
-  // How many candidates were weighed: the unit of a sweep's work.
+  // Return the number of candidates weighed: the unit of a sweep's work.
   Index weighed() const { return weighed_; }
 
  private:
-  struct Open {  // a part of a gap that may be chosen, or a swap that is not away yet
+  struct Open {  // a part of a gap that may be chosen, or a swap whose tensor is not away yet
     double key;  // an upper bound of its score
     Index part;
-    bool before;  // of a gap that crosses the end, what lies at the iteration's start
+    bool before;  // whether it stands for the end of a gap that began in the previous iteration
     bool operator<(const Open& other) const;
   };
   struct Offer {
@@ -52,12 +53,12 @@ class Sweep {
     double score = 0;
     Ns out_stall = 0;
     Ns in_stall = 0;
-    Index away_until = 0;  // unrolled as the part is
+    Index away_until = 0;  // a position, counted on across iterations as in the part
   };
   struct Part {
     Index gap;
     Index after;  // position
-    Index need;   // position, counted on from `after`
+    Index need;   // position, counted on from `after` across iterations
   };
 
   void list_parts();
@@ -85,17 +86,17 @@ class Sweep {
   Weights weights_;
   Index count_;
   Ns period_;
-  double least_ns_;  // what any choice counts as
+  double least_ns_;  // the fixed cost of every choice
   LaneCalendar out_lane_;
   LaneCalendar in_lane_;
   std::vector<Part> parts_;
-  std::vector<Index> starting_;  // by position and one more, where in `started_` the parts begin that open there
-  std::vector<Index> started_;   // parts
-  std::vector<Bytes> change_;                 // of the load, by position and one more
-  std::vector<Bytes> over_;                   // over the limit before the sweep, summed over all positions before each
-  std::vector<Index> many_;                   // how many of those positions are over it
-  std::vector<Index> needed_;  // by gap, the operator for which its tensor has to be there before the gap ends, or none
-  std::vector<Index> gone_until_;  // by gap, up to which position it is estimated away
+  std::vector<Index> starting_;    // by position and one more, where in `started_` the parts begin that open there
+  std::vector<Index> started_;     // parts
+  std::vector<Bytes> change_;      // of the load, by position and one more
+  std::vector<Bytes> over_;        // as in Candidates, for the load before the sweep
+  std::vector<Index> many_;        // as in Candidates, for the load before the sweep
+  std::vector<Index> needed_;      // by gap, an operator before its end for which its tensor must exist, or none
+  std::vector<Index> gone_until_;  // by gap, the position up to which its tensor is estimated to be away
   std::vector<Open> open_;         // a heap, the highest bound first
   Bytes load_ = 0;                 // at the present position
   Index position_ = 0;

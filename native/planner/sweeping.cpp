@@ -1,7 +1,7 @@
-// Choices made by sweeps along the whole iteration, and made again around random places.
+// The search by sweeps: choices made by sweeps along the whole iteration, and remade around random operators.
 //
-// A sweep's choices are laid into the limit (room.cpp): where its estimate of the lanes was wrong that costs time, never
-// memory. So one layout says how good they are, and no demand has to be found operator by operator.
+// A sweep's choices are laid into the limit (room.cpp), so a wrong estimate of the lanes costs time but never memory.
+// One layout therefore shows how good the choices are, and no demands have to be searched operator by operator.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -12,7 +12,8 @@
 namespace tensile::planner {
 namespace {
 
-// As `lane_prices` of the greedy search, and higher: what lanes are worth where more is copied than they can.
+// Values of `lane_price` that `sweep_again` draws from. They reach higher than those of the greedy search, for steps
+// that copy more than the lanes can.
 constexpr double swept_prices[] = {0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0};
 
 }  // namespace
@@ -32,7 +33,7 @@ bool Search::sweep(Bytes limit_bytes, const Weights& weights, int rounds) {
   return false;
 }
 
-// Whether anything was chosen.
+// Run one sweep. Returns whether it made any choice.
 bool Search::sweep_once(Bytes limit_bytes, const Weights& weights, const std::vector<Bytes>& load_bytes) {
   return Sweep(step_, layout_, load_bytes, choices_, limit_bytes, weights).run() > 0;
 }
@@ -51,7 +52,7 @@ int Search::sweep_again(bool drops, Index most, std::uint64_t seed) {
     const auto width = static_cast<Index>(1 + random.below(1 + ops / 8) + random.below(1 + ops / 64));
     const auto first = static_cast<Index>(random.below(ops));
     const double price = swept_prices[random.below(std::size(swept_prices))];
-    ++layouts_;  // so that a round without anything to undo counts too
+    ++layouts_;  // count a round that undoes nothing too, so that the loop ends
     choices_.room_bytes.reset();
     const bool swept = undo_around(first, width, random.below(~std::uint64_t{0})) && settle() &&
                        sweep_once(limit_bytes, Weights{drops, price, 1.0}, layout_.least_load());
@@ -67,7 +68,7 @@ int Search::sweep_again(bool drops, Index most, std::uint64_t seed) {
   return better;
 }
 
-// Keep half of what is chosen around these operators. Whether anything was.
+// Undo a random half of the choices around these operators. Returns whether anything was undone.
 bool Search::undo_around(Index first, Index width, std::uint64_t draw) {
   Random random(draw);
   bool changed = false;

@@ -1,17 +1,21 @@
-/* Preloaded into a trainer: torch's tensors on the CPU get their memory from the arena, everything else as ever.
+/* A library that is preloaded into a trainer, so that torch's CPU tensors get their memory from the arena. All other
+   allocations go to the system's allocator as before.
 
-   torch allocates a tensor by the one call of posix_memalign in libc10.so (c10/core/impl/alloc_cpu.cpp; a storage
-   that is resized takes the same way) and gives it back by free; neither is ever given to realloc. oneDNN and others
-   use the same function for scratch of their own, so callers are told apart by the address that a call returns to. A
-   free is told by the address that it frees, whoever calls: libc10 leaves for free by a jump, which hides it.
+   torch allocates a tensor by the only call of posix_memalign in libc10.so (c10/core/impl/alloc_cpu.cpp; resizing a
+   storage uses the same call) and releases it with free; it never passes this memory to realloc. oneDNN and other
+   libraries call posix_memalign for scratch memory of their own, so the shim recognizes torch's call by its return
+   address. It recognizes a free by the address that is freed, not by the caller: libc10 reaches free by a tail jump,
+   which hides the caller.
 
-   Served is the thread that runs the step program, while it says so, and the OpenMP threads that work inside its
-   operators. A thread that loads data also makes tensors, but they are the host's. OpenMP keeps a team for each
-   thread that opens parallel regions, so a thread made by an OpenMP library works for the thread that made it.
+   The shim serves the thread that runs the step program, while that thread asks for it, and the OpenMP threads that
+   work inside its operators. A thread that loads data also creates tensors, but these are host memory and are not
+   served. OpenMP keeps a team for each thread that opens parallel regions, so a thread created by an OpenMP library
+   works for the thread that created it.
 
-   Knows neither Python nor C++, for it is in the trainer from the first instruction. It takes itself out of
-   LD_PRELOAD, so processes that the trainer starts run without it; in a forked child it serves nothing, and what the
-   parent's arena holds is the parent's to release. Not serving, it costs one relaxed load for each call. */
+   The shim uses neither Python nor C++, because it runs in the trainer from the first instruction. It removes itself
+   from LD_PRELOAD, so processes that the trainer starts run without it. In a forked child it serves nothing, and only
+   the parent releases memory of the arena. While it serves no thread, it costs one relaxed load per posix_memalign
+   call, and a few per free. */
 #define _GNU_SOURCE
 #include "shim.h"
 
@@ -35,25 +39,25 @@ static memalign_function next_memalign;
 static free_function next_free;
 static create_function next_create;
 
-#define MOST_ARENAS 32 /* two ranges of the device, two to calibrate operators in, and room to spare */
+#define MOST_ARENAS 32 /* two address ranges of the device and two for calibrating operators; the rest is reserve */
 
-static _Atomic(const tensile_arena_hook*) serving;             /* null: nobody is served */
-static _Atomic(const tensile_arena_hook*) arenas[MOST_ARENAS]; /* that ever served, for their tensors may be alive */
+static _Atomic(const tensile_arena_hook*) serving;             /* NULL: no thread is served */
+static _Atomic(const tensile_arena_hook*) arenas[MOST_ARENAS]; /* all that ever served: their tensors may be alive */
 static atomic_ulong program;                                   /* the thread that is served */
 static atomic_bool forked;
 static atomic_ulong threads;
-static PER_THREAD unsigned long worker_of; /* the thread itself, or the one whose operators it helps; 0: not known */
+static PER_THREAD unsigned long worker_of; /* this thread, or the thread that it works for; 0: not numbered yet */
 
 static uintptr_t allocator_begin, allocator_end; /* libc10's code */
 static atomic_uint_least64_t served, released, refused, others, bytes;
 
 /* --- the next library's functions --------------------------------------------------------------------------- */
 
-/* ISO C has no cast from an object's address to a function's; POSIX wants this one. */
+/* Copies the address, because ISO C does not define a cast from an object pointer to a function pointer. */
 static void find(const char* name, void* function) {
-  void* const found = dlsym(RTLD_NEXT, name);
-  if (found == NULL) abort();
-  memcpy(function, &found, sizeof found);
+  void* const symbol = dlsym(RTLD_NEXT, name);
+  if (symbol == NULL) abort();
+  memcpy(function, &symbol, sizeof symbol);
 }
 
 static void resolve(void) {
@@ -104,9 +108,9 @@ typedef struct {
   unsigned long worker_of;
 } task;
 
-static void* start(void* given) {
-  const task mine = *(task*)given;
-  free(given);
+static void* start(void* argument) {
+  const task mine = *(task*)argument;
+  free(argument);
   worker_of = mine.worker_of;
   return mine.run(mine.argument);
 }
@@ -114,12 +118,12 @@ static void* start(void* given) {
 EXPORTED int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
                             void* argument) {
   resolve();
-  task* given = NULL;
-  if (is_openmp(__builtin_return_address(0))) given = malloc(sizeof *given);
-  if (given == NULL) return next_create(thread, attributes, run, argument);
-  *given = (task){run, argument, this_thread()};
-  const int failed = next_create(thread, attributes, start, given);
-  if (failed) free(given);
+  task* openmp_task = NULL;
+  if (is_openmp(__builtin_return_address(0))) openmp_task = malloc(sizeof *openmp_task);
+  if (openmp_task == NULL) return next_create(thread, attributes, run, argument);
+  *openmp_task = (task){run, argument, this_thread()};
+  const int failed = next_create(thread, attributes, start, openmp_task);
+  if (failed) free(openmp_task);
   return failed;
 }
 
@@ -127,20 +131,20 @@ EXPORTED int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
 
 static bool is_served(const void* caller) {
   if (worker_of != atomic_load_explicit(&program, memory_order_relaxed)) return false;
-  const bool torchs_own = (uintptr_t)caller - allocator_begin < allocator_end - allocator_begin;
-  if (!torchs_own) atomic_fetch_add_explicit(&others, 1, memory_order_relaxed);
-  return torchs_own;
+  const bool is_torch = (uintptr_t)caller - allocator_begin < allocator_end - allocator_begin;
+  if (!is_torch) atomic_fetch_add_explicit(&others, 1, memory_order_relaxed);
+  return is_torch;
 }
 
 static bool allocate(const tensile_arena_hook* hook, void** address, size_t alignment, size_t size) {
-  void* const found = hook->allocate(hook->context, size);
-  if (found != NULL && ((uintptr_t)found & (alignment - 1)) == 0) {
+  void* const memory = hook->allocate(hook->context, size);
+  if (memory != NULL && ((uintptr_t)memory & (alignment - 1)) == 0) {
     atomic_fetch_add_explicit(&served, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&bytes, size, memory_order_relaxed);
-    *address = found;
+    *address = memory;
     return true;
   }
-  if (found != NULL) hook->release(hook->context, found);
+  if (memory != NULL) hook->release(hook->context, memory);
   atomic_fetch_add_explicit(&refused, 1, memory_order_relaxed);
   return false;
 }
@@ -173,13 +177,13 @@ EXPORTED void free(void* address) {
     return;
   }
   if (atomic_load_explicit(&forked, memory_order_relaxed)) return;
-  if (hook->release(hook->context, address) != 0) abort(); /* as the system's own does for what is not its */
+  if (hook->release(hook->context, address) != 0) abort(); /* like the system's free for an invalid pointer */
   atomic_fetch_add_explicit(&released, 1, memory_order_relaxed);
 }
 
 /* --- serving ------------------------------------------------------------------------------------------------- */
 
-static void leave_to_parent(void) {
+static void stop_in_child(void) {
   atomic_store(&forked, true);
   atomic_store(&serving, NULL);
 }
@@ -188,10 +192,10 @@ static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 
 static void prepare(void) {
   dl_iterate_phdr(find_allocator, NULL);
-  pthread_atfork(NULL, NULL, leave_to_parent);
+  pthread_atfork(NULL, NULL, stop_in_child);
 }
 
-static bool remember(const tensile_arena_hook* hook) {
+static bool add_arena(const tensile_arena_hook* hook) {
   for (int i = 0; i < MOST_ARENAS; ++i) {
     const tensile_arena_hook* known = NULL;
     if (atomic_compare_exchange_strong(&arenas[i], &known, hook) || known == hook) return true;
@@ -206,7 +210,7 @@ static int begin(const tensile_arena_hook* hook) {
   unsigned long nobody = 0;
   const unsigned long mine = this_thread();
   if (!atomic_compare_exchange_strong(&program, &nobody, mine) && nobody != mine) return EBUSY;
-  if (!remember(hook)) return ENOSPC;
+  if (!add_arena(hook)) return ENOSPC;
   atomic_store(&serving, hook);
   return 0;
 }
@@ -229,7 +233,7 @@ EXPORTED void tensile_shim_count(tensile_shim_counters* counters) {
 
 /* --- starting ------------------------------------------------------------------------------------------------ */
 
-/* Take this library's own entry out of a list that spaces or colons separate. */
+/* Remove this library's entry from a list that spaces or colons separate. */
 static void remove_entry(char* list, const char* entry) {
   const size_t length = strlen(entry);
   char* to = list;
@@ -246,7 +250,7 @@ static void remove_entry(char* list, const char* entry) {
   *to = '\0';
 }
 
-__attribute__((constructor)) static void arrive(void) {
+__attribute__((constructor)) static void initialize(void) {
   resolve();
   Dl_info own;
   char* const preloaded = getenv("LD_PRELOAD");

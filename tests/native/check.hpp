@@ -1,4 +1,5 @@
-// A test runner in a page: TEST registers, CHECK counts and goes on, CHECK_FAULT expects a fault by kind and words.
+// A minimal test runner: TEST registers a test, CHECK counts a failure and continues, CHECK_FAULT expects a fault of
+// a kind whose message contains given words.
 #pragma once
 
 #include <functional>
@@ -9,21 +10,22 @@
 namespace check {
 
 bool add(const char* name, std::function<void()> body);
-void fail(const char* file, int line, const std::string& what);
+void fail(const char* file, int line, const std::string& message);
 void expect_fault(const char* file, int line, tensile::Fault::Kind kind, const std::string& words,
                   const std::function<void()>& body);
 
-// Polls; raises an invariant fault, which fails the test, when it takes longer than a minute.
+// Poll until the condition is true. Raises an invariant fault, which fails the test, after one minute.
 void wait_until(const std::function<bool()>& condition);
 
-// Ten times as slow as the rest; it looks for races, and finds those of a loop in few of its turns.
+// True in a build with the thread sanitizer, which is ten times as slow. The sanitizer finds the races of a loop in a
+// few of its iterations, so such builds run fewer.
 #ifdef __SANITIZE_THREAD__
 constexpr bool under_thread_sanitizer = true;
 #else
 constexpr bool under_thread_sanitizer = false;
 #endif
 
-// How many random scenes to draw.
+// Return the number of random scenes to draw, given the number in an ordinary build.
 constexpr unsigned int draws(unsigned int all) { return under_thread_sanitizer ? all / 5 : all; }
 
 template <typename Left, typename Right>

@@ -1,4 +1,4 @@
-// What the tests of the GPU's back end start from: the fake driver, a broker's regions, a job's claim.
+// The common setup of the tests of the GPU back end: the fake driver, a broker's regions, a job's claim.
 #pragma once
 
 #include <sys/socket.h>
@@ -39,7 +39,7 @@ struct Sockets {
   tensile::FileDescriptor trainer;
 };
 
-// All of a broker's regions, in one thread: the answers that the broker waits for are there before it asks.
+// Map all of a broker's regions within one thread: the answers that the broker waits for are sent in advance.
 inline tensile::cuda::RegionMap mapped(const tensile::cuda::RegionBroker& broker) {
   const Sockets sockets;
   const std::array<std::byte, 8> answers{};
@@ -48,7 +48,7 @@ inline tensile::cuda::RegionMap mapped(const tensile::cuda::RegionBroker& broker
   return tensile::cuda::RegionMap::receive(driver(), broker.shape().device, sockets.trainer.number());
 }
 
-// A device of 8 regions, of which one job may use them all.
+// A device of 8 regions and one job that may use all of them.
 struct Scene {
   explicit Scene(std::uint64_t host_pool_bytes = mib, std::size_t chunk_bytes = 100'000)
       : ledger(tensile::Ledger::create({8 * region_bytes, region_bytes, 1, 1})),
@@ -65,10 +65,11 @@ struct Scene {
   std::unique_ptr<tensile::cuda::CudaDevice> device;
 };
 
-// Fails the test if the run broke a rule or left something behind; and starts anew.
+// Resets the fake driver at both ends of a test, and fails the test if it broke a rule of the API or leaked a
+// resource.
 struct Checked {
   explicit Checked(unsigned int seed = 1) {
-    driver();  // loaded before any call is made to fail
+    driver();  // load the driver before a test makes a call fail
     fake_cuda::reset(seed);
   }
   ~Checked() {

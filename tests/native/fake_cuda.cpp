@@ -31,7 +31,7 @@ struct FakeEvent {
   std::shared_ptr<Mark> mark;
 };
 
-// One process's hold on physical memory: its file.
+// A process's handle to physical memory, which is a file.
 struct Physical {
   Physical(int opened, std::size_t bytes) : file(opened), size_bytes(bytes) {}
   ~Physical() { ::close(file); }
@@ -63,7 +63,7 @@ struct State {
   Result lost = Result::success;
   std::string failed_call;
   bool initialized = false;
-  std::uint64_t contexts = 0;  // retained
+  std::uint64_t contexts = 0;  // number of retained references
   unsigned int context_flags = 0;
   std::uint64_t pushed = 0;
   Queue* default_queue = queues.make();
@@ -79,8 +79,8 @@ struct State {
 };
 
 State& state() {
-  static State one;
-  return one;
+  static State instance;
+  return instance;
 }
 
 thread_local std::vector<Context> current;
@@ -91,7 +91,7 @@ int setting(const char* name, int otherwise) {
   return value == nullptr ? otherwise : std::atoi(value);
 }
 
-// One call: holds the lock, and knows whether this is the one that fails.
+// One call of the driver: holds the lock, and knows whether the call is to fail.
 class Entry {
  public:
   explicit Entry(const char* name) : lock_(state().mutex), name_(name) {
@@ -108,7 +108,7 @@ class Entry {
   Result result() const { return result_; }
   const char* name() const { return name_; }
 
-  // A rule that was broken is remembered, and answered as the API does.
+  // Record a violation, and return the result that the API would.
   Result refuse(Result result, const std::string& why) const {
     state().violations.push_back(text(name_, ": ", why));
     if (setting("FAKE_CUDA_HOST_COMPUTES", 0) != 0) std::fprintf(stderr, "fake CUDA: %s: %s\n", name_, why.c_str());
@@ -127,12 +127,12 @@ class Entry {
   static_cast<void>(now);  \
   if (entry.fails()) return entry.result()
 
-// For those that release something: the work is done whatever they answer.
+// Begins a call that releases a resource: the resource is released whatever the result.
 #define ENTER_RELEASE(name) \
   const Entry entry(name);  \
   State& now = state()
 
-// What the API refuses while a stream is captured, whoever asks but a thread that took it upon itself.
+// Refuses a call that the API forbids while a stream is captured, except in a thread in relaxed mode.
 #define NEED_NO_CAPTURE()                                                \
   if (now.queues.captures() && !relaxed) {                               \
     now.queues.break_capture(entry.name());                              \
@@ -142,11 +142,11 @@ class Entry {
 #define NEED_CONTEXT() \
   if (current.empty()) return entry.refuse(Result::invalid_context, "no context is current")
 
-// What the API's reference leaves open, and a strict driver may not forgive.
+// Needs a current context only in strict mode: the API's reference does not say whether these calls need one.
 #define NEED_CONTEXT_TO_MAP() \
   if (setting("FAKE_CUDA_STRICT_MAPS", 0) != 0) NEED_CONTEXT()
 
-// A release without a context is excused where there can be none.
+// Needs a current context, unless no context can be current because the driver was made to fail.
 #define NEED_CONTEXT_TO_RELEASE()                                                                \
   if (current.empty() && now.failed_call != "cuCtxPushCurrent" && now.lost == Result::success) { \
     return entry.refuse(Result::invalid_context, "no context is current");                       \
@@ -162,15 +162,15 @@ bool is_stream(StreamPointer stream) {
 }
 
 FakeEvent* event_of(EventPointer event) {
-  const auto found = state().events.find(reinterpret_cast<FakeEvent*>(event));
-  return found == state().events.end() ? nullptr : found->second.get();
+  const auto match = state().events.find(reinterpret_cast<FakeEvent*>(event));
+  return match == state().events.end() ? nullptr : match->second.get();
 }
 
 std::size_t memory_bytes() { return static_cast<std::size_t>(setting("FAKE_CUDA_MEMORY_MB", 256)) << 20; }
 
 bool is_device(DeviceNumber device) { return device >= 0 && device < setting("FAKE_CUDA_DEVICES", 1); }
 
-// Mapped and allowed, all of it.
+// Return whether all these bytes are mapped and access to them was granted.
 bool accessible(Address address, std::size_t size_bytes) {
   const State& now = state();
   const Address end = address + size_bytes;
@@ -246,9 +246,9 @@ Result device_attribute(int* value, Attribute attribute, DeviceNumber device) {
       {Attribute::memory_bus_bits, 256}, {Attribute::copy_engines, 2},     {Attribute::capability_major, 8},
       {Attribute::capability_minor, 6},  {Attribute::virtual_memory, 1},   {Attribute::descriptor_handles, 1},
   };
-  const auto found = values.find(attribute);
-  if (found == values.end()) return entry.refuse(Result::invalid_value, "an attribute that it does not know");
-  *value = found->second;
+  const auto match = values.find(attribute);
+  if (match == values.end()) return entry.refuse(Result::invalid_value, "an attribute that it does not know");
+  *value = match->second;
   return Result::success;
 }
 
@@ -328,10 +328,10 @@ Result host_register(void* address, std::size_t size_bytes, unsigned int) {
 Result host_unregister(void* address) {
   ENTER_RELEASE("cuMemHostUnregister");
   NEED_CONTEXT_TO_RELEASE();
-  const auto found = now.pinned.find(reinterpret_cast<std::uintptr_t>(address));
-  if (found == now.pinned.end()) return entry.refuse(Result::host_memory_not_registered, "not registered");
-  if (now.queues.uses(found->first, found->second)) entry.refuse(Result::success, "queued work still uses it");
-  now.pinned.erase(found);
+  const auto match = now.pinned.find(reinterpret_cast<std::uintptr_t>(address));
+  if (match == now.pinned.end()) return entry.refuse(Result::host_memory_not_registered, "not registered");
+  if (now.queues.uses(match->first, match->second)) entry.refuse(Result::success, "queued work still uses it");
+  now.pinned.erase(match);
   return entry.result();
 }
 
@@ -415,9 +415,9 @@ Result stream_destroy(StreamPointer stream) {
 Result stream_wait(StreamPointer stream, EventPointer event, unsigned int flags) {
   ENTER("cuStreamWaitEvent");
   NEED_CONTEXT();
-  const FakeEvent* found = event_of(event);
-  if (found == nullptr || !is_stream(stream) || flags != 0) return entry.refuse(Result::invalid_handle, "no event");
-  now.queues.wait(*queue_of(stream), found->mark);
+  const FakeEvent* match = event_of(event);
+  if (match == nullptr || !is_stream(stream) || flags != 0) return entry.refuse(Result::invalid_handle, "no event");
+  now.queues.wait(*queue_of(stream), match->mark);
   return Result::success;
 }
 
@@ -459,9 +459,9 @@ Result event_destroy(EventPointer event) {
 Result event_record(EventPointer event, StreamPointer stream) {
   ENTER("cuEventRecord");
   NEED_CONTEXT();
-  FakeEvent* found = event_of(event);
-  if (found == nullptr || !is_stream(stream)) return entry.refuse(Result::invalid_handle, "no event");
-  found->mark = now.queues.record(*queue_of(stream));
+  FakeEvent* match = event_of(event);
+  if (match == nullptr || !is_stream(stream)) return entry.refuse(Result::invalid_handle, "no event");
+  match->mark = now.queues.record(*queue_of(stream));
   return Result::success;
 }
 
@@ -469,15 +469,15 @@ Result event_query(EventPointer event) {
   ENTER("cuEventQuery");
   NEED_CONTEXT();
   NEED_NO_CAPTURE();
-  const FakeEvent* found = event_of(event);
-  if (found == nullptr) return entry.refuse(Result::invalid_handle, "no event");
-  if (found->mark == nullptr) return Result::success;
-  if (found->mark->capture != nullptr) return entry.refuse(Result::captured_event, "it was captured");
-  if (!found->mark->done) {
+  const FakeEvent* match = event_of(event);
+  if (match == nullptr) return entry.refuse(Result::invalid_handle, "no event");
+  if (match->mark == nullptr) return Result::success;
+  if (match->mark->capture != nullptr) return entry.refuse(Result::captured_event, "it was captured");
+  if (!match->mark->done) {
     now.queues.look();
     return Result::not_ready;
   }
-  now.queues.seen(*found->mark);
+  now.queues.seen(*match->mark);
   return Result::success;
 }
 
@@ -497,9 +497,9 @@ Result event_elapsed(float* passed_ms, EventPointer begin, EventPointer end) {
 
 // --- virtual memory ---
 
-Result granularity(std::size_t* bytes, const AllocationProperties* wanted, Granularity) {
+Result granularity(std::size_t* bytes, const AllocationProperties* properties, Granularity) {
   ENTER("cuMemGetAllocationGranularity");
-  if (wanted->type != AllocationType::pinned || !is_device(wanted->location.id)) return Result::invalid_value;
+  if (properties->type != AllocationType::pinned || !is_device(properties->location.id)) return Result::invalid_value;
   *bytes = granularity_bytes;
   return Result::success;
 }
@@ -520,23 +520,23 @@ Result address_reserve(Address* address, std::size_t size_bytes, std::size_t, Ad
 
 Result address_free(Address address, std::size_t size_bytes) {
   ENTER_RELEASE("cuMemAddressFree");
-  const auto found = now.reservations.find(address);
-  if (found == now.reservations.end() || found->second.size_bytes != size_bytes) {
+  const auto match = now.reservations.find(address);
+  if (match == now.reservations.end() || match->second.size_bytes != size_bytes) {
     return entry.refuse(Result::invalid_value, "no such reservation");
   }
   const auto mapped = now.mappings.lower_bound(address);
   if (mapped != now.mappings.end() && mapped->first < address + size_bytes) {
     return entry.refuse(Result::invalid_value, "something is still mapped there");
   }
-  ::munmap(found->second.raw, found->second.raw_bytes);
-  now.reservations.erase(found);
+  ::munmap(match->second.raw, match->second.raw_bytes);
+  now.reservations.erase(match);
   return entry.result();
 }
 
-Result memory_create(AllocationHandle* handle, std::size_t size_bytes, const AllocationProperties* wanted,
+Result memory_create(AllocationHandle* handle, std::size_t size_bytes, const AllocationProperties* properties,
                      unsigned long long flags) {
   ENTER("cuMemCreate");
-  if (size_bytes % granularity_bytes != 0 || wanted->windows_only != nullptr || flags != 0) {
+  if (size_bytes % granularity_bytes != 0 || properties->windows_only != nullptr || flags != 0) {
     return entry.refuse(Result::invalid_value, "size");
   }
   std::size_t held_bytes = size_bytes;
@@ -586,21 +586,21 @@ Result memory_map(Address address, std::size_t size_bytes, std::size_t offset, A
 
 Result memory_unmap(Address address, std::size_t size_bytes) {
   ENTER_RELEASE("cuMemUnmap");
-  const auto found = now.mappings.find(address);
-  if (found == now.mappings.end() || found->second.memory->size_bytes != size_bytes) {
+  const auto match = now.mappings.find(address);
+  if (match == now.mappings.end() || match->second.memory->size_bytes != size_bytes) {
     return entry.refuse(Result::invalid_value, "no such mapping");
   }
   if (now.queues.uses(address, size_bytes)) entry.refuse(Result::success, "queued work still uses it");
   ::mmap(reinterpret_cast<void*>(address), size_bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  now.mappings.erase(found);
+  now.mappings.erase(match);
   return entry.result();
 }
 
-Result memory_allow(Address address, std::size_t size_bytes, const AccessDescription* wanted, std::size_t count) {
+Result memory_allow(Address address, std::size_t size_bytes, const AccessDescription* requested, std::size_t count) {
   ENTER("cuMemSetAccess");
   NEED_CONTEXT_TO_MAP();
-  if (count != 1 || wanted->flags != access_read_write || !is_device(wanted->location.id)) {
+  if (count != 1 || requested->flags != access_read_write || !is_device(requested->location.id)) {
     return entry.refuse(Result::invalid_value, "access");
   }
   Address end = address;
@@ -756,8 +756,8 @@ std::string live() {
   const State& now = state();
   const std::lock_guard lock(state().mutex);
   std::string left;
-  const auto count = [&](const char* what, std::size_t number) {
-    if (number != 0) left += text(what, " ", number, "; ");
+  const auto count = [&](const char* kind, std::size_t number) {
+    if (number != 0) left += text(kind, " ", number, "; ");
   };
   count("contexts", now.contexts);
   count("pushed contexts", now.pushed);
@@ -812,11 +812,11 @@ void replay(const std::shared_ptr<const Graph>& graph, StreamPointer stream) {
   state().queues.replay(graph, *queue_of(stream));
 }
 
-void relax(bool wanted) { relaxed = wanted; }
+void relax(bool enabled) { relaxed = enabled; }
 
-void hold(bool held) {
+void hold(bool enabled) {
   const std::lock_guard lock(state().mutex);
-  state().queues.hold(held);
+  state().queues.hold(enabled);
 }
 
 void settle() {
@@ -843,7 +843,8 @@ tensile::cuda::Result cuGetErrorString(tensile::cuda::Result result, const char*
 tensile::cuda::Result cuGetProcAddress_v2(const char* symbol, void** address, int version, std::uint64_t flags,
                                           int* status);
 
-// For a process that has the driver by name alone: the side stream is captured, and what it recorded last replayed.
+// For a process that can only look up the driver's symbols by name: capture the side stream, and replay its last
+// recording.
 void* fake_cuda_side_stream();
 void fake_cuda_begin_capture();
 int fake_cuda_end_capture();
@@ -872,9 +873,9 @@ void fake_cuda_fail_call(std::uint64_t number, int result) {
 }
 
 const char* fake_cuda_violations() {
-  static std::string told;
-  told = fake_cuda::violations();
-  return told.c_str();
+  static std::string message;
+  message = fake_cuda::violations();
+  return message.c_str();
 }
 
 tensile::cuda::Result cuDriverGetVersion(int* version) {
@@ -898,8 +899,8 @@ tensile::cuda::Result cuGetErrorName(tensile::cuda::Result result, const char** 
       {tensile::cuda::Result::system_not_ready, "CUDA_ERROR_SYSTEM_NOT_READY"},
       {tensile::cuda::Result::unknown, "CUDA_ERROR_UNKNOWN"},
   };
-  const auto found = names.find(result);
-  *name = found == names.end() ? nullptr : found->second;
+  const auto match = names.find(result);
+  *name = match == names.end() ? nullptr : match->second;
   return *name == nullptr ? tensile::cuda::Result::invalid_value : tensile::cuda::Result::success;
 }
 
@@ -915,13 +916,13 @@ tensile::cuda::Result cuGetProcAddress_v2(const char* symbol, void** address, in
     return tensile::cuda::Result::invalid_value;
   }
   const char* lacking = std::getenv("FAKE_CUDA_LACKS");
-  const auto found = fake_cuda::entrances().find(symbol);
-  if (found == fake_cuda::entrances().end() || (lacking != nullptr && found->first == lacking)) {
+  const auto match = fake_cuda::entrances().find(symbol);
+  if (match == fake_cuda::entrances().end() || (lacking != nullptr && match->first == lacking)) {
     *status = 1;
     return tensile::cuda::Result::success;
   }
-  *status = version < found->second.version ? 2 : 0;
-  if (*status == 0) *address = found->second.address;
+  *status = version < match->second.version ? 2 : 0;
+  if (*status == 0) *address = match->second.address;
   return tensile::cuda::Result::success;
 }
 

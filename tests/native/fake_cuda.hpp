@@ -1,16 +1,20 @@
-// A CUDA driver without a GPU, for tests: libcuda.so.1 by its calls, host memory behind its addresses.
+// A CUDA driver without a GPU, for tests. It exports the calls of libcuda.so.1, and its device memory is host memory.
 //
-// What it is for is being strict. Memory is accessible only where it is mapped and allowed; a copy's host range must
-// lie in one registration; work queued on streams runs as late, as early and in as odd an order as the API allows,
-// by a seed; and any two operations that touch the same bytes, one of them writing, must be ordered by stream or
-// event, whether or not they happened to run in a good order. Whatever breaks a rule is a violation, kept in words.
+// It is stricter than a real driver. Memory is accessible only where it is mapped and access was granted. A copy's
+// host range must lie in one registration. Work queued on streams runs in a random order among those that the API
+// allows, determined by a seed. Two operations that touch the same bytes, at least one of them writing, must be
+// ordered by stream or event, even if they happened to run in the right order. The driver records each breach of a
+// rule as a violation, in words.
 //
-// Environment, for processes that only load it: FAKE_CUDA_VERSION (12080), FAKE_CUDA_DEVICES (1),
-// FAKE_CUDA_MEMORY_MB (256), FAKE_CUDA_INIT (what cuInit answers), FAKE_CUDA_LACKS (a call that is not there),
-// FAKE_CUDA_IMPORT (what importing memory answers), FAKE_CUDA_STRICT_MAPS (1: memory is imported, mapped and made
-// accessible only where a context is current), FAKE_CUDA_FAIL (n:code, the n-th call fails so), FAKE_CUDA_HOST_COMPUTES (1: the process computes in device memory
-// itself, as if it were the default stream, which is never behind the host; races are not looked for, and violations
-// are told on the error output).
+// Environment variables, with their defaults, for processes that only load the library:
+//   FAKE_CUDA_VERSION (12080), FAKE_CUDA_DEVICES (1), FAKE_CUDA_MEMORY_MB (256)
+//   FAKE_CUDA_INIT           the result of cuInit
+//   FAKE_CUDA_LACKS          the name of a call that is missing
+//   FAKE_CUDA_IMPORT         the result of importing memory
+//   FAKE_CUDA_STRICT_MAPS    1: importing, mapping and granting access need a current context
+//   FAKE_CUDA_FAIL           n:code, the n-th call fails with this result
+//   FAKE_CUDA_HOST_COMPUTES  1: the process itself computes in device memory, as if it were the default stream, which
+//                            is never behind the host. Races are not checked, and violations go to standard error.
 #pragma once
 
 #include <cstddef>
@@ -28,24 +32,25 @@ namespace fake_cuda {
 using tensile::cuda::Result;
 using tensile::cuda::StreamPointer;
 
-// Nothing fails, violations are forgotten, and what is queued runs in an order of this seed from now on.
+// From now on no call fails, and queued work runs in an order determined by this seed. Forgets all violations.
 void reset(unsigned int seed = 1);
 
-// The n-th call from now on, counted from 1, fails so; those that release something do it all the same.
+// Make the n-th call from now on, counted from 1, fail with this result. A call that releases a resource releases it
+// nevertheless.
 void fail_call(std::uint64_t number, Result result);
-std::string failed_call();  // its name; empty when it has not happened
+std::string failed_call();  // the name of the call that failed; empty if none has failed yet
 
-// Every call from now on answers so.
+// Make every call from now on return this result.
 void lose(Result result);
 
-// What was made and not released, in words: empty when nothing is left.
+// Describe the resources that were created and not released; empty if there are none.
 std::string live();
 std::string violations();
 
-// How a thread waits in the primary context, as it was last set before the context was active.
+// The flags that were set last before the primary context became active: how a thread waits for the device.
 unsigned int context_flags();
 
-// The host memory that is pinned, as begin and size.
+// The ranges of pinned host memory, as begin and size.
 std::vector<std::pair<std::uint64_t, std::size_t>> pinned();
 
 struct Access {
@@ -57,29 +62,30 @@ struct Access {
 // Queue a kernel that touches these bytes of device memory.
 void launch(StreamPointer stream, std::vector<Access> accesses, std::function<void()> body);
 
-// A stream of the test's own, the same in every call, that is not counted as live.
+// Return a stream for tests, the same in every call. It does not count as a live resource.
 StreamPointer side_stream();
 
-// While held, nothing that is queued runs unless somebody waits for all of it.
-void hold(bool held);
+// While enabled, queued work runs only when a caller waits for all of it.
+void hold(bool enabled);
 
-// What a stream recorded, and other streams that came from it and went back to it; made as one, any number of times.
+// The work recorded from a stream, and from other streams that joined the recording. It can be run any number of
+// times.
 class Graph;
 
-// As cuStreamBeginCapture, cuStreamEndCapture and cuGraphLaunch, which torch calls and not the library.
+// Like cuStreamBeginCapture, cuStreamEndCapture and cuGraphLaunch, which torch calls and the library does not.
 void begin_capture(StreamPointer stream);
-std::shared_ptr<const Graph> end_capture(StreamPointer stream);  // null where the capture was broken
-void drop_capture(StreamPointer stream);                         // ends one that was given up, in whatever state
+std::shared_ptr<const Graph> end_capture(StreamPointer stream);  // null if the capture was invalidated
+void drop_capture(StreamPointer stream);                         // end a capture that failed, in any state
 void replay(const std::shared_ptr<const Graph>& graph, StreamPointer stream);
 
-// As cuThreadExchangeStreamCaptureMode with the relaxed mode, and back: what a capture forbids is this thread's own
-// risk.
-void relax(bool wanted);
+// Like cuThreadExchangeStreamCaptureMode: enable or disable the relaxed mode, in which this thread may make calls
+// that a capture otherwise forbids.
+void relax(bool enabled);
 
-// Run everything that is queued.
+// Run all queued work.
 void settle();
 
-// How many operations are queued on a stream, and wait for their turn.
+// Return the number of operations that are queued on a stream and have not run.
 std::size_t queued(StreamPointer stream);
 
 }  // namespace fake_cuda

@@ -21,7 +21,7 @@ Queue* Queues::make() {
   return queue;
 }
 
-// What is queued still runs: the API releases a stream once its work is done.
+// Runs the queued operations first: the API releases a stream once its work is done.
 void Queues::destroy(Queue* queue) {
   drain(*queue);
   queues_.erase(queue);
@@ -67,7 +67,7 @@ bool Queues::step() {
     if (mark == nullptr || mark->done) ready.push_back(queue);
   }
   if (ready.empty()) return false;
-  // By number, so that a seed means the same order whatever the addresses.
+  // Sorted by number, so that a seed gives the same order whatever the addresses are.
   std::sort(ready.begin(), ready.end(), [](const Queue* a, const Queue* b) { return a->number_ < b->number_; });
   Queue& chosen = *ready[random_() % ready.size()];
   const Operation operation = std::move(chosen.operations_.front());
@@ -124,7 +124,8 @@ std::shared_ptr<const Graph> Queues::end_capture(Queue& origin) {
   return graph;
 }
 
-// As one operation of this stream, its parts in any order that the graph allows.
+// Queues the graph as one operation of this stream. Its parts run in a random order among those that the graph
+// allows.
 void Queues::replay(const std::shared_ptr<const Graph>& graph, Queue& queue) {
   std::vector<Access> accesses;
   for (const Node& node : graph->nodes) accesses.insert(accesses.end(), node.accesses.begin(), node.accesses.end());
@@ -217,7 +218,7 @@ void Queues::check_races(const Queue& queue, const std::vector<Access>& accesses
   for (const Access& access : accesses) past_.push_back({access, queue.number_, queue.clock_.at(queue.number_)});
 }
 
-// Between not at all and at once.
+// Runs a random number of queued operations, at most two, so that operations run early as well as late.
 void Queues::hurry(Queue& queue) {
   if (&queue == host_queue_) return drain(queue);
   if (held_) return;

@@ -1,4 +1,5 @@
-// The streams of the fake driver: what is queued, in which order it runs, and whether that order was asked for.
+// The streams of the fake driver: the queued operations, the order in which they run, and a check that conflicting
+// operations are ordered.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +17,14 @@
 
 namespace fake_cuda {
 
-// How much of each stream, by its number, is known to come before.
+// A vector clock: for each stream, by its number, how many of its operations are known to come before.
 using Clock = std::map<std::uint64_t, std::uint64_t>;
 
-// Operations by number, and which come before each.
+// One operation of a graph.
 struct Node {
   std::vector<Access> accesses;
   std::function<void()> body;
-  std::set<std::size_t> before;  // all of them, however far
+  std::set<std::size_t> before;  // the numbers of all operations that must run before it, also indirectly
 };
 
 class Graph {
@@ -33,7 +34,7 @@ class Graph {
 
 class Queue;
 
-// A graph while it is recorded; broken by whatever the API forbids meanwhile.
+// A graph while it is recorded. A call that the API forbids meanwhile invalidates it.
 struct Capture {
   const Queue* origin;
   std::shared_ptr<Graph> graph;
@@ -41,7 +42,8 @@ struct Capture {
   bool ended = false;
 };
 
-// What one recording of an event stands for; of a recorded one, after which operations of the graph it comes.
+// The state that one recording of an event refers to. If the event was recorded into a graph, `after` holds the
+// operations of the graph that come before it.
 struct Mark {
   bool done = false;
   Clock clock;
@@ -67,24 +69,25 @@ class Queue {
   Clock clock_;
   std::deque<Operation> operations_;
   std::shared_ptr<Capture> capture_;
-  std::set<std::size_t> after_;  // of the graph, what the next operation comes after
+  std::set<std::size_t> after_;  // operations of the graph that come before the next operation
 };
 
-// Not for several threads at once.
+// Not thread-safe.
 class Queues {
  public:
   explicit Queues(std::vector<std::string>& violations) : violations_(violations) {}
 
   void seed(unsigned int seed) { random_.seed(seed); }
-  void hold(bool held) { held_ = held; }
+  void hold(bool enabled) { held_ = enabled; }
 
-  // What is queued here has been done when the call returns, and what else touches the memory is not known.
+  // Run operations of this queue before the call that queues them returns. Races are not checked, because the
+  // process's own accesses are not known.
   void follow_host(Queue* queue) { host_queue_ = queue; }
   Queue* make();
   void destroy(Queue* queue);
   std::size_t queued(const Queue* queue) const { return queue->operations_.size(); }
 
-  // Streams that wait for what the origin recorded are recorded too, and must come back to it before the end.
+  // Streams that wait for an event of the origin are recorded too, and the origin must wait for them before the end.
   void begin_capture(Queue& origin);
   std::shared_ptr<const Graph> end_capture(Queue& origin);
   void drop_capture(Queue& origin);
@@ -92,24 +95,24 @@ class Queues {
   bool captures() const { return capturing_ != nullptr; }
   static bool captures(const Queue& queue) { return queue.capture_ != nullptr; }
 
-  // The API forbids what was done while something is recorded.
+  // Invalidate the capture after a call that the API forbids during a capture.
   void break_capture(const std::string& why);
 
   void add(Queue& queue, std::vector<Access> accesses, std::function<void()> body);
   std::shared_ptr<Mark> record(Queue& queue);
   void wait(Queue& queue, std::shared_ptr<const Mark> mark);
 
-  // The host has seen that all of it is done: whatever it queues from now on comes after.
+  // The host has seen that the event is done: all that it queues from now on comes after the event.
   void seen(const Mark& mark) { join(host_, mark.clock); }
 
-  // One operation of a queue drawn by lot, unless held.
+  // Run one operation of a random queue, unless `hold` is enabled.
   void look() {
     if (!held_) step();
   }
   void drain(Queue& queue);
   void drain_all();
 
-  // Whether queued operations touch any of these bytes.
+  // Return whether queued operations touch any of these bytes.
   bool uses(std::uint64_t begin, std::size_t size_bytes) const;
   void forget() { past_.clear(); }
 
@@ -126,7 +129,7 @@ class Queues {
   void run(const Graph& graph);
   static void join(Clock& clock, const Clock& other);
   void check_races(const Queue& queue, const std::vector<Access>& accesses);
-  bool step();  // false when none can run
+  bool step();  // returns false if no operation can run
   void hurry(Queue& queue);
 
   std::vector<std::string>& violations_;

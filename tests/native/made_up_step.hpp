@@ -1,4 +1,4 @@
-// Made-up steps of every shape for the planner's tests, and what a layout of them has to be.
+// Random steps for the planner's tests, and an independent check of their layouts.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class Dice {
 
 inline std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
-// Operators that read some of what is there and write something new, or update what is there.
+// Return a step whose operators read some existing tensors and write a new tensor, or update an existing one.
 inline StepArrays random_step(Dice& dice) {
   StepArrays step;
   const auto add = [&](bool persistent) {
@@ -70,7 +70,7 @@ inline StepArrays random_step(Dice& dice) {
   return step;
 }
 
-// Bytes at each position, by asking of every tensor whether it has to be there.
+// Return the bytes at each position, counted for every tensor from its accesses and moves.
 inline std::vector<Bytes> recounted(const Step& step, const Layout& layout) {
   const Index count = layout.length();
   std::vector<Bytes> load(at(count), 0);
@@ -87,7 +87,7 @@ inline std::vector<Bytes> recounted(const Step& step, const Layout& layout) {
       }
     }
     if (step.persistent(tensor)) {
-      for (Bytes& one : load) one += size;
+      for (Bytes& bytes : load) bytes += size;
       continue;
     }
     for (std::size_t k = 0; k < births.size(); ++k) {
@@ -100,19 +100,20 @@ inline std::vector<Bytes> recounted(const Step& step, const Layout& layout) {
   }
   for (Index pos = 0; pos < count; ++pos)
     load[at(pos)] += step.arrays.workspace_bytes[at(layout.order().op_at[at(pos)])];
-  for (const Move& one : layout.moves)
-    for (Index pos = one.free; pos < one.back; ++pos) load[at(pos % count)] -= step.arrays.size_bytes[at(one.tensor)];
+  for (const Move& move : layout.moves)
+    for (Index pos = move.free; pos < move.back; ++pos)
+      load[at(pos % count)] -= step.arrays.size_bytes[at(move.tensor)];
   return load;
 }
 
 inline void judge(const Step& step, const Layout& layout) {
   CHECK(recounted(step, layout) == layout.load_bytes);
-  for (const Move& one : layout.moves)
-    CHECK(one.after < one.free && one.free < one.back && one.back <= one.need &&
-          one.need <= one.after + layout.length());
+  for (const Move& move : layout.moves)
+    CHECK(move.after < move.free && move.free < move.back && move.back <= move.need &&
+          move.need <= move.after + layout.length());
   std::vector<bool> ran(at(step.operators()), false);
   for (const Index op : layout.order().op_at) ran[at(op)] = true;
-  CHECK(std::all_of(ran.begin(), ran.end(), [](bool one) { return one; }));
+  CHECK(std::all_of(ran.begin(), ran.end(), [](bool did_run) { return did_run; }));
 }
 
 }  // namespace tensile::planner

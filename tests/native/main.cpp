@@ -1,4 +1,4 @@
-// Runs every TEST, or those whose name contains the first argument; the exit status says whether all held.
+// Runs all tests, or those whose names contain the first argument. The exit status is 0 if all of them pass.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -42,9 +42,9 @@ bool add(const char* name, std::function<void()> body) {
   return true;
 }
 
-void fail(const char* file, int line, const std::string& what) {
+void fail(const char* file, int line, const std::string& message) {
   ++failures;
-  std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());
+  std::fprintf(stderr, "%s:%d: %s\n", file, line, message.c_str());
 }
 
 void expect_fault(const char* file, int line, tensile::Fault::Kind kind, const std::string& words,
@@ -65,7 +65,7 @@ void wait_until(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) {
-      throw tensile::Fault(tensile::Fault::Kind::invariant, "what was waited for did not come about in a minute");
+      throw tensile::Fault(tensile::Fault::Kind::invariant, "the condition was not true within a minute");
     }
     std::this_thread::yield();
   }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Build the device library with warnings as errors and run its C++ tests under the address and undefined-behaviour
-# sanitizers, and under the thread sanitizer; on request without any. Needs cmake, ninja and a C++20 compiler.
+# sanitizers, and under the thread sanitizer, or without sanitizers on request. Needs cmake, ninja and a C++20 compiler.
 #
 #   sh tests/native/run.sh                 under both
 #   sh tests/native/run.sh thread          one of: plain, address, thread
@@ -10,7 +10,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 
 run() {
     build="$root/.build/native-$1"
-    # Without optimisation: three times as fast to build, and what is built as users have it warns all the same.
+    # Without optimisation the build is three times as fast. The optimised build of the package gives warnings too.
     cmake -S "$root/native" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE= -DCMAKE_CXX_FLAGS="-O0 -g1" \
         -DTENSILE_PYTHON_MODULE=OFF -DTENSILE_NATIVE_TESTS=ON -DTENSILE_SANITIZE="$2" >"$build.log" 2>&1 ||
         { cat "$build.log" >&2; exit 1; }

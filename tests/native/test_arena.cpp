@@ -30,7 +30,7 @@ Ledger device_of(std::uint64_t regions) {
   return Ledger::create({regions * region, region, 1'000'000'000'000, 1'000'000'000'000, ""});
 }
 
-// A job with some regions of a device, and its arena.
+// A job that owns some regions of a device, with its arena.
 struct Scene {
   explicit Scene(std::uint64_t granted, const ArenaShape& shape = {}, std::uint64_t regions = 8)
       : ledger(device_of(regions)), claim(ledger.claim_slot(1)) {
@@ -43,7 +43,7 @@ struct Scene {
   }
   RegionState state(std::uint64_t number) const { return ledger.regions().owner(number).state; }
 
-  // What the system has set aside for the device's file.
+  // Return the memory that the system has set aside for the device's file.
   std::uint64_t stored_bytes() const {
     struct stat status {};
     ::fstat(ledger.fd(), &status);
@@ -56,20 +56,20 @@ struct Scene {
 };
 
 std::vector<std::uint64_t> regions_of(const Ledger& ledger, const Claim& claim) {
-  std::vector<std::uint64_t> found;
+  std::vector<std::uint64_t> owned;
   for (std::uint64_t number = 0; number < ledger.regions().count(); ++number) {
-    if (ledger.regions().is_of(claim, number)) found.push_back(number);
+    if (ledger.regions().is_of(claim, number)) owned.push_back(number);
   }
-  return found;
+  return owned;
 }
 
 using Numbers = std::vector<std::uint64_t>;
 
-// Whether the process that does this ends by itself, with status 0.
+// Return whether a child process that runs this ends normally, with status 0.
 bool survives(const std::function<void()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
-    ::close(STDERR_FILENO);  // a sanitizer's report of the fault that is wanted
+    ::close(STDERR_FILENO);  // suppress a sanitizer's report of the expected fault
     body();
     ::_exit(0);
   }
@@ -92,12 +92,12 @@ TEST(regions_are_handed_out_in_one_run_where_there_is_one) {
   CHECK(regions_of(ledger, b) == (Numbers{3, 4}));
   CHECK(regions_of(ledger, c) == (Numbers{5}));
   ledger.release_slot(b.slot);
-  ledger.grant(c.slot, 2 * region);  // beside its own, in the shorter gap
+  ledger.grant(c.slot, 2 * region);  // next to its own region, in the shorter gap
   CHECK(regions_of(ledger, c) == (Numbers{4, 5}));
   const Claim d = ledger.claim_slot(4);
-  ledger.grant(d.slot, 5 * region);  // the longest run, and what is left
+  ledger.grant(d.slot, 5 * region);  // the longest run, then the remaining regions
   CHECK(regions_of(ledger, d) == (Numbers{3, 6, 7, 8, 9}));
-  ledger.grant(d.slot, 2 * region);  // from the top
+  ledger.grant(d.slot, 2 * region);  // the highest regions come back first
   CHECK(regions_of(ledger, d) == (Numbers{3, 6}));
 }
 
@@ -166,7 +166,7 @@ TEST(an_arena_without_room_says_how_much_there_is) {
 
 TEST(a_lower_grant_takes_empty_regions_and_the_arena_finds_out) {
   Scene scene(4);
-  std::byte* kept = scene.arena->allocate_at(region, 64);
+  std::byte* remaining = scene.arena->allocate_at(region, 64);
   std::byte* last = scene.arena->allocate_at(3 * region, 64);
   CHECK(scene.state(1) == RegionState::used && scene.state(2) == RegionState::empty);
   CHECK_EQUAL(scene.ledger.grant(scene.claim.slot, region), region);
@@ -179,7 +179,7 @@ TEST(a_lower_grant_takes_empty_regions_and_the_arena_finds_out) {
   scene.ledger.grant(scene.claim.slot, region);
   CHECK(regions_of(scene.ledger, scene.claim) == (Numbers{1}));
   CHECK_EQUAL(scene.offset(scene.arena->allocate(region - 64)), region + 64);
-  scene.arena->free(kept);
+  scene.arena->free(remaining);
   scene.ledger.grant(scene.claim.slot, 3 * region);
   CHECK_EQUAL(scene.offset(scene.arena->allocate(2 * region)), 2 * region);
 }
@@ -307,7 +307,7 @@ TEST(a_forked_child_has_neither_the_memory_nor_the_allocator) {
 }
 
 TEST(a_strict_arena_lets_nobody_touch_what_is_not_allocated) {
-  // In the child an arena of its own: a mapping is not forked.
+  // The child creates an arena of its own, because it does not inherit the parent's mapping.
   const auto touches = [](std::uint64_t freed_from, std::uint64_t touched) {
     return survives([&] {
       Scene scene(4, {.strict = true});
@@ -321,25 +321,25 @@ TEST(a_strict_arena_lets_nobody_touch_what_is_not_allocated) {
   CHECK(!touches(4096, 4096));
   CHECK(!touches(4096, 3 * region - 1));
   CHECK(!touches(4096, 3 * region));     // never allocated
-  CHECK(!touches(4096, 5 * region));     // not even this job's
-  CHECK(touches(4096 + 64, 4096 + 64));  // shares a page with what lives
+  CHECK(!touches(4096, 5 * region));     // a region of another job
+  CHECK(touches(4096 + 64, 4096 + 64));  // shares a page with a live allocation
   CHECK(!touches(4096 + 64, 2 * 4096));
 }
 
 TEST(a_strict_arena_poisons_what_is_freed_and_what_is_new) {
   Scene scene(2, {.strict = true});
-  std::byte* kept = scene.arena->allocate(64);
+  std::byte* remaining = scene.arena->allocate(64);
   std::byte* gone = scene.arena->allocate(64);
   CHECK(gone[0] == Arena::poison && gone[63] == Arena::poison);
-  std::memset(kept, 1, 64);
+  std::memset(remaining, 1, 64);
   std::memset(gone, 2, 64);
   scene.arena->free(gone);
   CHECK(gone[0] == Arena::poison && gone[63] == Arena::poison);
-  CHECK(kept[63] == std::byte{1});
+  CHECK(remaining[63] == std::byte{1});
   std::byte* large = scene.arena->allocate(region);
   std::memset(large, 3, region);
   scene.arena->free(large);
-  scene.arena->free(kept);
+  scene.arena->free(remaining);
   CHECK(scene.arena->allocate(2 * region)[region] == Arena::poison);
 }
 
@@ -383,21 +383,20 @@ TEST(bad_sizes_of_a_device_are_refused) {
 }
 
 TEST(a_machine_with_too_little_memory_is_an_error_and_no_signal) {
-  // As much as the machine has in all cannot be had.
+  // The machine cannot give one region all of its memory.
   const std::uint64_t huge = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * page_bytes();
   Ledger ledger = Ledger::create({2 * huge, huge, 1, 1, ""});
   const Claim claim = ledger.claim_slot(1);
   ledger.grant(claim.slot, huge);
   Arena arena(Ledger::attach(ledger.fd()), claim, {});
-  CHECK_FAULT(lost, text("the system has no memory for ", huge, " more bytes of the device: "),
-              arena.allocate(100));
+  CHECK_FAULT(lost, text("the system has no memory for ", huge, " more bytes of the device: "), arena.allocate(100));
   CHECK(ledger.regions().owner(0).state == RegionState::empty);
   CHECK(arena.hook().allocate(arena.hook().context, 100) == nullptr);
   CHECK_EQUAL(arena.usage().fallback_count, 1U);
 }
 
 TEST(a_full_file_system_is_an_error_and_no_signal) {
-  // In a child with a file system of its own, which root may have.
+  // Runs in a child with a mount namespace of its own, which only root can create.
   const pid_t child = ::fork();
   if (child == 0) {
     if (::unshare(CLONE_NEWNS) != 0) ::_exit(77);
@@ -408,19 +407,19 @@ TEST(a_full_file_system_is_an_error_and_no_signal) {
     ledger.grant(claim.slot, 8 * region);
     Arena arena(Ledger::attach(ledger.fd()), claim, {});
     std::uint64_t placed = 0;
-    std::string said;
+    std::string message;
     try {
       for (;; ++placed) std::memset(arena.allocate(region), 1, region);
     } catch (const Fault& fault) {
-      said = fault.what();
+      message = fault.what();
     }
-    CHECK_EQUAL(placed, 5U);  // 24 pages, less two of the ledger
-    CHECK(said.find("No space left on device") != std::string::npos);
+    CHECK_EQUAL(placed, 5U);  // 24 pages, of which the ledger uses two
+    CHECK(message.find("No space left on device") != std::string::npos);
     const std::byte* spanning = nullptr;
     CHECK_FAULT(lost, "No space left", spanning = arena.allocate_at(5 * region, 2 * region));
     CHECK(ledger.regions().owner(5).state == RegionState::empty);
     CHECK_EQUAL(arena.usage().reserved_bytes, 5 * region);
-    ::_exit(placed == 5 && !said.empty() && spanning == nullptr ? 0 : 1);
+    ::_exit(placed == 5 && !message.empty() && spanning == nullptr ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);

@@ -473,8 +473,7 @@ print(_native.cuda_take_refusal())
     assert run(source, environment(library), str(tmp_path / "catcher.so")).splitlines() == [
         "1",
         "0",
-        "the job's regions have no 6291456 bytes in one piece for torch, and of what may be had beside them 0 bytes"
-        " are in use",
+        "the job's regions have no 6291456 bytes in one piece for torch, and 0 bytes outside them are in use",
         f"({6 << 20}, {6 << 20})",
     ]
 

@@ -1,5 +1,5 @@
-// What native/cuda/api.hpp declares, compared with the CUDA toolkit's own headers: compiling this is the test, where
-// they are installed.
+// Compares the declarations of native/cuda/api.hpp with the headers of the CUDA toolkit. Compiling this file is the
+// test; it is compiled where the headers are installed.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
@@ -13,14 +13,14 @@ using namespace tensile::cuda;
 
 namespace {
 
-// As the calling convention sees it: a number of the same size, or a pointer.
+// Return whether the calling convention passes both types alike: both are pointers, or numbers of the same size.
 template <typename Ours, typename Theirs>
 constexpr bool passes_as() {
   if constexpr (std::is_pointer_v<Ours> || std::is_pointer_v<Theirs>) {
     return std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>;
   } else {
-    return (std::is_integral_v<Ours> || std::is_enum_v<Ours>)&&(
-               std::is_integral_v<Theirs> || std::is_enum_v<Theirs>)&&sizeof(Ours) == sizeof(Theirs);
+    return (std::is_integral_v<Ours> || std::is_enum_v<Ours>) &&
+           (std::is_integral_v<Theirs> || std::is_enum_v<Theirs>) && sizeof(Ours) == sizeof(Theirs);
   }
 }
 

@@ -21,13 +21,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A kernel, on the default stream where no other is named.
+// Launch a kernel that fills memory with a value.
 void compute(DeviceAddress address, std::size_t size_bytes, std::byte value, StreamHandle stream = 0) {
   fake_cuda::launch(reinterpret_cast<StreamPointer>(stream), {{address, size_bytes, true}},
                     [=] { std::memset(reinterpret_cast<void*>(address), static_cast<int>(value), size_bytes); });
 }
 
-// What a kernel reads of it when its turn comes.
+// Launch a kernel that reads memory into `seen` when it runs.
 void read(DeviceAddress address, std::size_t size_bytes, std::vector<std::byte>& seen) {
   fake_cuda::launch(nullptr, {{address, size_bytes, false}}, [=, &seen] {
     const auto* memory = reinterpret_cast<const std::byte*>(address);
@@ -35,14 +35,14 @@ void read(DeviceAddress address, std::size_t size_bytes, std::vector<std::byte>&
   });
 }
 
-// Another stream that computes, as its handle; one for the whole run.
+// The handle of a second computing stream, the same for the whole run.
 StreamHandle side_stream() { return reinterpret_cast<StreamHandle>(fake_cuda::side_stream()); }
 
 std::vector<std::byte> filled(std::size_t size_bytes, int value) {
   return std::vector<std::byte>(size_bytes, static_cast<std::byte>(value));
 }
 
-// Everything once: broker, hand-over, device, pool, copies both ways, waiting.
+// Use all parts once: broker, passing regions, device, pool, copies both ways, waiting.
 void everything() {
   Scene scene;
   CudaDevice& device = *scene.device;
@@ -63,7 +63,7 @@ void everything() {
   device.host_free(host);
 }
 
-// What the system keeps of the mapping that holds this address ("VmFlags" of smaps).
+// Return the kernel's flags of the mapping that contains this address ("VmFlags" in smaps).
 std::string mapping_flags(std::uint64_t address) {
   std::ifstream lines("/proc/self/smaps");
   bool inside = false;
@@ -119,7 +119,7 @@ TEST(a_tensor_comes_back_to_memory_that_was_used_meanwhile_without_the_host_wait
     std::vector<std::byte> back;
     compute(memory, size_bytes, std::byte{1});
     device.copy_out(host, memory, size_bytes);
-    device.hand_to(memory, size_bytes, 0);  // another tensor is placed there
+    device.hand_to(memory, size_bytes, 0);  // another tensor is placed in this memory
     compute(memory, size_bytes, std::byte{2});
     read(memory, size_bytes, other);
     const Ticket in = device.copy_in(memory, host, size_bytes);
@@ -135,7 +135,7 @@ TEST(a_tensor_comes_back_to_memory_that_was_used_meanwhile_without_the_host_wait
   }
 }
 
-// The double sees what is not ordered: without these calls the test above would have passed by luck.
+// The fake driver detects unordered operations; otherwise the test above could pass by chance.
 TEST(memory_taken_anew_without_its_copies_being_waited_for_is_seen) {
   const std::vector<std::function<void(CudaDevice&, DeviceAddress, std::byte*)>> mistakes{
       [](CudaDevice& device, DeviceAddress memory, std::byte* host) {
@@ -192,7 +192,7 @@ TEST(random_swapping_ends_with_every_tensor_as_it_was_computed) {
     struct Tensor {
       std::byte* host;
       std::byte value{};
-      std::size_t place = places;  // away
+      std::size_t place = places;  // swapped out
     };
     std::vector<Tensor> tensors;
     for (int i = 0; i < 8; ++i) tensors.push_back({device.host_allocate(tensor_bytes)});
@@ -239,7 +239,7 @@ TEST(nothing_of_it_waits_on_the_host) {
   CHECK(!device.done(out));
   CHECK(!device.wait_for(out, 1ms));
   CHECK_FAULT(invariant, "is freed while a copy still uses it", device.host_free(host));
-  CHECK_EQUAL(fake_cuda::queued(nullptr), 4U);  // the kernel, the mark before the copy, two waits for the copy
+  CHECK_EQUAL(fake_cuda::queued(nullptr), 4U);  // the kernel, the event before the copy, two waits for the copy
   fake_cuda::hold(false);
   CHECK(device.wait_for(out, 60s));
   device.host_free(host);
@@ -264,9 +264,9 @@ TEST(buffers_across_registrations_are_copied_in_parts_that_each_lie_in_one) {
   const Checked checked;
   Scene scene(40 * mib, 16 * mib);
   CudaDevice& device = *scene.device;
-  device.host_prepare(1);  // 16 MiB
+  device.host_prepare(1);  // pins one step of 16 MiB
   std::byte* small = device.host_allocate(15 * mib);
-  std::byte* across = device.host_allocate(7 * mib);  // into what is pinned by a second call
+  std::byte* across = device.host_allocate(7 * mib);  // extends into the memory that a second call pins
   std::memset(across, 9, 7 * mib);
   std::vector<std::byte> seen;
   device.compute_after(device.copy_in(device.regions().base(), across, 7 * mib));
@@ -281,7 +281,7 @@ TEST(pinned_memory_that_is_given_back_is_pinned_no_more_and_the_rest_of_its_regi
   const Checked checked;
   Scene scene(40 * mib, 16 * mib);
   CudaDevice& device = *scene.device;
-  std::byte* const first = device.host_allocate(20 * mib);  // two registrations of 16 MiB
+  std::byte* const first = device.host_allocate(20 * mib);  // spans two registrations of 16 MiB
   device.host_allocate(1000);
   device.host_free(first);
   const std::vector<HostMove> moved = device.host_pack();
@@ -343,7 +343,7 @@ TEST(copies_may_be_asked_for_and_looked_at_by_several_threads) {
 }
 
 TEST(every_call_that_fails_once_is_named_and_leaves_nothing_behind) {
-  // What is not heard of: a destructor's releases, and what a failure's own clean-up does.
+  // Calls whose failure raises no fault: releases by destructors, and the cleanup after another failure.
   const std::set<std::string> quiet{"cuCtxPopCurrent",           "cuCtxPushCurrent",   "cuCtxSynchronize",
                                     "cuDevicePrimaryCtxRelease", "cuEventDestroy",     "cuMemAddressFree",
                                     "cuMemHostUnregister",       "cuMemRelease",       "cuMemUnmap",
@@ -485,10 +485,10 @@ TEST(a_job_without_a_broker_makes_the_memory_of_its_own_regions_and_gives_it_up)
   compute(tensor, 2 * region_bytes, std::byte{1});
   CHECK(!device.regions().holds(tensor, 3 * region_bytes));
   CHECK_FAULT(memory, "the arena has no 4194304 bytes in one piece", device.allocate(2 * region_bytes));
-  const DeviceAddress kept = device.allocate(region_bytes);
+  const DeviceAddress remaining = device.allocate(region_bytes);
   device.free(tensor);
   device.trim();
-  CHECK(device.regions().holds(kept, region_bytes) && !device.regions().holds(tensor, 1));
+  CHECK(device.regions().holds(remaining, region_bytes) && !device.regions().holds(tensor, 1));
   scene.ledger.grant(scene.claim.slot, 2 * region_bytes);
   const DeviceAddress again = device.allocate(region_bytes);
   std::vector<std::byte> seen;
@@ -498,7 +498,7 @@ TEST(a_job_without_a_broker_makes_the_memory_of_its_own_regions_and_gives_it_up)
   device.free(again);
   scene.ledger.grant(scene.claim.slot, region_bytes);
   device.trim();
-  CHECK(device.regions().holds(kept, region_bytes) && !device.regions().holds(again, 1));
+  CHECK(device.regions().holds(remaining, region_bytes) && !device.regions().holds(again, 1));
 }
 
 TEST(regions_that_are_not_the_ledgers_are_refused) {

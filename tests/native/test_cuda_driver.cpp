@@ -66,8 +66,8 @@ TEST(a_driver_that_is_too_old_is_told_with_both_versions) {
 TEST(the_oldest_driver_that_is_supported_has_every_call) {
   const Setting version("FAKE_CUDA_VERSION", "12000");
   const auto loaded = Driver::load();
-  const auto* found = std::get_if<std::unique_ptr<const Driver>>(&loaded);
-  CHECK(found != nullptr && (*found)->version() == 12000);
+  const auto* loaded_driver = std::get_if<std::unique_ptr<const Driver>>(&loaded);
+  CHECK(loaded_driver != nullptr && (*loaded_driver)->version() == 12000);
 }
 
 TEST(a_driver_without_one_of_the_calls_names_it) {
@@ -143,9 +143,9 @@ TEST(a_forked_child_is_refused_by_every_call) {
 
 TEST(devices_are_known_by_their_facts) {
   const Setting devices("FAKE_CUDA_DEVICES", "2");
-  const auto found = probe(driver());
-  CHECK_EQUAL(found.size(), 2U);
-  const DeviceFacts& second = found.back();
+  const auto facts = probe(driver());
+  CHECK_EQUAL(facts.size(), 2U);
+  const DeviceFacts& second = facts.back();
   CHECK_EQUAL(second.ordinal, 1);
   CHECK_EQUAL(second.name, "Fake GPU 1");
   CHECK_EQUAL(second.uuid, "GPU-00112233-4455-6677-8899-aabbccddeeff");

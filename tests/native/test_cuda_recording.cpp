@@ -20,8 +20,8 @@ constexpr std::size_t tensor_bytes = 250'000;  // three chunks
 StreamPointer stream() { return fake_cuda::side_stream(); }
 StreamHandle computing() { return reinterpret_cast<StreamHandle>(stream()); }
 
-// One iteration: fills a tensor by a number that each run finds in `input`, swaps it out, computes something else in
-// its memory, swaps it back and adds up what is there in `sum`.
+// One iteration: fills a tensor with the number in `input`, swaps the tensor out, uses its memory for another
+// computation, swaps the tensor back and adds up its bytes in `sum`.
 struct Iteration {
   explicit Iteration(CudaDevice& used) : device(used) {
     device.compute_on(computing());
@@ -41,7 +41,7 @@ struct Iteration {
   }
 
   void queue() {
-    device.compute_after(carried);  // as for a copy that ran on from the iteration before, recorded or not
+    device.compute_after(carried);  // a copy that continues from the previous iteration, whether recorded or not
     const Ticket uploaded = device.copy_in(input, staged, tensor_bytes);
     device.compute_after(uploaded);
     kernel({{input, tensor_bytes, false}, {tensor, tensor_bytes, true}},
@@ -64,7 +64,7 @@ struct Iteration {
     return fake_cuda::end_capture(stream());
   }
 
-  // What the batch is from now on; what computed with the last one is done.
+  // Set the next batch, after all computation with the previous batch is done.
   void give(unsigned char value) {
     fake_cuda::settle();
     std::memset(staged, value, tensor_bytes);
@@ -111,7 +111,7 @@ TEST(a_recorded_iteration_does_what_it_did_when_it_was_queued_on_other_bytes) {
     }
     iteration.give(9);
     iteration.sum = 0;
-    iteration.queue();  // and again without it
+    iteration.queue();  // and again without the recording
     fake_cuda::settle();
     CHECK_EQUAL(iteration.sum, 9 * tensor_bytes);
     CHECK(scene.device->drain_for(60s));
@@ -125,11 +125,11 @@ TEST(nothing_is_recorded_where_nobody_records_or_a_copy_is_under_way) {
   const Checked checked;
   Scene scene(2 * mib);
   Iteration iteration(*scene.device);
-  CHECK_FAULT(invariant, "nobody records what the computing stream is given", iteration.device.begin_recording());
+  CHECK_FAULT(invariant, "the computing stream is not being recorded", iteration.device.begin_recording());
   fake_cuda::hold(true);
   iteration.device.copy_out(iteration.swapped, iteration.tensor, 1000);
   fake_cuda::begin_capture(stream());
-  CHECK_FAULT(invariant, "a copy is under way where recording begins", iteration.device.begin_recording());
+  CHECK_FAULT(invariant, "recording begins while a copy is under way", iteration.device.begin_recording());
   fake_cuda::drop_capture(stream());
   fake_cuda::hold(false);
   CHECK(iteration.device.drain_for(60s));
@@ -174,21 +174,21 @@ TEST(a_call_that_fails_while_an_iteration_is_recorded_leaves_a_device_that_goes_
     CHECK(iteration.device.drain_for(60s));
     fake_cuda::begin_capture(stream());
     fake_cuda::fail_call(number, Result::capture_invalidated);
-    bool told = false;
+    bool raised = false;
     try {
       iteration.device.begin_recording();
       iteration.queue();
       iteration.device.end_recording();
     } catch (const Fault& fault) {
-      told = true;
+      raised = true;
       CHECK(fault.kind() == Fault::Kind::device);
     }
     const bool all = fake_cuda::failed_call().empty();
     fake_cuda::fail_call(0, Result::success);
     fake_cuda::drop_capture(stream());
     iteration.device.give_up_recording();
-    CHECK(all || told || fake_cuda::failed_call() == "cuCtxPopCurrent");
-    failed += told;
+    CHECK(all || raised || fake_cuda::failed_call() == "cuCtxPopCurrent");
+    failed += raised;
     iteration.sum = 0;
     iteration.give(3);
     iteration.queue();
@@ -216,7 +216,7 @@ TEST(what_outlives_every_plan_lies_beside_the_regions) {
   serve_torch(nullptr);
 }
 
-// torch 2.13 makes the words that its random numbers start from when the capture has begun.
+// torch 2.13 allocates the seeds of its random numbers after the capture has begun.
 TEST(what_torch_asks_for_beside_the_regions_while_it_begins_to_record_is_at_its_own_risk) {
   const Checked checked;
   Scene scene;

@@ -22,12 +22,12 @@ struct Pair {
   Pair() {
     std::array<int, 2> numbers{};
     CHECK_EQUAL(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, numbers.data()), 0);
-    here = FileDescriptor(numbers[0]);
-    there = FileDescriptor(numbers[1]);
+    near = FileDescriptor(numbers[0]);
+    far = FileDescriptor(numbers[1]);
   }
 
-  FileDescriptor here;
-  FileDescriptor there;
+  FileDescriptor near;
+  FileDescriptor far;
 };
 
 int open_descriptors() {
@@ -50,19 +50,19 @@ TEST(descriptors_reach_another_process_in_their_order) {
   Pair pair;
   const pid_t child = ::fork();
   if (child == 0) {
-    // Only what came over the socket: what the fork copied is closed.
+    // Close the descriptors that the fork copied, so that only those received over the socket remain.
     ::close(first.fd());
     ::close(second.fd());
-    const auto found = receive_descriptors(pair.there.number(), 2);
-    for (const FileDescriptor& descriptor : found) {
+    const auto received = receive_descriptors(pair.far.number(), 2);
+    for (const FileDescriptor& descriptor : received) {
       SharedMemory::attach(descriptor.number(), 4096).address()[1] = std::byte{0x5A};
     }
-    send_bytes(pair.there.number(), std::array{std::byte{1}});
+    send_bytes(pair.far.number(), std::array{std::byte{1}});
     ::_exit(0);
   }
-  send_descriptors(pair.here.number(), std::array{first.fd(), second.fd()});
+  send_descriptors(pair.near.number(), std::array{first.fd(), second.fd()});
   std::array<std::byte, 1> answer{};
-  receive_bytes(pair.here.number(), answer);
+  receive_bytes(pair.near.number(), answer);
   CHECK(first.address()[1] == std::byte{0x5A} && second.address()[1] == std::byte{0x5A});
   int status = -1;
   CHECK_EQUAL(::waitpid(child, &status, 0), child);
@@ -75,57 +75,57 @@ TEST(as_many_descriptors_as_a_message_holds_arrive_as_themselves_and_close_at_ex
   const Pair pair;
   std::vector<int> numbers(max_descriptors, memory.fd());
   numbers.back() = last.fd();
-  send_descriptors(pair.here.number(), numbers);
-  const auto found = receive_descriptors(pair.there.number(), max_descriptors);
-  CHECK_EQUAL(found.size(), max_descriptors);
-  CHECK(same_file(found.front().number(), memory.fd()) && same_file(found.back().number(), last.fd()));
-  CHECK_EQUAL(::fcntl(found.front().number(), F_GETFD), FD_CLOEXEC);
+  send_descriptors(pair.near.number(), numbers);
+  const auto received = receive_descriptors(pair.far.number(), max_descriptors);
+  CHECK_EQUAL(received.size(), max_descriptors);
+  CHECK(same_file(received.front().number(), memory.fd()) && same_file(received.back().number(), last.fd()));
+  CHECK_EQUAL(::fcntl(received.front().number(), F_GETFD), FD_CLOEXEC);
 }
 
 TEST(messages_of_descriptors_are_taken_one_by_one) {
   const SharedMemory memory = SharedMemory::create("memory", "", 4096, 4096);
   const Pair pair;
-  for (int message = 0; message < 3; ++message) send_descriptors(pair.here.number(), std::array{memory.fd()});
-  for (int message = 0; message < 3; ++message) CHECK_EQUAL(receive_descriptors(pair.there.number(), 1).size(), 1U);
+  for (int message = 0; message < 3; ++message) send_descriptors(pair.near.number(), std::array{memory.fd()});
+  for (int message = 0; message < 3; ++message) CHECK_EQUAL(receive_descriptors(pair.far.number(), 1).size(), 1U);
 }
 
 TEST(another_number_of_descriptors_is_a_fault_that_keeps_none_open) {
   const SharedMemory memory = SharedMemory::create("memory", "", 4096, 4096);
   const Pair pair;
   const int before = open_descriptors();
-  send_descriptors(pair.here.number(), std::array{memory.fd(), memory.fd(), memory.fd()});
-  CHECK_FAULT(device, "3 of 2 arrived", receive_descriptors(pair.there.number(), 2));
-  send_descriptors(pair.here.number(), std::array{memory.fd()});
-  CHECK_FAULT(device, "1 of 2 arrived", receive_descriptors(pair.there.number(), 2));
-  send_bytes(pair.here.number(), std::array{std::byte{1}});
-  CHECK_FAULT(device, "0 of 1 arrived", receive_descriptors(pair.there.number(), 1));
+  send_descriptors(pair.near.number(), std::array{memory.fd(), memory.fd(), memory.fd()});
+  CHECK_FAULT(device, "3 of 2 arrived", receive_descriptors(pair.far.number(), 2));
+  send_descriptors(pair.near.number(), std::array{memory.fd()});
+  CHECK_FAULT(device, "1 of 2 arrived", receive_descriptors(pair.far.number(), 2));
+  send_bytes(pair.near.number(), std::array{std::byte{1}});
+  CHECK_FAULT(device, "0 of 1 arrived", receive_descriptors(pair.far.number(), 1));
   CHECK_EQUAL(open_descriptors(), before);
-  CHECK_FAULT(invariant, "a message of 0 descriptors", send_descriptors(pair.here.number(), {}));
-  CHECK_FAULT(invariant, "a message of 254 descriptors", receive_descriptors(pair.there.number(), 254));
+  CHECK_FAULT(invariant, "a message of 0 descriptors", send_descriptors(pair.near.number(), {}));
+  CHECK_FAULT(invariant, "a message of 254 descriptors", receive_descriptors(pair.far.number(), 254));
 }
 
 TEST(a_peer_that_is_gone_is_a_fault) {
   const SharedMemory memory = SharedMemory::create("memory", "", 4096, 4096);
   Pair pair;
-  pair.there = FileDescriptor();
+  pair.far = FileDescriptor();
   std::array<std::byte, 4> bytes{};
   CHECK_FAULT(device, "the other process closed the socket",
-              send_descriptors(pair.here.number(), std::array{memory.fd()}));
-  CHECK_FAULT(device, "the other process closed the socket", receive_descriptors(pair.here.number(), 1));
-  CHECK_FAULT(device, "the other process closed the socket", send_bytes(pair.here.number(), bytes));
-  CHECK_FAULT(device, "the other process closed the socket", receive_bytes(pair.here.number(), bytes));
+              send_descriptors(pair.near.number(), std::array{memory.fd()}));
+  CHECK_FAULT(device, "the other process closed the socket", receive_descriptors(pair.near.number(), 1));
+  CHECK_FAULT(device, "the other process closed the socket", send_bytes(pair.near.number(), bytes));
+  CHECK_FAULT(device, "the other process closed the socket", receive_bytes(pair.near.number(), bytes));
 }
 
 TEST(a_peer_that_does_not_answer_in_the_sockets_time_is_a_fault) {
   const Pair pair;
   const timeval limit{0, 1000};
-  CHECK_EQUAL(::setsockopt(pair.here.number(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
-  CHECK_FAULT(device, "the other process does not answer", receive_descriptors(pair.here.number(), 1));
+  CHECK_EQUAL(::setsockopt(pair.near.number(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+  CHECK_FAULT(device, "the other process does not answer", receive_descriptors(pair.near.number(), 1));
 }
 
 TEST(a_descriptor_that_is_none_is_refused_by_name) {
   const Pair pair;
   CHECK_FAULT(device, "handing over 1 descriptors: sendmsg failed",
-              send_descriptors(pair.here.number(), std::array{-1}));
+              send_descriptors(pair.near.number(), std::array{-1}));
   CHECK_FAULT(device, "recvmsg failed", receive_descriptors(-1, 1));
 }

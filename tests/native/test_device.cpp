@@ -1,4 +1,4 @@
-// What every device does, whichever back end: each test here runs on the emulated device and on the GPU's back end.
+// Tests of the behaviour that all devices share: each runs on the emulated device and on the GPU's back end.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t memory_bytes = 200'000;
 constexpr std::uint64_t host_pool_bytes = 1 << 20;
 
-// One job's device with some memory of its own on it.
+// The device of one job, with some memory of its own.
 class Place {
  public:
   virtual ~Place() = default;
@@ -28,7 +28,7 @@ class Place {
   virtual Ledger& ledger() = 0;
   virtual DeviceAddress memory() = 0;
 
-  // Copies stay under way until they are let go.
+  // Keep copies under way until `let_go`.
   virtual void hold() = 0;
   virtual void let_go() = 0;
 

@@ -79,17 +79,17 @@ TEST(memory_is_there_before_it_is_used) {
   std::vector<unsigned char> pages(20 * mib / 4096);
   CHECK_EQUAL(::mincore(buffer, 20 * mib, pages.data()), 0);
   CHECK(std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }));
-  pool.allocate(20 * mib);  // 12 MiB are there already, at the end
+  pool.allocate(20 * mib);  // 12 MiB are already free at the end
   CHECK_EQUAL(pool.usage().resident_bytes, 48 * mib);
 }
 
 TEST(memory_can_be_asked_for_ahead_and_comes_from_who_supplies_it) {
   std::vector<std::size_t> supplied;
   HostPool pool(33 * mib + 64, {[&](std::byte* address, std::size_t size_bytes) {
-    CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(address) % 4096, 0U);
-    populate(address, size_bytes);
-    supplied.push_back(size_bytes);
-  }});
+                  CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(address) % 4096, 0U);
+                  populate(address, size_bytes);
+                  supplied.push_back(size_bytes);
+                }});
   pool.prepare(17 * mib);
   CHECK_EQUAL(pool.usage().resident_bytes, 32 * mib);
   pool.prepare(mib);
@@ -104,9 +104,9 @@ TEST(memory_can_be_asked_for_ahead_and_comes_from_who_supplies_it) {
 TEST(a_pool_whose_memory_cannot_be_supplied_stays_as_it_was) {
   bool refuses = true;
   HostPool pool(mib, {[&](std::byte* address, std::size_t size_bytes) {
-    if (refuses) throw Fault(Fault::Kind::memory, "none left");
-    populate(address, size_bytes);
-  }});
+                  if (refuses) throw Fault(Fault::Kind::memory, "none left");
+                  populate(address, size_bytes);
+                }});
   CHECK_FAULT(memory, "none left", pool.allocate(1000));
   CHECK_FAULT(memory, "none left", pool.prepare(1000));
   CHECK_EQUAL(pool.usage().resident_bytes, 0U);
@@ -139,10 +139,11 @@ TEST(packed_buffers_lie_without_gaps_in_their_order_and_keep_their_bytes) {
   CHECK_EQUAL(moved.size(), 2U);
   for (std::size_t place = 0; place < 2; ++place) {
     std::byte* const old = buffers[2 * place + 1];
-    const auto found = std::find_if(moved.begin(), moved.end(), [&](const HostMove& move) { return move.from == old; });
-    CHECK(found != moved.end() && found->to == buffers[0] + place * pool.size_bytes(found->to));
-    CHECK_EQUAL(std::count(found->to, found->to + 100'000, static_cast<std::byte>(2 * place + 1)), 100'000);
-    pool.free(found->to);
+    const auto entry =
+        std::find_if(moved.begin(), moved.end(), [&](const HostMove& move) { return move.from == old; });
+    CHECK(entry != moved.end() && entry->to == buffers[0] + place * pool.size_bytes(entry->to));
+    CHECK_EQUAL(std::count(entry->to, entry->to + 100'000, static_cast<std::byte>(2 * place + 1)), 100'000);
+    pool.free(entry->to);
   }
   CHECK(pool.pack().empty());
   CHECK(pool.allocate(mib) == buffers[0]);
@@ -159,7 +160,7 @@ TEST(a_pool_is_fitted_to_what_is_to_come_and_gives_the_rest_back) {
                             held_bytes -= size_bytes;
                           }});
   std::byte* const first = pool.allocate(mib);
-  CHECK_EQUAL(held_bytes, 8 * mib);  // a step ahead, up to the limit
+  CHECK_EQUAL(held_bytes, 8 * mib);  // acquires a whole step, but at most the limit
   std::memset(first, 7, mib);
   pool.fit(5000);
   CHECK_EQUAL(held_bytes, mib + 8192);
@@ -176,10 +177,10 @@ TEST(a_pool_is_fitted_to_what_is_to_come_and_gives_the_rest_back) {
 TEST(where_a_step_ahead_is_not_to_be_had_a_pool_takes_what_it_needs) {
   std::uint64_t left_bytes = mib;
   HostPool pool(64 * mib, {[&](std::byte* address, std::size_t size_bytes) {
-    if (size_bytes > left_bytes) throw Fault(Fault::Kind::memory, "none left");
-    left_bytes -= size_bytes;
-    populate(address, size_bytes);
-  }});
+                  if (size_bytes > left_bytes) throw Fault(Fault::Kind::memory, "none left");
+                  left_bytes -= size_bytes;
+                  populate(address, size_bytes);
+                }});
   pool.allocate(5000);
   CHECK_EQUAL(left_bytes, mib - 8192);
 }

@@ -1,4 +1,4 @@
-// What pinned memory processes have together, at every instant and after any of them was killed.
+// Tests of the pinned memory that all processes have together, at every instant and after one of them was killed.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -24,9 +24,11 @@ constexpr std::uint64_t limit_bytes = 64 * page;
 constexpr std::uint64_t region = 1000;
 constexpr int for_ever = 1 << 30;
 
-Ledger pinning_ledger() { return Ledger::create({20 * region, region, 1'000'000, 1'000'000, std::nullopt, limit_bytes}); }
+Ledger pinning_ledger() {
+  return Ledger::create({20 * region, region, 1'000'000, 1'000'000, std::nullopt, limit_bytes});
+}
 
-// What processes say of the memory that they really have, not of what they have counted.
+// Counts the memory that processes really have, independently of the ledger.
 struct Witness {
   std::atomic<std::int64_t> real_bytes = 0;
   std::atomic<std::int64_t> most_bytes = 0;
@@ -41,7 +43,7 @@ struct Witness {
   }
 };
 
-// Outlives forks: every process sees the same.
+// Return a witness in shared memory, which forked processes share.
 Witness& shared_witness() {
   void* const place = ::mmap(nullptr, sizeof(Witness), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   return *new (place) Witness();
@@ -58,7 +60,7 @@ HostSupply watched(Witness& witness) {
           }};
 }
 
-// As plans come and go: other buffers, and a pool that fits them.
+// Replace the pool's buffers again and again and fit the pool to them, as changing plans do.
 void exchange_plans(int fd, const Claim& claim, Witness& witness, int turns) {
   Account account(Ledger::attach(fd), claim);
   HostPool pool(limit_bytes, account.counted(watched(witness)));
@@ -95,7 +97,7 @@ bool ended_well(pid_t child) {
 
 }  // namespace
 
-// Until they have been in each other's way often enough.
+// Runs until the processes have refused each other memory often enough.
 TEST(what_processes_have_together_never_exceeds_the_setting) {
   Ledger ledger = pinning_ledger();
   Witness& witness = shared_witness();
@@ -142,13 +144,14 @@ TEST(a_share_is_refused_beside_others_and_after_its_epoch) {
   const Claim second = ledger.claim_slot(2);
   HostShares& shares = ledger.host_shares();
   shares.take(first, limit_bytes - page);
-  CHECK_FAULT(memory,
-              "slot 1: the host pool has no 8192 bytes more: of its 262144 bytes this job has 0 and others have 258048",
-              shares.take(second, 2 * page));
+  CHECK_FAULT(
+      memory,
+      "slot 1: the host pool has no 8192 bytes more: of its 262144 bytes this job has 0 and others have 258048",
+      shares.take(second, 2 * page));
   CHECK_FAULT(invariant, "slot 1: giving back 1 bytes of the host pool, of which it has 0", shares.give(second, 1));
   shares.take(second, page);
   ledger.revoke_slot(first.slot);
-  CHECK_EQUAL(ledger.usage().host_bytes, limit_bytes);  // its memory is there until its process is not
+  CHECK_EQUAL(ledger.usage().host_bytes, limit_bytes);  // the memory exists until the process has ended
   ledger.release_slot(first.slot);
   CHECK_FAULT(device, "slot 0: epoch 1 is over", shares.take(first, page));
   CHECK_FAULT(device, "slot 0: epoch 1 is over", shares.give(first, page));
@@ -165,7 +168,7 @@ TEST(a_device_that_ends_in_a_living_process_gives_its_share_back) {
     CHECK_EQUAL(ledger.usage(claim.slot).host_bytes, limit_bytes);
     const pid_t child = ::fork();
     if (child == 0) {
-      pool.~HostPool();  // a copy: the memory is its parent's
+      pool.~HostPool();  // in the child the pool is a copy: the memory belongs to the parent
       ::_exit(0);
     }
     CHECK(ended_well(child));

@@ -173,7 +173,7 @@ TEST(a_forked_child_lets_go_of_its_parents_lane) {
 }
 
 TEST(an_unpaced_lane_copies_as_fast_as_it_can_and_counts_what_that_took) {
-  layout::Lane link = link_of(1);  // a byte a second: whoever kept to that would not come to an end
+  layout::Lane link = link_of(1);  // one byte per second: a paced lane would not finish
   Lane lane("test", LaneClock(link), {copy, Lane::Pace::none});
   const std::vector<std::byte> from = pattern(1'000'000);
   std::vector<std::byte> to(from.size());
@@ -190,10 +190,10 @@ TEST(a_copy_that_fails_is_told_to_whoever_waits_and_to_everybody_after) {
     if (++copies == 2) throw Fault(Fault::Kind::lost, "the disk is full");
   };
   Lane lane("test", LaneClock(link), {refuse, Lane::Pace::none});
-  std::byte here{}, there{};
-  CHECK(lane.wait_for(lane.submit(&there, &here, 1), 60s));
-  const std::uint64_t failing = lane.submit(&there, &here, 1);
-  const std::uint64_t after = lane.submit(&there, &here, 1);
+  std::byte source{}, target{};
+  CHECK(lane.wait_for(lane.submit(&target, &source, 1), 60s));
+  const std::uint64_t failing = lane.submit(&target, &source, 1);
+  const std::uint64_t after = lane.submit(&target, &source, 1);
   CHECK_FAULT(lost, "the disk is full", lane.wait_for(failing, 60s));
   CHECK_FAULT(lost, "the disk is full", lane.wait_for(after, 60s));
   CHECK_FAULT(lost, "the disk is full", lane.done(failing));

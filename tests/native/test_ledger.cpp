@@ -46,7 +46,7 @@ TEST(a_move_gives_back_and_then_takes_and_keeps_the_high_water_mark) {
   CHECK_EQUAL(ledger.usage().high_water_bytes, 2500U);
   ledger.reset_high_water(claim);
   CHECK_EQUAL(ledger.usage(claim.slot).high_water_bytes, 1500U);
-  ledger.move(claim, 1500, 3000);  // together they fit, though the taking alone would not
+  ledger.move(claim, 1500, 3000);  // fits as one change, while taking alone would not
   CHECK_EQUAL(ledger.usage(claim.slot).used_bytes, 3000U);
 }
 

@@ -1,4 +1,4 @@
-// A process may end between any two instructions: what it had must come back to the byte.
+// A process may end between any two instructions; the ledger must recover all of its bytes exactly.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t region = 1000;
 
-// A job with 100 bytes that is about to take 40 more, beside another with 7.
+// A job with 100 bytes that is about to take 40 more, and another job with 7 bytes.
 struct Scene {
   Ledger ledger = Ledger::create({20 * region, region, 1'000'000, 1'000'000});
   Claim dying = ledger.claim_slot(1);
@@ -44,7 +44,7 @@ struct Scene {
     ledger.words().pool.tally = Tally{sequence, dying.slot, used_bytes}.packed();
   }
 
-  // The release, and then everything once more with the slot's next claim.
+  // Release the slot and check the bytes; then check that the slot's next claim can use everything again.
   void check_exact(std::uint64_t others_bytes) {
     ledger.release_slot(dying.slot);
     CHECK_EQUAL(ledger.usage().used_bytes, others_bytes);
@@ -62,7 +62,7 @@ struct Scene {
   }
 };
 
-// What a trainer does until it is killed.
+// Move random numbers of bytes until the process is killed, as a trainer does.
 [[noreturn]] void move_for_ever(int fd, const Claim& claim) {
   Ledger ledger = Ledger::attach(fd);
   std::minstd_rand random(claim.slot + static_cast<unsigned>(claim.epoch));
@@ -107,7 +107,7 @@ pid_t start_churner(Ledger& ledger, const Claim& claim, std::uint64_t regions) {
   return child;
 }
 
-// More or less; what is in use stays.
+// Change a grant; a grant that would fall below the bytes in use stays as it is.
 void regrant(Ledger& ledger, const Claim& claim, std::uint64_t size_bytes) {
   try {
     ledger.grant(claim.slot, size_bytes);
@@ -211,7 +211,7 @@ TEST(killed_at_any_moment_while_allocating_beside_jobs_that_run_on) {
   CHECK_EQUAL(ledger.usage().used_bytes, 0U);
   struct stat status {};
   ::fstat(ledger.fd(), &status);
-  CHECK_EQUAL(static_cast<std::uint64_t>(status.st_blocks) * 512, 2 * page);  // the ledger's own
+  CHECK_EQUAL(static_cast<std::uint64_t>(status.st_blocks) * 512, 2 * page);  // the pages of the ledger itself
 }
 
 TEST(a_job_that_still_runs_when_its_slot_is_released_is_stopped_and_leaves_nothing) {

@@ -1,4 +1,5 @@
-// The planner's search on made-up steps of every shape: its load is that of its order and moves, recounted here.
+// Tests of the planner's search on random steps. The load of each layout is compared with an independent count over
+// its order and moves.
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
@@ -14,15 +15,15 @@ using namespace tensile::planner;
 namespace {
 
 bool alike(const Layout& a, const Layout& b) {
-  const auto times = [](const Move& one) {
-    return std::tuple(one.gap, one.after, one.need, one.free, one.back, one.copies, one.out_start_ns,
-                      one.in_start_ns);
+  const auto times = [](const Move& move) {
+    return std::tuple(move.gap, move.after, move.need, move.free, move.back, move.copies, move.out_start_ns,
+                      move.in_start_ns);
   };
   return a.order().op_at == b.order().op_at && a.load_bytes == b.load_bytes && a.boundary_ns == b.boundary_ns &&
          a.begin_ns == b.begin_ns && a.end_ns == b.end_ns && a.iteration_ns == b.iteration_ns &&
          a.stall_ns == b.stall_ns && a.moves.size() == b.moves.size() &&
          std::equal(a.moves.begin(), a.moves.end(), b.moves.begin(),
-                    [&](const Move& one, const Move& other) { return times(one) == times(other); });
+                    [&](const Move& move, const Move& other) { return times(move) == times(other); });
 }
 
 }  // namespace
@@ -42,11 +43,11 @@ TEST(whatever_the_search_chooses_its_load_is_that_of_its_order_and_moves) {
     const bool reached = search.lower(limit, manner, 200);
     CHECK(!reached || search.layout().peak_bytes() <= limit);
     judge(step, search.layout());
-    const Bytes held = std::max(limit, search.layout().peak_bytes());
+    const Bytes bound = std::max(limit, search.layout().peak_bytes());
     const Ns before = search.layout().iteration_ns;
-    search.prune(held, 30);
-    search.improve(held, manner, 40, seed);
-    CHECK(search.layout().peak_bytes() <= held && search.layout().iteration_ns <= before);
+    search.prune(bound, 30);
+    search.improve(bound, manner, 40, seed);
+    CHECK(search.layout().peak_bytes() <= bound && search.layout().iteration_ns <= before);
     judge(step, search.layout());
     search.exhaust();
     judge(step, search.layout());
@@ -83,7 +84,7 @@ TEST(what_is_laid_into_memory_keeps_within_it_and_is_faster_after_an_exchange) {
   CHECK(filled > 100);
 }
 
-// Layouts take over what they can from those before them.
+// Layouts reuse parts of earlier layouts, which must not change the result.
 TEST(what_was_searched_is_laid_out_as_it_would_be_from_nothing) {
   for (std::uint32_t seed = 1; seed <= 150; ++seed) {
     Dice dice(seed);
@@ -93,7 +94,7 @@ TEST(what_was_searched_is_laid_out_as_it_would_be_from_nothing) {
     manner.together = 1 + dice.below(6);
     search.lower(dice.below(static_cast<Index>(search.layout().peak_bytes()) + 1), manner, 200);
     search.improve(search.layout().peak_bytes(), manner, 40, seed);
-    for (Ns& one : arrays.latency_ns) one += dice.below(200);
+    for (Ns& latency_ns : arrays.latency_ns) latency_ns += dice.below(200);
     search.retime(arrays.latency_ns, arrays.out_ns, arrays.in_ns);
     Search fresh(arrays);
     fresh.choose(search.choices());
@@ -141,13 +142,14 @@ TEST(a_plan_is_read_back_and_anything_else_is_refused_and_changes_nothing) {
     const Index count = search.layout().length();
     std::vector<Index> order = search.layout().order().op_at;
     std::vector<Move> moves = search.layout().moves;
-    for (Move& one : moves) {
-      one = {none, one.tensor, one.after, one.need % count, one.free % count, one.back % count, 0, none, one.copies};
+    for (Move& move : moves) {
+      move = {none, move.tensor, move.after, move.need % count, move.free % count, move.back % count,
+              0,    none,        move.copies};
     }
     Search other(arrays);
-    const auto found = other.adopt(order, moves);
-    CHECK(found && found->peak_bytes == search.layout().peak_bytes());
-    CHECK(found->iteration_ns == search.layout().iteration_ns);
+    const auto standing = other.adopt(order, moves);
+    CHECK(standing && standing->peak_bytes == search.layout().peak_bytes());
+    CHECK(standing->iteration_ns == search.layout().iteration_ns);
     CHECK(other.layout().order().op_at == order);
     CHECK(other.layout().moves.size() == moves.size());
     const std::vector<Bytes> load = other.layout().load_bytes;
@@ -157,8 +159,8 @@ TEST(a_plan_is_read_back_and_anything_else_is_refused_and_changes_nothing) {
       const auto any = [&] { return dice.below(count + 6) - 3; };
       if (dice.below(3) == 0) wrong_order[at(dice.below(count))] = any();
       if (dice.below(3) == 0) wrong.push_back({none, any(), any(), any(), any(), any(), 0, none, true});
-      for (Move& one : wrong)
-        if (dice.below(3) == 0) (dice.below(2) == 0 ? one.after : one.need) = any();
+      for (Move& move : wrong)
+        if (dice.below(3) == 0) (dice.below(2) == 0 ? move.after : move.need) = any();
       if (!other.adopt(wrong_order, wrong)) CHECK(other.layout().load_bytes == load);
       judge(Step(arrays), other.layout());
       other.adopt(order, moves);

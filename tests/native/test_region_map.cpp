@@ -92,7 +92,7 @@ TEST(a_broker_that_ends_while_regions_are_handed_over_leaves_nothing_behind) {
     send_bytes(aside.trainer.number(), std::array{std::byte{1}, std::byte{1}});
     few.send(aside.broker.number());
     receive_bytes(aside.trainer.number(), greeting);
-    send_bytes(sockets.broker.number(), greeting);  // promises a region and gives none
+    send_bytes(sockets.broker.number(), greeting);  // announces regions and sends none
     receive_bytes(sockets.broker.number(), std::span(greeting).first(1));
     sockets.broker = FileDescriptor();
   });

@@ -18,7 +18,7 @@ constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
 int shim(const tensile_arena_hook* /*hook*/) { return 0; }
 
-// A script as the shim and a program use it.
+// A script, driven as the shim and a program drive it.
 struct Driven {
   PrivateArena arena{8 * mib};
   Script script{*arena.hook(), &shim};
@@ -31,7 +31,7 @@ struct Driven {
   }
 };
 
-// Position 0: two allocations, position 1: none, position 2: one that takes the place of both.
+// Position 0 has two allocations, position 1 has none, and position 2 has one that overlaps both.
 Sheet sheet() { return {{0, 2, 2, 3}, {{100, 0}, {200, 512}, {1000, 0}}}; }
 
 }  // namespace
@@ -68,7 +68,7 @@ TEST(another_size_than_planned_takes_any_place_and_shifts_nothing) {
   driven.script.serve(&plan);
   const std::uintptr_t odd = driven.allocate(123);
   CHECK(odd != block);
-  CHECK_EQUAL(driven.allocate(200), block + 512);  // the first one is missing
+  CHECK_EQUAL(driven.allocate(200), block + 512);  // the first planned allocation does not occur
   const ScriptUsage usage = driven.script.usage();
   CHECK_EQUAL(usage.planned, 1U);
   CHECK_EQUAL(usage.unplanned, 1U);
@@ -88,7 +88,7 @@ TEST(pages_of_the_block_without_a_tensor_are_given_back_whole) {
   driven.release(first);
   driven.script.discard(first, 2 * page + 100);
   CHECK_EQUAL(int{bytes[0]} + int{bytes[2 * page - 1]}, 0);
-  CHECK_EQUAL(int{bytes[2 * page]} + int{bytes[3 * page]}, 14);  // a part of a page, and the other tensor
+  CHECK_EQUAL(int{bytes[2 * page]} + int{bytes[3 * page]}, 14);  // the rest of the page, and the other tensor
   bool refused = false;
   try {
     driven.script.discard(second, page);
@@ -96,7 +96,7 @@ TEST(pages_of_the_block_without_a_tensor_are_given_back_whole) {
     refused = true;
   }
   CHECK(refused);
-  driven.script.discard(0, page);  // not in the block: nothing
+  driven.script.discard(0, page);  // outside the block: ignored
 }
 
 TEST(what_still_lies_at_a_planned_address_is_left_there) {
@@ -109,7 +109,7 @@ TEST(what_still_lies_at_a_planned_address_is_left_there) {
   driven.allocate(200);
   driven.release(block);
   *driven.script.position() = 2;
-  CHECK(driven.allocate(1000) != block);  // the second one, at 512, is still there
+  CHECK(driven.allocate(1000) != block);  // the second allocation, at 512, is still live
   CHECK_EQUAL(driven.script.usage().occupied, 1U);
 }
 
@@ -184,7 +184,7 @@ TEST(a_block_is_in_one_piece_whatever_lies_between_its_parts) {
   bool same = true;
   for (std::uint64_t i = 0; i < 4 * mib + 100; i += 1000) same &= block[i] == static_cast<std::uint8_t>(i / 1000);
   CHECK(same);
-  CHECK(!driven.script.reserve(8 * mib));  // two of the odd ones are in the way
+  CHECK(!driven.script.reserve(8 * mib));  // two unplanned allocations are in the way
   CHECK(driven.script.reserve(0));
   driven.release(odd[1]);
   driven.release(odd[3]);
@@ -200,7 +200,7 @@ TEST(a_recording_says_what_was_made_where_and_when_it_went) {
   *driven.script.position() = 7;
   const std::uintptr_t second = driven.allocate(200);
   driven.release(first);
-  driven.release(before);  // of another time: no moment of this recording
+  driven.release(before);  // was allocated before the recording: takes no moment of it
   const std::uintptr_t third = driven.allocate(100);
   const std::vector<Record> records = driven.script.recorded();
   CHECK_EQUAL(records.size(), 3U);
@@ -255,15 +255,15 @@ TEST(in_strict_mode_a_block_holds_only_what_is_there) {
   *driven.script.position() = 1;
   const std::uintptr_t late = driven.allocate(64);
   *reinterpret_cast<std::uint8_t*>(late) = 1;
-  CHECK_EQUAL(*reinterpret_cast<std::uint8_t*>(before + 600), 0xDBU);  // beside what is there: no page of its own
-  CHECK(driven.script.reserve(16384));                                 // as where another program begins
+  CHECK_EQUAL(*reinterpret_cast<std::uint8_t*>(before + 600), 0xDBU);  // readable: live tensors share the page
+  CHECK(driven.script.reserve(16384));                                 // as at the start of another program
   *reinterpret_cast<std::uint8_t*>(before) = 2;
   *reinterpret_cast<std::uint8_t*>(late) = 2;
   driven.release(before);
   driven.release(late);
   int ends[2];
   CHECK_EQUAL(::pipe(ends), 0);
-  // By the system, which reports what cannot be read: a fault would end the tests.
+  // Let the system read the memory: it reports inaccessible memory as an error, while a fault would end the tests.
   CHECK_EQUAL(::write(ends[1], reinterpret_cast<const void*>(late), 1), -1);
   CHECK_EQUAL(::write(ends[1], reinterpret_cast<const void*>(before), 1), -1);
   ::close(ends[0]);
@@ -283,7 +283,7 @@ TEST(words_that_no_sheet_names_come_from_what_was_lent_and_count_as_nothing) {
   CHECK_EQUAL(driven.allocate(100), block);
   CHECK_EQUAL(driven.allocate(8), lent);
   CHECK_EQUAL(driven.release(lent), 0);
-  CHECK_EQUAL(driven.allocate(8), lent + 512);  // every launch of what is recorded uses the first
+  CHECK_EQUAL(driven.allocate(8), lent + 512);  // the first piece is not reused: launches of the recording use it
   CHECK_EQUAL(driven.allocate(200), block + 512);
   CHECK_EQUAL(driven.script.usage().unplanned, 0U);
   CHECK_EQUAL(driven.script.usage().used_bytes, 300U);
@@ -292,7 +292,7 @@ TEST(words_that_no_sheet_names_come_from_what_was_lent_and_count_as_nothing) {
   CHECK(beyond != 0 && (beyond < lent || beyond >= lent + sizeof(words)));
   CHECK_EQUAL(driven.release(beyond), 0);
   driven.script.lend(0, 0);
-  CHECK_EQUAL(driven.release(lent + 512), 0);  // still known
+  CHECK_EQUAL(driven.release(lent + 512), 0);  // the memory that was lent is still known
   driven.script.lend(lent, 0);
   CHECK_EQUAL(driven.release(lent + 512), -1);
   CHECK_EQUAL(driven.release(block), 0);

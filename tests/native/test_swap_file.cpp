@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
-// A directory of the test's own, on whatever file system temporary files are.
+// A temporary directory for one test.
 class Directory {
  public:
   Directory() {
@@ -30,7 +30,7 @@ class Directory {
   const std::string& name() const { return name_; }
 
   int files() const {
-    int count = -2;  // itself and its parent
+    int count = -2;  // do not count "." and ".."
     DIR* entries = ::opendir(name_.c_str());
     while (::readdir(entries) != nullptr) ++count;
     ::closedir(entries);
@@ -55,16 +55,16 @@ TEST(a_swap_file_gives_back_what_was_written_and_has_no_name) {
   SwapFile::Buffer buffer;
   CHECK_EQUAL(directory.files(), 0);
   file.reserve({0, 16 * mib});
-  // Larger than the buffer, of whole blocks or not, at any address.
+  // The data is larger than the buffer or smaller than a block, and is not aligned.
   const std::vector<std::byte> large = pattern(3 * mib + 12'345, 1);
   const std::vector<std::byte> small = pattern(1, 2);
   file.write(0, large.data(), large.size(), buffer);
   file.write(4 * mib, small.data(), small.size(), buffer);
-  std::vector<std::byte> found(large.size() + 1);
-  file.read(0, found.data() + 1, large.size(), buffer);
-  CHECK(std::memcmp(found.data() + 1, large.data(), large.size()) == 0);
-  file.read(4 * mib, found.data(), 1, buffer);
-  CHECK(found[0] == small[0]);
+  std::vector<std::byte> contents(large.size() + 1);
+  file.read(0, contents.data() + 1, large.size(), buffer);
+  CHECK(std::memcmp(contents.data() + 1, large.data(), large.size()) == 0);
+  file.read(4 * mib, contents.data(), 1, buffer);
+  CHECK(contents[0] == small[0]);
 }
 
 TEST(a_range_that_was_given_back_reads_as_zeros) {
@@ -75,16 +75,17 @@ TEST(a_range_that_was_given_back_reads_as_zeros) {
   file.reserve({0, 2 * mib});
   file.write(0, bytes.data(), bytes.size(), buffer);
   file.give_back({mib, mib});
-  std::vector<std::byte> found(2 * mib);
-  file.read(0, found.data(), found.size(), buffer);
-  CHECK(std::memcmp(found.data(), bytes.data(), mib) == 0);
-  CHECK(std::vector<std::byte>(found.begin() + mib, found.end()) == std::vector<std::byte>(mib));
+  std::vector<std::byte> contents(2 * mib);
+  file.read(0, contents.data(), contents.size(), buffer);
+  CHECK(std::memcmp(contents.data(), bytes.data(), mib) == 0);
+  CHECK(std::vector<std::byte>(contents.begin() + mib, contents.end()) == std::vector<std::byte>(mib));
 }
 
 TEST(a_disk_without_room_is_said_before_anything_is_written) {
   const Directory directory;
   SwapFile file(directory.name());
-  CHECK_FAULT(lost, "the swap file in swap_directory '" + directory.name() + "'", file.reserve({0, std::uint64_t{1} << 52}));
+  CHECK_FAULT(lost, "the swap file in swap_directory '" + directory.name() + "'",
+              file.reserve({0, std::uint64_t{1} << 52}));
 }
 
 TEST(a_directory_that_takes_no_files_is_named) {

@@ -1,4 +1,4 @@
-// A sweep along made-up steps of every shape, and the lanes' free time that it gives out.
+// Tests of sweeps along random steps, and of the calendar of the lanes' free time that sweeps use.
 #include <algorithm>
 #include <vector>
 
@@ -11,7 +11,7 @@ using namespace tensile::planner;
 
 namespace {
 
-// Nanosecond by nanosecond: what a calendar of stretches of one nanosecond has to say.
+// The reference for a lane calendar: counts the free time nanosecond by nanosecond.
 struct Counted {
   std::vector<Ns> left;
 
@@ -26,7 +26,7 @@ struct Counted {
   }
 };
 
-// Bytes at each position with everything away that is swapped, between its accesses: the least that swapping leaves.
+// Return the lowest peak that the chosen swaps can reach: every swapped tensor is away between its accesses.
 Bytes least_peak(const Search& search) {
   const std::vector<Bytes> load = search.layout().least_load();
   return *std::max_element(load.begin(), load.end());
@@ -44,23 +44,23 @@ TEST(a_lanes_free_time_is_what_was_not_given_out) {
       const Ns time = dice.below(static_cast<Index>(3 * period)) - period;
       const Ns duration = dice.below(static_cast<Index>(period / 4));
       const bool forward = dice.below(2) == 0;
-      Ns given = std::min(duration, counted.free(0, period));
-      for (Ns step = 0; given > 0; ++step) {
+      Ns left_ns = std::min(duration, counted.free(0, period));
+      for (Ns step = 0; left_ns > 0; ++step) {
         const Ns where = forward ? time + step : time - 1 - step;
-        Ns& there = counted.left[static_cast<std::size_t>(((where % period) + period) % period)];
-        given -= there;
-        there = 0;
+        Ns& free_ns = counted.left[static_cast<std::size_t>(((where % period) + period) % period)];
+        left_ns -= free_ns;
+        free_ns = 0;
       }
       forward ? lane.take_from(time, duration) : lane.take_until(time, duration);
       for (Ns from = -period; from < period; from += 7)
         for (Ns to = from; to < from + period; to += 5) CHECK(lane.free(from, to) == counted.free(from, to));
     }
-    const Ns wanted = 1 + dice.below(static_cast<Index>(period / 3));
-    if (counted.free(0, period) < wanted) continue;
-    const Ns done = lane.earliest(3, wanted);
-    CHECK(counted.free(3, done) == wanted && counted.free(3, done - 1) < wanted);
-    const Ns start = lane.latest(3, wanted);
-    CHECK(counted.free(start, 3) <= wanted && counted.free(start - 1, 3) >= wanted);
+    const Ns sought_ns = 1 + dice.below(static_cast<Index>(period / 3));
+    if (counted.free(0, period) < sought_ns) continue;
+    const Ns done = lane.earliest(3, sought_ns);
+    CHECK(counted.free(3, done) == sought_ns && counted.free(3, done - 1) < sought_ns);
+    const Ns start = lane.latest(3, sought_ns);
+    CHECK(counted.free(start, 3) <= sought_ns && counted.free(start - 1, 3) >= sought_ns);
   }
 }
 
@@ -115,17 +115,19 @@ TEST(swapping_alone_comes_down_wherever_swapping_everything_does) {
 TEST(equal_sweeps_choose_equally_and_do_nothing_within_the_limit) {
   Dice dice(11);
   const StepArrays arrays = random_step(dice);
-  Search one(arrays);
+  Search search(arrays);
   Search other(arrays);
-  const Bytes top = one.layout().peak_bytes();
-  CHECK(one.sweep(top, {}, 4) && one.layout().moves.empty() && one.layout().length() == one.step().operators());
-  CHECK(one.sweep(top * 2 / 3, {}, 4) == other.sweep(top * 2 / 3, {}, 4));
-  CHECK(one.choices().choice == other.choices().choice);
+  const Bytes top = search.layout().peak_bytes();
+  CHECK(search.sweep(top, {}, 4) && search.layout().moves.empty() &&
+        search.layout().length() == search.step().operators());
+  CHECK(search.sweep(top * 2 / 3, {}, 4) == other.sweep(top * 2 / 3, {}, 4));
+  CHECK(search.choices().choice == other.choices().choice);
 }
 
 namespace {
 
-// So many layers there and back: what each makes is read by the next one and by its own backward pass.
+// Return a step with a forward and a backward pass over this many layers. The next layer and the layer's own backward
+// pass read the output of each layer.
 StepArrays deep_step(Index layers) {
   StepArrays step;
   step.offset.push_back(0);
@@ -158,7 +160,7 @@ TEST(a_sweep_weighs_a_bounded_number_of_candidates_for_each_operator) {
     Choices choices = search.choices();
     Sweep sweep(search.step(), search.layout(), search.layout().load_bytes, choices, limit, {true, 0.1, 1.0});
     CHECK(sweep.run() > 0);
-    CHECK(sweep.weighed() <= 2 * layers * 28);  // positions, and what is weighed at one at most
+    CHECK(sweep.weighed() <= 2 * layers * 28);  // positions, times the most that is weighed at one position
     CHECK(before == 0 || sweep.weighed() <= 3 * before);
     before = sweep.weighed();
     const Index layouts = search.layouts();

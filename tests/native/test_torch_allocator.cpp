@@ -14,7 +14,7 @@ using namespace cuda_scene;
 
 namespace {
 
-// Torch is served for as long as this lives.
+// Serves torch from a device during its lifetime.
 struct Served {
   Served() { serve_torch(scene.device.get()); }
   ~Served() { serve_torch(nullptr); }
@@ -78,7 +78,7 @@ TEST(a_recorded_stream_keeps_memory_from_being_taken_before_it_is_done) {
     void* tensor = tensile_cuda_allocate(1000, 0, nullptr);
     compute(tensor, 1000, nullptr);
     served.scene.device->hand_to(reinterpret_cast<std::uintptr_t>(tensor), 1000,
-                                 reinterpret_cast<StreamHandle>(side));  // as torch's wait_stream would
+                                 reinterpret_cast<StreamHandle>(side));  // as torch's wait_stream does
     compute(tensor, 1000, side);
     tensile_cuda_record_stream(tensor, side);
     tensile_cuda_free(tensor, 1000, 0, nullptr);
@@ -127,7 +127,7 @@ TEST(a_script_places_torchs_tensors_at_their_planned_addresses) {
   tensile_cuda_free(unplanned, 700, 0, nullptr);
   CHECK_EQUAL(script.usage().planned, 2U);
   CHECK_EQUAL(script.usage().used_bytes, 0U);
-  CHECK_EQUAL(served.scene.device->arena().usage().requested_bytes, region_bytes);  // the block, in whole regions
+  CHECK_EQUAL(served.scene.device->arena().usage().requested_bytes, region_bytes);  // the block takes whole regions
 }
 
 TEST(a_block_lies_over_regions_that_are_no_neighbours_and_keeps_their_bytes) {
@@ -143,7 +143,7 @@ TEST(a_block_lies_over_regions_that_are_no_neighbours_and_keeps_their_bytes) {
   CHECK_EQUAL(script.kept(3 * region_bytes), 2 * region_bytes);
   auto* block = reinterpret_cast<std::byte*>(script.block());
   std::memset(block, 0x5A, 2 * region_bytes);
-  CHECK(static_cast<std::byte*>(others[1])[5] == std::byte{0x5A});  // the first two that were free, in their order
+  CHECK(static_cast<std::byte*>(others[1])[5] == std::byte{0x5A});  // the first two free regions, in ascending order
   CHECK(static_cast<std::byte*>(others[3])[5] == std::byte{0x5A});
   CHECK(script.reserve(3 * region_bytes));
   CHECK(!script.reserve(4 * region_bytes));
@@ -164,7 +164,7 @@ TEST(what_does_not_fit_the_regions_comes_from_the_driver_as_far_as_that_is_allow
   device.allow_outside(10 * region_bytes);
   void* outside = tensile_cuda_allocate(9 * region_bytes, 0, nullptr);
   CHECK_EQUAL(device.outside_bytes(), 9 * region_bytes);
-  CHECK_FAULT(memory, text("of what may be had beside them ", 9 * region_bytes, " bytes are in use"),
+  CHECK_FAULT(memory, text("and ", 9 * region_bytes, " bytes outside them are in use"),
               tensile_cuda_allocate(9 * region_bytes, 0, nullptr));
   tensile_cuda_free(outside, 9 * region_bytes, 0, nullptr);
   CHECK_EQUAL(device.outside_bytes(), 0U);
@@ -227,5 +227,5 @@ TEST(what_the_regions_refused_is_told_once_and_what_no_grant_could_hold_apart) {
   void* workspace = tensile_cuda_allocate(region_bytes, 0, nullptr);
   allocate_beside(false);
   CHECK_EQUAL(take_refusal().needed_bytes, 0U);
-  for (void* one : {tensor, outside, workspace}) tensile_cuda_free(one, 1, 0, nullptr);
+  for (void* address : {tensor, outside, workspace}) tensile_cuda_free(address, 1, 0, nullptr);
 }

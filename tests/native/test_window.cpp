@@ -1,4 +1,4 @@
-// A window leaves other jobs whole regions: what a lowered grant takes back must be there to be taken.
+// Tests that a window leaves whole regions to other jobs, so that a lowered grant can take regions back.
 #include <unistd.h>
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
-// A job that has some of a device's regions, and a window for its block.
+// A job that owns some regions of a device, with a window for its block.
 struct Scene {
   explicit Scene(std::uint64_t region_bytes, std::uint64_t granted_bytes)
       : ledger(Ledger::create({64 * mib, region_bytes, 1, 1, ""})), claim(ledger.claim_slot(1)) {
@@ -64,10 +64,10 @@ TEST(a_block_that_shrinks_leaves_what_its_grant_is_lowered_by) {
 TEST(what_was_taken_across_regions_is_gathered_in_whole_ones_when_these_are_empty) {
   Scene scene(4 * mib, 12 * mib);
   std::vector<std::byte*> others;
-  for (std::uint64_t region = 0; region < 3; ++region) {  // in the way, in every one
+  for (std::uint64_t region = 0; region < 3; ++region) {  // one allocation in every region
     others.push_back(scene.arena->allocate_at(region * 4 * mib + mib, 64));
   }
-  CHECK(scene.window->resize(2 * mib));  // less than a region: in what is left of one
+  CHECK(scene.window->resize(2 * mib));  // less than a region: takes the free part of a region
   std::memset(reinterpret_cast<void*>(scene.window->begin()), 7, 2 * mib);
   scene.arena->free(others[0]);
   scene.arena->free(others[1]);
